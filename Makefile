@@ -5,7 +5,7 @@ SHELL := /bin/bash
 .DELETE_ON_ERROR:
 .ONESHELL:
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-elastic install test test-torch run-test-torch test-servers test-system test-all ecosystem slurm chaos mutants simulate lint format docs docs-tables wheels changelog bench clean
+.PHONY: help demo demo-elastic install test test-torch run-test-torch test-servers test-system test-all ecosystem slurm chaos mutants simulate lint format docs docs-tables wheels bench clean
 
 # The one place that says which torch is installed here; the packages themselves accept a range.
 TORCH ?= torch==2.13.0
@@ -32,7 +32,7 @@ RUN_TESTS = TESTS_SEED='$(SEED)' $(BIN)/python scripts/run_tests.py --jobs $(JOB
 # Another torch than the usual one gets an environment of its own.
 TORCH_VENV = $(if $(filter file,$(origin TORCH)),$(VENV),build/$(subst ==,-,$(TORCH)))
 
-METADATA := pyproject.toml hatch_build.py elastic_core_worker_hooks.pth src/elastic_core/_version.py \
+METADATA := pyproject.toml scripts/hatch_build.py src/elastic_core_worker_hooks.pth src/elastic_core/_version.py \
 	$(wildcard plugins/*/pyproject.toml plugins/*/hatch_build.py)
 # All of ours in one command, so that each requirement among them is met by this tree and never by an index.
 EDITABLE := -e '.[torchrun]' $(foreach plugin,$(wildcard plugins/*/pyproject.toml),-e $(dir $(plugin)))
@@ -109,9 +109,6 @@ wheels: $(VENV)/.for-development ## build sdists and wheels of all distributions
 		$(BIN)/python -m build --no-isolation --outdir dist "$$project" >/dev/null
 	done
 	ls dist
-
-changelog: ## before a release: move the fragments in changes/ into CHANGELOG.md
-	@$(PYTHON) scripts/collect_changes.py "$$(date -u +%F)"
 
 bench: $(VENV)/.for-use ## measure beside torchrun and the floor (BENCH_ARGS='--quick --only start' for less; 30 minutes)
 	@$(BIN)/python -m benchmarks $(BENCH_ARGS)

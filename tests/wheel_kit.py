@@ -15,8 +15,7 @@ OURS = [ROOT, *sorted(path.parent for path in (ROOT / "plugins").glob("*/pyproje
 EXAMPLES = sorted(path.parent for path in (ROOT / "examples/plugins").glob("*/pyproject.toml"))
 SOURCES = [
     "pyproject.toml",
-    "hatch_build.py",
-    "elastic_core_worker_hooks.pth",
+    "scripts/hatch_build.py",
     "LICENSE",
     "README.md",
     "src",
@@ -94,6 +93,7 @@ def tree_copy(folder: Path) -> Path:
         if (ROOT / name).is_dir():
             shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
         else:
+            (folder / name).parent.mkdir(exist_ok=True)
             shutil.copy(ROOT / name, folder / name)
     return folder
 

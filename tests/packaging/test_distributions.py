@@ -27,7 +27,6 @@ from wheel_kit import (
 
 pytestmark = [pytest.mark.xdist_group("packaging"), pytest.mark.timeout(600)]  # pip takes its time beside other work
 
-PTH = "elastic_core_worker_hooks.pth"
 RECOVERS = """
 import os
 os.write(1, f"start {os.environ['RANK']}\\n".encode())
@@ -56,7 +55,6 @@ def test_wheel_and_sdist_hold_all_sources_and_the_licence(project, dist):
         for path in (project / "src").rglob("*")
         if path.is_file() and "__pycache__" not in path.parts
     }
-    sources |= {PTH} if project == ROOT else set()
     stubs = compat_stubs() if project.name == "torchrun" else set()
     files = contents(wheel)
     package = wheel.name.split("-")[0]
@@ -74,9 +72,10 @@ def test_wheel_and_sdist_hold_all_sources_and_the_licence(project, dist):
     assert any(re.fullmatch(r"Summary: \w.+", line) for line in lines)
     with tarfile.open(dist / f"{package}-{version()}.tar.gz") as archive:
         members = {name.partition("/")[2] for name in archive.getnames()}
-    packed = {PTH} if project == ROOT else {str(path.relative_to(project)) for path in project.glob("tests/*.py")}
-    assert {"LICENSE", "README.md", "PKG-INFO", "pyproject.toml", "hatch_build.py", *packed} <= members
-    assert {f"src/{name}" for name in sources - {PTH}} <= members
+    packed = set() if project == ROOT else {str(path.relative_to(project)) for path in project.glob("tests/*.py")}
+    hook = "scripts/hatch_build.py" if project == ROOT else "hatch_build.py"
+    assert {"LICENSE", "README.md", "PKG-INFO", "pyproject.toml", hook, *packed} <= members
+    assert {f"src/{name}" for name in sources} <= members
 
 
 def compat_stubs():

@@ -14,7 +14,7 @@ class WorkerHooksPth(BuildHookInterface):  # type: ignore[type-arg]  # hatchling
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Add the file to what goes to the top of site-packages."""
-        source = str(Path(self.root) / PTH)
+        source = str(Path(self.root) / "src" / PTH)
         key = "force_include_editable" if version == "editable" else "force_include"
         build_data.setdefault(key, {})[source] = PTH
 
