@@ -297,8 +297,9 @@ def _round(state: State, now_s: float) -> Announced:
     last = state.mine.token if state.mine is not None else 0
     if rank is None or round_.token <= last or state.absence is not None or state.leaving:
         return _spare(state, round_, now_s)
-    if state.seat is None or now_s - state.confirmed_s > min(state.last_lease_s, state.ttl_s) / 2:
-        return replace(state, renew_s=now_s), NOTHING  # not without a lease that lasts
+    # Not without a lease that lasts, and is as long as this round's: the others count on it if this node is lost.
+    if state.seat is None or state.last_lease_s != state.ttl_s or now_s - state.confirmed_s > state.ttl_s / 2:
+        return replace(state, renew_s=now_s), NOTHING
     if now_s < grant_ends_s(state):
         return state, NOTHING  # not before others of the round before have had their time: it has given its word
     return _formed(state, round_, rank, control, now_s)

@@ -229,8 +229,11 @@ def _gather(view: View, notes: Notes, current: RoundDocument, order: StopOrder) 
             if silent and view.now_s < notes.hold_until_s:
                 return Judgement(notes=notes, look_s=notes.hold_until_s, why="waiting for members to be heard again")
             return Judgement(notes=notes, duty=_change(view, notes, current, lost, 0))
-        end_s = began_s + view.ttl_s + LOSS_MARGIN_S
-        if any(entry.incarnation not in reports for entry in pending) and view.now_s < end_s:
+        quiet = [entry for entry in pending if entry.incarnation not in reports]
+        # Before it takes its place in a round, a node may have the lease of the last one: at most twice as long.
+        inside = all(_of(live[entry.incarnation], current) for entry in quiet)
+        end_s = began_s + view.ttl_s * (1 if inside else 2) + LOSS_MARGIN_S
+        if quiet and view.now_s < end_s:
             return Judgement(notes=notes, look_s=end_s, why="a node that says nothing may be why the others failed")
     return Judgement(
         notes=notes, duty=AskDecision(token=current.token, nonce=current.nonce, reports=tuple(reports.values()))

@@ -156,6 +156,15 @@ def test_a_node_that_says_nothing_at_all_is_waited_for_until_its_lease_is_over()
     assert isinstance(judge(view(RUNS_A, victim, control=PEERS, now_s=6.5), later.notes).duty, AskDecision)
 
 
+def test_a_node_that_has_not_taken_its_place_yet_may_have_the_longer_lease_of_the_last_round():
+    victim, before = said("b", FAILURE, collateral=True), member(1, "a", "ready", token=0, nonce="")
+    before = replace(before, record=replace(before.record, seen=0))
+    waits = judge(view(before, victim, control=PEERS), Notes())
+    later = judge(view(before, victim, control=PEERS, now_s=6.5), waits.notes)
+    assert (later.duty, later.look_s) == (None, 2 * 5.0 + LOSS_MARGIN_S)
+    assert isinstance(judge(view(victim, control=PEERS, now_s=9.0), later.notes).duty, EndRound)
+
+
 def test_a_node_that_is_slow_but_speaks_is_not_taken_for_lost():
     slow = member(1, "a", "running", report=report("a", None))
     waits = judge(view(slow, said("b", FAILURE, collateral=True), control=PEERS), Notes())

@@ -12,7 +12,7 @@ from elastic_core.rendezvous.member.machine import step
 from elastic_core.rendezvous.member.observe import observe
 from elastic_core.rendezvous.member.roster import Candidate
 from elastic_core.rendezvous.member.state import LONG_AGO_S, Me, State, Trouble, Want
-from elastic_core.rendezvous.store import CONTROL_KEY, ROUND_KEY, Revisions, Seat
+from elastic_core.rendezvous.store import CONTROL_KEY, ROUND_KEY, Renewal, Revisions, Seat
 
 LEASE_S, GRACE_S = 5.0, 60.0
 ROUND = RoundDocument(
@@ -168,6 +168,18 @@ def test_nor_does_it_start_workers_of_a_later_round_before():
     state = replace(RUNS, want=Want.JOIN, granted_s=99.0, round=later, kept_round=ROUND, announced=7, confirmed_s=103.5)
     assert not step(state, (), now_s=99.0 + LEASE_S - 0.2).announcements
     done = step(replace(state, confirmed_s=104.0), (), now_s=99.0 + LEASE_S)
+    assert any(isinstance(one, m.Formed) for one in done.announcements)
+
+
+@pytest.mark.parametrize("held_s", [2 * LEASE_S, LEASE_S / 2])
+def test_a_node_takes_its_place_with_a_lease_of_the_length_that_the_round_has(held_s):
+    """Others wait for so long before they take a node that has gone for the reason of their failures."""
+    later = replace(ROUND, token=8, nonce="z")
+    state = replace(RUNS, want=Want.JOIN, round=later, announced=7, confirmed_s=104.0, held_s=held_s, renew_s=110.0)
+    first = step(state, (), now_s=104.5)
+    assert (first.operation, first.announcements) == (m.Renew(seat=state.seat, ttl_s=LEASE_S), ())
+    renewal = Renewal(ahead=0, live=2, next_expiry_s=None)
+    done = step(first.state, (m.Renewed(renewal=renewal, sent_s=104.5, ttl_s=LEASE_S),), now_s=104.6)
     assert any(isinstance(one, m.Formed) for one in done.announcements)
 
 
