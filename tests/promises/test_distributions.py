@@ -55,6 +55,14 @@ def test_core_restarts_a_script_writes_its_logs_and_names_its_first_error(elasti
     assert "ValueError: label 11 is not a digit" in shown.stdout
 
 
+def test_doctor_judges_this_node_and_names_what_fails(run_elastic, tmp_path):
+    shown = run_elastic("doctor", "--json", "--log-dir", tmp_path)
+    document = json.loads(shown.stdout)
+    levels = {finding["level"] for finding in document["nodes"][0]["findings"]}
+    assert "ok" in levels
+    assert (shown.returncode, document["failed"]) == ((1, True) if "fail" in levels else (0, False))
+
+
 def test_two_nodes_meet_in_redis(redis_run):
     two_nodes_meet(redis_run)
 

@@ -49,6 +49,7 @@ GROUPS: Final = frozenset((*KINDS, TORCH_SIDE_GROUP))
 OUR_DISTRIBUTIONS: Final = frozenset(
     {
         "elastic-core",
+        "elastic-doctor",
         "elastic-env-kubernetes",
         "elastic-env-slurm",
         "elastic-hangs",

@@ -95,7 +95,7 @@ _KNOWN: Final = {
         "status": "elastic-ops",
         "incidents": "elastic-ops",
         "ctl": "elastic-ops",
-        "doctor": "elastic-ops",
+        "doctor": "elastic-doctor",
         "drain": "elastic-ops",
         "logs": "elastic-ops",
         "stop": "elastic-ops",

@@ -30,8 +30,8 @@ from elastic_core.api import (
     open_store,
     route_source,
 )
-from elastic_ops.doctor.findings import WORKERS, Finding, Level, NodeFindings
-from elastic_ops.doctor.probing import Answering, Station, Trial, probe
+from elastic_doctor.findings import WORKERS, Finding, Level, NodeFindings
+from elastic_doctor.probing import Answering, Station, Trial, probe
 
 SUFFIX: Final = ".doctor"
 """What is added to the run's id: nothing of the run itself is touched."""

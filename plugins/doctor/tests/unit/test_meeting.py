@@ -9,11 +9,11 @@ import pytest
 
 from elastic_core.api import RendezvousSettings, StoreChoice, WaitBudget
 from elastic_core.cli.main import main
-from elastic_ops.doctor import Finding, Level, meeting
-from elastic_ops.doctor.findings import Asked, NodeFindings
-from elastic_ops.doctor.meeting import differences, findings_of, meet, missing
-from elastic_ops.doctor.probing import Answering, Station, Trial, probe
-from elastic_ops.doctor.software import facts
+from elastic_doctor import Finding, Level, meeting
+from elastic_doctor.findings import Asked, NodeFindings
+from elastic_doctor.meeting import differences, findings_of, meet, missing
+from elastic_doctor.probing import Answering, Station, Trial, probe
+from elastic_doctor.software import facts
 from elastic_plugin_kit.memory_server import MemoryServer
 from elastic_plugin_kit.memory_store import MemoryStore
 
@@ -237,7 +237,7 @@ def test_nodes_need_a_store_to_meet_in(capsys):
 def test_what_several_nodes_have_found_is_shown_once(monkeypatch, capsys):
     nodes = (*(found(f"n{number}") for number in range(3)), found("n3", Level.FAIL))
     whole = meeting.Meeting(failed=True, leader=True, nodes=nodes, together=tuple(missing(4, 4, [])))
-    monkeypatch.setattr("elastic_ops.doctor.command.meet", lambda *_, **__: whole)
+    monkeypatch.setattr("elastic_doctor.command.meet", lambda *_, **__: whole)
     words = ["doctor", "--nnodes", "4", "--rdzv-backend", "redis", "--rdzv-endpoint", "127.0.0.1:1", "--rdzv-id", "r"]
     assert main(words) == 1
     assert capsys.readouterr().out.splitlines() == [

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from elastic_ops.doctor.findings import Asked, Finding, Level
+from elastic_doctor.findings import Asked, Finding, Level
 
 _KIB, _MIB, _GIB = 1 << 10, 1 << 20, 1 << 30
 _FEW_FILES: Final = (256, 4096)

@@ -4,6 +4,7 @@ Each datagram has a proof that its sender knows what the nodes have agreed on in
 the node that asks, the node that is asked, and a random text of the question.
 """
 
+import hmac
 import os
 import select
 import socket
@@ -15,7 +16,6 @@ from typing import Final
 import msgspec
 
 from elastic_core.api import SYSTEM_CLOCK, Record, decode_json, encode_json, is_loopback
-from elastic_ops.proofs import is_proof, proof
 
 _LARGEST: Final = 512
 _QUESTION, _ANSWER = b"elastic doctor question", b"elastic doctor answer"
@@ -100,9 +100,9 @@ class Answering:
             except (msgspec.DecodeError, UnicodeDecodeError):
                 continue
             parts = (question.asker, self.incarnation, question.nonce)
-            if is_proof(question.proof, self.secret, _QUESTION, *parts):
+            if _is_proof(question.proof, self.secret, _QUESTION, *parts):
                 now_ns = SYSTEM_CLOCK.wall_ns()
-                code = proof(self.secret, _ANSWER, *parts, str(now_ns))
+                code = _proof(self.secret, _ANSWER, *parts, str(now_ns))
                 with suppress(OSError):
                     self._udp.sendto(encode_json(_Answer(wall_ns=now_ns, proof=code)), sender)
 
@@ -192,7 +192,7 @@ class _Try:
         if not self._found.udp:
             self._sent_ns, self._sent_s = SYSTEM_CLOCK.wall_ns(), SYSTEM_CLOCK.monotonic_s()
             asker, _, nonce = self._parts
-            code = proof(self._secret, _QUESTION, *self._parts)
+            code = _proof(self._secret, _QUESTION, *self._parts)
             with suppress(OSError):
                 self._udp.send(encode_json(_Question(asker=asker, nonce=nonce, proof=code)))
 
@@ -218,7 +218,7 @@ class _Try:
             answer = decode_json(self._udp.recv(_LARGEST), _Answer)
         except (OSError, msgspec.DecodeError, UnicodeDecodeError):
             return False  # refused: nobody is there yet, perhaps
-        if not is_proof(answer.proof, self._secret, _ANSWER, *self._parts, str(answer.wall_ns)):
+        if not _is_proof(answer.proof, self._secret, _ANSWER, *self._parts, str(answer.wall_ns)):
             return False
         took_s = SYSTEM_CLOCK.monotonic_s() - self._sent_s
         skew_s = (answer.wall_ns - self._sent_ns) / 1e9 - took_s / 2
@@ -232,3 +232,14 @@ class _Try:
     def close(self) -> None:
         self._udp.close()
         self._tcp.close()
+
+
+def _proof(secret: str, purpose: bytes, *covered: str) -> str:
+    """Return a keyed code over texts without line ends, in hexadecimal; each purpose has a key of its own."""
+    key = hmac.digest(secret.encode(), purpose, "sha256")
+    return hmac.digest(key, "\n".join(covered).encode(), "sha256").hex()
+
+
+def _is_proof(code: str, secret: str, purpose: bytes, *covered: str) -> bool:
+    """Return whether a code is the proof over these texts; never with an empty secret."""
+    return bool(secret) and hmac.compare_digest(code.encode(), _proof(secret, purpose, *covered).encode())

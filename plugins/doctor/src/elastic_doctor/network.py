@@ -18,7 +18,7 @@ from elastic_core.api import (
     route_source,
     stored_run,
 )
-from elastic_ops.doctor.findings import Asked, Finding, Level
+from elastic_doctor.findings import Asked, Finding, Level
 
 _OUTSIDE: Final = "192.0.2.1"
 """An address of nobody: the kernel says which way out it would take; nothing is sent."""

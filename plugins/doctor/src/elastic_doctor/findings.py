@@ -6,7 +6,7 @@ from typing import Final
 
 from elastic_core.api import Record, StoreChoice
 
-CHECKS_GROUP: Final = "elastic_ops.checks"
+CHECKS_GROUP: Final = "elastic_doctor.checks"
 """The group of entry points that bring checks."""
 WORKERS: Final = "--nproc-per-node"
 """The fact of how many workers a node is to have."""

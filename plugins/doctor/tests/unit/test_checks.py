@@ -12,7 +12,7 @@ import pytest
 
 from elastic_core.api import NvidiaGpus, RendezvousConnectionError, StoreChoice, StoreReading, Survey
 from elastic_core.cli.main import main
-from elastic_ops.doctor import Asked, Finding, Level, checks, host, network, software, variables
+from elastic_doctor import Asked, Finding, Level, checks, host, network, software, variables
 
 STORE = StoreChoice(backend="redis", endpoint="redis.example:6379", run_id="bert", conf={})
 GIB = 1 << 30
@@ -325,8 +325,8 @@ def two_checks(monkeypatch):
         yield Finding(check="disk", level=Level.OK, what="fine")
         yield Finding(check="files", level=Level.FAIL, what="few\nof \x1b[31mthem", remedy="more")
 
-    monkeypatch.setattr("elastic_ops.doctor.command.OWN", {"own": own})
-    monkeypatch.setattr("elastic_ops.doctor.command.installed_checks", lambda: ({}, []))
+    monkeypatch.setattr("elastic_doctor.command.OWN", {"own": own})
+    monkeypatch.setattr("elastic_doctor.command.installed_checks", lambda: ({}, []))
 
 
 def test_each_finding_is_a_line_and_a_failure_is_the_code(two_checks, capsys):

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from elastic_core.api import NvidiaGpus, find_entries, nvidia_gpus, visible_entries
-from elastic_ops.doctor.findings import WORKERS, Asked, Finding, Level
+from elastic_doctor.findings import WORKERS, Asked, Finding, Level
 
 _ASSIGNED: Final = re.compile(r"""^(__version__|cuda|hip)\b[^=\n]*=\s*['"]([^'"]*)['"]""", re.MULTILINE)
 _VISIBLE: Final = "CUDA_VISIBLE_DEVICES"

@@ -11,16 +11,16 @@ from elastic_core.api import (
     ElasticError,
     Record,
     chosen_store,
+    duration_s,
     echo,
     echo_json,
     proposed_values,
     run_option,
 )
-from elastic_ops.doctor.checks import OWN, examine, installed_checks
-from elastic_ops.doctor.findings import Asked, Finding, Level, NodeFindings
-from elastic_ops.doctor.meeting import Meeting, meet
-from elastic_ops.doctor.software import facts
-from elastic_ops.run_target import duration, store_params
+from elastic_doctor.checks import OWN, examine, installed_checks
+from elastic_doctor.findings import Asked, Finding, Level, NodeFindings
+from elastic_doctor.meeting import Meeting, meet
+from elastic_doctor.software import facts
 
 api_version = 1
 
@@ -195,12 +195,27 @@ Examples:
 Exit codes: 0 nothing that fails a run; 1 something does; 2 usage.
 """
 _PORT = click.IntRange(0, 65535)
+_STORE: Final = {
+    "rdzv_backend": "The run's rendezvous backend: look into its store (redis, etcd, c10d, …).",
+    "rdzv_endpoint": "Where the backend is, as the run's nodes were told.",
+    "rdzv_id": "Name of the run.",
+    "rdzv_conf": "Options of the backend, such as password_file=PATH.",
+    "connect_timeout": "How long to wait for the backend's server; default 5.",
+}
+
+
+def _time(value: object) -> float:
+    read = duration_s(str(value))
+    if read is None or read <= 0:
+        raise click.BadParameter(f"{value!r} is not seconds, more than 0, or a time as 30s, 5m or 1h")
+    return read
+
 
 command = click.Command(
     "doctor",
     callback=_doctor,
     params=[
-        *store_params(),
+        *(run_option(dest, help_text=f"{text}  [PET_{dest.upper()}]") for dest, text in _STORE.items()),
         click.Option(
             ["--nproc-per-node", "workers"], type=click.IntRange(1), metavar="N", help="How many workers it is to have."
         ),
@@ -221,7 +236,7 @@ command = click.Command(
         click.Option(["--master-port"], type=_PORT, default=0, metavar="PORT", help="The port that rank 0 is to have."),
         click.Option(
             ["--time-limit"],
-            type=duration(),
+            type=_time,
             default="20",
             metavar="TIME",
             help="How long all checks may take.  [default: 20]",

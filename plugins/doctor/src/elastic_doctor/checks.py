@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from typing import Final, cast
 
 from elastic_core.api import SYSTEM_CLOCK, PluginError, find_entries, import_entry
-from elastic_ops.doctor import host, network, software, variables
-from elastic_ops.doctor.findings import CHECKS_GROUP, Asked, Check, Finding, Level
+from elastic_doctor import host, network, software, variables
+from elastic_doctor.findings import CHECKS_GROUP, Asked, Check, Finding, Level
 
 OWN: Final[Mapping[str, Check]] = {
     "python": software.python,

@@ -6,7 +6,7 @@ from difflib import get_close_matches
 from typing import Final
 
 from elastic_core.api import find_entries, run_option
-from elastic_ops.doctor.findings import Asked, Finding, Level
+from elastic_doctor.findings import Asked, Finding, Level
 
 _PREFIX: Final = "PET_"
 _OPTIONS: Final = "elastic_core.options"
