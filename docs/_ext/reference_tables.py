@@ -21,9 +21,9 @@ from elastic_core.options.hook_options import all_rows
 from elastic_core.options.settings import Entrypoint, RunSettings
 from elastic_core.options.table import OPTIONS, OptionRow, Section
 from elastic_core.options.worker_options import WorkerSettings
+from elastic_core.plugins.conversion import wanted
 from elastic_core.plugins.discovery import KINDS
 from elastic_core.plugins.loading import INTERFACES, bases_of
-from elastic_core.plugins.options import wanted
 from elastic_core.processes.spec import WorkerPaths
 from elastic_core.rendezvous.coordinated_options import COORDINATED_OPTIONS
 from elastic_core.types import FailureClass, OptionSpec, RendezvousSettings, Round

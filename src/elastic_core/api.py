@@ -130,13 +130,13 @@ if TYPE_CHECKING:
         WorkersStopping,
     )
     from elastic_core.options.environments import proposed_values
+    from elastic_core.plugins.conversion import ResolvedOptions, duration_s, resolve_options
     from elastic_core.plugins.discovery import PluginEntry, find_entries
     from elastic_core.plugins.entry_import import import_entry
     from elastic_core.plugins.entry_import import refusal as plugin_refusal
     from elastic_core.plugins.environment import Environment, Proposal
     from elastic_core.plugins.hookspecs import hookimpl
     from elastic_core.plugins.loading import plugin_remarks
-    from elastic_core.plugins.options import ResolvedOptions, duration_s, resolve_options
     from elastic_core.plugins.torch_side import torch_handler
     from elastic_core.processes.errors import get_error_handler, record
     from elastic_core.processes.process import bound_to
@@ -464,7 +464,7 @@ _ROOMS: Final = {
     "elastic_core.plugins.environment": "Environment Proposal",
     "elastic_core.plugins.hookspecs": "hookimpl",
     "elastic_core.plugins.loading": "plugin_remarks",
-    "elastic_core.plugins.options": "duration_s resolve_options ResolvedOptions",
+    "elastic_core.plugins.conversion": "duration_s resolve_options ResolvedOptions",
     "elastic_core.plugins.torch_side": "torch_handler",
     "elastic_core.processes.process": "bound_to",
     "elastic_core.processes.errors": "get_error_handler record",

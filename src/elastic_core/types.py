@@ -12,7 +12,7 @@ import msgspec
 
 from elastic_core.failure_classes import DeviceFault as DeviceFault
 from elastic_core.failure_classes import FailureClass as FailureClass
-from elastic_core.option_values import OptionValues
+from elastic_core.option_lookup import OptionValues
 
 API_VERSION = 2
 """The version of the plugin interfaces; each plugin class states the one that it was written for."""

@@ -7,8 +7,8 @@ import re
 from collections.abc import Callable, Sequence
 
 from elastic_core.errors import ConfigError
+from elastic_core.options.readers import nearest
 from elastic_core.options.table import OPTIONS, OptionRow
-from elastic_core.options.values import nearest
 from elastic_core.types import Record
 
 _NEGATIVE = re.compile(r"-\d*\.?\d+")

@@ -22,7 +22,7 @@ class _Elastic(CommandGroup):
 
     def unknown(self, ctx: click.Context, name: str) -> ElasticError:
         """Return what was probably meant."""
-        from elastic_core.options.values import nearest
+        from elastic_core.options.readers import nearest
         from elastic_core.plugins.missing import command_elsewhere, commands_elsewhere
 
         elsewhere = command_elsewhere(name)

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from elastic_core.errors import ConfigError
 from elastic_core.failure.handler import FailureHandler
-from elastic_core.options.option import Choices
+from elastic_core.options.choices import Choices
 from elastic_core.options.restart_options import is_file, policy_choice, policy_settings
 from elastic_core.options.table import BY_DEST
 from elastic_core.plugins.registry import PluginRegistry

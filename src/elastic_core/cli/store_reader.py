@@ -5,9 +5,9 @@ from typing import Final, TypeVar
 
 from elastic_core.clock import SYSTEM_CLOCK, Clock, WaitBudget
 from elastic_core.errors import BackendUnavailableError, ConfigError, RendezvousConnectionError, WaitExpiredError
-from elastic_core.options.option import Choices
+from elastic_core.options.choices import Choices
+from elastic_core.options.readers import key_values, name_of, seconds
 from elastic_core.options.table import BY_DEST
-from elastic_core.options.values import key_values, name_of, seconds
 from elastic_core.plugins.coordination import store_of_members, store_of_others
 from elastic_core.plugins.registry import PluginRegistry
 from elastic_core.rendezvous.store import CONTROL_KEY, ROUND_KEY, CoordinationStore, Survey

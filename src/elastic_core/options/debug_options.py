@@ -3,8 +3,8 @@
 from functools import partial
 from typing import Final
 
-from elastic_core.options.option import Draft, OptionRow, Section, row
-from elastic_core.options.values import hooks_off_and_named, integer, seconds
+from elastic_core.options.choices import Draft, OptionRow, Section, row
+from elastic_core.options.readers import hooks_off_and_named, integer, seconds
 
 DEBUGGING: Final[tuple[OptionRow, ...]] = (
     row(

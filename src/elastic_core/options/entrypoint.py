@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from elastic_core.errors import ConfigError, ProgramMissingError
-from elastic_core.options.option import Draft
+from elastic_core.options.choices import Draft
+from elastic_core.options.readers import nearest, one_of
 from elastic_core.options.settings import Entrypoint
-from elastic_core.options.values import nearest, one_of
 from elastic_core.starters import WorkerCall
 
 if TYPE_CHECKING:

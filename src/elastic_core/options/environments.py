@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, cast
 
 from elastic_core.errors import ConfigError
-from elastic_core.options.option import Choices, Given, Proposed
+from elastic_core.options.choices import Choices, Given, Proposed
 from elastic_core.options.table import BY_DEST, chosen_elsewhere
 from elastic_core.plugins.discovery import (
     ENVIRONMENTS_ELSEWHERE,
@@ -122,8 +122,8 @@ def _merged(
 def _asked(entry: PluginEntry, environment: "Environment", texts: Mapping[str, str]) -> Iterator["Proposal"]:
     from elastic_core.plugins.entry_import import HOOK_LIMIT, limit_of, mend, refusal
     from elastic_core.plugins.environment import fault_of_answer
+    from elastic_core.plugins.hook_flags import installed_options
     from elastic_core.plugins.loading import build
-    from elastic_core.plugins.run_options import installed_options
 
     made = build(entry, limit_of(entry, HOOK_LIMIT), lambda: environment.propose(texts), "propose")
     answer = cast("Sequence[Proposal]", made)

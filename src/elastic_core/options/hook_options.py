@@ -5,12 +5,12 @@ from typing import Final
 from msgspec.structs import replace
 
 from elastic_core.errors import ConfigError
-from elastic_core.options.option import VARIABLE_PREFIX, Choices, Draft, Given, OptionRow
+from elastic_core.options.choices import VARIABLE_PREFIX, Choices, Draft, Given, OptionRow
+from elastic_core.options.readers import nearest
 from elastic_core.options.table import BY_DEST, chosen_elsewhere, torch_variables
-from elastic_core.options.values import nearest
+from elastic_core.plugins.conversion import GivenValue, parse, wanted
+from elastic_core.plugins.hook_flags import HookOption, installed_options
 from elastic_core.plugins.missing import known_options, option_not_installed, refuse_variable
-from elastic_core.plugins.options import GivenValue, parse, wanted
-from elastic_core.plugins.run_options import HookOption, installed_options
 from elastic_core.types import RunOption
 
 _UNINTERRUPTIBLE: Final = "uninterruptible_timeout"

@@ -4,9 +4,9 @@ import uuid
 from typing import Final
 
 from elastic_core.errors import ConfigError
-from elastic_core.options.option import Choices, Draft, OptionRow, Section, row
-from elastic_core.options.values import if_chosen, integer, key_values, name_of, one_of, seconds
-from elastic_core.plugins.options import duration_s
+from elastic_core.options.choices import Choices, Draft, OptionRow, Section, row
+from elastic_core.options.readers import if_chosen, integer, key_values, name_of, one_of, seconds
+from elastic_core.plugins.conversion import duration_s
 
 _DEFAULT_STATIC_PORT = 29500
 _RENDEZVOUS = ("rdzv_backend", "rdzv_endpoint", "rdzv_id", "rdzv_conf")

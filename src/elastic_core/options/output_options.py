@@ -5,8 +5,8 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from elastic_core.options.option import Choices, Draft, OptionRow, Section, row
-from elastic_core.options.values import comma_list, integer, size_bytes
+from elastic_core.options.choices import Choices, Draft, OptionRow, Section, row
+from elastic_core.options.readers import comma_list, integer, size_bytes
 from elastic_core.processes.output.layout import Std, parse_ranks, parse_std
 from elastic_core.types import Record
 

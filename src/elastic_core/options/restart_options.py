@@ -8,8 +8,8 @@ from functools import partial
 from typing import Any, Final
 
 from elastic_core.errors import ConfigError
-from elastic_core.options.option import Choices, Draft, OptionRow, Section, row
-from elastic_core.options.values import (
+from elastic_core.options.choices import Choices, Draft, OptionRow, Section, row
+from elastic_core.options.readers import (
     exit_codes,
     if_chosen,
     integer,

@@ -9,7 +9,7 @@ from typing import Final
 
 from elastic_core.options.restart_options import RULES
 from elastic_core.options.settings import Entrypoint, RunSettings
-from elastic_core.plugins.options import OptionValue, convert
+from elastic_core.plugins.conversion import OptionValue, convert
 from elastic_core.rendezvous.coordinated_options import COORDINATED_OPTIONS
 from elastic_core.rendezvous.identity import AGREED_OPTIONS, fingerprint, torch_version
 from elastic_core.rendezvous.member.documents import FORMAT

@@ -1,16 +1,16 @@
 """The options of `elastic run`, one row each: names, environment variable, default, and what people read about them.
 
 The rows stand in the files of their sections. Rows with `torch` are torchrun's, with its default and meaning; a test
-compares them with torch's own parser. Values stay text here: `options.values` reads them, the same way wherever they
+compares them with torch's own parser. Values stay text here: `options.readers` reads them, the same way wherever they
 come from.
 """
 
 from collections.abc import Iterator, Mapping
 from typing import Final
 
+from elastic_core.options.choices import VARIABLE_PREFIX, OptionRow, Section
 from elastic_core.options.debug_options import COMPATIBILITY, DEBUGGING
 from elastic_core.options.node_options import NODES
-from elastic_core.options.option import VARIABLE_PREFIX, OptionRow, Section
 from elastic_core.options.output_options import LOGS
 from elastic_core.options.restart_options import EXIT, RESTARTS, SIGNALS
 from elastic_core.options.worker_options import WORKERS

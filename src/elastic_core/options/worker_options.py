@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from elastic_core.errors import ConfigError
-from elastic_core.options.option import Choices, Draft, OptionRow, Section, row
-from elastic_core.options.values import integer, name_of, nearest
+from elastic_core.options.choices import Choices, Draft, OptionRow, Section, row
+from elastic_core.options.readers import integer, name_of, nearest
 from elastic_core.types import Record
 
 if TYPE_CHECKING:

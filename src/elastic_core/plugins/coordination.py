@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
-from elastic_core.plugins.options import resolve_options
+from elastic_core.plugins.conversion import resolve_options
 from elastic_core.rendezvous.coordinated_options import COORDINATED_KEYS, COORDINATED_OPTIONS, check_coordinated
 from elastic_core.rendezvous.handler import RendezvousHandler
 from elastic_core.rendezvous.store import CoordinationStore

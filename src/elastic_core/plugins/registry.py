@@ -16,6 +16,7 @@ from elastic_core.hooks.handler import AgentHook, powers_of, registered_hooks
 from elastic_core.hooks.members import NamedHook
 from elastic_core.moments import Power
 from elastic_core.plugin_faults import PluginFaults, PluginLabel
+from elastic_core.plugins.conversion import TORCH_RDZV_KEYS, GivenValue, convert, parse, resolve_options
 from elastic_core.plugins.discovery import (
     FAILURE_GROUP,
     GROUPS,
@@ -44,15 +45,14 @@ from elastic_core.plugins.loading import (
     is_store_class,
     refuse_heavy,
 )
-from elastic_core.plugins.options import TORCH_RDZV_KEYS, GivenValue, convert, parse, resolve_options
 from elastic_core.rendezvous import registry as in_code
 from elastic_core.rendezvous.handler import RendezvousHandler
 from elastic_core.rendezvous.store import CoordinationStore
 from elastic_core.types import HookSettings, OptionSpec, PolicySettings, RendezvousSettings
 
 if TYPE_CHECKING:
+    from elastic_core.plugins.hook_flags import ChosenHook
     from elastic_core.plugins.listing import PluginInfo
-    from elastic_core.plugins.run_options import ChosenHook
 
 
 _CONNECT_TIMEOUT: Final = OptionSpec(name="connect_timeout", type="duration")
@@ -464,7 +464,7 @@ def _entry_at(group: str, name: str) -> PluginEntry | None:
 def _chosen_hooks(options: Mapping[str, GivenValue]) -> "list[ChosenHook]":
     if not options:
         return []
-    from elastic_core.plugins.run_options import chosen_hooks  # only for a run with such options
+    from elastic_core.plugins.hook_flags import chosen_hooks  # only for a run with such options
 
     return chosen_hooks(options)
 

@@ -12,7 +12,7 @@ from elastic_core.cli.main import COMPLETE_VARIABLE, main
 from elastic_core.errors import PluginError, RendezvousError, WorkerError
 from elastic_core.options import hook_options
 from elastic_core.options.table import OPTIONS, Section
-from elastic_core.plugins.run_options import HookOptions
+from elastic_core.plugins.hook_flags import HookOptions
 from elastic_core.run import main as run_main
 
 

@@ -4,8 +4,8 @@ import pytest
 
 from elastic_core.cli.main import main
 from elastic_core.options.table import OPTIONS
+from elastic_core.plugins.hook_flags import CORE_FLAGS, installed_options
 from elastic_core.plugins.registry import PluginRegistry
-from elastic_core.plugins.run_options import CORE_FLAGS, installed_options
 
 
 def test_the_flags_of_the_core_are_all_known():

@@ -10,8 +10,8 @@ import torch_map
 
 from elastic_core.cli.arguments import read_arguments
 from elastic_core.options.hook_options import all_rows
+from elastic_core.options.readers import comma_list
 from elastic_core.options.table import OPTIONS
-from elastic_core.options.values import comma_list
 from patience import patience
 
 LISTS = {"duplicate_stdout_filters", "duplicate_stderr_filters"}  # torch's parser splits them, ours keeps text

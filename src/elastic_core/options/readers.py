@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 from elastic_core.errors import ConfigError
-from elastic_core.options.option import Choices
-from elastic_core.plugins.options import duration_s
+from elastic_core.options.choices import Choices
+from elastic_core.plugins.conversion import duration_s
 
 _V = TypeVar("_V")
 _INT = re.compile(r"[+-]?\d+")

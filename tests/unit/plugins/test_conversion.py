@@ -3,7 +3,7 @@
 import pytest
 
 from elastic_core.errors import ConfigError
-from elastic_core.plugins.options import TORCH_RDZV_KEYS, duration_s, resolve_options
+from elastic_core.plugins.conversion import TORCH_RDZV_KEYS, duration_s, resolve_options
 from elastic_core.types import OptionSpec, PolicySettings, RunOption
 
 SPECS = (

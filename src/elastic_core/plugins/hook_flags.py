@@ -8,10 +8,10 @@ from typing import Final
 from msgspec.structs import replace
 
 from elastic_core.errors import ElasticError, PluginError
+from elastic_core.plugins.conversion import GivenValue
 from elastic_core.plugins.discovery import OPTIONS_GROUP, PluginEntry, find_entries
 from elastic_core.plugins.entry_import import HOOK_LIMIT, import_entry, limit_of, mend, refusal
 from elastic_core.plugins.missing import known_options, option_not_installed
-from elastic_core.plugins.options import GivenValue
 from elastic_core.types import Record, RunOption
 
 CORE_FLAGS: Final = frozenset(
