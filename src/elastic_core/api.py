@@ -129,6 +129,7 @@ if TYPE_CHECKING:
         WorkersStarting,
         WorkersStopping,
     )
+    from elastic_core.option_spec import OptionSpec, RunOption
     from elastic_core.options.environments import proposed_values
     from elastic_core.plugins.conversion import ResolvedOptions, duration_s, resolve_options
     from elastic_core.plugins.discovery import PluginEntry, find_entries
@@ -208,7 +209,6 @@ if TYPE_CHECKING:
         Ignore,
         MemberLost,
         NodesWaiting,
-        OptionSpec,
         Origin,
         PolicySettings,
         Record,
@@ -222,7 +222,6 @@ if TYPE_CHECKING:
         RoundChange,
         RoundEnded,
         RunCounts,
-        RunOption,
         Stop,
         StopOrdered,
         Suspended,
@@ -450,6 +449,7 @@ _ROOMS: Final = {
     "elastic_core.hooks.handler": "AgentHook register_hook",
     "elastic_core.hooks.launches": "fault_of_variable",
     "elastic_core.hooks.master_server": "MasterServer",
+    "elastic_core.option_spec": "OptionSpec RunOption",
     "elastic_core.options.environments": "proposed_values",
     "elastic_core.cli.store_reader": "chosen_store open_store StoreChoice StoreReader StoreReading",
     "elastic_core.cli.store_writer": "StoreWriter",
@@ -493,9 +493,9 @@ _ROOMS: Final = {
     "elastic_core.status": "AgentStatus WorkerStatus",
     "elastic_core.types": (
         "API_VERSION Capability Decided Decision DeviceFault ErrorRecord FailedWorker Failure FailureClass "
-        "HookSettings Ignore MemberLost NodesWaiting OptionSpec Origin "
+        "HookSettings Ignore MemberLost NodesWaiting Origin "
         "PolicySettings Record RendezvousClosed RendezvousInfo RendezvousSettings Restart "
-        "Resumed RosterMember Round RoundChange RoundEnded RunCounts RunOption Stop StopOrdered Suspended "
+        "Resumed RosterMember Round RoundChange RoundEnded RunCounts Stop StopOrdered Suspended "
         "Undecided WorkerExit"
     ),
     "elastic_core.worker.startup": "arm=arm_worker",

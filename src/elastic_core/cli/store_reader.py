@@ -64,7 +64,7 @@ def chosen_store(given: Mapping[str, str], environ: Mapping[str, str]) -> StoreC
     conf = key_values(choices, "rdzv_conf", [choices.text("rdzv_conf") or ""])
     limit_s = READ_LIMIT_S
     if choices.chosen("connect_timeout"):
-        limit_s = seconds(choices, "connect_timeout", above_zero=True)
+        limit_s = seconds(choices, "connect_timeout")
     return StoreChoice(
         backend=backend,
         endpoint=(choices.text("rdzv_endpoint") or "").strip(),

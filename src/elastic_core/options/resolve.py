@@ -79,7 +79,7 @@ def resolve(
 
 def _proposals(given: Given, environ: Mapping[str, str]) -> tuple[dict[str, Proposed], list[str]]:
     """Return what is proposed where this process was started, and lines for the user: in most places nothing."""
-    named = "environment" in given or environ.get(BY_DEST["environment"].env or "")
+    named = "environment" in given or environ.get(BY_DEST["environment"].env_name)
     if not (named or environ.keys() & ENVIRONMENTS_ELSEWHERE.keys() or environments_here(environ)):
         from elastic_core.processes.slurm_step import cleaned_step
 
