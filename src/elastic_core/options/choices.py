@@ -8,6 +8,8 @@ import enum
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple, NoReturn
 
+from msgspec.structs import replace
+
 from elastic_core.errors import ConfigError, nearest
 from elastic_core.option_spec import OptionSpec, RunOption
 from elastic_core.plugins.conversion import GivenValue, needed, parse
@@ -23,6 +25,11 @@ class Section(enum.StrEnum):
     SIGNALS = "Signals and stop"
     DEBUGGING = "Debugging"
     COMPATIBILITY = "Compatibility"
+
+
+def section(heading: Section, *options: RunOption) -> tuple[RunOption, ...]:
+    """Return options under a heading of the help."""
+    return tuple(replace(option, heading=heading) for option in options)
 
 
 Given = Mapping[str, str | bool | tuple[str, ...]]

@@ -3,12 +3,12 @@
 from typing import Final
 
 from elastic_core.option_spec import RunOption
-from elastic_core.options.choices import Choices, Draft, Section
+from elastic_core.options.choices import Choices, Draft, Section, section
 from elastic_core.options.readers import hooks_off_and_named, integer
 
-DEBUGGING: Final[tuple[RunOption, ...]] = (
+DEBUGGING: Final = section(
+    Section.DEBUGGING,
     RunOption(
-        heading=Section.DEBUGGING,
         name="dry_run",
         type="bool",
         help="Show the resolved configuration with the origin of each value, and each worker's command and "
@@ -16,14 +16,12 @@ DEBUGGING: Final[tuple[RunOption, ...]] = (
         env="",
     ),
     RunOption(
-        heading=Section.DEBUGGING,
         name="timings",
         type="bool",
         help="At the end, say on stderr where this run's milliseconds went.",
         env="",
     ),
     RunOption(
-        heading=Section.DEBUGGING,
         name="debug_rank",
         type="int",
         metavar="N",
@@ -32,14 +30,12 @@ DEBUGGING: Final[tuple[RunOption, ...]] = (
         field="workers.debug_rank",
     ),
     RunOption(
-        heading=Section.DEBUGGING,
         name="no_worker_hooks",
         type="bool",
         help="Don't let our hook in the worker's interpreter record uncaught exceptions.",
         field="workers.worker_hooks",
     ),
     RunOption(
-        heading=Section.DEBUGGING,
         name="plugin",
         metavar="no:NAME",
         help="Leave out the installed agent hook NAME. Also NAME:K=V, an option of a hook (fail_closed=true of a "
@@ -51,9 +47,9 @@ DEBUGGING: Final[tuple[RunOption, ...]] = (
     ),
 )
 
-COMPATIBILITY: Final[tuple[RunOption, ...]] = (
+COMPATIBILITY: Final = section(
+    Section.COMPATIBILITY,
     RunOption(
-        heading=Section.COMPATIBILITY,
         name="monitor_interval",
         type="duration",
         metavar="SECONDS",
@@ -66,7 +62,6 @@ COMPATIBILITY: Final[tuple[RunOption, ...]] = (
         read=Choices.value,
     ),
     RunOption(
-        heading=Section.COMPATIBILITY,
         name="start_method",
         metavar="METHOD",
         help="How processes begin that run a function, as with --run-path: spawn, fork or forkserver.",
@@ -75,14 +70,12 @@ COMPATIBILITY: Final[tuple[RunOption, ...]] = (
         torch=True,
     ),
     RunOption(
-        heading=Section.COMPATIBILITY,
         name="run_path",
         type="bool",
         help="Run the script as a function (by runpy), in a process begun as --start-method says.",
         torch=True,
     ),
     RunOption(
-        heading=Section.COMPATIBILITY,
         name="print_completion",
         metavar="SHELL",
         help="Print the completion script of a shell, as elastic completion does, and start nothing.",

@@ -5,7 +5,7 @@ from typing import Final
 
 from elastic_core.errors import ConfigError
 from elastic_core.option_spec import RunOption
-from elastic_core.options.choices import Choices, Draft, Section
+from elastic_core.options.choices import Choices, Draft, Section, section
 from elastic_core.options.readers import integer, key_values, name_of, seconds, unprintable
 from elastic_core.plugins.conversion import duration_s
 
@@ -28,9 +28,9 @@ def _allowed(choices: Choices, dest: str) -> tuple[str, ...]:
     return tuple(sorted(parse_allow_mismatch(texts)))
 
 
-NODES: Final[tuple[RunOption, ...]] = (
+NODES: Final = section(
+    Section.NODES,
     RunOption(
-        heading=Section.NODES,
         name="nnodes",
         metavar="N|MIN:MAX",
         help="Number of nodes, or the fewest to start with and the most to take in.",
@@ -38,14 +38,12 @@ NODES: Final[tuple[RunOption, ...]] = (
         torch=True,
     ),
     RunOption(
-        heading=Section.NODES,
         name="standalone",
         type="bool",
         help="One node on its own: no rendezvous; overrides the --rdzv-... options.",
         torch=True,
     ),
     RunOption(
-        heading=Section.NODES,
         name="rdzv_backend",
         metavar="NAME",
         help="How the nodes find each other; 'elastic plugins' lists what is installed, module:Class need not be. One "
@@ -55,7 +53,6 @@ NODES: Final[tuple[RunOption, ...]] = (
         field="nodes.backend",
     ),
     RunOption(
-        heading=Section.NODES,
         name="rdzv_endpoint",
         metavar="HOST[:PORT]",
         help="Where the rendezvous backend is, in its own form; left out, each backend has its own default.",
@@ -64,7 +61,6 @@ NODES: Final[tuple[RunOption, ...]] = (
         field="nodes.endpoint",
     ),
     RunOption(
-        heading=Section.NODES,
         name="rdzv_id",
         metavar="ID",
         help="Name of the run, the same on all nodes; needed with several nodes, except for 'static'.",
@@ -76,7 +72,6 @@ NODES: Final[tuple[RunOption, ...]] = (
         field="nodes.run_id",
     ),
     RunOption(
-        heading=Section.NODES,
         name="rdzv_conf",
         metavar="K=V,K=V",
         help="Options of the rendezvous backend; times in seconds.",
@@ -85,14 +80,12 @@ NODES: Final[tuple[RunOption, ...]] = (
         field="rdzv_conf",
     ),
     RunOption(
-        heading=Section.NODES,
         name="environment",
         metavar="NAME|none",
         help="Whose proposals are taken for options that nobody gave, where several schedulers show; 'none': nobody's.",
         default_note="each that shows: Slurm, pods, and others that are installed",
     ),
     RunOption(
-        heading=Section.NODES,
         name="node_rank",
         type="int",
         metavar="N",
@@ -103,7 +96,6 @@ NODES: Final[tuple[RunOption, ...]] = (
         field="nodes.node_rank",
     ),
     RunOption(
-        heading=Section.NODES,
         name="master_addr",
         metavar="HOST",
         help="MASTER_ADDR, the address of node 0; for the 'static' backend, and for one node.",
@@ -112,7 +104,6 @@ NODES: Final[tuple[RunOption, ...]] = (
         field="nodes.master_addr",
     ),
     RunOption(
-        heading=Section.NODES,
         name="master_port",
         type="int",
         metavar="PORT",
@@ -124,7 +115,6 @@ NODES: Final[tuple[RunOption, ...]] = (
         field="nodes.master_port",
     ),
     RunOption(
-        heading=Section.NODES,
         name="local_addr",
         metavar="HOST",
         help="Address of this node, as the others can reach it.",
@@ -134,7 +124,6 @@ NODES: Final[tuple[RunOption, ...]] = (
         read=Choices.value,
     ),
     RunOption(
-        heading=Section.NODES,
         name="agent_port",
         type="int",
         metavar="PORT",
@@ -148,7 +137,6 @@ NODES: Final[tuple[RunOption, ...]] = (
         read=Choices.value,
     ),
     RunOption(
-        heading=Section.NODES,
         name="node_id",
         metavar="ID",
         help="Name of this node in logs and reports.",
@@ -159,7 +147,6 @@ NODES: Final[tuple[RunOption, ...]] = (
         read=_node_id,
     ),
     RunOption(
-        heading=Section.NODES,
         name="rdzv_attempt",
         type="int",
         metavar="N",
@@ -172,7 +159,6 @@ NODES: Final[tuple[RunOption, ...]] = (
         read=Choices.value,
     ),
     RunOption(
-        heading=Section.NODES,
         name="spares",
         type="int",
         metavar="K",
@@ -184,7 +170,6 @@ NODES: Final[tuple[RunOption, ...]] = (
         read=Choices.value,
     ),
     RunOption(
-        heading=Section.NODES,
         name="allow_mismatch",
         metavar="KEY,KEY",
         help="In what this node may differ from the run that it joins (repeatable): nproc, role, nnodes, entrypoint, "
@@ -194,7 +179,6 @@ NODES: Final[tuple[RunOption, ...]] = (
         read=_allowed,
     ),
     RunOption(
-        heading=Section.NODES,
         name="join_timeout",
         type="duration",
         metavar="SECONDS",
@@ -206,7 +190,6 @@ NODES: Final[tuple[RunOption, ...]] = (
         read=Choices.value,
     ),
     RunOption(
-        heading=Section.NODES,
         name="connect_timeout",
         type="duration",
         metavar="SECONDS",
@@ -215,7 +198,6 @@ NODES: Final[tuple[RunOption, ...]] = (
         above=0,
     ),
     RunOption(
-        heading=Section.NODES,
         name="store_outage_grace",
         type="duration",
         metavar="SECONDS",
@@ -226,7 +208,6 @@ NODES: Final[tuple[RunOption, ...]] = (
         read=Choices.value,
     ),
     RunOption(
-        heading=Section.NODES,
         name="on_store_loss",
         metavar="keep|fail",
         help="When the server stays away: keep the workers until they end, or fail the run.",

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Final
 
 from elastic_core.option_spec import RunOption
-from elastic_core.options.choices import Choices, Draft, Section
+from elastic_core.options.choices import Choices, Draft, Section, section
 from elastic_core.options.readers import comma_list, size_bytes
 from elastic_core.processes.output.layout import Std, parse_ranks, parse_std
 from elastic_core.types import Record
@@ -35,9 +35,9 @@ class OutputSettings(Record, frozen=True, kw_only=True):
     run_dir: str | None = None
 
 
-LOGS: Final[tuple[RunOption, ...]] = (
+LOGS: Final = section(
+    Section.LOGS,
     RunOption(
-        heading=Section.LOGS,
         name="log_dir",
         metavar="DIR",
         help="Base directory for log files; each run makes its own directory in it. /dev/null: no log files.",
@@ -46,7 +46,6 @@ LOGS: Final[tuple[RunOption, ...]] = (
         field="output.log_dir",
     ),
     RunOption(
-        heading=Section.LOGS,
         name="redirects",
         metavar="STD",
         help="Streams that go to a file instead of the console: 0 none, 1 stdout, 2 stderr, 3 both, or RANK:STD,... "
@@ -57,7 +56,6 @@ LOGS: Final[tuple[RunOption, ...]] = (
         field="output.redirects",
     ),
     RunOption(
-        heading=Section.LOGS,
         name="tee",
         metavar="STD",
         help="Streams that go to a file and to the console; values as for --redirects.",
@@ -67,7 +65,6 @@ LOGS: Final[tuple[RunOption, ...]] = (
         field="output.tee",
     ),
     RunOption(
-        heading=Section.LOGS,
         name="local_ranks_filter",
         metavar="RANKS",
         help="Local ranks whose output reaches the console, such as 0,2; files are not affected.",
@@ -77,7 +74,6 @@ LOGS: Final[tuple[RunOption, ...]] = (
         field="output.local_ranks_filter",
     ),
     RunOption(
-        heading=Section.LOGS,
         name="log_line_prefix_template",
         metavar="TEXT",
         help="What stands before each tee'd line: ${role_name}, ${local_rank}, ${rank} and ${hostname} are filled in; "
@@ -88,7 +84,6 @@ LOGS: Final[tuple[RunOption, ...]] = (
         field="output.log_line_prefix_template",
     ),
     RunOption(
-        heading=Section.LOGS,
         name="duplicate_stdout_filters",
         metavar="TEXTS",
         help="Copy lines of tee'd stdout that contain one of these texts to filtered_stdout.log, such as loss,lr; "
@@ -99,7 +94,6 @@ LOGS: Final[tuple[RunOption, ...]] = (
         field="output.duplicate_stdout_filters",
     ),
     RunOption(
-        heading=Section.LOGS,
         name="duplicate_stderr_filters",
         metavar="TEXTS",
         help="The same for stderr, to filtered_stderr.log.",
@@ -109,7 +103,6 @@ LOGS: Final[tuple[RunOption, ...]] = (
         field="output.duplicate_stderr_filters",
     ),
     RunOption(
-        heading=Section.LOGS,
         name="log_max_size",
         metavar="SIZE",
         help="Rotate a worker's log file that would be larger, such as 100M (K, M, G), between two lines: stdout.log "
@@ -118,7 +111,6 @@ LOGS: Final[tuple[RunOption, ...]] = (
         field="output.log_max_bytes",
     ),
     RunOption(
-        heading=Section.LOGS,
         name="log_backups",
         type="int",
         metavar="N",
@@ -130,7 +122,6 @@ LOGS: Final[tuple[RunOption, ...]] = (
         read=Choices.value,
     ),
     RunOption(
-        heading=Section.LOGS,
         name="logs_specs",
         metavar="NAME",
         help="Have an installed class say where output goes: the entry point NAME of group torchrun.logs_specs.",
@@ -139,7 +130,6 @@ LOGS: Final[tuple[RunOption, ...]] = (
         field="output.logs_specs",
     ),
     RunOption(
-        heading=Section.LOGS,
         name="run_dir",
         metavar="DIR",
         help="Where this run keeps its files and its incident report; kept after success too.",

@@ -6,9 +6,11 @@ Which policy that is and what it is built with, in a run and where one is tried 
 from collections.abc import Mapping
 from typing import Any, Final
 
+from msgspec.structs import replace
+
 from elastic_core.errors import ConfigError
 from elastic_core.option_spec import RunOption
-from elastic_core.options.choices import Choices, Draft, Section
+from elastic_core.options.choices import Choices, Draft, Section, section
 from elastic_core.options.readers import (
     exit_codes,
     key_values,
@@ -47,9 +49,9 @@ def is_file(name: str) -> bool:
     return "/" in name or name.lower().endswith(_FILE_ENDS)
 
 
-RESTARTS: Final[tuple[RunOption, ...]] = (
+RESTARTS: Final = section(
+    Section.RESTARTS,
     RunOption(
-        heading=Section.RESTARTS,
         name="max_restarts",
         type="int",
         metavar="N",
@@ -61,7 +63,6 @@ RESTARTS: Final[tuple[RunOption, ...]] = (
         read=Choices.value,
     ),
     RunOption(
-        heading=Section.RESTARTS,
         name="restart_window",
         type="duration",
         metavar="SECONDS",
@@ -72,7 +73,6 @@ RESTARTS: Final[tuple[RunOption, ...]] = (
         read=Choices.value,
     ),
     RunOption(
-        heading=Section.RESTARTS,
         name="restart_backoff",
         type="duration",
         metavar="SECONDS",
@@ -83,7 +83,6 @@ RESTARTS: Final[tuple[RunOption, ...]] = (
         read=Choices.value,
     ),
     RunOption(
-        heading=Section.RESTARTS,
         name="max_membership_changes",
         type="int",
         metavar="N",
@@ -94,7 +93,6 @@ RESTARTS: Final[tuple[RunOption, ...]] = (
         read=Choices.value,
     ),
     RunOption(
-        heading=Section.RESTARTS,
         name="fatal_exit_codes",
         metavar="LIST",
         help="Exit codes that are not retried, such as 3,64-78.",
@@ -103,7 +101,6 @@ RESTARTS: Final[tuple[RunOption, ...]] = (
         read=exit_codes,
     ),
     RunOption(
-        heading=Section.RESTARTS,
         name="same_failure_limit",
         type="int",
         metavar="N",
@@ -115,7 +112,6 @@ RESTARTS: Final[tuple[RunOption, ...]] = (
         read=Choices.value,
     ),
     RunOption(
-        heading=Section.RESTARTS,
         name="policy",
         metavar="NAME|FILE",
         help="Failure handler that decides between restart and stop ('elastic plugins' lists what is installed, "
@@ -125,7 +121,6 @@ RESTARTS: Final[tuple[RunOption, ...]] = (
         read=lambda choices, _: policy_choice(choices)[0],
     ),
     RunOption(
-        heading=Section.RESTARTS,
         name="policy_conf",
         metavar="K=V",
         help="Option of the failure handler (repeatable, or K=V,K=V).",
@@ -162,9 +157,9 @@ def policy_settings(choices: Choices) -> PolicySettings:
     return PolicySettings(**read)
 
 
-SIGNALS: Final[tuple[RunOption, ...]] = (
+SIGNALS: Final = section(
+    Section.SIGNALS,
     RunOption(
-        heading=Section.SIGNALS,
         name="signals_to_handle",
         metavar="NAMES",
         help="Signals that are passed on to the workers; SIGTERM, SIGINT, SIGHUP and SIGQUIT also end the run.",
@@ -173,7 +168,6 @@ SIGNALS: Final[tuple[RunOption, ...]] = (
         field="stops.signals_to_handle",
     ),
     RunOption(
-        heading=Section.SIGNALS,
         name="preemption_signal",
         metavar="NAME",
         help="The signal by which a scheduler gives notice that this node will be taken away: ends the run here as "
@@ -182,7 +176,6 @@ SIGNALS: Final[tuple[RunOption, ...]] = (
         field="stops.preemption_signal",
     ),
     RunOption(
-        heading=Section.SIGNALS,
         name="shutdown_timeout",
         type="duration",
         metavar="SECONDS",
@@ -193,9 +186,9 @@ SIGNALS: Final[tuple[RunOption, ...]] = (
     ),
 )
 
-EXIT: Final[tuple[RunOption, ...]] = (
+EXIT: Final = section(
+    Section.RESTARTS,
     RunOption(
-        heading=Section.RESTARTS,
         name="exit_timeout",
         type="duration",
         metavar="SECONDS",
@@ -217,26 +210,15 @@ def take_stops(draft: Draft) -> None:
     draft.take("signals_to_handle", names)
     draft.notice(*lines)
     draft.take("preemption_signal", preemption_signal(choices))
-    variable = draft.environ.get(_SHUTDOWN_VARIABLE)
     if choices.chosen("shutdown_timeout"):
         draft.take("shutdown_timeout", seconds(choices, "shutdown_timeout"))
-    elif variable:
-        draft.set("stops.shutdown_timeout_s", _seconds_of(variable), f"env {_SHUTDOWN_VARIABLE}")
+    elif draft.environ.get(_SHUTDOWN_VARIABLE):
+        option = replace(choices.options["shutdown_timeout"], env=_SHUTDOWN_VARIABLE)
+        limit_s = seconds(Choices({}, draft.environ, {option.name: option}), option.name)
+        draft.set("stops.shutdown_timeout_s", limit_s, f"env {_SHUTDOWN_VARIABLE}")
     else:
         draft.set("stops.shutdown_timeout_s", 30.0, "default")
     limit_s, held = seconds(choices, "exit_timeout"), choices.text("debug_rank") is not None
     draft.take("exit_timeout", 0.0 if held else limit_s)
     if held and limit_s and choices.chosen("exit_timeout"):
         draft.notice(f"{choices.label('exit_timeout')} has no effect: --debug-rank turns time limits off")
-
-
-def _seconds_of(variable: str) -> float:
-    try:
-        value = float(variable)
-    except ValueError:
-        value = -1.0
-    if not 0 <= value < float("inf"):
-        raise ConfigError(
-            f"{_SHUTDOWN_VARIABLE}={variable!r}: needed seconds, 0 or more", hint=f"{_SHUTDOWN_VARIABLE}=30"
-        )
-    return value

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from elastic_core.errors import ConfigError, nearest
 from elastic_core.option_spec import RunOption
-from elastic_core.options.choices import Choices, Draft, Section
+from elastic_core.options.choices import Choices, Draft, Section, section
 from elastic_core.options.readers import integer, name_of, unprintable
 from elastic_core.types import Record
 
@@ -32,9 +32,9 @@ class WorkerSettings(Record, frozen=True, kw_only=True):
     """Whether workers' interpreters record uncaught exceptions; `--no-worker-hooks` turns it off."""
 
 
-WORKERS: Final[tuple[RunOption, ...]] = (
+WORKERS: Final = section(
+    Section.WORKERS,
     RunOption(
-        heading=Section.WORKERS,
         name="nproc_per_node",
         metavar="N|auto|gpu|cpu|xpu",
         help="Workers on this node: a number, or one per GPU, CPU core or XPU; auto: one per accelerator, else per "
@@ -44,7 +44,6 @@ WORKERS: Final[tuple[RunOption, ...]] = (
         field="nodes.local_world_size",
     ),
     RunOption(
-        heading=Section.WORKERS,
         name="module",
         type="bool",
         help="SCRIPT is a module name, run as with 'python -m'.",
@@ -52,14 +51,12 @@ WORKERS: Final[tuple[RunOption, ...]] = (
         torch=True,
     ),
     RunOption(
-        heading=Section.WORKERS,
         name="no_python",
         type="bool",
         help="SCRIPT is a program of any kind: run it as it is, without the Python interpreter.",
         torch=True,
     ),
     RunOption(
-        heading=Section.WORKERS,
         name="devices",
         metavar="LIST",
         help="GPUs to use, such as 1,3,5 (or their UUIDs). All workers see the whole list and LOCAL_RANK indexes it; "
@@ -68,7 +65,6 @@ WORKERS: Final[tuple[RunOption, ...]] = (
         field="workers.devices",
     ),
     RunOption(
-        heading=Section.WORKERS,
         name="omp_threads",
         metavar="auto|N",
         help="OMP_NUM_THREADS of each worker; auto: usable cores divided by workers, at least 1.",
@@ -76,7 +72,6 @@ WORKERS: Final[tuple[RunOption, ...]] = (
         field="workers.omp_threads",
     ),
     RunOption(
-        heading=Section.WORKERS,
         name="virtual_local_rank",
         type="bool",
         help="LOCAL_RANK is 0 in every worker, and each sees only its own device.",
@@ -84,7 +79,6 @@ WORKERS: Final[tuple[RunOption, ...]] = (
         field="workers.virtual_local_rank",
     ),
     RunOption(
-        heading=Section.WORKERS,
         name="role",
         metavar="NAME",
         help="Role of the workers, for their names.",
