@@ -307,6 +307,11 @@ class PolicySettings(Record, OptionValues, frozen=True, kw_only=True):
     lists: Mapping[str, tuple[str | int | float | bool, ...]] = {}
     """Those of several values, by name."""
 
+    @property
+    def restart_budget(self) -> int | None:
+        """How many restarts the run has; None: the policy is not `intensity`, and has a budget of its own or none."""
+        return self.max_restarts if self.name == "intensity" else None
+
 
 class HookSettings(Record, OptionValues, frozen=True, kw_only=True):
     """What an AgentHook is built with; `entry_point` is as typed, `endpoint` without its secrets."""
