@@ -26,7 +26,7 @@ def pages() -> str:
 def options() -> str:
     """Return the options of torchrun."""
     rows = (
-        (_signature(row), f"`{row.env_name}`", _default(row), row.help)
+        (_signature(row), f"`{row.env_name}`" if row.env_name else "", _default(row), row.help)
         for row in (*OPTIONS, *all_hook_options())
         if row.torch
     )

@@ -68,9 +68,9 @@ class RunOption(OptionSpec, frozen=True, kw_only=True):
     default_note: str = ""
     """For the help, where there is no default: what holds without it."""
     fault: Callable[[str], str] | None = None
-    """Says of a text what is needed in its place, empty if it will do; None: any will. `hint`: what to try instead."""
+    """Validator: returns what is expected instead of a text, or "" if the text is valid. `None` disables validation."""
     hint: str = ""
-    """What to try where `fault` finds one."""
+    """What to try in place of a value that is refused; empty: the nearest of `choices`, or the default."""
     variable: str = ""
     """One of torch's, `TORCHELASTIC_…`, that gives the value too: an entry point of its name, in capitals, beside the
     flag's or in its place."""
