@@ -55,7 +55,7 @@ class HookActions:
         send: Signals one of them, by local rank.
         agent: Returns the agent.
         rendezvous: Where it asks for rounds.
-        run_dir: Where the run directory is; replaced when it is made anew elsewhere.
+        run_dir: Where the run directory is.
         beats: What they say of themselves; None: nobody wanted to know.
         publish: Takes what happens, for the agent's feed.
         asks_nodes: The rendezvous takes questions to all nodes.

@@ -6,7 +6,6 @@ import socket
 from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from msgspec.structs import replace
@@ -302,11 +301,10 @@ class _Job:
             max_restarts=settings.restarts.max_restarts if settings.restarts.name == "intensity" else None,
             script=settings.entrypoint.script,
         )
-        reporter.restore = self._files.restore
         for text in (*settings.notices, *warnings, *(self._call.warnings if self._call is not None else ())):
             reporter.notice(text)
         disk = reporter.disk = self._closing(Disk(reactor, notice=reporter.notice))
-        self._files.begin(disk, notice=reporter.notice, moved=self._move)
+        self._files.begin(disk, notice=reporter.notice)
         lane = disk.lane("the errors of plugins")
         put = reactor.post
         self._faults.begin(lambda: run_dir.path, put=lambda write: put(lambda: lane.put(write)), line=console.line)
@@ -507,12 +505,6 @@ class _Job:
                 command.round, {launch.global_rank: error_files[launch.local_rank] for launch in launches}
             )
         return launches
-
-    def _move(self, run_dir: Path) -> None:
-        """Go where the run directory has been made again."""
-        self._actions.run_dir = str(run_dir)
-        self._reporter.move(run_dir)
-        self._status.move(run_dir)
 
     def _finish(self, result: AgentResult, journal: Journal, run_dir: RunDirectory) -> None:
         """Keep what is worth keeping, and name it."""

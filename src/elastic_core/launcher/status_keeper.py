@@ -92,11 +92,6 @@ class StatusKeeper:
         self._absence: AbsenceStatus | None = None
         self._hook_fields: dict[str, dict[str, object]] = {}
 
-    def move(self, run_dir: Path) -> None:
-        """Take another run directory: the one before has gone."""
-        self._run_dir, self._writer = run_dir, None
-        self._mark()
-
     # --- what is observed
 
     def answer_at(self, path: str) -> None:
