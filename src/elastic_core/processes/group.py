@@ -15,9 +15,10 @@ from elastic_core.processes.errors.record_pipe import RecordPipes
 from elastic_core.processes.output.disk import Disk, Lane
 from elastic_core.processes.output.sink import Console
 from elastic_core.processes.process import OomCounter, WorkerProcess, remnants_exist, spawn
+from elastic_core.processes.procfs import ProcessStat
 from elastic_core.processes.signals import UserSignals, catches
 from elastic_core.processes.spec import WorkerLaunch
-from elastic_core.processes.sweep import Survivor, Sweeper, kill_pids
+from elastic_core.processes.sweep import Sweeper, kill
 from elastic_core.reactor import Reactor, Timer
 from elastic_core.starters import WorkerStarter
 from elastic_core.types import WorkerExit
@@ -111,7 +112,7 @@ class WorkerGroup:
         )
         self._unreported: deque[_End] = deque()
         self._blind_noticed = False
-        self._mixed: Mapping[int, tuple[Survivor, ...]] = {}
+        self._mixed: Mapping[int, tuple[ProcessStat, ...]] = {}
 
     # --- what there is
 
@@ -412,7 +413,8 @@ class WorkerGroup:
         if others is None:
             os.killpg(pgid, signum)
             return
-        kill_pids(others, signum)
+        for stat in others:
+            kill(stat.pid, stat.start_ticks, signum)
         if leader is not None:
             leader.send(signum)
 
