@@ -35,8 +35,6 @@ WRITE_S = 2.0
 class IncidentFiles(Protocol):
     """The incidents in the run directory."""
 
-    run_dir: Path
-
     @property
     def path(self) -> Path:
         """The file of the last one."""
