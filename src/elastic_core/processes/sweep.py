@@ -67,7 +67,7 @@ def _descendants(root_pid: int, exclude: Collection[int]) -> Iterator[procfs.Pro
     todo = [root_pid]
     while todo:
         for pid in children(todo.pop()):
-            if pid in seen:  # a number that is used again while we walk must not send us round
+            if pid in seen:  # the kernel gave its number to another process during the walk, which must not go round
                 continue
             seen.add(pid)
             todo.append(pid)
@@ -211,6 +211,7 @@ class Sweeper:
 
         As long as somebody is, the kernel gives its number to nobody else; afterwards the number may be a stranger's.
         """
+        # Without strangers every descendant counts, whatever its session.
         if self._goes_by_marks and not self.blind and (left := session_members(pid)):
             self._left[pid] = left
 
@@ -223,6 +224,7 @@ class Sweeper:
         still = {}
         for pid, before in self._left.items():
             now = session_members(pid)
+            # No member of before is left: the session has ended, and this one is of a process that got its number.
             if not before.isdisjoint(now):
                 still[pid] = now
         self._left = still

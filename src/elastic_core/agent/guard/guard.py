@@ -167,7 +167,7 @@ class Watch:
                 watched_fd = self._agent_fd
                 poll.register(watched_fd, select.POLLIN)
             ready = {fd for fd, _ in poll.poll(0 if self._agent_gone else self._until_fence_ms())}
-            if self._read(pipe):
+            if self._read(pipe):  # no process holds the writing end any more: the agent has ended
                 return
             # All that was in the pipe is read: what a dead agent had said counts, as does a fence moved just in time.
             if self._agent_gone or watched_fd in ready:
@@ -318,6 +318,7 @@ def hunt(
     pause_s = _PAUSE_S
     while clear_looks < 2 or time.monotonic() - began_s < _SETTLE_S:
         alive = procfs.unblocked(lambda: look_and_kill(lineage, still))
+        # A look that was not possible proves nothing: as if something lived.
         if alive is None or alive:
             clear_looks = 0
             _wait_for_ends(alive or (), pause_s)
