@@ -92,10 +92,18 @@ class Lineage:
 
     def _has_limit(self, stat: procfs.ProcessStat) -> bool:
         # A worker that cleared the environment of what it started has still handed the limit on.
-        return procfs.has_limit(stat.pid, self._limit)
+        return procfs.has_limit(stat.pid, self._limit) and not self._is_guards(stat)
 
     def _is_kin(self, stat: procfs.ProcessStat, found: dict[int, procfs.ProcessStat]) -> bool:
-        return stat.parent in found or stat.group in self._led or stat.session in self._led
+        related = stat.parent in found or stat.group in self._led or stat.session in self._led
+        return related and not self._is_guards(stat)
+
+    def _is_guards(self, stat: procfs.ProcessStat) -> bool:
+        # A worker may be an agent itself. Its guard inherits the limit, and has workers of that agent to end.
+        if stat.parent in self._guards or procfs.is_guard(stat.pid):
+            self._guards.add(stat.pid)
+            return True
+        return False
 
     def _is_named(self, stat: procfs.ProcessStat) -> bool:
         return self._workers.get(stat.pid) == stat.start_ticks
@@ -107,9 +115,5 @@ class Lineage:
             return True
         if stat.parent in self.kept or procfs.has_environment_entry(stat.pid, KEEP_ENTRY):
             self.kept[stat.pid] = stat
-            return True
-        # A worker may be an agent itself. Its guard inherits the limit, and has workers of that agent to end.
-        if not self._complete and (stat.parent in self._guards or procfs.is_guard(stat.pid)):
-            self._guards.add(stat.pid)
             return True
         return False
