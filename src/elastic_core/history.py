@@ -16,7 +16,7 @@ TEXT_CHARS: Final = 200
 """How much of a message or a summary is kept."""
 RULES_LIMIT: Final = 64
 """Of how many rules it is counted how often they have decided: those that decided last."""
-NAME_CHARS: Final = 200
+NAME_CHARS: Final = 100
 """How much of an exception's name is kept, and of the reason that a decision gave."""
 EXCLUDED_LIMIT: Final = 8
 """How many of the nodes that a decision leaves out are kept."""
