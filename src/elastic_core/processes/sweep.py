@@ -171,7 +171,7 @@ class Sweeper:
         incarnation: What marks the environment of this agent's workers.
         subreaper: Whether this process is one: then everything that workers leave becomes its descendant.
         strangers: Whether other processes may, too.
-        spared: Gives the pids of the agent's own children that are no workers (the guard).
+        spared: Returns the pids of the agent's own children that are no workers: the guard, and those of starters.
     """
 
     def __init__(
