@@ -14,6 +14,7 @@ from elastic_core.processes.group import WorkerGroup
 from elastic_core.processes.output.disk import STALL_S, Disk
 from elastic_core.processes.output.sink import Console
 from elastic_core.processes.spec import ROUND_VARIABLES, StreamPlan, WorkerLaunch
+from elastic_core.processes.sweep import Sweeper
 from elastic_core.reactor import Reactor
 from elastic_core.starters import ReactorLoop, WorkerStart
 from patience import Deadline
@@ -87,15 +88,17 @@ class GroupKit:
         self.group = WorkerGroup(
             self.reactor,
             console=self.console,
-            on_exit=self.exits.append,
-            on_stopped=self._on_stopped,
-            incarnation=self.incarnation,
-            subreaper=subreaper,
+            sweeper=Sweeper(
+                self.incarnation,
+                subreaper=subreaper,
+                strangers=False,
+                spared=lambda: {*spared(), *(() if self.calls is None else self.calls.pids())},
+            ),
             notice=self.notices.append,
-            spared=spared,
             starters=() if self.calls is None else (self.calls,),
             disk=self.disk,
         )
+        self.group.attach(on_exit=self.exits.append, on_stopped=self._on_stopped)
 
     def _on_stopped(self):
         self.stopped += 1

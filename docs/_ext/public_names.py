@@ -286,6 +286,7 @@ EMBEDDING_SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "Worker processes without a run": (
         "Reactor",
         "ReactorLoop",
+        "Sweeper",
         "WorkerGroup",
         "WorkerLaunch",
         "Console",

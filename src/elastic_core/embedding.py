@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from elastic_core.processes.output.layout import LogLayout, RankPaths, Std, stream_plans
     from elastic_core.processes.output.sink import Console
     from elastic_core.processes.spec import StreamPlan, WorkerLaunch
+    from elastic_core.processes.sweep import Sweeper
     from elastic_core.reactor import Reactor
     from elastic_core.rendezvous.coordinated_options import DEFAULT_LEASE_TTL_S
     from elastic_core.rendezvous.handler import NoServices
@@ -76,6 +77,7 @@ __all__ = [
     "RunSettings",
     "Std",
     "StreamPlan",
+    "Sweeper",
     "WorkerGroup",
     "WorkerLaunch",
     "all_hook_options",
@@ -126,6 +128,7 @@ _ROOMS: Final = {
     "elastic_core.processes.output.sink": "Console",
     "elastic_core.processes.output.layout": "LogLayout RankPaths Std stream_plans",
     "elastic_core.processes.spec": "StreamPlan WorkerLaunch",
+    "elastic_core.processes.sweep": "Sweeper",
     "elastic_core.reactor": "Reactor",
     "elastic_core.rendezvous.coordinated_options": "DEFAULT_LEASE_TTL_S",
     "elastic_core.rendezvous.handler": "NoServices",

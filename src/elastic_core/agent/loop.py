@@ -27,14 +27,16 @@ from elastic_core.agent.machine.states import (
     Running,
 )
 from elastic_core.agent.machine.table import advance
-from elastic_core.agent.parts import AgentOptions, AgentResult, Plan, Reporter, Workers
+from elastic_core.agent.parts import AgentOptions, AgentResult, Plan
 from elastic_core.agent.run_decision import FailureContext, RunDecision
 from elastic_core.agent.stop_ladder import StopLadder
 from elastic_core.clock import SYSTEM_CLOCK, Clock
 from elastic_core.errors import ElasticError, WorkerError, is_momentary
+from elastic_core.failure.reporter import Reporter
 from elastic_core.failure.runner import PolicyRunner
 from elastic_core.hooks.runner import HookRunner
 from elastic_core.moments import LaunchChange, Refuse
+from elastic_core.processes.group import WorkerGroup
 from elastic_core.reactor import Reactor, Timer
 from elastic_core.rendezvous.loop import Rendezvous
 from elastic_core.reports import NodeReport
@@ -65,7 +67,7 @@ class Agent:
         rendezvous: Rendezvous,
         policy: PolicyRunner,
         hooks: HookRunner,
-        workers: Workers,
+        workers: WorkerGroup,
         reporter: Reporter,
         plan: Plan,
         feed: Feed,

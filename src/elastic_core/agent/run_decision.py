@@ -7,9 +7,9 @@ from msgspec.structs import replace
 from elastic_core import messages as m
 from elastic_core import moments
 from elastic_core.agent.feed import Feed
-from elastic_core.agent.parts import Reporter
 from elastic_core.clock import Clock
 from elastic_core.errors import ElasticError, is_momentary
+from elastic_core.failure.reporter import Reporter
 from elastic_core.failure.runner import PolicyRunner
 from elastic_core.history import spent
 from elastic_core.rendezvous.loop import Rendezvous

@@ -7,7 +7,9 @@ from typing import Final
 from elastic_core import messages as m
 from elastic_core import moments
 from elastic_core.agent.feed import Feed
-from elastic_core.agent.parts import ENDING_SIGNALS, Reporter, Workers
+from elastic_core.agent.parts import ENDING_SIGNALS
+from elastic_core.failure.reporter import Reporter
+from elastic_core.processes.group import WorkerGroup
 from elastic_core.reactor import Timer
 
 MOST_HOLD_S: Final = 3600.0
@@ -37,7 +39,7 @@ class StopLadder:
     def __init__(
         self,
         *,
-        workers: Workers,
+        workers: WorkerGroup,
         reporter: Reporter,
         feed: Feed,
         longest_grace_s: float,

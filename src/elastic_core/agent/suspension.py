@@ -4,14 +4,14 @@ import math
 import signal
 from collections.abc import Callable
 
-from elastic_core.agent.parts import Workers
 from elastic_core.clock import SYSTEM_CLOCK, Clock
+from elastic_core.processes.group import WorkerGroup
 from elastic_core.reactor import Reactor
 
 
 def suspend_node(
     reactor: Reactor,
-    workers: Workers,
+    workers: WorkerGroup,
     *,
     fence_left_s: Callable[[], float],
     notice: Callable[[str], None],

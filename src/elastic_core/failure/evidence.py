@@ -4,7 +4,7 @@ No clock of another host is compared. Each node says how long before it heard of
 that moment is common to all, to within the time that the word takes: tenths of a second on a busy machine.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 import msgspec
 from msgspec.structs import replace
@@ -40,8 +40,6 @@ HOOKS_BYTES = 4_096
 """The most that hooks have in a node's evidence: what they publish, and a report's fields. Longer ones stay out."""
 NODE_BYTES = 15_000
 RUN_BYTES = 24_000
-_ROOM = ((NODE_WORKERS, FRAMES), (NODE_WORKERS // 2, FRAMES // 4), (0, 0))
-"""How many workers and frames are left, step by step, where texts are long."""
 _NOTHING_FAILED = "the run was stopped, and no node has said why"
 
 
@@ -57,17 +55,18 @@ class NodeEvidence(Record, frozen=True, kw_only=True, omit_defaults=True):
 def node_evidence(host: str, workers: Iterable[FailedWorker], incident: Incident | None) -> str:
     """Return a node's evidence as text; `workers` are those that failed or were stopped."""
     stopped = [worker for worker in rank_causes(workers) if worker.origin is Origin.STOPPED]
+    small = None if incident is None else _in_small(incident)
     told = NodeEvidence(
         host=host,
-        incident=None if incident is None else _in_small(incident),
+        incident=small,
         stopped=tuple(describe_worker(worker) for worker in stopped[:NODE_WORKERS]),
         stopped_ranks=spans(worker.exit.global_rank for worker in stopped),
     )
-    # Long paths, summaries or lines: what failed first is what counts.
-    for room in _ROOM:
-        if len(encode_json(told)) <= NODE_BYTES:
-            break
-        told = replace(told, stopped=(), incident=None if told.incident is None else _shrunk(told.incident, room))
+    if len(encode_json(told)) > NODE_BYTES:
+        # Long paths, summaries or lines: what failed first is what counts.
+        told = replace(told, stopped=(), incident=None)
+        room = NODE_BYTES - len(encode_json(told))
+        told = replace(told, incident=None if small is None else _bounded(small, room))
     return encode_json(told).decode()
 
 
@@ -135,7 +134,7 @@ def run_incident(reports: Sequence[NodeReport], *, run_id: str, at_ns: int, rest
         stopped_ranks=_joined(told.values()),
         phases=IncidentPhases(detect_s=max(0.0, first.age_s)),
     )
-    return failure, _bounded(merged)
+    return failure, _bounded(merged, RUN_BYTES)
 
 
 def read_run(text: str) -> Incident | None:
@@ -236,13 +235,6 @@ def _bare(worker: IncidentWorker) -> IncidentWorker:
     return replace(worker, exception=None, log_paths=())
 
 
-def _shrunk(incident: Incident, room: tuple[int, int]) -> Incident:
-    """Return it with so many other workers, and so many frames of the first."""
-    workers, frames = room
-    cut = _cut(incident, CALLSTACK_CHARS // 4, frames)
-    return replace(cut, secondary=tuple(map(_bare, cut.secondary[:workers])))
-
-
 def _in_small(incident: Incident) -> Incident:
     small = _cut(incident, CALLSTACK_CHARS)
     secondary = tuple(map(_brief, incident.secondary[:NODE_WORKERS]))
@@ -271,19 +263,34 @@ def _cut(incident: Incident, callstack_chars: int, frame_count: int = FRAMES) ->
     return replace(incident, first=replace(first, exception=told))
 
 
-def _bounded(incident: Incident) -> Incident:
-    """Leave out what counts least until it is small enough to travel with the decision."""
-    stages: tuple[Callable[[Incident], Incident], ...] = (
-        lambda it: replace(it, secondary=tuple(map(_bare, it.secondary)), stopped=tuple(map(_bare, it.stopped))),
-        lambda it: replace(it, stopped=(), nodes=it.nodes[: RUN_NODES // 2]),
-        lambda it: replace(_shrunk(it, _ROOM[0]), nodes=it.nodes[:FEW_NODES], absent=it.absent[:FEW_NODES]),
-        lambda it: _shrunk(it, _ROOM[-1]),
-        lambda it: replace(
-            it, first=it.first and _bare(it.first), fields={}, hooks={}, summary=it.summary[:LINE_CHARS]
-        ),
-    )
-    for shorten in stages:
-        if len(encode_json(incident)) <= RUN_BYTES:
+def _bounded(incident: Incident, most_bytes: int) -> Incident:
+    """Return an incident that is small enough to travel; what counts least is left out first."""
+    for shorten in (_shortened, _barest):
+        if len(encode_json(incident)) <= most_bytes:
             break
         incident = shorten(incident)
     return incident
+
+
+def _shortened(incident: Incident) -> Incident:
+    """Return it with a quarter of the first traceback, and with fewer workers and nodes beside that."""
+    return replace(
+        _cut(incident, CALLSTACK_CHARS // 4, FRAMES // 4),
+        secondary=tuple(map(_bare, incident.secondary[:NODE_WORKERS])),
+        stopped=(),
+        nodes=incident.nodes[: RUN_NODES // 2],
+        absent=incident.absent[:FEW_NODES],
+    )
+
+
+def _barest(incident: Incident) -> Incident:
+    """Return it without texts that may be of any length."""
+    return replace(
+        incident,
+        first=incident.first and _bare(incident.first),
+        secondary=(),
+        nodes=incident.nodes[:FEW_NODES],
+        fields={},
+        hooks={},
+        summary=incident.summary[:LINE_CHARS],
+    )

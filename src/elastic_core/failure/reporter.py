@@ -35,8 +35,6 @@ WRITE_S = 2.0
 class IncidentFiles(Protocol):
     """The incidents in the run directory."""
 
-    run_dir: Path
-
     @property
     def path(self) -> Path:
         """The file of the last one."""
@@ -78,8 +76,6 @@ class Reporter:
         self._endpoint = endpoint
         self._max_restarts = max_restarts
         self._script = script
-        self.restore: Callable[[], bool] = lambda: False
-        """Makes the run directory again if it has gone, and returns whether it had."""
         self.disk: Disk | None = None
         """Where files are written and read; None: here and now."""
         self._lane: Lane | None = None
@@ -116,10 +112,6 @@ class Reporter:
         self._restarts = restart_count
         self._reported = None
         self._evidence = None
-
-    def move(self, run_dir: Path) -> None:
-        """Take another run directory: the one before has gone."""
-        self._files.run_dir = run_dir
 
     def notice(self, text: str) -> None:
         """Print one line of the launcher's own."""
@@ -407,12 +399,7 @@ class Reporter:
         return replace(incident, phases=phases)
 
     def _write(
-        self,
-        incident: Incident,
-        *,
-        again: bool = False,
-        then: Callable[[str], None] = lambda path: None,
-        last_try: bool = False,
+        self, incident: Incident, *, again: bool = False, then: Callable[[str], None] = lambda path: None
     ) -> None:
         """Write an incident, and call `then` with its path, empty where it could not be written."""
         path = str(self._files.path)
@@ -425,8 +412,6 @@ class Reporter:
             if written is not None:
                 self.last_incident = written
                 then(written)
-            elif not (last_try or isinstance(error, TimeoutError)) and self.restore():
-                self._write(incident, again=again, then=then, last_try=True)
             elif isinstance(error, OSError):
                 self.notice(f"the incident could not be written to {path!r}: {error.strerror}")
                 then("")

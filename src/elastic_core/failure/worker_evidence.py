@@ -96,7 +96,7 @@ class WorkerEvidence:
         tail = _tail(paths.stderr.file)
         error = read_error(
             Path(paths.error_file) if paths.error_file else None,
-            Path(paths.fault_file),
+            Path(paths.fault_file) if paths.fault_file else None,
             tail,
             exit=exit,
         )

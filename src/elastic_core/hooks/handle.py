@@ -104,7 +104,7 @@ class RunHandle(Protocol):
         ...
 
     def run_dir(self) -> str:
-        """Return where the run directory is: it is made anew, perhaps elsewhere, when it has been removed."""
+        """Return where the run directory is."""
         ...
 
     def offer(self, name: str, answer: Offer) -> None:

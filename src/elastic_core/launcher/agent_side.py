@@ -3,12 +3,13 @@
 import signal
 import socket
 import threading
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final, Protocol, TypeGuard, assert_never
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, TypeGuard, assert_never
 
 from elastic_core import messages as m
 from elastic_core.agent.feed import StoreReachable
 from elastic_core.agent.guard.guardian import Guardian
+from elastic_core.agent.loop import Agent
 from elastic_core.agent.port import HeldPort, is_this_host
 from elastic_core.clock import SYSTEM_CLOCK, WaitBudget
 from elastic_core.encoding import encode_json
@@ -20,8 +21,7 @@ from elastic_core.rendezvous.handler import RendezvousHandler
 from elastic_core.rendezvous.local import LocalRendezvous, LocalRounds
 from elastic_core.rendezvous.loop import AgentSide, Attachable, Rendezvous
 from elastic_core.rendezvous.rounds import resolve_round
-from elastic_core.reports import NodeReport
-from elastic_core.types import Failure, RendezvousInfo, RendezvousSettings, Round
+from elastic_core.types import RendezvousInfo, RendezvousSettings, Round
 
 if TYPE_CHECKING:
     from elastic_core.hooks.master_server import MasterServers
@@ -121,15 +121,6 @@ class _Refusals:
         return pause_s
 
 
-class _Agent(Protocol):
-    @property
-    def turned_s(self) -> float: ...
-
-    def dispatch(self, event: m.AgentEvent) -> None: ...
-
-    def decide_for_run(self, reports: Sequence[NodeReport], history: Sequence[Failure], question: str) -> None: ...
-
-
 class RunSide:
     """The agent of a run, as its rendezvous has it.
 
@@ -152,7 +143,7 @@ class RunSide:
         self,
         reactor: Reactor,
         *,
-        agent: Callable[[], _Agent],
+        agent: Callable[[], Agent],
         guardian: Guardian,
         handler: RendezvousHandler,
         settings: RendezvousSettings,

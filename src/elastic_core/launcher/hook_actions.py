@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from elastic_core.agent.feed import Feed, FieldsPublished, Observation, StoreCall, described
 from elastic_core.agent.loop import Agent
-from elastic_core.agent.parts import Workers
 from elastic_core.clock import SYSTEM_CLOCK, Clock
 from elastic_core.failure.reporter import Reporter
 from elastic_core.hooks.feed import HookFeed
@@ -15,6 +14,7 @@ from elastic_core.hooks.handle import Offer
 from elastic_core.launcher.status_keeper import StatusKeeper
 from elastic_core.messages import AskSteps, ReportSteps, RestartRequested, StateNumber, StopRequested
 from elastic_core.moments import Agreed, Moment, StepsSeen
+from elastic_core.processes.group import WorkerGroup
 from elastic_core.processes.spec import WorkerLaunch
 from elastic_core.reactor import Reactor
 from elastic_core.rendezvous.handler import RendezvousHandler
@@ -55,7 +55,7 @@ class HookActions:
         send: Signals one of them, by local rank.
         agent: Returns the agent.
         rendezvous: Where it asks for rounds.
-        run_dir: Where the run directory is; replaced when it is made anew elsewhere.
+        run_dir: Where the run directory is.
         beats: What they say of themselves; None: nobody wanted to know.
         publish: Takes what happens, for the agent's feed.
         asks_nodes: The rendezvous takes questions to all nodes.
@@ -70,7 +70,7 @@ class HookActions:
         reporter: Reporter,
         status: StatusKeeper,
         stacks: "WorkerStacks",
-        workers: Workers,
+        workers: WorkerGroup,
         send: Callable[[int, int], None],
         agent: Callable[[], Agent],
         rendezvous: Rendezvous,

@@ -6,7 +6,6 @@ import socket
 from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from msgspec.structs import replace
@@ -46,7 +45,7 @@ from elastic_core.processes.group import WorkerGroup
 from elastic_core.processes.output.disk import END_S, Disk
 from elastic_core.processes.output.sink import Console
 from elastic_core.processes.spec import WorkerLaunch
-from elastic_core.processes.sweep import become_subreaper, has_strangers
+from elastic_core.processes.sweep import Sweeper, become_subreaper, has_strangers
 from elastic_core.reactor import Reactor
 from elastic_core.rendezvous.handler import RendezvousHandler, takes_restarts
 from elastic_core.rendezvous.loop import Rendezvous
@@ -225,6 +224,7 @@ class _Job:
         loop = ReactorLoop(reactor, notice=notice, own_process=self._own_process)
         self._masters = self._master_servers(loop, handler, hooks)
         calls = None if self._call is None else self._closing(self._call.on(loop))
+        starters = self._starters(calls, loop, hooks)
         self._beats = self._closing(
             Heartbeats(
                 for_hooks=any(Power.BEATS in powers_of(type(named.hook)) for named in hooks),
@@ -236,18 +236,17 @@ class _Job:
             WorkerGroup(
                 reactor,
                 console=console,
-                on_exit=lambda exit: self._agent.on_worker_exit(exit),
-                on_stopped=lambda: self._agent.on_workers_stopped(),
-                incarnation=self._incarnation,
-                subreaper=subreaper,
-                strangers=self._strangers,
+                sweeper=Sweeper(
+                    self._incarnation,
+                    subreaper=subreaper,
+                    strangers=self._strangers,
+                    spared=lambda: self._own_children(guardian, handler, starters),
+                ),
                 notice=notice,
-                spared=lambda: self._own_children(guardian, handler),
-                starters=self._starters(calls, loop, hooks),
+                starters=starters,
                 disk=disk,
                 sent_to_all=guardian.signalled,
                 exit_timeout_s=settings.stops.exit_timeout_s,
-                on_overdue=lambda exit: self._reporter.read_ahead(exit, lambda: self._agent.on_overdue(exit)),
                 read_ahead=self._reporter.read_ahead,
             )
         )
@@ -276,6 +275,7 @@ class _Job:
             ),
             suspend=partial(suspend_node, reactor, workers, fence_left_s=lambda: guardian.fence_left_s, notice=notice),
         )
+        workers.attach(on_exit=agent.on_worker_exit, on_stopped=agent.on_workers_stopped, on_overdue=agent.on_overdue)
         reactor.call_later(WARM_AFTER_S, self._settle_in)
         result = agent.run()
         runner.close_feed()
@@ -302,11 +302,10 @@ class _Job:
             max_restarts=settings.restarts.restart_budget,
             script=settings.entrypoint.script,
         )
-        reporter.restore = self._files.restore
         for text in (*settings.notices, *warnings, *(self._call.warnings if self._call is not None else ())):
             reporter.notice(text)
         disk = reporter.disk = self._closing(Disk(reactor, notice=reporter.notice))
-        self._files.begin(disk, notice=reporter.notice, moved=self._move)
+        self._files.begin(disk, notice=reporter.notice)
         lane = disk.lane("the errors of plugins")
         put = reactor.post
         self._faults.begin(lambda: run_dir.path, put=lambda write: put(lambda: lane.put(write)), line=console.line)
@@ -475,9 +474,12 @@ class _Job:
             servers.prepare()
         return servers
 
-    def _own_children(self, guardian: Guardian, handler: RendezvousHandler) -> frozenset[int]:
+    def _own_children(
+        self, guardian: Guardian, handler: RendezvousHandler, starters: Sequence[WorkerStarter]
+    ) -> frozenset[int]:
         """Return the children of this process that belong to no worker."""
         ours = guardian.pids() | handler.pids() | self._stacks.helpers()
+        ours = ours.union(*(starter.pids() for starter in starters))
         return ours if self._masters is None else ours | self._masters.pids()
 
     # --- what the agent asks for
@@ -507,12 +509,6 @@ class _Job:
                 command.round, {launch.global_rank: error_files[launch.local_rank] for launch in launches}
             )
         return launches
-
-    def _move(self, run_dir: Path) -> None:
-        """Go where the run directory has been made again."""
-        self._actions.run_dir = str(run_dir)
-        self._reporter.move(run_dir)
-        self._status.move(run_dir)
 
     def _finish(self, result: AgentResult, journal: Journal, run_dir: RunDirectory) -> None:
         """Keep what is worth keeping, and name it."""

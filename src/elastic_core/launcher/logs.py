@@ -71,11 +71,6 @@ class RunLogs:
         """
         self._layout.prepare(0, 0)
 
-    def move(self, run_dir: Path) -> None:
-        """Take another run directory: the one before has gone."""
-        self._layout.move(run_dir)
-        self._run_dir = run_dir
-
     def discard_empty(self) -> None:
         """Remove what `prepare` made, if nothing is in it."""
         self._layout.discard_empty()

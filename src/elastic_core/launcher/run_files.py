@@ -1,11 +1,10 @@
-"""The run directory with the files of each round, wherever it is: made ahead, followed when it has gone, ended."""
+"""The run directory with the files of each round: made ahead, and ended."""
 
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from pathlib import Path
 
 from elastic_core.agent.machine.journal import Journal
-from elastic_core.errors import ElasticError
+from elastic_core.errors import ConfigError
 from elastic_core.launcher.logs import RunLogs
 from elastic_core.processes.output.disk import Disk
 from elastic_core.processes.spec import WorkerPaths
@@ -16,7 +15,7 @@ from elastic_core.types import Round
 class RunFiles:
     """The files of one run on this node.
 
-    Threading: the supervisor's thread; once there is a disk, files are made and moved on its thread.
+    Threading: the supervisor's thread; once there is a disk, files are made on its thread.
 
     Args:
         run_dir: Exists.
@@ -26,19 +25,17 @@ class RunFiles:
     def __init__(self, run_dir: RunDirectory, logs: RunLogs) -> None:
         self._run_dir = run_dir
         self._logs = logs
-        self._used = self._finished = False
+        self._used = self._finished = self._lost = False
         self._prepared: dict[int, WorkerPaths] | Exception | None = None
-        self._times_made, self._last_path = run_dir.times_made, run_dir.path
 
-    def begin(self, disk: Disk, *, notice: Callable[[str], None], moved: Callable[[Path], None]) -> None:
+    def begin(self, disk: Disk, *, notice: Callable[[str], None]) -> None:
         """Take where files are made from now on.
 
         Args:
             disk: Runs what touches files.
             notice: Takes one line for people.
-            moved: Called when the run directory was made anew, with where it is.
         """
-        self._disk, self._notice, self._moved = disk, notice, moved
+        self._disk, self._notice = disk, notice
 
     def discard_unused(self) -> None:
         """Remove what was made for workers of which none was ever to start, unless a report is in it."""
@@ -49,7 +46,7 @@ class RunFiles:
     def prepare(
         self, round_: Round, done: Callable[[], None], *, pipes: Callable[[Iterable[str]], None] | None
     ) -> None:
-        """Have the directories, log files and pipes of a round's workers made, wherever they are.
+        """Have the directories, log files and pipes of a round's workers made.
 
         `pipes` makes those of their error files; None: they get none.
         """
@@ -57,17 +54,27 @@ class RunFiles:
         def work() -> dict[int, WorkerPaths]:
             if self._finished:  # the run has ended while the disk was busy, or slow
                 return {}
-            self._run_dir.restore()
-            self._logs.move(self._run_dir.path)  # whoever has made it anew, elsewhere perhaps: an incident, say
-            paths = self._logs.round_paths(round_)
+            try:
+                paths = self._logs.round_paths(round_)
+            except ConfigError:
+                if not self._used or self._run_dir.path.exists():
+                    raise
+                # The directory of a run that trains was removed (a logout takes $XDG_RUNTIME_DIR with it), and can't
+                # be made again where it was: that is no reason to end the training.
+                return {rank: WorkerPaths(error_file="", fault_file="") for rank in range(round_.local_world_size)}
             self._disk.open_ahead(self._logs.files_of(paths))
             if pipes is not None:
                 pipes(own.error_file for own in paths.values())
             return paths
 
         def take(paths: dict[int, WorkerPaths] | None, error: Exception | None) -> None:
-            self._follow()
             self._prepared = paths if error is None else error
+            if paths and not paths[0].error_file and not self._lost:
+                self._lost = True
+                self._notice(
+                    f"the run directory {str(self._run_dir.path)!r} has gone, and can't be made again: from now on "
+                    "this node leaves no reports, and no log files"
+                )
             done()
 
         self._prepared = None
@@ -80,28 +87,6 @@ class RunFiles:
         if isinstance(files, Exception):
             raise files
         return self._logs.round_paths(round_) if files is None else files
-
-    def restore(self) -> bool:
-        """Make the run directory again if it has gone; return whether it had since this was last looked at."""
-        try:
-            self._run_dir.restore()
-        except ElasticError as err:  # whoever needs it says what that means
-            self._notice(f"the run directory {str(self._run_dir.path)!r} has gone, and can't be made again: {err}")
-        return self._follow()
-
-    def _follow(self) -> bool:
-        """Go where the run directory has been made again; return whether it has, since last time."""
-        if self._run_dir.times_made == self._times_made:
-            return False
-        before, path = self._last_path, self._run_dir.path
-        self._times_made, self._last_path = self._run_dir.times_made, path
-        self._notice(
-            f"the run directory {str(before)!r} had gone (a cleaner of temporary files, or a logout); "
-            + ("made anew" if path == before else f"{str(path)!r} is in its place")
-        )
-        self._logs.move(path)
-        self._moved(path)
-        return True
 
     def keep_journal(self, journal: Journal, *, within_s: float) -> None:
         """Leave the journal of a run that has failed."""

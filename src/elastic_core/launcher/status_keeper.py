@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from elastic_core.agent.feed import Observation, StepTaken, StoreReachable
 from elastic_core.agent.machine.states import AgentState, Created, Deciding, Ended, Joining, Refused, Running, Settling
-from elastic_core.agent.parts import AgentResult, Workers
+from elastic_core.agent.parts import AgentResult
 from elastic_core.clock import SYSTEM_CLOCK, Clock
 from elastic_core.messages import AgentEvent, DecisionMade, LeftOut, RoundChanged, RoundFormed
 from elastic_core.options.settings import RunSettings
+from elastic_core.processes.group import WorkerGroup
 from elastic_core.reports import Absence
 from elastic_core.types import Decided, Ignore, Resumed, Round, RoundChange, RoundEnded, Suspended
 
@@ -86,16 +87,11 @@ class StatusKeeper:
         self._writer: StatusWriter | None = None
         self._agent: AgentIdentity | None = None
         self._pending = self._warm = self._closed = False
-        self.workers: Workers | None = None
+        self.workers: WorkerGroup | None = None
         """Set once they can be asked."""
         self._control = ""
         self._absence: AbsenceStatus | None = None
         self._hook_fields: dict[str, dict[str, object]] = {}
-
-    def move(self, run_dir: Path) -> None:
-        """Take another run directory: the one before has gone."""
-        self._run_dir, self._writer = run_dir, None
-        self._mark()
 
     # --- what is observed
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from elastic_core.agent.parts import Workers
 from elastic_core.encoding import decode_json
 from elastic_core.hooks.handle import Offer
+from elastic_core.processes.group import WorkerGroup
 from elastic_core.processes.spec import WorkerPaths
 from elastic_core.reactor import Reactor
 from elastic_core.reports import WorkerStack
@@ -34,7 +34,7 @@ class WorkerStacks:
     """
 
     def __init__(
-        self, reactor: Reactor, *, workers: Callable[[], Workers], beat_file: "Callable[[int], BeatFile | None]"
+        self, reactor: Reactor, *, workers: Callable[[], WorkerGroup], beat_file: "Callable[[int], BeatFile | None]"
     ) -> None:
         self._reactor = reactor
         self._workers = workers

@@ -3,9 +3,8 @@
 import os
 import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
@@ -13,9 +12,6 @@ from elastic_core.errors import ConfigError, ProgramMissingError, nearest
 from elastic_core.options.choices import Draft
 from elastic_core.options.settings import Entrypoint
 from elastic_core.starters import WorkerCall
-
-if TYPE_CHECKING:
-    from importlib.machinery import ModuleSpec
 
 LOCAL_RANK_MACRO = "${local_rank}"
 
@@ -197,79 +193,32 @@ def _check_python(python: str, environ: Mapping[str, str]) -> None:
 
 
 def _check_module(name: str) -> None:
-    """Refuse a module that the workers' interpreter, which is ours, will not find. No parent package is imported."""
+    """Refuse a module whose top-level package the workers' interpreter, which is ours, will not find.
+
+    Nothing is imported. A module that its package lacks is found by the worker, which ends with an error record.
+    """
     if name.endswith(".py") or os.sep in name:
-        raise ConfigError(f"module {name!r} looks like a file", hint=f"no -m, or -m {_as_module(name)}")
-    parts = name.split(".")
-    if not all(part.isidentifier() for part in parts):
+        as_module = name.removesuffix(".py").strip("./").replace(os.sep, ".")
+        raise ConfigError(f"module {name!r} looks like a file", hint=f"no -m, or -m {as_module}")
+    if not all(part.isidentifier() for part in name.split(".")):
         raise ConfigError(f"module {name!r} is not a module name", hint="PACKAGE.MODULE, or no -m for a file")
+    from importlib.machinery import PathFinder
+    from importlib.util import find_spec
+
+    top, here = name.partition(".")[0], _here()
     try:
-        spec = _find_top(parts[0])
-        for depth, part in enumerate(parts[1:], start=1):
-            if spec is not None and spec.submodule_search_locations is not None and not _may_surprise(spec):
-                spec = _find_below(part, spec.submodule_search_locations)
-            elif spec is not None and spec.submodule_search_locations is not None:
-                return
-            else:
-                raise _no_module(name, ".".join(parts[:depth]), spec is not None)
-        if spec is None:
-            raise _no_module(name, name, False)
-        if spec.submodule_search_locations is None or _may_surprise(spec):
-            return
-        if _find_below("__main__", spec.submodule_search_locations) is None:
-            raise ConfigError(f"module {name!r} is a package without __main__", hint=f"-m {name}.MODULE")
-    except ConfigError:
-        raise
+        # 'python -m' puts the working directory in front of the path; ours may have our own script's directory there.
+        found = (here is not None and PathFinder.find_spec(top, [str(here)])) or find_spec(top)
     except (ImportError, SyntaxError, ValueError):
         return  # a finder of someone else's that fails here: the interpreter itself will say it better
-
-
-def _as_module(name: str) -> str:
-    return name.removesuffix(".py").strip("./").replace(os.sep, ".")
-
-
-def _no_module(name: str, part: str, is_module: bool) -> ConfigError:
-    top = name.partition(".")[0]
-    if is_module:
-        what = f"module {name!r} not found: {part!r} is a module, not a package"
-    elif part == name:
-        what = f"module {name!r} not found by {sys.executable!r} in {str(_here() or 'a directory that is gone')!r}"
-    else:
-        what = f"module {name!r} not found: there is no package {part!r}"
-    here = [entry.removesuffix(".py") for entry in _file_names(_here() or Path(os.devnull))]
-    near = nearest(top, [entry for entry in here if entry.isidentifier() and entry != top])
-    return ConfigError(what, hint=f"-m {near}" if near else "its name as in 'python -m', from this directory")
-
-
-def _find_top(name: str) -> "ModuleSpec | None":
-    from importlib.machinery import PathFinder
-
-    # 'python -m' puts the working directory in front of the path; ours may have our own script's directory there.
-    here = _here()
-    spec = PathFinder.find_spec(name, [*([str(here)] if here else []), *sys.path])
-    for finder in sys.meta_path:
-        if spec is not None:
-            break
-        spec = finder.find_spec(name, None)
-    return spec
-
-
-def _find_below(name: str, locations: Iterable[str]) -> "ModuleSpec | None":
-    from importlib.machinery import PathFinder
-
-    # Found by its last name in the parent's directories: by its full name, the finder would look at the parent module.
-    return PathFinder.find_spec(name, list(locations))
-
-
-def _may_surprise(spec: "ModuleSpec") -> bool:
-    """Return whether importing the package may make modules that can't be seen in its directories."""
-    if spec.origin is None or not spec.origin.endswith(".py"):
-        return spec.origin is not None  # a namespace package holds what its directories hold
-    try:
-        source = Path(spec.origin).read_text(errors="replace")
-    except OSError:
-        return True
-    return "__path__" in source or "sys.modules" in source
+    if found is None:
+        names = [entry.removesuffix(".py") for entry in _file_names(here or Path(os.devnull))]
+        near = nearest(top, [entry for entry in names if entry.isidentifier() and entry != top])
+        where = repr(str(here)) if here is not None else "a directory that is gone"
+        raise ConfigError(
+            f"module {name!r} not found by {sys.executable!r} in {where}",
+            hint=f"-m {near}" if near else "its name as in 'python -m', from this directory",
+        )
 
 
 # --- scripts as functions ---

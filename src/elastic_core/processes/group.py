@@ -4,20 +4,21 @@ import os
 import signal
 import threading
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import assert_never
 
-from elastic_core.clock import SYSTEM_CLOCK, Clock
+from elastic_core.clock import SYSTEM_CLOCK
 from elastic_core.errors import IllegalEventError
 from elastic_core.processes import ladder
 from elastic_core.processes.errors.record_pipe import RecordPipes
 from elastic_core.processes.output.disk import Disk, Lane
 from elastic_core.processes.output.sink import Console
 from elastic_core.processes.process import OomCounter, WorkerProcess, remnants_exist, spawn
+from elastic_core.processes.procfs import ProcessStat
 from elastic_core.processes.signals import UserSignals, catches
 from elastic_core.processes.spec import WorkerLaunch
-from elastic_core.processes.sweep import Survivor, Sweeper, kill_pids
+from elastic_core.processes.sweep import Sweeper, kill
 from elastic_core.reactor import Reactor, Timer
 from elastic_core.starters import WorkerStarter
 from elastic_core.types import WorkerExit
@@ -37,24 +38,15 @@ class WorkerGroup:
     Args:
         reactor: The loop that watches the workers.
         console: Where tee'd output goes.
-        on_exit: Called once for each worker that ended, in the order in which the kernel told us, when what it wrote
-            through us is in its files, unless these are held up.
-        on_stopped: Called once, however often a stop was ordered, when nothing is left of any worker; never from
-            inside `stop`.
-        incarnation: What marks the environment of this agent's workers (`ELASTIC_INCARNATION`).
-        subreaper: Whether this process is a subreaper.
-        strangers: Whether it may have descendants that no worker started.
+        sweeper: Finds what workers leave behind; it spares the processes of the starters.
         notice: Takes one line for people.
-        spared: Gives the pids of the agent's own children that are no workers (the guard).
         starters: Asked in this order who starts a worker, before the group does; closed by whoever made them.
         disk: Writes log files; closed by whoever made it. None: the group makes and closes its own.
         sent_to_all: As of `UserSignals`.
         exit_timeout_s: How long a worker whose uncaught exception is on record has to end by itself; 0: for ever.
-        on_overdue: Called with the end that such a worker would have had, and again after that time if it lives on.
-        read_ahead: Reads what a worker that ended has left, before `on_exit`; calls what it is given when it has.
-        clock: The host's clocks.
+        read_ahead: Reads what a worker has left before its end is reported; calls what it is given when it has.
 
-    The group can be started again once `on_stopped` was called. Threading: the reactor's thread.
+    The group can be started once it is attached, and again once the stop was reported. Threading: the reactor's thread.
     """
 
     def __init__(
@@ -62,20 +54,13 @@ class WorkerGroup:
         reactor: Reactor,
         *,
         console: Console,
-        on_exit: Callable[[WorkerExit], None],
-        on_stopped: Callable[[], None],
-        incarnation: str,
-        subreaper: bool,
+        sweeper: Sweeper,
         notice: Callable[[str], None],
-        strangers: bool = False,
-        spared: Callable[[], Collection[int]] = tuple,
         starters: Sequence[WorkerStarter] = (),
         disk: Disk | None = None,
         sent_to_all: Callable[[int], bool] | None = None,
         exit_timeout_s: float = 0.0,
-        on_overdue: Callable[[WorkerExit], None] = lambda _: None,
-        read_ahead: Callable[[WorkerExit, Callable[[], None]], None] | None = None,
-        clock: Clock = SYSTEM_CLOCK,
+        read_ahead: Callable[[WorkerExit, Callable[[], None]], None] = lambda _, done: done(),
     ) -> None:
         """Start nothing yet."""
         self._reactor = reactor
@@ -83,12 +68,8 @@ class WorkerGroup:
         self._disk = Disk(reactor, notice=notice) if disk is None else disk
         self._owns_disk = disk is None
         self._read_ahead = read_ahead
-        self._on_exit = on_exit
-        self._on_stopped = on_stopped
         self._notice = notice
-        self._clock = clock
-        self._sweeper = Sweeper(incarnation, subreaper=subreaper, strangers=strangers, spared=self._own_children)
-        self._spared = spared
+        self._sweeper = sweeper
         self._starters = starters
         self._state = ladder.LadderState()
         self._workers: dict[int, WorkerProcess] = {}
@@ -100,7 +81,6 @@ class WorkerGroup:
         self._finished = False  # nothing is left of a stop whose end is not told yet
         self._denied: set[int] = set()
         self._exit_timeout_s = exit_timeout_s
-        self._on_overdue = on_overdue
         self._record_pipes = RecordPipes(reactor, self._disk, self._on_record)
         self._user_signals = UserSignals(
             reactor,
@@ -111,7 +91,26 @@ class WorkerGroup:
         )
         self._unreported: deque[_End] = deque()
         self._blind_noticed = False
-        self._mixed: Mapping[int, tuple[Survivor, ...]] = {}
+        self._mixed: Mapping[int, tuple[ProcessStat, ...]] = {}
+
+    def attach(
+        self,
+        *,
+        on_exit: Callable[[WorkerExit], None],
+        on_stopped: Callable[[], None],
+        on_overdue: Callable[[WorkerExit], None] = lambda _: None,
+    ) -> None:
+        """Report to a supervisor, which is built after the group. Called: once, before the first `start`.
+
+        Args:
+            on_exit: Called once for each worker that ended, in the order in which the kernel reported them, when what
+                the worker wrote through the agent is in its files, unless these are held up.
+            on_stopped: Called once, however often a stop was ordered, when nothing is left of any worker; never from
+                inside `stop`.
+            on_overdue: Called with the end that a worker would have had which has failed and does not end, and again
+                after each `exit_timeout_s` in which it lives on.
+        """
+        self._on_exit, self._on_stopped, self._on_overdue = on_exit, on_stopped, on_overdue
 
     # --- what there is
 
@@ -196,14 +195,9 @@ class WorkerGroup:
         if worker not in self._running() or self._state.order is not None:
             return
         self._reactor.call_later(self._exit_timeout_s, partial(self._tell_overdue, worker))
-        at_ns, at_s = self._clock.wall_ns(), self._clock.monotonic_s()
-        self._on_overdue(self._exit_of(worker, 1, at_s=at_s, at_ns=at_ns))
-
-    def _own_children(self) -> Collection[int]:
-        own = set(self._spared())
-        for starter in self._starters:
-            own.update(starter.pids())
-        return own
+        at_ns, at_s = SYSTEM_CLOCK.wall_ns(), SYSTEM_CLOCK.monotonic_s()
+        exit_ = self._exit_of(worker, 1, at_s=at_s, at_ns=at_ns)
+        self._read_ahead(exit_, partial(self._on_overdue, exit_))
 
     def _forget_round(self) -> None:
         # One that was given up is still reaped if it ends after all.
@@ -239,7 +233,7 @@ class WorkerGroup:
 
     def _collect(self, worker: WorkerProcess, report: Callable[[WorkerExit], None]) -> None:
         """Reap one worker if it has ended, end what it left in its process group, and report."""
-        at_ns, at_s = self._clock.wall_ns(), self._clock.monotonic_s()
+        at_ns, at_s = SYSTEM_CLOCK.wall_ns(), SYSTEM_CLOCK.monotonic_s()
         code = worker.reap()
         if code is None:
             return
@@ -260,7 +254,7 @@ class WorkerGroup:
         self._unreported.append(end)
 
         def written() -> None:
-            if exit is None or self._read_ahead is None:
+            if exit is None:
                 self._tell_if_next(end)
             else:
                 self._read_ahead(exit, partial(self._tell_if_next, end))
@@ -354,7 +348,7 @@ class WorkerGroup:
         for worker in self._running():
             if worker.launch.local_rank == local_rank:
                 if worker.stop_signal is None:
-                    worker.stop_signal, worker.stop_sent_ns = signum, self._clock.wall_ns()
+                    worker.stop_signal, worker.stop_sent_ns = signum, SYSTEM_CLOCK.wall_ns()
                 self._permitted(worker.pid, partial(_send_and_continue, worker.send, signum))
 
     def _advance(self, event: ladder.LadderEvent) -> None:
@@ -402,7 +396,7 @@ class WorkerGroup:
 
     def _signal_leader(self, worker: WorkerProcess, signum: int, *, group: bool) -> None:
         if worker.stop_signal is None:
-            worker.stop_signal, worker.stop_sent_ns = signum, self._clock.wall_ns()
+            worker.stop_signal, worker.stop_sent_ns = signum, SYSTEM_CLOCK.wall_ns()
         send = partial(self._send_group, worker.pid, worker) if group else worker.send
         self._permitted(worker.pid, lambda: _send_and_continue(send, signum))
 
@@ -412,7 +406,8 @@ class WorkerGroup:
         if others is None:
             os.killpg(pgid, signum)
             return
-        kill_pids(others, signum)
+        for stat in others:
+            kill(stat.pid, stat.start_ticks, signum)
         if leader is not None:
             leader.send(signum)
 
@@ -430,7 +425,7 @@ class WorkerGroup:
         worker.given_up = True
         rank = worker.launch.local_rank
         self._notice(f"worker with local rank {rank} (pid {worker.pid}) {_UNKILLABLE}")
-        at_ns, at_s = self._clock.wall_ns(), self._clock.monotonic_s()
+        at_ns, at_s = SYSTEM_CLOCK.wall_ns(), SYSTEM_CLOCK.monotonic_s()
         self._tell_later(self._exit_of(worker, -signal.SIGKILL, at_s=at_s, at_ns=at_ns, unreapable=True))
 
     # --- sweep

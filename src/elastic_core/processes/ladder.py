@@ -209,10 +209,12 @@ def _started(state: LadderState, event: LeaderStarted) -> LadderStep:
 
 def _ended(state: LadderState, event: LeaderEnded, now_s: float) -> LadderStep:
     order, actions = state.order, list[LadderAction]()
+    # None: it was given up, so that the ladder waits for neither it nor its group.
     ended = next((leader for leader in state.leaders if leader.pid == event.pid), None)
     state = replace(state, leaders=tuple(leader for leader in state.leaders if leader.pid != event.pid))
     if ended is not None and ended.group and event.remnants:
         if order is not None and order.killed:
+            # A member that was forked while the group got its KILL has missed it.
             actions.append(SignalRemnants(pgid=event.pid, signum=_KILL))
         else:
             # After a stop order the group as a whole has had the signal already.
@@ -225,10 +227,12 @@ def _ended(state: LadderState, event: LeaderEnded, now_s: float) -> LadderStep:
 
 def _stop(state: LadderState, event: StopOrdered, now_s: float) -> LadderStep:
     if event.signum == _KILL:
+        # A library call that wants its workers no more: no grace period follows a signal that no process survives.
         return _kill(state, now_s)
     kill_at_s = now_s + max(0.0, event.grace_s)
     order = state.order
     if order is not None:
+        # A failure while the node drains, say. The workers have had their signal; their time can only get shorter.
         if kill_at_s < order.kill_at_s and not order.killed:
             state = replace(state, order=replace(order, kill_at_s=kill_at_s, grace_s=event.grace_s))
         return LadderStep(state=state)
@@ -279,9 +283,11 @@ def _woke(state: LadderState, now_s: float) -> LadderStep:
         abandoned=(*state.abandoned, *(Found(pid=leader.pid, pgid=leader.pid) for leader in lost)),
     )
     if state.look_at_s is not None and now_s >= state.look_at_s:
+        # The last worker is gone: what its processes left behind is swept.
         actions.append(Look())
         state = replace(state, look_at_s=None)
     elif lost:
+        # The last worker does not end after KILL. Its strays are swept all the same.
         return _sweep_if_alone(state, actions, now_s)
     return LadderStep(state=state, actions=tuple(actions))
 
@@ -294,6 +300,7 @@ def _sweep_if_alone(state: LadderState, actions: list[LadderAction], now_s: floa
             grace_s = 0.0 if order.killed else min(REMNANT_GRACE_S, order.grace_s)
             order = replace(order, sweep_kill_at_s=now_s + grace_s)
         elif order.killed:
+            # A second signal of the user during the sweep: strays get KILL now, too.
             order = replace(order, sweep_kill_at_s=min(now_s, order.sweep_kill_at_s))
         state = replace(state, order=order, clear_looks=0, look_at_s=None, look_delay_s=_FIRST_LOOK_S)
         actions = [*actions, Look()]
@@ -303,6 +310,7 @@ def _sweep_if_alone(state: LadderState, actions: list[LadderAction], now_s: floa
 def _looked(state: LadderState, event: Looked, now_s: float) -> LadderStep:
     order = state.order
     if order is None or order.sweep_kill_at_s is None:
+        # The answer to a look of a stop that has finished meanwhile.
         return LadderStep(state=state)
     if not event.found:
         if state.clear_looks + 1 >= CLEAR_LOOKS:
@@ -328,6 +336,7 @@ def _deal_with(
     for each in found:
         stray = known.get(each, Stray(found=each))
         if stray.killed_at_s is not None:
+            # A stray that was found late has at least one look's time to end after its KILL.
             if now_s >= kill_at_s + GIVE_UP_S and now_s >= stray.killed_at_s + _LAST_LOOK_S:
                 actions.append(GiveUpStray(found=each))
                 abandoned.append(each)

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
     _T = TypeVar("_T")
 
-KEEP_ENTRY = b"ELASTIC_KEEP=1"
-"""What spares a process that a worker leaves on purpose, in the environment that it was started with."""
 GUARD_MARK = b"\0elastic-guard\0"
 """How a guard's command line ends: its last argument, for people to see and for other guards and sweeps to spare it."""
 _CHUNK_BYTES = 1 << 16

@@ -57,6 +57,7 @@ class WorkerPaths(Record, frozen=True, kw_only=True):
     """The files of one worker in one round."""
 
     error_file: str
+    """Empty, as `fault_file` is, if the run directory has gone for good."""
     fault_file: str
     beat_file: str = ""
     """What it beats into; empty: it is not asked to."""

@@ -4,49 +4,22 @@ The agent of `elastic run` is a subreaper: whatever a worker started, and howeve
 the agent until it ends, so a walk down from the agent is complete and, when nothing is left, one read of a few bytes.
 
 Where strangers may be among the descendants (the agent is process 1 of a container, or had children when it began), and
-without a subreaper, a process is a worker's by one of two marks, both random: the incarnation in its environment, and a
-resource limit that the kernel hands on even to what clears its environment. What marked ones start, and who is in a
-group or session that one of them leads, counts too.
+without a subreaper, the marks and the kinship of `lineage` tell what is a worker's.
 """
 
 import os
 import resource  # not later: a descriptor for it may be lacking then
 import signal
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 
 from elastic_core.processes import procfs
 from elastic_core.processes.ladder import Found
+from elastic_core.processes.lineage import Lineage, environment_entry
 
-INCARNATION_VARIABLE = "ELASTIC_INCARNATION"
 _PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 _RLIMIT_LOCKS = 10  # asm-generic/resource.h; Python has no name for it
-
-
-class Survivor(int):
-    """The pid of a process that was found alive; its process group, and when it was started.
-
-    The start tells it from a later process that the kernel gave the same number.
-    """
-
-    group: int
-    parent: int
-    start_ticks: int
-
-    @classmethod
-    def of(cls, stat: procfs.ProcessStat) -> "Survivor":
-        """Name the process that `stat` was read from."""
-        survivor = cls(stat.pid)
-        survivor.group = stat.group
-        survivor.parent = stat.parent
-        survivor.start_ticks = stat.start_ticks
-        return survivor
-
-
-def environment_entry(incarnation: str) -> bytes:
-    """Return the entry that marks the environment of an agent's workers."""
-    return os.fsencode(f"{INCARNATION_VARIABLE}={incarnation}")
 
 
 def has_strangers() -> bool:
@@ -69,34 +42,23 @@ def set_limit(pid: int, soft: int) -> int | None:
 
 
 def survivors(
-    incarnation: str,
-    *,
-    root_pid: int | None,
-    exclude: Collection[int] = (),
-    workers: Collection[int] = (),
-    strangers: bool = False,
-) -> tuple[Survivor, ...]:
-    """Return the live processes that workers started, in no particular order.
+    lineage: Lineage, *, root_pid: int | None, exclude: Collection[int] = ()
+) -> tuple[procfs.ProcessStat, ...]:
+    """Return the live processes of a lineage, in no particular order.
 
     Args:
-        incarnation: The `ELASTIC_INCARNATION` of this agent's workers.
-        root_pid: The agent, if it is a subreaper: only its descendants count, all of them unless there are `strangers`.
-            None: it is not.
-        exclude: Processes that are the agent's own (the guard), with all that they started.
-        workers: Pids of workers that led their own process group or session: where marks are looked for, whoever is
-            still in one of those counts too.
-        strangers: Whether some descendants may be others'.
+        lineage: Tells them from others.
+        root_pid: The agent, if it is a subreaper: only its descendants are looked at. None: every process is.
+        exclude: Processes that are the agent's own (the guard); below a root with all that they started.
 
     Processes that have ended and were not reaped are not alive. One found may have ended by the time of return, and one
-    just being forked may be missed: whoever wants none left asks until the answer is empty.
+    just being forked may be missed: a caller that wants none left looks until the answer is empty.
     """
     if root_pid is not None:
-        found = list(_descendants(root_pid, exclude))
+        seen = _descendants(root_pid, exclude)
     else:
-        found = [stat for stat in procfs.all_stats() if stat.pid != os.getpid() and stat.pid not in exclude]
-    if root_pid is None or strangers:
-        found = _related(found, incarnation, workers)
-    return tuple(Survivor.of(stat) for stat in found if stat.alive)
+        seen = (stat for stat in procfs.all_stats() if stat.pid != os.getpid() and stat.pid not in exclude)
+    return tuple(stat for stat in lineage.among(seen, {}) if stat.alive)
 
 
 def _descendants(root_pid: int, exclude: Collection[int]) -> Iterator[procfs.ProcessStat]:
@@ -105,37 +67,13 @@ def _descendants(root_pid: int, exclude: Collection[int]) -> Iterator[procfs.Pro
     todo = [root_pid]
     while todo:
         for pid in children(todo.pop()):
-            if pid in seen:  # a number that is used again while we walk must not send us round
+            if pid in seen:  # the kernel gave its number to another process during the walk, which must not go round
                 continue
             seen.add(pid)
             todo.append(pid)
             stat = procfs.read_stat(pid)
             if stat is not None:
                 yield stat
-
-
-def _related(stats: list[procfs.ProcessStat], incarnation: str, workers: Collection[int]) -> list[procfs.ProcessStat]:
-    """Return those that are marked, or that belong to marked ones or to workers by descent, group or session.
-
-    But for the guards of agents that workers are: they inherit the limit.
-    """
-    entry, limit = environment_entry(incarnation), procfs.limit_mark(incarnation)
-    found, led = set[int](), set(workers)
-
-    def belongs(stat: procfs.ProcessStat) -> bool:
-        return stat.parent in found or stat.group in led or stat.session in led
-
-    def is_marked(stat: procfs.ProcessStat) -> bool:
-        return procfs.has_limit(stat.pid, limit) or procfs.has_environment_entry(stat.pid, entry)
-
-    related = list[procfs.ProcessStat]()
-    newcomers = [stat for stat in stats if not stat.kernel and (belongs(stat) or is_marked(stat))]
-    while newcomers := [stat for stat in newcomers if not (procfs.is_guard(stat.pid) or procfs.is_guard(stat.parent))]:
-        related += newcomers
-        found |= {stat.pid for stat in newcomers}
-        led |= {stat.pid for stat in newcomers if stat.pid in (stat.group, stat.session)}
-        newcomers = [stat for stat in stats if stat.pid not in found and belongs(stat)]
-    return related
 
 
 def session_members(session: int) -> frozenset[tuple[int, int]]:
@@ -147,13 +85,13 @@ def session_members(session: int) -> frozenset[tuple[int, int]]:
     )
 
 
-def group_members(groups: Collection[int]) -> dict[int, tuple[Survivor, ...]]:
-    """Return who is in each of some process groups, but for its leader."""
-    members = dict[int, tuple[Survivor, ...]]()
+def group_members(groups: Collection[int]) -> dict[int, tuple[procfs.ProcessStat, ...]]:
+    """Return the live members of each of some process groups, without its leader."""
+    members = dict[int, tuple[procfs.ProcessStat, ...]]()
     for pid in procfs.list_pids():
         group = _id_of(os.getpgid, pid)
         if group in groups and pid != group and (stat := procfs.read_stat(pid)) is not None and stat.alive:
-            members[group] = (*members.get(group, ()), Survivor.of(stat))
+            members[group] = (*members.get(group, ()), stat)
     return members
 
 
@@ -164,34 +102,25 @@ def _id_of(get: Callable[[int], int], pid: int) -> int:
         return -1
 
 
-def is_kept(pid: int) -> bool:
-    """Return whether a process was started to stay when its worker has ended."""
-    return procfs.has_environment_entry(pid, procfs.KEEP_ENTRY)
+def kill(pid: int, start_ticks: int, signum: int) -> bool:
+    """Send a signal to the process that was found with this number and start; return whether it got the signal.
 
-
-def kill_pids(pids: Iterable[Survivor], signum: int) -> int:
-    """Send a signal to survivors; return how many got it. One that has ended or is not ours to signal is passed over.
-
-    A number that the kernel has meanwhile given to another process is left alone: the process is pinned by a pidfd
-    first, and then compared with what was found.
+    One that has ended or is not ours to signal is passed over. A number that the kernel has meanwhile given to another
+    process is left alone: the process is pinned by a pidfd first, and then compared with what was found.
     """
-    return sum(_kill(survivor, signum) for survivor in pids)
-
-
-def _kill(survivor: Survivor, signum: int) -> bool:
     try:
-        pidfd = os.pidfd_open(survivor)
+        pidfd = os.pidfd_open(pid)
     except ProcessLookupError:
         return False
     except (OSError, AttributeError):  # no pidfds here, or no descriptor left: the comparison alone must do
         pidfd = -1
     try:
-        if not is_same(survivor):
+        if not _is_same(pid, start_ticks):
             return False
         if pidfd >= 0:
             signal.pidfd_send_signal(pidfd, signum)
         else:
-            os.kill(survivor, signum)
+            os.kill(pid, signum)
     except (ProcessLookupError, PermissionError):
         return False
     finally:
@@ -200,10 +129,9 @@ def _kill(survivor: Survivor, signum: int) -> bool:
     return True
 
 
-def is_same(survivor: Survivor) -> bool:
-    """Return whether the process that was found still runs."""
-    stat = procfs.read_stat(survivor)
-    return stat is not None and stat.alive and stat.start_ticks == survivor.start_ticks
+def _is_same(pid: int, start_ticks: int) -> bool:
+    stat = procfs.read_stat(pid)
+    return stat is not None and stat.alive and stat.start_ticks == start_ticks
 
 
 def is_alive(pid: int) -> bool:
@@ -243,7 +171,7 @@ class Sweeper:
         incarnation: What marks the environment of this agent's workers.
         subreaper: Whether this process is one: then everything that workers leave becomes its descendant.
         strangers: Whether other processes may, too.
-        spared: Gives the pids of the agent's own children that are no workers (the guard).
+        spared: Returns the pids of the agent's own children that are no workers: the guard, and those of starters.
     """
 
     def __init__(
@@ -257,7 +185,7 @@ class Sweeper:
         self._strangers = strangers
         self._spared = spared
         self._left: dict[int, frozenset[tuple[int, int]]] = {}
-        self._kept: tuple[Survivor, ...] = ()
+        self._kept: list[procfs.ProcessStat] = []
         self.blind = not procfs.is_usable()
         """Whether other processes can't be seen here."""
 
@@ -283,6 +211,7 @@ class Sweeper:
 
         As long as somebody is, the kernel gives its number to nobody else; afterwards the number may be a stranger's.
         """
+        # Without strangers every descendant counts, whatever its session.
         if self._goes_by_marks and not self.blind and (left := session_members(pid)):
             self._left[pid] = left
 
@@ -295,6 +224,7 @@ class Sweeper:
         still = {}
         for pid, before in self._left.items():
             now = session_members(pid)
+            # No member of before is left: the session has ended, and this one is of a process that got its number.
             if not before.isdisjoint(now):
                 still[pid] = now
         self._left = still
@@ -307,43 +237,35 @@ class Sweeper:
         return procfs.unblocked(partial(self._look, workers, abandoned))
 
     def _look(self, workers: Collection[int], abandoned: Collection[int]) -> tuple[Found, ...]:
-        seen = survivors(
+        lineage = Lineage(
             self._incarnation,
-            root_pid=self._root_pid,
-            exclude={*self._spared(), *abandoned},
-            workers={*workers, *self._sessions()},
-            strangers=self._strangers,
+            complete=not self._goes_by_marks,
+            led={*workers, *self._sessions()},
+            spared=self._is_agents,
         )
-        if self._root_pid is not None:
-            seen = tuple(survivor for survivor in seen if self._is_workers(survivor))
-        self._kept = _kept_of(seen)
-        return tuple(
-            Found(pid=int(survivor), pgid=survivor.group, start_ticks=survivor.start_ticks)
-            for survivor in seen
-            if survivor not in self._kept
-        )
+        found = survivors(lineage, root_pid=self._root_pid, exclude={*self._spared(), *abandoned})
+        self._kept = [stat for stat in lineage.kept.values() if stat.alive]
+        return tuple(Found(pid=stat.pid, pgid=stat.group, start_ticks=stat.start_ticks) for stat in found)
 
-    def _is_workers(self, pid: int) -> bool:
+    def _is_agents(self, stat: procfs.ProcessStat) -> bool:
         # Workers have sessions of their own. What shares ours is a child of the agent itself (a command that a hook
         # runs), unless the worker that has the terminal started it, which its environment tells.
-        with suppress(ProcessLookupError):
-            return os.getsid(pid) != os.getsid(0) or procfs.has_environment_entry(pid, self._entry)
-        return False
+        shares = self._root_pid is not None and stat.session == os.getsid(0)
+        return shares and not procfs.has_environment_entry(stat.pid, self._entry)
 
     def left_running(self) -> tuple[str, ...]:
-        """Return who was spared by the last look and still runs: number and name of each, for people."""
-        return tuple(f"{int(kept)} {procfs.name_of(kept)}" for kept in sorted(self._kept) if is_same(kept))
+        """Return number and name of each process that the last look has kept and that still runs, for people."""
+        kept = sorted(stat.pid for stat in self._kept if _is_same(stat.pid, stat.start_ticks))
+        return tuple(f"{pid} {procfs.name_of(pid)}" for pid in kept)
 
     def send(self, found: Found, signum: int) -> None:
         """Signal one found process, if it still is the one that was found."""
-        survivor = Survivor(found.pid)
-        survivor.start_ticks = found.start_ticks
-        kill_pids((survivor,), signum)
+        kill(found.pid, found.start_ticks, signum)
 
-    def mixed_groups(self, groups: Collection[int]) -> dict[int, tuple[Survivor, ...]]:
-        """Return those of some workers' process groups that hold who is to be kept: of each its others, but the leader.
+    def mixed_groups(self, groups: Collection[int]) -> dict[int, tuple[procfs.ProcessStat, ...]]:
+        """Return those of some workers' process groups that hold processes to be kept: of each the others, no leader.
 
-        A signal to such a group as a whole would reach the wrong.
+        A signal to such a group as a whole would reach the kept ones.
         """
         return procfs.unblocked(partial(_mixed_groups, groups)) if groups and not self.blind else {}
 
@@ -353,21 +275,14 @@ class Sweeper:
             reap_adopted({*self._spared(), *workers}, own_session=self._strangers)
 
 
-def _mixed_groups(groups: Collection[int]) -> dict[int, tuple[Survivor, ...]]:
+def _mixed_groups(groups: Collection[int]) -> dict[int, tuple[procfs.ProcessStat, ...]]:
     mixed = {}
     for group, members in group_members(groups).items():
-        if kept := _kept_of(members):
-            mixed[group] = tuple(member for member in members if member not in kept)
+        lineage = Lineage("", complete=True)
+        others = tuple(lineage.among(members, {}))
+        if lineage.kept:
+            mixed[group] = others
     return mixed
-
-
-def _kept_of(seen: tuple[Survivor, ...]) -> tuple[Survivor, ...]:
-    """Return those that are to stay, with all that they started."""
-    kept = newcomers = {survivor for survivor in seen if is_kept(survivor)}
-    while newcomers:
-        newcomers = {survivor for survivor in seen if survivor not in kept and survivor.parent in kept}
-        kept = kept | newcomers
-    return tuple(kept)
 
 
 def become_subreaper() -> bool:

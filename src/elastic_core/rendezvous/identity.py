@@ -25,18 +25,16 @@ ALLOWABLE: Final = (REFUSED | WARNED) - {"agent", "format"}
 AGREED_OPTIONS: Final = ("lease_ttl", "last_call_timeout")
 """Options of every coordinated backend that are part of the run, not of the node: leases are judged by them."""
 
-_FLAGS: Final = {
+_LABELS: Final = {
     "nnodes": "--nnodes",
     "nproc": "--nproc-per-node",
     "role": "--role",
     "backend_options": "--rdzv-conf",
     "policy": "--policy",
-}
-_WORDS: Final = {
+    "arguments": "script arguments",
     "entrypoint": "the entry point",
     "agent": "the launcher",
     "format": "wire format",
-    "torch": "torch",
     "python": "Python",
 }
 _ATTEMPT_VARIABLES: Final = ("SLURM_RESTART_COUNT", "JOBSET_RESTART_ATTEMPT", "AWS_BATCH_JOB_ATTEMPT")
@@ -112,7 +110,7 @@ def _digest(arguments: Sequence[str]) -> str:
         return "none"
     # The lengths keep ["a b"] and ["a", "b"] apart.
     text = b"".join(b"%d:%s" % (len(raw), raw) for raw in map(os.fsencode, arguments))
-    return f"{len(arguments)} with digest {hashlib.sha256(text).hexdigest()[:12]}"
+    return f"{len(arguments)} (digest {hashlib.sha256(text).hexdigest()[:12]})"
 
 
 class Difference(Record, frozen=True, kw_only=True):
@@ -183,43 +181,18 @@ def mismatch_error(run_id: str, where: str, refusals: Sequence[Difference]) -> R
         hint += " with the same torch"
     if not blocked:
         hint += f", or --allow-mismatch {allowable}"
-    return RendezvousError(f"run {run_id!r} on {where} {_told(refusals)}", hint=hint)
+    return RendezvousError(f"run {run_id!r} on {where} {_differing(refusals)}", hint=hint)
 
 
 def mismatch_warning(run_id: str, warnings: Sequence[Difference]) -> str:
     """Return one line on what differs and does no harm by itself."""
-    return f"run {run_id!r} {_told(warnings)}"
+    return f"run {run_id!r} {_differing(warnings)}"
 
 
-def _told(differences: Sequence[Difference]) -> str:
-    theirs = " and ".join(_side(difference, difference.theirs, difference.mine) for difference in differences)
-    mine = " and ".join(_value(difference, difference.mine, difference.theirs) for difference in differences)
+def _differing(differences: Sequence[Difference]) -> str:
+    theirs = " and ".join(f"{_LABELS.get(each.key, each.key)} {each.theirs or 'none'}" for each in differences)
+    mine = " and ".join(each.mine or "none" for each in differences)
     return f"was begun with {theirs}, this node has {mine}"
-
-
-def _side(difference: Difference, own: str, other: str) -> str:
-    if difference.key == "arguments":
-        count = _count(own)
-        return f"{count or 'no'} script argument{'s' * (count != 1)}"
-    name = _FLAGS.get(difference.key) or _WORDS.get(difference.key, difference.key)
-    return f"{name} {_value(difference, own, other)}"
-
-
-def _value(difference: Difference, own: str, other: str) -> str:
-    """Return one side of a difference: of options only what the other side has not, of arguments how many."""
-    if difference.key == "arguments":
-        count = _count(own)
-        return f"{count} other{'s' * (count != 1)}" if count == _count(other) else str(count or "none")
-    if difference.key == "backend_options":
-        kept = set(other.split(","))
-        own = ",".join(item for item in own.split(",") if item not in kept)
-    return own or "none"
-
-
-def _count(arguments: str) -> int:
-    """Return how many arguments the script had: a digest says nothing to people."""
-    count = arguments.partition(" ")[0]
-    return int(count) if count.isdecimal() else 0
 
 
 def parse_allow_mismatch(texts: Iterable[str]) -> frozenset[str]:

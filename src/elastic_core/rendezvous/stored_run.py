@@ -117,8 +117,6 @@ class StoredControl(msgspec.Struct):
     """Which nodes somebody outside wants to end."""
     secret: str = ""
     """What the run's agents know each other by."""
-    older: tuple[tuple[msgspec.Raw, ...], ...] = ()
-    """Words, and a row for each failure before those in the history."""
 
 
 class StoredRound(msgspec.Struct):

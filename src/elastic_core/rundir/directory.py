@@ -2,13 +2,12 @@
 
 import fcntl
 import os
-import threading
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from elastic_core.errors import ConfigError
-from elastic_core.private_file import danger_in, give_owner_rights, make_chosen_folder, make_folder
+from elastic_core.private_file import danger_in, give_owner_rights, make_chosen_folder
 from elastic_core.processes.output.layout import quote_id
 
 if TYPE_CHECKING:
@@ -30,8 +29,6 @@ class RunDirectory:
 
     def __init__(self, chosen: str | None, run_id: str, node_id: str) -> None:
         """Make it as `create` says."""
-        self._chosen = chosen
-        self._run_id = run_id
         self._node_id = node_id
         self._claim: Claim | None = None
         self.notice = ""
@@ -39,10 +36,6 @@ class RunDirectory:
         self.path = path = _make_fresh(run_id) if chosen is None else self._chosen_place(chosen)
         self._reason = "" if chosen is None else "--run-dir was given"
         self._lock_fd = _locked(path)
-        self._restoring = threading.Lock()
-        self._finished = False
-        self.times_made = 0
-        """How often it was made again."""
 
     @classmethod
     def create(cls, chosen: str | None, run_id: str, node_id: str = "") -> "RunDirectory":
@@ -82,43 +75,6 @@ class RunDirectory:
             first = first or claimed
         raise ConfigError(f"--run-dir {chosen!r} has files of {first}, and {place} those of others", hint=_TRY)
 
-    def restore(self) -> bool:
-        """Make the directory again if it has gone, elsewhere if need be; return whether it had gone.
-
-        After `finish` it makes nothing, and returns False.
-
-        Raises:
-            ConfigError: there is no place for it.
-
-        Threading: any.
-        """
-        with self._restoring:
-            return not self._finished and self._restore()
-
-    def _restore(self) -> bool:
-        if self._is_there():
-            return False
-        self.close()
-        try:
-            if self._chosen is not None:
-                self.path = self._chosen_place(self._chosen)
-            else:
-                make_folder(str(self.path))
-                if danger_in(self.path):
-                    self.path = _make_fresh(self._run_id)
-        except OSError:
-            self.path = _make_fresh(self._run_id)
-        self._lock_fd = _locked(self.path)
-        self.times_made += 1
-        return True
-
-    def _is_there(self) -> bool:
-        try:
-            held, found = os.fstat(self._lock_fd), self.path.stat()
-        except OSError:
-            return self._lock_fd < 0 and self.path.is_dir()
-        return (held.st_dev, held.st_ino) == (found.st_dev, found.st_ino)
-
     def close(self) -> None:
         """Give lock and claim back; idempotent. It touches no file: of a chosen directory `finish` does."""
         if self._claim is not None:
@@ -141,8 +97,6 @@ class RunDirectory:
 
         What can't be removed (a worker's file on a server that is gone) stays.
         """
-        with self._restoring:  # what is made again at this moment goes, too
-            self._finished = True
         if not success:
             self.keep("the run failed")
         if self._claim is not None:

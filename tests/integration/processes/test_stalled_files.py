@@ -174,7 +174,7 @@ def test_nothing_wakes_a_disk_without_work(disk):
     assert values == {42, None}
     assert {type(result[1]) for result in results} == {type(None), ZeroDivisionError}
     turn_until(disk, lambda: disk._timer is None)
-    assert not disk.unfinished
+    assert not disk._busy
 
 
 def test_several_stalled_files_are_one_line(disk):
@@ -202,7 +202,7 @@ def test_a_pipe_beside_an_error_file_is_made_and_removed_beside_the_loop(disk, t
         assert not pipe.exists()
     finally:
         gate.set()
-    turn_until(disk, lambda: not disk.unfinished)
+    turn_until(disk, lambda: not disk._busy)
     pipe.write_text("17")
     turn_until(disk, lambda: pids == [17])
     pipes.close()

@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from elastic_core.processes import procfs, sweep
+from elastic_core.processes.lineage import Lineage
 from patience import patience
 from support import processes_with, wait_for
 
@@ -25,6 +26,19 @@ os.wait()
 os.write(1, b"%d\\n" % os.getpid())
 time.sleep(60)
 """
+
+
+def survivors(incarnation, exclude=()):
+    return {stat.pid for stat in sweep.survivors(Lineage(incarnation), root_pid=None, exclude=exclude)}
+
+
+def descendants(root_pid=None, exclude=()):
+    lineage = Lineage("", complete=True)
+    return {stat.pid for stat in sweep.survivors(lineage, root_pid=root_pid or os.getpid(), exclude=exclude)}
+
+
+def kill(found):
+    return sum(sweep.kill(stat.pid, stat.start_ticks, signal.SIGKILL) for stat in found)
 
 
 @pytest.fixture
@@ -52,24 +66,24 @@ def family(incarnation):
 
 def test_the_mark_finds_who_detached_itself(family, incarnation):
     process, pids = family
-    found = sweep.survivors(incarnation, root_pid=None)
-    assert set(found) == pids
-    assert {survivor.group for survivor in found} == {os.getpgid(pid) for pid in pids}
-    assert set(sweep.survivors(incarnation, root_pid=None, exclude=[process.pid])) == pids - {process.pid}
-    assert sweep.survivors(incarnation[:-1], root_pid=None) == ()
+    found = sweep.survivors(Lineage(incarnation), root_pid=None)
+    assert {stat.pid for stat in found} == pids
+    assert {stat.group for stat in found} == {os.getpgid(pid) for pid in pids}
+    assert survivors(incarnation, exclude=[process.pid]) == pids - {process.pid}
+    assert survivors(incarnation[:-1]) == set()
 
 
 def test_the_walk_finds_descendants_but_not_those_of_the_excluded(family):
     process, _ = family
-    assert process.pid in sweep.survivors("", root_pid=os.getpid())
-    assert process.pid not in sweep.survivors("", root_pid=os.getpid(), exclude=[process.pid])
-    assert sweep.survivors("", root_pid=process.pid) == ()
+    assert process.pid in descendants()
+    assert process.pid not in descendants(exclude=[process.pid])
+    assert descendants(root_pid=process.pid) == set()
 
 
 def test_the_walk_needs_no_children_files(family, monkeypatch):
     process, _ = family
     monkeypatch.setattr(procfs, "has_children_files", lambda: False)
-    assert process.pid in sweep.survivors("", root_pid=os.getpid())
+    assert process.pid in descendants()
 
 
 def test_a_worker_without_environment_is_found_by_its_group(incarnation):
@@ -77,12 +91,11 @@ def test_a_worker_without_environment_is_found_by_its_group(incarnation):
     process = subprocess.Popen([sys.executable, "-c", code], env={}, stdout=subprocess.PIPE, start_new_session=True)
     try:
         process.stdout.readline()
-        assert sweep.survivors(incarnation, root_pid=None) == ()
-        found = wait_for(
-            lambda: len(f := sweep.survivors(incarnation, root_pid=None, workers=[process.pid])) == 2 and f
-        )
-        assert process.pid in found
-        assert sweep.kill_pids(found, signal.SIGKILL) == 2
+        assert survivors(incarnation) == set()
+        lineage = Lineage(incarnation, led=[process.pid])
+        found = wait_for(lambda: len(f := sweep.survivors(lineage, root_pid=None)) == 2 and f)
+        assert process.pid in {stat.pid for stat in found}
+        assert kill(found) == 2
     finally:
         process.kill()
         process.wait()
@@ -102,8 +115,8 @@ def test_a_process_that_lives_on_without_its_main_thread_is_found(incarnation):
     try:
         wait_for(lambda: procfs.read_stat(process.pid).state == "Z")
         assert sweep.is_alive(process.pid)
-        assert sweep.survivors(incarnation, root_pid=None) == (process.pid,)
-        assert process.pid in sweep.survivors("", root_pid=os.getpid())
+        assert survivors(incarnation) == {process.pid}
+        assert process.pid in descendants()
     finally:
         process.kill()
         process.wait()
@@ -111,21 +124,21 @@ def test_a_process_that_lives_on_without_its_main_thread_is_found(incarnation):
 
 def test_killed_and_ended_processes_are_no_survivors(family, incarnation):
     process, pids = family
-    found = sweep.survivors(incarnation, root_pid=None)
-    assert sweep.kill_pids(found, signal.SIGKILL) == len(pids)
+    found = sweep.survivors(Lineage(incarnation), root_pid=None)
+    assert kill(found) == len(pids)
     wait_for(lambda: not any(map(sweep.is_alive, pids)), within_s=5)
     assert procfs.read_stat(process.pid).state == "Z"
-    assert sweep.survivors(incarnation, root_pid=None) == ()
-    assert pids.isdisjoint(sweep.survivors("", root_pid=os.getpid()))
-    assert sweep.kill_pids(found, signal.SIGKILL) == 0
+    assert survivors(incarnation) == set()
+    assert pids.isdisjoint(descendants())
+    assert kill(found) == 0
 
 
 def test_a_later_process_with_a_survivors_number_is_left_alone(family, incarnation):
     process, _ = family
-    found = sweep.survivors(incarnation, root_pid=None)
-    for survivor in found:
-        survivor.start_ticks -= 1  # what we found was an earlier one
-    assert sweep.kill_pids(found, signal.SIGKILL) == 0
+    found = sweep.survivors(Lineage(incarnation), root_pid=None)
+    for stat in found:
+        stat.start_ticks -= 1  # what we found was an earlier one
+    assert kill(found) == 0
     assert sweep.is_alive(process.pid)
 
 
@@ -134,15 +147,17 @@ def test_a_signal_that_we_may_not_send_is_passed_over(family, incarnation, monke
         raise PermissionError
 
     monkeypatch.setattr(signal, "pidfd_send_signal", refused)
-    assert sweep.kill_pids(sweep.survivors(incarnation, root_pid=None), signal.SIGKILL) == 0
+    assert kill(sweep.survivors(Lineage(incarnation), root_pid=None)) == 0
 
 
 AGENT = """
 import os, signal, subprocess, sys, time
 from elastic_core.processes.sweep import become_subreaper, stop_being_subreaper
 from elastic_core.processes import sweep
+from elastic_core.processes.lineage import Lineage
 
 own = os.getpid()
+everything = Lineage("", complete=True)
 known = subprocess.Popen(["/bin/sh", "-c", "exit 7"])
 assert become_subreaper()
 # The worker ends at once, and leaves two: one detached as far as can be, one that ends soon.
@@ -151,17 +166,17 @@ end_s = time.monotonic() + 10
 reaped = []
 while len(reaped) < 1 and time.monotonic() < end_s:
     reaped += sweep.reap_adopted([known.pid])
-orphan, = sweep.survivors("", root_pid=own)
-assert reaped and orphan not in reaped
+orphan, = sweep.survivors(everything, root_pid=own)
+assert reaped and orphan.pid not in reaped
 assert known.wait() == 7, "its exit was stolen"
 assert sweep.reap_adopted([]) == []
-assert sweep.kill_pids([orphan], signal.SIGKILL) == 1
-while sweep.reap_adopted([]) != [orphan]:
+assert sweep.kill(orphan.pid, orphan.start_ticks, signal.SIGKILL)
+while sweep.reap_adopted([]) != [orphan.pid]:
     assert time.monotonic() < end_s
-assert sweep.survivors("", root_pid=own) == ()
+assert sweep.survivors(everything, root_pid=own) == ()
 assert stop_being_subreaper()
 subprocess.run(["/bin/sh", "-c", "sleep 60 >/dev/null 2>&1 & echo $! > orphan.pid"], check=True)
-assert sweep.survivors("", root_pid=own) == ()
+assert sweep.survivors(everything, root_pid=own) == ()
 print("done")
 """
 

@@ -1,6 +1,7 @@
 """The guard's decisions, in a process table of our own making: whom it hunts, whom it spares, when it is done."""
 
 import copy
+from contextlib import suppress
 
 import pytest
 
@@ -9,6 +10,21 @@ from elastic_core.processes import procfs
 
 MARK = b"ELASTIC_INCARNATION=abc"
 OWN = 2
+
+
+def look_and_kill(workers=None, **options):
+    """Do one look, as a hunt does."""
+    looks = []
+
+    def one_look(look):
+        looks.append(look())
+        raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patch, suppress(KeyboardInterrupt):
+        patch.setattr(procfs, "is_usable", lambda: True)
+        patch.setattr(procfs, "unblocked", one_look)
+        guard.hunt("abc", workers or {}, **options)
+    return looks[0]
 
 
 class Table:
@@ -53,7 +69,7 @@ def table(monkeypatch):
 
 
 def look(table, workers=None):
-    found = guard.Quarry("abc", workers or {}).look_and_kill()
+    found = look_and_kill(workers)
     assert found == table.killed
     return table.killed
 
@@ -113,10 +129,10 @@ def test_a_fence_spares_the_agent_and_its_servers_but_not_what_they_hide(table):
     table.add(12, parent=5, environ=MARK + b"\0" + guard.SIDECAR_ENTRY)
     table.add(13, parent=12)
     table.add(14, parent=5)
-    guard.Quarry("abc", {10: 100}, fenced_agent=5).look_and_kill()
+    look_and_kill({10: 100}, fenced_agent=5)
     assert table.killed == [10, 11]
     table.killed.clear()
-    guard.Quarry("abc", {}).look_and_kill()
+    look_and_kill()
     assert sorted(table.killed) == [5, 12, 13, 14], "not so when the agent has died"
 
 
@@ -134,7 +150,7 @@ def test_who_is_started_after_the_word_that_ends_the_hunt_is_spared(table):
 
     table.add(10, environ=MARK)
     table.looks = [lambda: None, tell]
-    guard.Quarry("abc", {}, fenced_agent=5, still=lambda: not told).look_and_kill()
+    look_and_kill(fenced_agent=5, still=lambda: not told)
     assert table.killed == [10]
 
 
@@ -148,17 +164,17 @@ def test_a_number_used_again_before_the_kill_is_left_alone(table, monkeypatch):
     table.add(10, environ=MARK)
     first = table.processes[10]
     table.add(10, start=101)
-    reads = iter([table.processes[1], table.processes[OWN], first])
+    reads = iter([table.processes[1], first])
     later = {10: table.processes[10], 1: table.processes[1], OWN: table.processes[OWN]}
     table.environments[10] = MARK
     monkeypatch.setattr(procfs, "read_stat", lambda pid: next(reads, None) or later[pid])
-    guard.Quarry("abc", {}).look_and_kill()
+    look_and_kill()
     assert table.killed == []
 
 
 def test_a_look_that_can_not_see_ourselves_is_none(table):
     del table.processes[OWN]
-    assert guard.Quarry("abc", {}).look_and_kill() is None
+    assert look_and_kill() is None
 
 
 @pytest.fixture
@@ -186,11 +202,11 @@ def clock(monkeypatch):
 def test_the_hunt_ends_with_two_clear_looks_in_a_row(clock, monkeypatch, answers, looks):
     count = [0]
 
-    def answer(quarry):
+    def answer(*_):
         count[0] += 1
         return answers[min(count[0], len(answers)) - 1]
 
-    monkeypatch.setattr(guard.Quarry, "look_and_kill", answer)
+    monkeypatch.setattr(guard, "look_and_kill", answer)
     guard.hunt("abc", {})
     assert count[0] == looks
 
@@ -198,27 +214,27 @@ def test_the_hunt_ends_with_two_clear_looks_in_a_row(clock, monkeypatch, answers
 def test_the_hunt_for_the_unkillable_ends_after_half_a_minute(clock, monkeypatch):
     count = [0]
 
-    def stuck(quarry):
+    def stuck(*_):
         count[0] += 1
         return [7]
 
-    monkeypatch.setattr(guard.Quarry, "look_and_kill", stuck)
+    monkeypatch.setattr(guard, "look_and_kill", stuck)
     guard.hunt("abc", {})
     assert 30 < clock[0] < 31
     assert count[0] < 80, "it looks ever less often"
 
 
 def test_a_hunt_that_is_wanted_no_more_ends_after_a_look(clock, monkeypatch):
-    monkeypatch.setattr(guard.Quarry, "look_and_kill", lambda quarry: [7])
+    monkeypatch.setattr(guard, "look_and_kill", lambda *_: [7])
     wanted = iter([True, True, False])
     assert guard.hunt("abc", {}, fenced_agent=5, still=lambda: next(wanted)) is False
     assert list(wanted) == []
 
 
 def test_only_a_hunt_that_found_the_end_says_so(clock, monkeypatch):
-    monkeypatch.setattr(guard.Quarry, "look_and_kill", lambda quarry: [])
+    monkeypatch.setattr(guard, "look_and_kill", lambda *_: [])
     assert guard.hunt("abc", {}) is True
-    monkeypatch.setattr(guard.Quarry, "look_and_kill", lambda quarry: [7])
+    monkeypatch.setattr(guard, "look_and_kill", lambda *_: [7])
     assert guard.hunt("abc", {}) is False
 
 

@@ -1,34 +1,21 @@
-"""Files of a round in a run directory that has gone: wherever it is by then, whoever has made it anew."""
+"""Files of a round, and what becomes of a run whose directory has gone for good."""
 
-from pathlib import Path
+from types import SimpleNamespace
 
+import pytest
+
+from elastic_core.errors import ConfigError
 from elastic_core.launcher.run_files import RunFiles
+from elastic_core.processes.spec import WorkerPaths
+
+ROUND = SimpleNamespace(local_world_size=2)
 
 
-class Elsewhere:
-    """A run directory that another thread has made anew, in another place."""
-
-    def __init__(self):
-        self.path, self.times_made = Path("before"), 1
-
-    def move(self):
-        self.path, self.times_made = Path("after"), 2
-
-    def restore(self):
-        return False  # it is there
-
-
-class Logs:
-    """Says where the files of a round would be."""
-
-    def __init__(self):
-        self.place = Path("before")
-
-    def move(self, path):
-        self.place = path
+class Gone:
+    """Logs whose directory can't be made."""
 
     def round_paths(self, round_):
-        return {0: self.place / str(round_)}
+        raise ConfigError("run directory '/gone' can't be written")
 
     def files_of(self, paths):
         return []
@@ -41,25 +28,41 @@ class Disk:
         pass
 
     def run(self, key, work, take):
-        take(work(), None)
+        try:
+            take(work(), None)
+        except ConfigError as error:
+            take(None, error)
 
 
-def test_files_of_a_round_are_where_another_thread_has_made_the_directory_anew():
-    run_dir, logs, lines, moved = Elsewhere(), Logs(), [], []
-    files = RunFiles(run_dir, logs)
-    files.begin(Disk(), notice=lines.append, moved=moved.append)
-    run_dir.move()  # for an incident, of which the loop has not heard yet
-    files.prepare(3, lambda: None, pipes=None)
-    assert files.take(3) == {0: Path("after/3")}
-    assert moved == [Path("after")]
+def files_in(path):
+    lines = []
+    files = RunFiles(SimpleNamespace(path=path), Gone())
+    files.begin(Disk(), notice=lines.append)
+    return files, lines
+
+
+def test_workers_have_no_files_where_the_directory_has_gone_for_good(tmp_path):
+    files, lines = files_in(tmp_path / "gone")
+    files._used = True
+    for _ in range(2):
+        files.prepare(ROUND, lambda: None, pipes=None)
+        assert files.take(ROUND) == dict.fromkeys(range(2), WorkerPaths(error_file="", fault_file=""))
     assert len(lines) == 1
+    assert "has gone, and can't be made again" in lines[0]
 
 
-def test_nothing_is_made_for_workers_of_a_run_that_has_ended():
-    class Ended(Elsewhere):
-        def restore(self):
-            raise AssertionError("made again")
+@pytest.mark.parametrize("used", [True, False])
+def test_a_directory_that_can_not_be_written_ends_the_run_otherwise(tmp_path, used):
+    files, lines = files_in(tmp_path if used else tmp_path / "gone")
+    files._used = used
+    files.prepare(ROUND, lambda: None, pipes=None)
+    with pytest.raises(ConfigError):
+        files.take(ROUND)
+    assert lines == []
 
+
+def test_nothing_is_made_for_workers_of_a_run_that_has_ended(tmp_path):
+    class Ended(SimpleNamespace):
         def finish(self, *, success):
             pass
 
@@ -73,7 +76,7 @@ def test_nothing_is_made_for_workers_of_a_run_that_has_ended():
         def wait(self, key, work, *, within_s):
             work()
 
-    class Ending(Logs):
+    class Ending(Gone):
         def round_paths(self, round_):
             raise AssertionError("made")
 
@@ -81,9 +84,9 @@ def test_nothing_is_made_for_workers_of_a_run_that_has_ended():
             pass
 
     lines, disk = [], Slow()
-    files = RunFiles(Ended(), Ending())
-    files.begin(disk, notice=lines.append, moved=lines.append)
-    files.prepare(3, lambda: None, pipes=None)
+    files = RunFiles(Ended(path=tmp_path), Ending())
+    files.begin(disk, notice=lines.append)
+    files.prepare(ROUND, lambda: None, pipes=None)
     files.finish(success=True, within_s=1.0)
     disk.waiting.pop()()
     assert lines == []

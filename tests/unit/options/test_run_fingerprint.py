@@ -36,7 +36,7 @@ def script(tmp_path):
 def test_every_key_is_what_the_run_was_started_with(script):
     entrypoint = make_entrypoint(script, ["--lr", "0.1"], environ={})
     made = of(entrypoint, min_nodes=2, max_nodes=4, local_world_size=8, role="trainer", rdzv_conf={"lease_ttl": "2"})
-    assert made.pop("arguments").startswith("2 with digest ")
+    assert made.pop("arguments").startswith("2 (digest ")
     assert made == {
         "nnodes": "2:4",
         "entrypoint": "train.py",

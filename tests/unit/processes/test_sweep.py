@@ -6,10 +6,16 @@ import time
 import pytest
 
 from elastic_core.processes import procfs, sweep
+from elastic_core.processes.lineage import Lineage
 from patience import kept
 from support import wait_for
 
 ENTRY = b"ELASTIC_INCARNATION=abc"
+
+
+def survivors(*, root_pid, exclude=(), **options):
+    found = sweep.survivors(Lineage("abc", **options), root_pid=root_pid, exclude=exclude)
+    return tuple(stat.pid for stat in found)
 
 
 def stat_of(name, state=b"S", threads=1, pid=77, parent=5):
@@ -89,11 +95,11 @@ def test_a_process_with_the_number_of_a_survivor_is_not_killed(proc, monkeypatch
     killed = []
     monkeypatch.setattr(sweep.os, "kill", lambda pid, signum: killed.append((pid, signum)))
     proc["/proc/77/stat"] = stat_of(b"python")
-    survivor = sweep.Survivor.of(procfs.read_stat(77))
+    start_ticks = procfs.read_stat(77).start_ticks
     proc["/proc/77/stat"] = stat_of(b"python").replace(b"9876", b"9999")
-    assert sweep.kill_pids([survivor], 9) == 0
+    assert not sweep.kill(77, start_ticks, 9)
     proc["/proc/77/stat"] = stat_of(b"python")
-    assert sweep.kill_pids([survivor], 9) == 1
+    assert sweep.kill(77, start_ticks, 9)
     assert killed == [(77, 9)]
 
 
@@ -104,8 +110,8 @@ def test_without_children_files_the_children_come_from_a_map(proc, monkeypatch):
     proc["/proc/78/stat"] = stat_of(b"grandchild", pid=78, parent=77)
     children = procfs.children_map()
     assert (children(5), children(77), children(78)) == ([77], [78], [])
-    assert sweep.survivors("abc", root_pid=5) == (77, 78)
-    assert sweep.survivors("abc", root_pid=5, exclude=[77]) == ()
+    assert survivors(root_pid=5, complete=True) == (77, 78)
+    assert survivors(root_pid=5, complete=True, exclude=[77]) == ()
 
 
 # --- reads that do not return
@@ -265,16 +271,16 @@ def test_beside_strangers_only_what_is_a_workers_counts_among_our_descendants(ta
     table.add(30, parent=5, limit=LIMIT)
     table.add(31, parent=5, session=30)
     table.add(40, parent=5, session=7)
-    assert tuple(sorted(sweep.survivors("abc", root_pid=5))) == (10, 11, 20, 21, 22, 23, 30, 31, 40)
-    assert set(sweep.survivors("abc", root_pid=5, strangers=True)) == {20, 21, 22, 23, 30, 31}
-    assert set(sweep.survivors("abc", root_pid=5, strangers=True, workers=[7])) == {20, 21, 22, 23, 30, 31, 40}
+    assert tuple(sorted(survivors(root_pid=5, complete=True))) == (10, 11, 20, 21, 22, 23, 30, 31, 40)
+    assert set(survivors(root_pid=5)) == {20, 21, 22, 23, 30, 31}
+    assert set(survivors(root_pid=5, led=[7])) == {20, 21, 22, 23, 30, 31, 40}
 
 
 def test_the_guard_of_an_agent_that_a_worker_is_is_nobodys_prey(table):
     table.add(10, limit=LIMIT)
     table.add(11, parent=10, limit=LIMIT, command=b"python\0elastic-guard\0")
     table.add(12, parent=11, limit=LIMIT)
-    assert sweep.survivors("abc", root_pid=None) == (10,)
+    assert survivors(root_pid=None) == (10,)
 
 
 def sweeper(**changes):

@@ -168,14 +168,6 @@ def test_agents_of_another_host_keep_theirs_until_somebody_removes_their_claim(c
     assert create("c").path == folder
 
 
-def test_a_directory_that_has_gone_is_claimed_anew(create, folder):
-    first, second = create("a"), create("b")
-    folder.rename(folder.with_name("old"))
-    assert second.restore()
-    assert first.restore()
-    assert {first.path, second.path} == {folder, folder / "node_a"}
-
-
 def test_a_directory_where_no_claim_can_be_made_is_one_line(folder, monkeypatch):
     def full(path, flags, mode=0):
         raise OSError(28, "No space left on device")

@@ -242,46 +242,6 @@ def test_cleaners_are_kept_out_while_the_run_lives(base):
     assert not is_locked(run.path)
 
 
-def test_a_directory_that_has_gone_is_made_again_as_private_and_locked(base, monkeypatch):
-    run = RunDirectory.create(None, "a")
-    assert not run.restore()
-    path = run.path
-    path.rmdir()
-    parent_of(base).rmdir()
-    before = os.umask(0)
-    try:
-        assert run.restore()
-    finally:
-        os.umask(before)
-    assert run.path == path
-    assert {stat.S_IMODE(p.stat().st_mode) for p in (path, path.parent)} == {0o700}
-    assert is_locked(path)
-    assert not run.restore()
-
-
-def test_a_directory_whose_place_has_gone_is_made_elsewhere(two, monkeypatch):
-    monkeypatch.setattr(rundir, "_has_terminal", lambda: True)
-    runtime, temp = two
-    run = RunDirectory.create(None, "a")
-    run.path.rmdir()
-    parent_of(runtime).rmdir()
-    runtime.rmdir()
-    runtime.touch()  # can't be made again
-    assert run.restore()
-    assert run.path.parent == parent_of(temp)
-
-
-def test_a_directory_that_somebody_has_put_in_its_place_is_not_taken(base):
-    run = RunDirectory.create(None, "a")
-    path = run.path
-    path.rmdir()
-    path.mkdir()
-    path.chmod(0o777)
-    assert run.restore()
-    assert run.path != path
-    assert run.path.parent == path.parent
-
-
 @pytest.mark.parametrize("mode", [0o777, 0o770, 0o1777, 0o702])
 def test_a_chosen_directory_that_others_can_write_to_is_refused(tmp_path, mode):
     (tmp_path / "run").mkdir()
@@ -336,12 +296,3 @@ def test_a_place_that_an_earlier_version_has_made_without_rights_is_mended(base)
     parent_of(base).mkdir(mode=0)
     RunDirectory.create(None, "a")
     assert stat.S_IMODE(parent_of(base).stat().st_mode) == 0o700
-
-
-@pytest.mark.parametrize("success", [True, False])
-def test_a_directory_whose_run_has_ended_is_not_made_again(base, success):
-    run = RunDirectory.create(None, "a")
-    run.finish(success=success)
-    rundir.remove_tree(run.path)
-    assert not run.restore()
-    assert (run.path.exists(), run.times_made) == (False, 0)

@@ -56,11 +56,6 @@ class RunInStore:
         return () if self._control is None else self._control.history
 
     @property
-    def _failure_count(self) -> int:
-        older = () if self._control is None else self._control.older
-        return len(self.history) + (len(older[1]) if len(older) > 1 else 0)
-
-    @property
     def evidence(self) -> str:
         """What all nodes know of the last failure, as the JSON of an incident; empty: they left none."""
         said = (self._control.verdict, self._control.ending) if self._control is not None else ()
@@ -81,7 +76,7 @@ class RunInStore:
             membership_changes=0 if round_ is None else round_.changes,
             nodes=nodes,
             waiting=tuple(node.node_id for node in nodes if node.first_rank is None and node.absence is None),
-            incident_count=self._failure_count,
+            incident_count=len(self.history),
             last_incident=short_failure(self.history[-1]) if self.history else None,
             store=StoreView(where=self._where, reachable=True, latency_s=round(self._latency_s, 6)),
             verdict=None

@@ -27,6 +27,7 @@ import sys
 import time
 
 from elastic_core.processes import procfs
+from elastic_core.processes.lineage import Lineage
 
 TYPE_CHECKING = False  # as in procfs
 if TYPE_CHECKING:
@@ -166,7 +167,7 @@ class Watch:
                 watched_fd = self._agent_fd
                 poll.register(watched_fd, select.POLLIN)
             ready = {fd for fd, _ in poll.poll(0 if self._agent_gone else self._until_fence_ms())}
-            if self._read(pipe):
+            if self._read(pipe):  # no process holds the writing end any more: the agent has ended
                 return
             # All that was in the pipe is read: what a dead agent had said counts, as does a fence moved just in time.
             if self._agent_gone or watched_fd in ready:
@@ -304,11 +305,20 @@ def hunt(
     if not procfs.is_usable():
         return False
     began_s = time.monotonic()
-    quarry = Quarry(incarnation, workers, fenced_agent=fenced_agent, still=still)
+
+    def is_agents(stat: procfs.ProcessStat) -> bool:
+        if fenced_agent is None:  # it has died: its servers go, too
+            return False
+        return stat.pid == fenced_agent or procfs.has_environment_entry(stat.pid, SIDECAR_ENTRY)
+
+    # A worker that ended with the agent has left its session: the kernel gives the number to no process while it lasts.
+    led = [pid for pid in workers if procfs.read_stat(pid) is None]
+    lineage = Lineage(incarnation, workers=workers, led=led, spared=is_agents)
     clear_looks = 0
     pause_s = _PAUSE_S
     while clear_looks < 2 or time.monotonic() - began_s < _SETTLE_S:
-        alive = procfs.unblocked(quarry.look_and_kill)
+        alive = procfs.unblocked(lambda: look_and_kill(lineage, still))
+        # A look that was not possible proves nothing: as if something lived.
         if alive is None or alive:
             clear_looks = 0
             _wait_for_ends(alive or (), pause_s)
@@ -338,111 +348,35 @@ def _wait_for_ends(pids: Iterable[int], timeout_s: float) -> None:
         select.poll().poll(timeout_s * 1000)
 
 
-class Quarry:
-    """Finds and kills what carries the incarnation, whatever that started, and all that stayed in its sessions.
+def look_and_kill(lineage: Lineage, still: Callable[[], bool]) -> list[int] | None:
+    """Kill what is found of a lineage in one look at the whole system.
 
-    A process may overwrite its environment (to set its title), or start others with an empty one: their parent, their
-    process group or their session gives them away, or the limit that marks what descends from a worker. What was
-    started to stay (`ELASTIC_KEEP=1`) is spared, with all that it starts.
+    Return the processes that were found and lived, None if the look was not possible.
     """
+    own = os.getpid()
+    seen: set[int] = set()
+    found: dict[int, procfs.ProcessStat] = {}
+    for _ in range(_NEWCOMER_LOOKS):
+        pids = procfs.list_pids()
+        if own not in pids:
+            return None  # no descriptor left in the system, say
+        # A process that forks faster than a look at all takes is caught by the short looks at newcomers alone.
+        stats = [stat for pid in pids if pid not in seen and pid != own and (stat := procfs.read_stat(pid)) is not None]
+        seen.update(stat.pid for stat in stats)
+        # The agent may have moved its fence, and started other workers. This is asked after the listing, so that none
+        # of those is in it.
+        if not stats or not still():
+            break
+        for stat in lineage.among(stats, found):
+            _kill(stat)
+    return [pid for pid, stat in found.items() if stat.alive]
 
-    def __init__(
-        self,
-        incarnation: str,
-        workers: dict[int, int],
-        *,
-        fenced_agent: int | None = None,
-        still: Callable[[], bool] = lambda: True,
-    ) -> None:
-        """Hunt one agent's workers; `workers` are those that it named. A fenced agent and its servers are spared."""
-        self._entry = os.fsencode(f"ELASTIC_INCARNATION={incarnation}")
-        self._limit = procfs.limit_mark(incarnation)
-        self._workers = workers
-        self._kept: set[int] = set()
-        self._agent = fenced_agent
-        self._still = still
-        self._own = os.getpid()
-        self._led = {pid for pid in workers if procfs.read_stat(pid) is None}
-        """Process groups and sessions that a worker led: whoever is in one was started by it.
 
-        A worker that ended with the agent counts: the kernel gives its number to nobody while its session lasts.
-        """
-
-    def look_and_kill(self) -> list[int] | None:
-        """Kill all that is found in one look at the whole system; return who was found, None if we could not look."""
-        stats: dict[int, procfs.ProcessStat] = {}
-        found: dict[int, procfs.ProcessStat] = {}
-        for _ in range(_NEWCOMER_LOOKS):
-            pids = procfs.list_pids()
-            if self._own not in pids:
-                return None  # no descriptor left in the system, say
-            newcomers = [pid for pid in pids if pid not in stats]
-            # Whoever forks faster than a look at all takes is caught by the short looks at newcomers alone.
-            if not self._look_at(newcomers, stats, found):
-                break
-        return [pid for pid, stat in found.items() if stat.alive]
-
-    def _look_at(
-        self, pids: list[int], stats: dict[int, procfs.ProcessStat], found: dict[int, procfs.ProcessStat]
-    ) -> bool:
-        """Look at processes not seen in this look; return whether there were any."""
-        seen = []
-        # Who is whose child must be read before the first is killed: orphans have another parent.
-        for pid in pids:
-            stat = procfs.read_stat(pid)
-            if stat is not None and pid != self._own:
-                stats[pid] = stat
-                seen.append(stat)
-        if not self._still():
-            return False  # asked after the listing: who was started after the word that ends the hunt is in no list
-        for is_worker in (self._is_worker, self._is_marked_by_limit):
-            for stat in seen:
-                if stat.pid not in found and is_worker(stat):
-                    self._doom(stat, found)
-            missed = [stat for stat in seen if stat.pid not in found]
-            while kin := [stat for stat in missed if self._is_kin(stat, found)]:
-                for stat in kin:
-                    self._doom(stat, found)
-                missed = [stat for stat in missed if stat.pid not in found]
-        return bool(seen)
-
-    def _is_worker(self, stat: procfs.ProcessStat) -> bool:
-        if self._workers.get(stat.pid) == stat.start_ticks:
-            return True
-        return procfs.has_environment_entry(stat.pid, self._entry) and not self._is_spared(stat)
-
-    def _is_marked_by_limit(self, stat: procfs.ProcessStat) -> bool:
-        # After the others: most of what is alive is a stranger's, and has to be read once more for this.
-        return not stat.kernel and procfs.has_limit(stat.pid, self._limit) and not self._is_exempt(stat)
-
-    def _is_kin(self, stat: procfs.ProcessStat, found: dict[int, procfs.ProcessStat]) -> bool:
-        if stat.parent not in found and stat.group not in self._led and stat.session not in self._led:
-            return False
-        return not self._is_exempt(stat)
-
-    def _is_exempt(self, stat: procfs.ProcessStat) -> bool:
-        # The guard of an agent that one of our workers was: it has a hunt of its own to run.
-        if procfs.is_guard(stat.pid):
-            self._kept.add(stat.pid)
-            return True
-        return self._is_spared(stat)
-
-    def _is_spared(self, stat: procfs.ProcessStat) -> bool:
-        if stat.parent in self._kept or procfs.has_environment_entry(stat.pid, procfs.KEEP_ENTRY):
-            self._kept.add(stat.pid)
-            return True
-        if self._agent is None:
-            return False
-        return stat.pid == self._agent or procfs.has_environment_entry(stat.pid, SIDECAR_ENTRY)
-
-    def _doom(self, stat: procfs.ProcessStat, found: dict[int, procfs.ProcessStat]) -> None:
-        found[stat.pid] = stat
-        if stat.pid in (stat.group, stat.session):
-            self._led.add(stat.pid)
-        now = procfs.read_stat(stat.pid)
-        if now is None or now.start_ticks != stat.start_ticks:
-            return
-        try:
-            os.kill(stat.pid, _SIGKILL)
-        except OSError:
-            return  # ended this instant, or another user's: there is nothing more that we could do
+def _kill(stat: procfs.ProcessStat) -> None:
+    now = procfs.read_stat(stat.pid)
+    if now is None or now.start_ticks != stat.start_ticks:
+        return
+    try:
+        os.kill(stat.pid, _SIGKILL)
+    except OSError:
+        return  # ended this instant, or another user's: there is nothing more that we could do

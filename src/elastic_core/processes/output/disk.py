@@ -1,7 +1,8 @@
 """Work on files beside the loop: a file system that does not answer holds up what is to be written there, and no more.
 
 What is put into one lane is done in order. All lanes share one thread, which comes with the first work; as long as it
-is held up in one lane, another takes the others.
+is held up in one lane, another takes the others. Not a pool of `concurrent.futures`: the interpreter would wait at its
+end for a thread that a file system holds.
 """
 
 import _thread
@@ -30,7 +31,8 @@ END_S = 10.0
 
 MOST_AHEAD = 128
 """How many log files are opened before the workers that write them are started."""
-_LOOK_S = 0.1  # as long as there is work: is a thread held up while other lanes wait?
+_LOOK_S = 0.1
+"""How often, as long as there is work, it is looked whether a lane is held up, or others wait for a thread."""
 
 _T = TypeVar("_T")
 
@@ -47,7 +49,8 @@ class Lane:
         self.queued_bytes = 0
         """How much is waiting, with what is being written."""
         self.scheduled = False
-        self.progress_s = 0.0
+        self.still_looks = 0
+        """How many looks in a row have found nothing done. The clock would count time in which this process stood."""
         self.relieved: list[Callable[[], None]] = []
         self.emptied: list[Callable[[], None]] = []
         self._disk = disk
@@ -89,9 +92,8 @@ class Disk:
         self._lock = threading.Lock()
         self._ready: SimpleQueue[Lane | None] = SimpleQueue()
         self._busy: dict[Lane, None] = {}  # in order
-        self._threads = self._idle = 0
+        self._threads = 0
         self._timer: Timer | None = None
-        self._look_s = 0.0
         self._stalled_s: float | None = None
         self._closed = False
         self._opened: dict[str, int] = {}
@@ -174,11 +176,6 @@ class Disk:
         while self._opened:
             os.close(self._opened.popitem()[1])
 
-    @property
-    def unfinished(self) -> bool:
-        """Whether anything is waiting or being done."""
-        return bool(self._busy)
-
     # --- lanes
 
     def put(self, lane: Lane, job: Callable[[], object], size_bytes: int) -> None:
@@ -188,14 +185,13 @@ class Disk:
             lane.queued_bytes += size_bytes
             if lane.scheduled:
                 return
-            lane.scheduled, lane.stalled = True, False
-            lane.progress_s = self._reactor.now_s()
+            lane.scheduled, lane.stalled, lane.still_looks = True, False, 0
             self._busy[lane] = None
         self._ready.put(lane)
         if not self._threads:
             self._start_thread()
         if self._timer is None:
-            self._look_again()
+            self._timer = self._reactor.call_later(_LOOK_S, self._look)
 
     def call_back(
         self, lane: Lane, waiting: list[Callable[[], None]], callback: Callable[[], None], due: Callable[[], bool]
@@ -234,28 +230,13 @@ class Disk:
     # --- threads
 
     def _start_thread(self) -> None:
-        with self._lock:
-            self._threads += 1
-        try:
+        with suppress(RuntimeError):  # none to be had now: tried again when we look
             # Not `threading.Thread`, whose `start` waits until the thread runs: milliseconds on a busy node.
             _thread.start_new_thread(self._work, ())
-        except RuntimeError:  # none to be had now: tried again when we look
-            with self._lock:
-                self._threads -= 1
+            self._threads += 1
 
     def _work(self) -> None:
-        while True:
-            with self._lock:
-                if self._idle:  # one that waits is enough
-                    self._threads -= 1
-                    return
-                self._idle += 1
-            lane = self._ready.get()
-            with self._lock:
-                self._idle -= 1
-                if lane is None:
-                    self._threads -= 1
-                    return
+        while (lane := self._ready.get()) is not None:
             self._empty(lane)
 
     def _empty(self, lane: Lane) -> None:
@@ -270,7 +251,7 @@ class Disk:
             job()
             with self._lock:
                 lane.queued_bytes -= size_bytes
-                lane.progress_s = self._reactor.now_s()
+                lane.still_looks = 0
                 relieved: list[Callable[[], None]] = []
                 if lane.relieved and lane.queued_bytes <= LOW_WATER_BYTES:
                     relieved, lane.relieved = lane.relieved, []
@@ -284,14 +265,15 @@ class Disk:
     def _look(self) -> None:
         self._timer = None
         with self._lock:
-            busy, idle = tuple(self._busy), self._idle
-        if not idle and not self._ready.empty():
+            busy = tuple(self._busy)
+            for lane in busy:
+                lane.still_looks += 1
+        if not self._ready.empty():  # every thread is held up, or busy
             self._start_thread()
         now_s = self._reactor.now_s()
-        self._forgive(busy, still_s=now_s - self._look_s)
-        held_up = [lane for lane in busy if now_s - lane.progress_s >= self._stall_s]
+        held_up = [lane for lane in busy if lane.still_looks * _LOOK_S >= self._stall_s]
         if held_up and self._stalled_s is None:
-            self._stalled_s = min(lane.progress_s for lane in held_up)
+            self._stalled_s = now_s - self._stall_s
             self._notice(
                 f"the file system of {_names(held_up)} has not answered for {self._stall_s:g} s; what is to be written "
                 "there waits, and so does a worker whose pipe is full"
@@ -299,21 +281,10 @@ class Disk:
         for lane in busy:
             lane.stalled = lane in held_up
         if busy and not self._closed:
-            self._look_again()
+            self._timer = self._reactor.call_later(_LOOK_S, self._look)
         if self._stalled_s is not None and not held_up:
             self._notice(f"that file system answers again, after {now_s - self._stalled_s:.1f} s")
             self._stalled_s = None
-
-    def _look_again(self) -> None:
-        self._look_s = self._reactor.now_s() + _LOOK_S
-        self._timer = self._reactor.call_later(_LOOK_S, self._look)
-
-    def _forgive(self, busy: tuple[Lane, ...], *, still_s: float) -> None:
-        """Count no time against a file system in which this process itself stood still, whatever has held it."""
-        if still_s > _LOOK_S:
-            with self._lock:
-                for lane in busy:
-                    lane.progress_s += still_s
 
     def close(self, *, within_s: float = END_S, hurry: Callable[[], bool] = lambda: False) -> None:
         """Wait for what is not done yet, not for ever, and say what is missing; idempotent.

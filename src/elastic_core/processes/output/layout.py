@@ -113,12 +113,6 @@ class LogLayout:
         self._run_id = run_id
         self._root = None if self._log_dir else run_dir
 
-    def move(self, run_dir: Path) -> None:
-        """Take another run directory: the one before has gone."""
-        self._run_dir = run_dir
-        if self._log_dir is None:
-            self._root = run_dir
-
     @property
     def root(self) -> Path | None:
         """The directory that holds `attempt_<n>`; None before `open` where the user gave `--log-dir`."""

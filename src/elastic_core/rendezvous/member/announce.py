@@ -332,7 +332,7 @@ def _formed(state: State, round_: RoundDocument, rank: int, control: ControlDocu
         fresh=state.fresh - {MEMBERS},
         members_read_s=LONG_AGO_S,  # what members said before the round says nothing about it
     )
-    return state, (m.Formed(document=round_, rank=rank, history=control.failures, at_s=state.run_s(now_s)),)
+    return state, (m.Formed(document=round_, rank=rank, history=control.history, at_s=state.run_s(now_s)),)
 
 
 def _evicted(state: State, round_: RoundDocument) -> Announced:

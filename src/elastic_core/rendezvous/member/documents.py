@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from elastic_core.encoding import decode_json
 from elastic_core.errors import RendezvousStateError
-from elastic_core.history import RECENT_LIMIT, OldFailures, remembered
+from elastic_core.history import remembered
 from elastic_core.rendezvous.store import Seat
 from elastic_core.reports import Absence, NodeReport, NodeSteps, RunSteps
 from elastic_core.types import Failure, Record, Restart, Stop
@@ -257,7 +257,7 @@ class ControlDocument(Record, frozen=True, kw_only=True, omit_defaults=True):
     `epoch` is random and another for each run; `secret` is what agents of the run know each other by; `user` is who has
     begun it. `given`: somebody has said which attempt this is; `job` is the scheduler's name of it. `over_s`: the run
     is over when for so long nobody of it has been alive; 0: as the reader's own would be. `history` has the last
-    failures with their decisions, oldest first, `older` those before. `done` are the incarnations of the round with the
+    failures with their decisions, oldest first. `done` are the incarnations of the round with the
     nonce `done_of` whose workers had all ended well when the leader's had: it may be gone before the others are done.
     """
 
@@ -270,7 +270,6 @@ class ControlDocument(Record, frozen=True, kw_only=True, omit_defaults=True):
     ending: Ending | None = None
     verdict: Verdict | None = None
     history: tuple[Failure, ...] = ()
-    older: OldFailures = OldFailures()
     steps: StepsOrder | None = None
     agreement: Agreement | None = None
     done_of: str = ""
@@ -284,11 +283,6 @@ class ControlDocument(Record, frozen=True, kw_only=True, omit_defaults=True):
     """The nonce of a round of which somebody saw no member alive, and not all of them leave: they may train on."""
 
     @property
-    def failures(self) -> tuple[Failure, ...]:
-        """Return the run's history as policies see it."""
-        return (*self.older.failures(), *self.history)
-
-    @property
     def stop_order(self) -> DrainOrder | None:
         """Return the order that all nodes end; None: there is none."""
         return next((order for order in self.drains if not order.incarnation), None)
@@ -297,8 +291,7 @@ class ControlDocument(Record, frozen=True, kw_only=True, omit_defaults=True):
         """Return this with one more failure in the history."""
         if failure is None:
             return self
-        every = remembered(self.failures, failure)
-        return replace(self, older=OldFailures.of(every[:-RECENT_LIMIT]), history=every[-RECENT_LIMIT:])
+        return replace(self, history=remembered(self.history, failure))
 
 
 _D = TypeVar("_D", MemberRecord, RoundDocument, ControlDocument)

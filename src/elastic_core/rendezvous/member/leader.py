@@ -454,7 +454,7 @@ def _ask(state: State, duty: AskDecision, now_s: float) -> Planned:
         return replace(state, look_s=min(state.look_s, again_s)), None
     assert state.control is not None
     reports = (*duty.reports, *_left_out(state, now_s))
-    ask = m.Ask(question=question_about(*asked), reports=reports, history=state.control.failures)
+    ask = m.Ask(question=question_about(*asked), reports=reports, history=state.control.history)
     return replace(state, asked=asked, asked_s=now_s), ask
 
 

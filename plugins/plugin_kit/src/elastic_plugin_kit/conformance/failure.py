@@ -25,7 +25,7 @@ ABANDONED_S: Final = 1.0
 HOUR_S: Final = 3600.0
 ALL_S: Final = 30.0
 """For all of the kit's failures, one after the other."""
-HISTORY_LIMIT: Final = 500
+HISTORY_LIMIT: Final = 64
 """How many failures a run keeps for its policy."""
 
 

@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from elastic_core.api import ElasticError, WorkerError, WorkerExit
-from elastic_core.embedding import Console, Reactor, ReactorLoop, WorkerGroup, WorkerLaunch
+from elastic_core.embedding import Console, Reactor, ReactorLoop, Sweeper, WorkerGroup, WorkerLaunch
 
 if TYPE_CHECKING:
     from elastic_torchrun.functions.start import FunctionStarter
@@ -125,13 +125,16 @@ class SupervisedWorkers:
         self._group = group = WorkerGroup(
             reactor,
             console=console,
-            on_exit=self._on_exit,
-            on_stopped=reactor.stop,
-            incarnation=self._incarnation,
-            subreaper=False,
+            sweeper=Sweeper(
+                self._incarnation,
+                subreaper=False,
+                strangers=False,
+                spared=lambda: () if workers is None else workers.pids(),
+            ),
             notice=LOG.warning,
             starters=() if workers is None else (workers,),
         )
+        group.attach(on_exit=self._on_exit, on_stopped=reactor.stop)
         closing.callback(group.close)
         try:
             group.start(self._launches)

@@ -1,0 +1,119 @@
+"""Which processes belong to the workers of an agent. Sweeps of the agent and hunts of its guard go by the same rules.
+
+Imports `procfs` alone: the guard, which must stay tiny, uses it too.
+"""
+
+from __future__ import annotations
+
+import os
+
+from elastic_core.processes import procfs
+
+TYPE_CHECKING = False  # as in procfs
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
+KEEP_ENTRY = b"ELASTIC_KEEP=1"
+"""What spares a process that a worker leaves on purpose, in the environment that it was started with."""
+
+
+def environment_entry(incarnation: str) -> bytes:
+    """Return the entry that marks the environment of an agent's workers."""
+    return os.fsencode(f"ELASTIC_INCARNATION={incarnation}")
+
+
+class Lineage:
+    """The workers of an agent and what they started, looked for once or several times.
+
+    A process belongs to it that bears one of two marks, both random: the incarnation in its environment, or a resource
+    limit. So does a process whose parent belongs to it, or that is in a group or session which one of it has led.
+
+    Args:
+        incarnation: The `ELASTIC_INCARNATION` of the workers.
+        complete: The processes that are looked at are all of it, marked or not.
+        workers: When each worker that the agent has named was started, by pid.
+        led: Process groups and sessions that workers led.
+        spared: Returns whether a process that seems to belong to it is the agent's own.
+    """
+
+    def __init__(
+        self,
+        incarnation: str,
+        *,
+        complete: bool = False,
+        workers: Mapping[int, int] | None = None,
+        led: Iterable[int] = (),
+        spared: Callable[[procfs.ProcessStat], bool] = lambda stat: False,
+    ) -> None:
+        self._entry = environment_entry(incarnation)
+        self._limit = procfs.limit_mark(incarnation)
+        self._complete = complete
+        self._workers = {} if workers is None else workers
+        self._led = set(led)
+        self._spared = spared
+        self._guards: set[int] = set()
+        self.kept: dict[int, procfs.ProcessStat] = {}
+        """Those that were started to stay (`ELASTIC_KEEP=1`), and what these started; none of them is ever found."""
+
+    def among(
+        self, stats: Iterable[procfs.ProcessStat], found: dict[int, procfs.ProcessStat]
+    ) -> Iterator[procfs.ProcessStat]:
+        """Yield the processes of `stats` that belong to the lineage, each as soon as that is known.
+
+        Args:
+            stats: Read before the first of them is killed: an orphan has another parent.
+            found: What this look has found by pid; those that are yielded are added.
+        """
+        # A parent comes before its children, so that what it says of them is known by then.
+        left = sorted((stat for stat in stats if not stat.kernel), key=lambda stat: stat.start_ticks)
+        # The limit comes last: most processes of a host are strangers', and it is one more file to read of each.
+        for is_marked in (self._has_entry, self._has_limit):
+            yield from self._take(left, is_marked, found)
+            while kin := list(self._take(left, lambda stat: self._is_kin(stat, found), found)):
+                yield from kin
+
+    def _take(
+        self,
+        left: list[procfs.ProcessStat],
+        belongs: Callable[[procfs.ProcessStat], bool],
+        found: dict[int, procfs.ProcessStat],
+    ) -> Iterator[procfs.ProcessStat]:
+        for stat in tuple(left):
+            if belongs(stat):
+                left.remove(stat)
+                if not self._is_exempt(stat):
+                    found[stat.pid] = stat
+                    if stat.pid in (stat.group, stat.session):
+                        self._led.add(stat.pid)
+                    yield stat
+
+    def _has_entry(self, stat: procfs.ProcessStat) -> bool:
+        return self._complete or self._is_named(stat) or procfs.has_environment_entry(stat.pid, self._entry)
+
+    def _has_limit(self, stat: procfs.ProcessStat) -> bool:
+        # A worker that cleared the environment of what it started has still handed the limit on.
+        return procfs.has_limit(stat.pid, self._limit) and not self._is_guards(stat)
+
+    def _is_kin(self, stat: procfs.ProcessStat, found: dict[int, procfs.ProcessStat]) -> bool:
+        related = stat.parent in found or stat.group in self._led or stat.session in self._led
+        return related and not self._is_guards(stat)
+
+    def _is_guards(self, stat: procfs.ProcessStat) -> bool:
+        # A worker may be an agent itself. Its guard inherits the limit, and has workers of that agent to end.
+        if stat.parent in self._guards or procfs.is_guard(stat.pid):
+            self._guards.add(stat.pid)
+            return True
+        return False
+
+    def _is_named(self, stat: procfs.ProcessStat) -> bool:
+        return self._workers.get(stat.pid) == stat.start_ticks
+
+    def _is_exempt(self, stat: procfs.ProcessStat) -> bool:
+        if self._is_named(stat):
+            return False
+        if self._spared(stat):
+            return True
+        if stat.parent in self.kept or procfs.has_environment_entry(stat.pid, KEEP_ENTRY):
+            self.kept[stat.pid] = stat
+            return True
+        return False
