@@ -35,7 +35,7 @@ class RoundJoined(Record, frozen=True, kw_only=True):
 
 
 class WorkersStarting(Record, frozen=True, kw_only=True):
-    """Workers are about to be started; a hook may answer `Launches`, `AddEnvironment` or `Refuse`."""
+    """Workers are about to be started; a hook may answer `Launches` or `Refuse`."""
 
     round: Round
     """The round that they will be in."""
@@ -204,7 +204,7 @@ class Power(enum.StrEnum):
     """What a hook may do beside observing; a class states its own in `powers`."""
 
     LAUNCHES = "launches"
-    """Change what is started: answer `on_workers_starting` with `Launches` or `AddEnvironment`."""
+    """Change what is started: answer `on_workers_starting` with `Launches`."""
     RUN = "run"
     """Use the run's handle, `self.run`: report failures, ask for a restart or a drain, know the workers, set timers."""
     BEATS = "beats"
@@ -219,13 +219,6 @@ class Power(enum.StrEnum):
     """Start workers' processes: `worker_starter` gives a `WorkerStarter`."""
     HOSTS = "hosts"
     """Host what workers meet at, in the place of rank 0's worker: `master_server` gives a `MasterServer`."""
-
-
-class AddEnvironment(Record, frozen=True, kw_only=True):
-    """Answer to `on_workers_starting`: variables to add to every worker of this node."""
-
-    variables: Mapping[str, str]
-    """Name to value; names that say what a worker is are refused."""
 
 
 class LaunchChange(Record, frozen=True, kw_only=True):
@@ -243,10 +236,12 @@ class LaunchChange(Record, frozen=True, kw_only=True):
 
 
 class Launches(Record, frozen=True, kw_only=True):
-    """Answer to `on_workers_starting`: what to change about the start of this node's workers, by local rank."""
+    """Answer to `on_workers_starting`: what to change about the start of this node's workers."""
 
-    workers: Mapping[int, LaunchChange]
-    """By local rank; one that is missing is started unchanged."""
+    workers: Mapping[int, LaunchChange] = {}
+    """Changes of single workers, by local rank."""
+    environment: Mapping[str, str] = {}
+    """Variables to add to every worker of this node; those that say what a worker is are the agent's."""
 
 
 def merged_changes(changes: Sequence[LaunchChange]) -> LaunchChange:

@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 from elastic_core.hooks.handle import RunHandle
 from elastic_core.moments import (
-    AddEnvironment,
     AgentStarted,
     AgentStopped,
     Agreed,
@@ -138,7 +137,7 @@ class AgentHook:
     def on_round_joined(self, event: RoundJoined) -> None:
         """React to a formed round. Called: before `on_workers_starting`."""
 
-    def on_workers_starting(self, event: WorkersStarting) -> Launches | AddEnvironment | Refuse | None:
+    def on_workers_starting(self, event: WorkersStarting) -> Launches | Refuse | None:
         """Change what is started for each worker, or object.
 
         Called: before each start; the agent waits at most the hook deadline. Also by `--dry-run`, of a hook that an

@@ -24,7 +24,6 @@ from elastic_core.hooks.members import (
     Task,
 )
 from elastic_core.moments import (
-    AddEnvironment,
     Joining,
     LaunchChange,
     Launches,
@@ -467,7 +466,7 @@ class HookRunner:
                 for rank, change in checked.by_rank.items():
                     task.changes[rank] = merged_changes((task.changes.get(rank, LaunchChange()), change))
         else:
-            needed = "Refuse or None" if starting is None else "Launches, AddEnvironment, Refuse or None"
+            needed = "Refuse or None" if starting is None else "Launches, Refuse or None"
             self._complain(member, task, wrong_answer(answer, needed))
             task.fail(member, f"{task.method} answered {type(answer).__name__}")
 
@@ -479,7 +478,7 @@ class HookRunner:
         return False
 
 
-def _is_change(answer: object) -> TypeGuard[AddEnvironment | Launches]:
-    return (isinstance(answer, AddEnvironment) and isinstance(answer.variables, Mapping)) or (
-        isinstance(answer, Launches) and isinstance(answer.workers, Mapping)
+def _is_change(answer: object) -> TypeGuard[Launches]:
+    return (
+        isinstance(answer, Launches) and isinstance(answer.workers, Mapping) and isinstance(answer.environment, Mapping)
     )

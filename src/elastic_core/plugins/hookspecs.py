@@ -17,7 +17,6 @@ import pluggy
 from elastic_core.failure.handler import FailureHandler
 from elastic_core.hooks.handler import AgentHook
 from elastic_core.moments import (
-    AddEnvironment,
     AgentStarted,
     AgentStopped,
     Agreed,
@@ -81,7 +80,7 @@ def on_round_joined(event: RoundJoined) -> None:
 
 
 @hookspec(firstresult=True)
-def on_workers_starting(event: WorkersStarting) -> Launches | AddEnvironment | Refuse | None:
+def on_workers_starting(event: WorkersStarting) -> Launches | Refuse | None:
     """Change what is started for each worker, or object. Called: before each start."""
 
 

@@ -12,13 +12,13 @@ from elastic_core.hooks.handler import AgentHook
 from elastic_core.hooks.members import HookStats, NamedHook
 from elastic_core.hooks.runner import HookRunner
 from elastic_core.moments import (
-    AddEnvironment,
     AgentStarted,
     AgentStopped,
     Draining,
     FailureSeen,
     Joining,
     LaunchChange,
+    Launches,
     Power,
     Refuse,
     RoundJoined,
@@ -265,11 +265,11 @@ def test_first_refusal_ends_the_asking(bench):
 def test_variables_of_all_hooks_are_gathered_and_reserved_ones_refused(bench):
     class One(AgentHook):
         def on_workers_starting(self, event):
-            return AddEnvironment(variables={"NCCL_DEBUG": "INFO", "RANK": "0", "A": 5})
+            return Launches(environment={"NCCL_DEBUG": "INFO", "RANK": "0", "A": 5})
 
     class Two(AgentHook):
         def on_workers_starting(self, event):
-            return AddEnvironment(variables={"SITE": "b"})
+            return Launches(environment={"SITE": "b"})
 
     runner = bench.start(one=One, two=Two)
     runner.ask_start(STARTING, bench.hear)
@@ -340,7 +340,7 @@ def test_about_a_start_that_was_refused_only_those_are_asked_again_who_may_refus
     [
         ("no", "answered str; Refuse or None is needed"),
         (False, "answered bool"),
-        (AddEnvironment(variables={"A": "b"}), "answered AddEnvironment; Refuse or None"),
+        (Launches(environment={"A": "b"}), "answered Launches; Refuse or None"),
         (Refuse(reason=None), "answered Refuse"),
     ],
 )
@@ -375,7 +375,7 @@ def test_an_answer_that_takes_a_power_names_it(bench):
 def test_environment_that_is_no_mapping_is_told(bench):
     class Odd(AgentHook):
         def on_workers_starting(self, event):
-            return AddEnvironment(variables=None)
+            return Launches(environment=None)
 
     runner = bench.start(odd=Odd)
     runner.ask_start(STARTING, bench.hear)
