@@ -212,7 +212,7 @@ class Power(enum.StrEnum):
     HOLDS = "holds"
     """Hold a planned stop until the workers have saved: for `hold_s` seconds, or until `self.run.release_stop()`."""
     FEED = "feed"
-    """Take all that happens in the run, with its time: `on_run_event`, on a thread of its own."""
+    """Take all that happens in the run, with its number and its time: `on_run_event`."""
     REFUSAL = "refusal"
     """Keep this node out: answer `on_joining` or `on_workers_starting` with `Refuse`."""
     STARTS = "starts"

@@ -186,10 +186,6 @@ class RunActions(Protocol):
         """Keep a hook's fields."""
         ...
 
-    def record(self, hook: str, name: str, values: Mapping[str, object]) -> None:
-        """Add an event to the feed. Threading: any."""
-        ...
-
     def keep_run_dir(self, because: str) -> None:
         """Let the run directory stay."""
         ...
@@ -244,6 +240,7 @@ class HookHandle:
         call: Has a call of the hook's made on the thread of the hooks, and returns whether it is still due or under
             way. Threading: the supervisor's.
         workers: Returns those that run. Threading: any.
+        record: Adds an event to the feed. Threading: any.
     """
 
     def __init__(
@@ -256,6 +253,7 @@ class HookHandle:
         call_later: Callable[[float, Callable[[], None]], object],
         call: Callable[[Callable[[], None]], Callable[[], bool]],
         workers: Callable[[], tuple[RunningWorker, ...]],
+        record: Callable[[str, Mapping[str, object]], None],
     ) -> None:
         self._name = name
         self._actions = actions
@@ -264,6 +262,7 @@ class HookHandle:
         self._call_later = call_later
         self._call = call
         self.workers = workers
+        self._record = record
 
     def report(self, report: FailureReport) -> None:
         """Report a failure."""
@@ -292,7 +291,7 @@ class HookHandle:
 
     def record(self, name: str, values: Mapping[str, object]) -> None:
         """Add an event."""
-        self._actions.record(self._name, name, values)
+        self._record(name, values)
 
     def keep_run_dir(self, because: str) -> None:
         """Keep the run directory."""

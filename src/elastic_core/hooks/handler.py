@@ -73,7 +73,7 @@ class AgentHook:
     of the run.
 
     Threading: one thread for all hooks, one call at a time, never the supervisor's, but for `worker_starter` and
-    `master_server`; `on_run_event` has one for itself.
+    `master_server`.
     """
 
     api_version: ClassVar[int]
@@ -185,7 +185,7 @@ class AgentHook:
         """
 
     def on_run_event(self, event: RunEvent) -> None:
-        """Take one thing that happened. Called: with `Power.FEED`, for each, in order, on a thread of this hook's own.
+        """Take one thing that happened. Called: with `Power.FEED`, for each, in order, when no moment waits.
 
         The last is `feed_closed`. A hook that is slow loses events, with a line; the agent never waits.
         """

@@ -1,16 +1,15 @@
-"""What the agent does for hooks that have the run's handle, and the feed that it gives them."""
+"""What the agent does for hooks that have the run's handle, and the calls to the store that the feed has."""
 
 import signal
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Final
 
-from elastic_core.agent.feed import Feed, FieldsPublished, Observation, StoreCall, described
+from elastic_core.agent.feed import FieldsPublished, StoreCall
 from elastic_core.agent.loop import Agent
 from elastic_core.agent.parts import Workers
 from elastic_core.clock import SYSTEM_CLOCK, Clock
 from elastic_core.failure.reporter import Reporter
-from elastic_core.hooks.feed import HookFeed
 from elastic_core.hooks.handle import Offer
 from elastic_core.launcher.status_keeper import StatusKeeper
 from elastic_core.messages import AskSteps, ReportSteps, RestartRequested, StateNumber, StopRequested
@@ -60,7 +59,6 @@ class HookActions:
         publish: Takes what happens, for the agent's feed.
         asks_nodes: The rendezvous takes questions to all nodes.
         keep: Lets it stay, for a reason.
-        feed: The feed of the hooks.
     """
 
     def __init__(
@@ -79,12 +77,10 @@ class HookActions:
         publish: Callable[[Moment | FieldsPublished], None],
         asks_nodes: bool,
         keep: Callable[[str], None],
-        feed: HookFeed,
     ) -> None:
         self.offers: dict[str, Offer] = {}
         self.run_dir = run_dir
         self._keep = keep
-        self._feed = feed
         self._publish = publish
         self._reactor = reactor
         self._reporter = reporter
@@ -179,10 +175,6 @@ class HookActions:
         self._status.publish(self._reporter.hook_fields)
         self._publish(FieldsPublished(hook=hook, fields=fields))
 
-    def record(self, hook: str, name: str, values: Mapping[str, object]) -> None:
-        """Add an event to the feed. Threading: any."""
-        self._feed.publish(name, values, source=hook)
-
     def keep_run_dir(self, because: str) -> None:
         """Let the run directory stay."""
         self._keep(because)
@@ -239,17 +231,10 @@ METERED: Final = ("connect", "enlist", "update", "renew", "withdraw", "members",
 """Not `watch`: it waits for others."""
 
 
-def feed_hooks(of_hooks: HookFeed, feed: Feed, handler: RendezvousHandler) -> Callable[[Observation], None]:
-    """Hand on to hooks what there is, if any take it; return what publishes beside the loop, from any thread."""
-
-    def publish(what: Observation) -> None:
-        of_hooks.publish(*described(what))
-
-    if of_hooks.wanted:
-        feed.subscribe(lambda what: of_hooks.publish(*described(what)))
-        if (store := _store(handler)) is not None:
-            measure(store, publish)
-    return publish
+def measure_store(handler: RendezvousHandler, take: Callable[[StoreCall], None]) -> None:
+    """Measure the calls to the handler's store, if it has one, from now on; `take` as for `measure`."""
+    if (store := _store(handler)) is not None:
+        measure(store, take)
 
 
 def store_place(handler: RendezvousHandler) -> str:

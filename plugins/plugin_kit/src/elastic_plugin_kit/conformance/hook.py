@@ -190,7 +190,7 @@ class AgentHookConformance(Kit):
             _tell(hook, _later(moment), _taken_by(hook, moment))
 
     def test_the_feed_is_taken(self, make_hook: MakeHook, tmp_path: Path) -> None:
-        """Events of the feed come on a thread of their own, before and after moments; none raises, or takes long."""
+        """Events of the feed come between moments; none raises, or takes long."""
         hook = make_hook(str(tmp_path))
         if Power.FEED not in type(hook).powers:
             return
