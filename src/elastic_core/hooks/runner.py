@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from elastic_core.clock import SYSTEM_CLOCK, Clock
 from elastic_core.hooks.arguments import is_seconds
-from elastic_core.hooks.handle import HookHandle, RunActions
+from elastic_core.hooks.handle import RunActions, RunHandle
 from elastic_core.hooks.members import (
     CATCH_ALL,
     FEED,
@@ -29,13 +29,11 @@ from elastic_core.moments import (
     Moment,
     Power,
     Refuse,
-    WorkerEnded,
-    WorkersStarted,
     WorkersStarting,
     merged_changes,
 )
 from elastic_core.plugin_faults import CallMeter, Fault, PluginFaults, held, wrong_answer
-from elastic_core.reports import RunEvent, RunningWorker
+from elastic_core.reports import RunEvent
 
 MOST_WAITING: Final = 1_000
 """What a hook that takes its time for each moment leaves undone must not fill the memory."""
@@ -113,27 +111,23 @@ class HookRunner:
         self._watched = False
         """A timer is pending; reactor's thread only."""
         self._due_s, self._held_s, self._held_text = 0.0, 0.0, ""
-        self._workers: tuple[RunningWorker, ...] = ()
-        """Replaced on the reactor's thread, read on any."""
-        self._actions = actions
         self._faults = PluginFaults() if faults is None else faults
         if actions is not None:
             for member in self._members:
                 if Power.RUN in member.powers:
                     member.named.hook.run = self._handle(member, actions)
 
-    def _handle(self, member: Member, actions: RunActions) -> HookHandle:
+    def _handle(self, member: Member, actions: RunActions) -> RunHandle:
         def post(call: Callable[[], None]) -> None:
             self._post(lambda: None if self._closing or member.abandoned else call())
 
-        return HookHandle(
+        return RunHandle(
             member.named.name,
             actions,
             post=post,
             say=lambda text: self._say(member, text),
             call_later=self._call_later,
             call=lambda call: self._put_call(Task(None, [member], call=call)),
-            workers=lambda: self._workers,
             record=lambda name, values: self.publish(name, values, source=member.named.name),
         )
 
@@ -159,13 +153,6 @@ class HookRunner:
 
     def _count_later(self) -> None:
         self._call_later(LINES_WITHIN_S, self._flush_counts)
-
-    def _note_workers(self, moment: Moment) -> None:
-        """Keep who runs, for hooks that ask."""
-        if isinstance(moment, WorkersStarted) and self._actions is not None:
-            self._workers = self._actions.running(dict(enumerate(moment.pids)))
-        elif isinstance(moment, WorkerEnded):
-            self._workers = tuple(each for each in self._workers if each.local_rank != moment.exit.local_rank)
 
     # --- the feed
 
@@ -256,7 +243,6 @@ class HookRunner:
         self._flush_counts()
 
     def _enqueue(self, moment: Moment, answer: Callable[[Task], None] | None) -> None:
-        self._note_workers(moment)
         again = isinstance(moment, WorkersStarting) and moment.asked_again
         with self._changed:
             members = [

@@ -5,15 +5,15 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Final
 
-from elastic_core.agent.feed import FieldsPublished, StoreCall
+from elastic_core.agent.feed import FieldsPublished, Observation, StoreCall
 from elastic_core.agent.loop import Agent
-from elastic_core.agent.parts import Workers
 from elastic_core.clock import SYSTEM_CLOCK, Clock
 from elastic_core.failure.reporter import Reporter
 from elastic_core.hooks.handle import Offer
 from elastic_core.launcher.status_keeper import StatusKeeper
 from elastic_core.messages import AskSteps, ReportSteps, RestartRequested, StateNumber, StopRequested
-from elastic_core.moments import Agreed, Moment, StepsSeen
+from elastic_core.moments import Agreed, Moment, StepsSeen, WorkerEnded, WorkersStarted
+from elastic_core.processes.group import WorkerGroup
 from elastic_core.processes.spec import WorkerLaunch
 from elastic_core.reactor import Reactor
 from elastic_core.rendezvous.handler import RendezvousHandler
@@ -51,7 +51,6 @@ class HookActions:
         status: Says in `status.json` what hooks publish.
         stacks: Takes those of workers.
         workers: This node's.
-        send: Signals one of them, by local rank.
         agent: Returns the agent.
         rendezvous: Where it asks for rounds.
         run_dir: Where the run directory is; replaced when it is made anew elsewhere.
@@ -68,8 +67,7 @@ class HookActions:
         reporter: Reporter,
         status: StatusKeeper,
         stacks: "WorkerStacks",
-        workers: Workers,
-        send: Callable[[int, int], None],
+        workers: WorkerGroup,
         agent: Callable[[], Agent],
         rendezvous: Rendezvous,
         run_dir: str,
@@ -80,6 +78,7 @@ class HookActions:
     ) -> None:
         self.offers: dict[str, Offer] = {}
         self.run_dir = run_dir
+        self.workers: tuple[RunningWorker, ...] = ()
         self._keep = keep
         self._publish = publish
         self._reactor = reactor
@@ -88,8 +87,7 @@ class HookActions:
         self._stacks = stacks
         self._beats = beats
         self._asks_nodes = asks_nodes
-        self._workers = workers
-        self._send = send
+        self._group = workers
         self._agent = agent
         self._rendezvous = rendezvous
         self._restarts: dict[str, dict[int, float]] = {}
@@ -105,8 +103,14 @@ class HookActions:
         self._launches = tuple((launch, error_files[launch.local_rank]) for launch in launches)
         self._begun_s = self._reactor.now_s()
 
-    def running(self, pids: Mapping[int, int]) -> tuple[RunningWorker, ...]:
-        """Return the workers that were started, by their pids."""
+    def observe(self, what: Observation) -> None:
+        """Take which workers run, before hooks get it."""
+        if isinstance(what, WorkersStarted):
+            self.workers = self._running(dict(enumerate(what.pids)))
+        elif isinstance(what, WorkerEnded):
+            self.workers = tuple(each for each in self.workers if each.local_rank != what.exit.local_rank)
+
+    def _running(self, pids: Mapping[int, int]) -> tuple[RunningWorker, ...]:
         return tuple(
             RunningWorker(
                 local_rank=launch.local_rank,
@@ -124,13 +128,13 @@ class HookActions:
         """Take a failure that a hook has found, unless something else is being decided."""
         round_ = self._round
         if round_ is not None:
-            uptime_s, pids = self._reactor.now_s() - self._begun_s, self._workers.pids
+            uptime_s, pids = self._reactor.now_s() - self._begun_s, self._group.pids
 
             def examine() -> Failure:
                 failure = self._reporter.reported(round_, report, pids, hook=hook, uptime_s=uptime_s)
                 for fault in report.workers:
                     if fault.signal > 0:
-                        self._send(fault.local_rank, fault.signal)
+                        self._group.send(fault.local_rank, fault.signal)
                 return failure
 
             self._agent().on_hang(examine)

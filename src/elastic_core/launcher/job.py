@@ -362,7 +362,6 @@ class _Job:
             status=self._status,
             stacks=self._stacks,
             workers=self._workers,
-            send=self._workers.send,
             agent=lambda: self._agent,
             rendezvous=rendezvous,
             run_dir=str(run_dir.path),
@@ -382,7 +381,7 @@ class _Job:
         self._cleanup.callback(runner.close)
         if self._outcome is not None:
             feed.subscribe(self._outcome.observe)
-        for observer in (self._status.observe, runner.observe):
+        for observer in (self._status.observe, self._actions.observe, runner.observe):
             feed.subscribe(observer)
         if runner.feeds:
             feed.subscribe(lambda what: runner.publish(*described(what)))
