@@ -3,7 +3,7 @@
 import enum
 from collections.abc import Mapping, Sequence
 
-from elastic_core.reports import RunSteps
+from elastic_core.reports import FieldValue, RunSteps
 from elastic_core.types import Decision, FailedWorker, Failure, Record, Round, RoundChange, WorkerExit
 
 
@@ -195,6 +195,48 @@ Moment = (
     | Agreed
     | AgentStopped
 )
+
+
+# --- what only the feed has
+
+
+class RanksAssigned(Record, frozen=True, kw_only=True):
+    """The nodes of a round have agreed on their ranks."""
+
+    took_s: float
+    """How much of forming the round that took, in seconds."""
+
+
+class StoreReachable(Record, frozen=True, kw_only=True):
+    """The rendezvous store is away, or back."""
+
+    reachable: bool
+    """It is back."""
+    text: str = ""
+    """The line about it."""
+
+
+class StoreCall(Record, frozen=True, kw_only=True):
+    """A call to the rendezvous store has come back."""
+
+    call: str
+    """The store's method."""
+    took_s: float
+    """How many seconds it took."""
+    failed: bool
+    """It raised."""
+
+
+class FieldsPublished(Record, frozen=True, kw_only=True):
+    """A hook has set its fields (`self.run.publish`), in place of those before."""
+
+    hook: str
+    """The hook's name."""
+    fields: Mapping[str, FieldValue]
+    """By name."""
+
+
+FeedMoment = RanksAssigned | StoreReachable | StoreCall | FieldsPublished
 
 
 # --- what hooks may do

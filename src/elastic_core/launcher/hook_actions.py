@@ -5,14 +5,14 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Final
 
-from elastic_core.agent.feed import FieldsPublished, Observation, StoreCall
+from elastic_core.agent.feed import Observation
 from elastic_core.agent.loop import Agent
 from elastic_core.clock import SYSTEM_CLOCK, Clock
 from elastic_core.failure.reporter import Reporter
 from elastic_core.hooks.handle import Offer
 from elastic_core.launcher.status_keeper import StatusKeeper
 from elastic_core.messages import AskSteps, ReportSteps, RestartRequested, StateNumber, StopRequested
-from elastic_core.moments import Agreed, Moment, StepsSeen, WorkerEnded, WorkersStarted
+from elastic_core.moments import Agreed, FieldsPublished, Moment, StepsSeen, StoreCall, WorkerEnded, WorkersStarted
 from elastic_core.processes.group import WorkerGroup
 from elastic_core.processes.spec import WorkerLaunch
 from elastic_core.reactor import Reactor

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from msgspec.structs import replace
 
-from elastic_core.agent.feed import Feed, Observation, RanksAssigned, described, journaling
+from elastic_core.agent.feed import Feed, Observation, described, journaling
 from elastic_core.agent.guard.guardian import Guardian
 from elastic_core.agent.loop import Agent
 from elastic_core.agent.machine.journal import Journal
@@ -35,7 +35,7 @@ from elastic_core.launcher.run_files import RunFiles
 from elastic_core.launcher.status_keeper import StatusKeeper
 from elastic_core.launcher.worker_watch import Heartbeats, WorkerStacks
 from elastic_core.messages import SpawnWorkers
-from elastic_core.moments import Power
+from elastic_core.moments import Power, RanksAssigned
 from elastic_core.options.settings import RunSettings
 from elastic_core.plugin_faults import PluginFaults, PluginLabel
 from elastic_core.plugins.discovery import FAILURE_GROUP, RENDEZVOUS_GROUP

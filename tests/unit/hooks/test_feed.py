@@ -6,7 +6,7 @@ import pytest
 
 from elastic_core import messages as m
 from elastic_core import moments
-from elastic_core.agent.feed import StepTaken, StoreCall, StoreReachable, described
+from elastic_core.agent.feed import StepTaken, described
 from elastic_core.agent.machine.states import Created, Step
 from elastic_core.api import AgentHook, AgentStopped, HookSettings, Phase, Power
 from elastic_core.hooks import runner as runner_module
@@ -186,9 +186,9 @@ def test_only_hooks_with_the_power_get_it_and_their_lines_are_shown_to_the_end()
 @pytest.mark.parametrize(
     ("what", "name", "values"),
     [
-        (StoreReachable(reachable=False, text="away"), "store_reachable", {"reachable": False, "text": "away"}),
+        (moments.StoreReachable(reachable=False, text="away"), "store_reachable", {"reachable": False, "text": "away"}),
         (
-            StoreCall(call="renew", took_s=0.5, failed=True),
+            moments.StoreCall(call="renew", took_s=0.5, failed=True),
             "store_call",
             {"call": "renew", "took_s": 0.5, "failed": True},
         ),
