@@ -98,18 +98,6 @@ class RunHandle:
     Nothing here blocks or waits: what is asked is done by the agent, soon, if it still makes sense then, and nothing
     once the run is over or the hook is off. An argument of a wrong type raises TypeError, and a value that can't be
     kept ValueError, in the call itself: neither is felt by the run. The agent keeps copies. Threading: any.
-
-    Built by the agent, one for each hook with `Power.RUN`.
-
-    Args:
-        name: The hook's.
-        actions: Does what is asked.
-        post: Runs a callback on the supervisor's thread, unless the run is over or the hook is off.
-        say: Shows people a line. Threading: any.
-        call_later: Runs a callback on the supervisor's thread after so many seconds.
-        call: Has a call of the hook's made on the thread of the hooks, and returns whether it is still due or under
-            way. Threading: the supervisor's.
-        record: Adds an event to the feed. Threading: any.
     """
 
     def __init__(
@@ -123,6 +111,18 @@ class RunHandle:
         call: Callable[[Callable[[], None]], Callable[[], bool]],
         record: Callable[[str, Mapping[str, object]], None],
     ) -> None:
+        """Bind one hook's handle to the agent, which alone makes them.
+
+        Args:
+            name: The hook's.
+            actions: Does what is asked.
+            post: Runs a callback on the supervisor's thread, unless the run is over or the hook is off.
+            say: Shows people a line. Threading: any.
+            call_later: Runs a callback on the supervisor's thread after so many seconds.
+            call: Has a call of the hook's made on the thread of the hooks, and returns whether it is still due or under
+                way. Threading: the supervisor's.
+            record: Adds an event to the feed. Threading: any.
+        """
         self._name = name
         self._actions = actions
         self._post = post
