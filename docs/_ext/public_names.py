@@ -156,7 +156,7 @@ API_SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
         "to_failure",
     ),
     "Records and their JSON": ("Record", "encode_json", "decode_json", "clean"),
-    "What hooks may do": ("Power", "Launches", "LaunchChange", "AddEnvironment", "Refuse", "fault_of_variable"),
+    "What hooks may do": ("Power", "Launches", "LaunchChange", "Refuse", "fault_of_variable"),
     "Starting workers": ("WorkerStarter", "WorkerStart", "StartedProcess", "AgentLoop", "arm_worker", "bound_to"),
     "Hosting what workers meet at": ("MasterServer",),
     "The run's handle": (

@@ -41,7 +41,7 @@ Commands of `elastic`
 Records and their JSON
     Record, encode_json, decode_json, clean
 What hooks may do
-    Power, Launches, LaunchChange, AddEnvironment, Refuse, fault_of_variable
+    Power, Launches, LaunchChange, Refuse, fault_of_variable
 Starting workers
     WorkerStarter, WorkerStart, StartedProcess, AgentLoop, arm_worker, bound_to
 Hosting what workers meet at
@@ -106,7 +106,6 @@ if TYPE_CHECKING:
     from elastic_core.hooks.launches import fault_of_variable
     from elastic_core.hooks.master_server import MasterServer
     from elastic_core.moments import (
-        AddEnvironment,
         AgentStarted,
         AgentStopped,
         Agreed,
@@ -235,7 +234,6 @@ __all__ = [
     "CONTROL_KEY",
     "ROUND_KEY",
     "SYSTEM_CLOCK",
-    "AddEnvironment",
     "Address",
     "AgentChannel",
     "AgentHook",
@@ -454,7 +452,7 @@ _ROOMS: Final = {
     "elastic_core.cli.store_reader": "chosen_store open_store StoreChoice StoreReader StoreReading",
     "elastic_core.cli.store_writer": "StoreWriter",
     "elastic_core.moments": (
-        "Power AddEnvironment LaunchChange Launches Refuse "
+        "Power LaunchChange Launches Refuse "
         "AgentStarted AgentStopped DecisionTaken Draining FailureSeen Joining MembershipChanged Moment RoundJoined "
         "StepsAsked StepsSeen StopPlanned Agreed "
         "WorkerEnded WorkersStarted WorkersStarting WorkersStopping"

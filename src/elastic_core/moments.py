@@ -3,7 +3,7 @@
 import enum
 from collections.abc import Mapping, Sequence
 
-from elastic_core.reports import RunSteps
+from elastic_core.reports import FieldValue, RunSteps
 from elastic_core.types import Decision, FailedWorker, Failure, Record, Round, RoundChange, WorkerExit
 
 
@@ -35,7 +35,7 @@ class RoundJoined(Record, frozen=True, kw_only=True):
 
 
 class WorkersStarting(Record, frozen=True, kw_only=True):
-    """Workers are about to be started; a hook may answer `Launches`, `AddEnvironment` or `Refuse`."""
+    """Workers are about to be started; a hook may answer `Launches` or `Refuse`."""
 
     round: Round
     """The round that they will be in."""
@@ -197,6 +197,48 @@ Moment = (
 )
 
 
+# --- what only the feed has
+
+
+class RanksAssigned(Record, frozen=True, kw_only=True):
+    """The nodes of a round have agreed on their ranks."""
+
+    took_s: float
+    """How much of forming the round that took, in seconds."""
+
+
+class StoreReachable(Record, frozen=True, kw_only=True):
+    """The rendezvous store is away, or back."""
+
+    reachable: bool
+    """It is back."""
+    text: str = ""
+    """The line about it."""
+
+
+class StoreCall(Record, frozen=True, kw_only=True):
+    """A call to the rendezvous store has come back."""
+
+    call: str
+    """The store's method."""
+    took_s: float
+    """How many seconds it took."""
+    failed: bool
+    """It raised."""
+
+
+class FieldsPublished(Record, frozen=True, kw_only=True):
+    """A hook has set its fields (`self.run.publish`), in place of those before."""
+
+    hook: str
+    """The hook's name."""
+    fields: Mapping[str, FieldValue]
+    """By name."""
+
+
+FeedMoment = RanksAssigned | StoreReachable | StoreCall | FieldsPublished
+
+
 # --- what hooks may do
 
 
@@ -204,7 +246,7 @@ class Power(enum.StrEnum):
     """What a hook may do beside observing; a class states its own in `powers`."""
 
     LAUNCHES = "launches"
-    """Change what is started: answer `on_workers_starting` with `Launches` or `AddEnvironment`."""
+    """Change what is started: answer `on_workers_starting` with `Launches`."""
     RUN = "run"
     """Use the run's handle, `self.run`: report failures, ask for a restart or a drain, know the workers, set timers."""
     BEATS = "beats"
@@ -212,20 +254,13 @@ class Power(enum.StrEnum):
     HOLDS = "holds"
     """Hold a planned stop until the workers have saved: for `hold_s` seconds, or until `self.run.release_stop()`."""
     FEED = "feed"
-    """Take all that happens in the run, with its time: `on_run_event`, on a thread of its own."""
+    """Take all that happens in the run, with its number and its time: `on_run_event`."""
     REFUSAL = "refusal"
     """Keep this node out: answer `on_joining` or `on_workers_starting` with `Refuse`."""
     STARTS = "starts"
     """Start workers' processes: `worker_starter` gives a `WorkerStarter`."""
     HOSTS = "hosts"
     """Host what workers meet at, in the place of rank 0's worker: `master_server` gives a `MasterServer`."""
-
-
-class AddEnvironment(Record, frozen=True, kw_only=True):
-    """Answer to `on_workers_starting`: variables to add to every worker of this node."""
-
-    variables: Mapping[str, str]
-    """Name to value; names that say what a worker is are refused."""
 
 
 class LaunchChange(Record, frozen=True, kw_only=True):
@@ -243,10 +278,12 @@ class LaunchChange(Record, frozen=True, kw_only=True):
 
 
 class Launches(Record, frozen=True, kw_only=True):
-    """Answer to `on_workers_starting`: what to change about the start of this node's workers, by local rank."""
+    """Answer to `on_workers_starting`: what to change about the start of this node's workers."""
 
-    workers: Mapping[int, LaunchChange]
-    """By local rank; one that is missing is started unchanged."""
+    workers: Mapping[int, LaunchChange] = {}
+    """Changes of single workers, by local rank."""
+    environment: Mapping[str, str] = {}
+    """Variables to add to every worker of this node; those that say what a worker is are the agent's."""
 
 
 def merged_changes(changes: Sequence[LaunchChange]) -> LaunchChange:

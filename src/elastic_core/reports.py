@@ -9,13 +9,12 @@ FieldValue = str | int | float | bool | None
 
 
 class RunEvent(Record, frozen=True, kw_only=True):
-    """One thing that happened in a run, for hooks that take its feed.
-
-    `at_s` is monotonic, `at_ns` since the Unix epoch. `source`: the hook that has added it; empty: the agent.
-    """
+    """One thing that happened in a run, for hooks that take its feed."""
 
     name: str
     """What happened."""
+    number: int = 0
+    """Its place among all events of this agent, from 1 on; a gap stands for events that this hook did not get."""
     at_s: float
     """When, seconds of this host's monotonic clock."""
     at_ns: int

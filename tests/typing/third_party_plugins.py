@@ -5,7 +5,6 @@ from typing import ClassVar, assert_type
 
 from elastic_core.api import (
     API_VERSION,
-    AddEnvironment,
     AgentHook,
     Capability,
     CoordinationStore,
@@ -14,6 +13,7 @@ from elastic_core.api import (
     Failure,
     FailureHandler,
     Ignore,
+    Launches,
     Member,
     Members,
     OptionSpec,
@@ -92,12 +92,12 @@ class MyHook(AgentHook):
 
     api_version = API_VERSION
 
-    def on_workers_starting(self, event: WorkersStarting) -> AddEnvironment | Refuse | None:
+    def on_workers_starting(self, event: WorkersStarting) -> Launches | Refuse | None:
         """Refuse the third restart."""
         assert_type(event.restart_count, int)
         if event.restart_count > 2:
             return Refuse(reason="enough")
-        return AddEnvironment(variables={"MY_ROUND": str(event.round.index)})
+        return Launches(environment={"MY_ROUND": str(event.round.index)})
 
 
 class MyStore(CoordinationStore):

@@ -1,6 +1,6 @@
 """The feed of an agent: each step of its machine with its event and the phases that it ended, and what else happens."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 
 from msgspec.structs import asdict
 
@@ -8,8 +8,8 @@ from elastic_core.agent.machine import states as s
 from elastic_core.agent.machine.journal import Journal
 from elastic_core.agent.machine.states import Step
 from elastic_core.messages import AgentEvent, LeftOut
-from elastic_core.moments import Moment
-from elastic_core.reports import FieldValue, Phase
+from elastic_core.moments import FeedMoment, Moment
+from elastic_core.reports import Phase
 from elastic_core.types import Record
 
 
@@ -76,35 +76,7 @@ class StepTaken(Record, frozen=True, kw_only=True):
     phases: tuple[Phase, ...] = ()
 
 
-class RanksAssigned(Record, frozen=True, kw_only=True):
-    """Of forming a round, this was spent on agreeing who is what, `took_s` seconds."""
-
-    took_s: float
-
-
-class StoreReachable(Record, frozen=True, kw_only=True):
-    """The rendezvous store is away, or back; `text` is the line about it."""
-
-    reachable: bool
-    text: str = ""
-
-
-class StoreCall(Record, frozen=True, kw_only=True):
-    """A call to the rendezvous store that has come back; `failed`: it raised."""
-
-    call: str
-    took_s: float
-    failed: bool
-
-
-class FieldsPublished(Record, frozen=True, kw_only=True):
-    """What a hook says of itself, by name, in place of what it said before."""
-
-    hook: str
-    fields: Mapping[str, FieldValue]
-
-
-Observation = StepTaken | Moment | RanksAssigned | StoreReachable | LeftOut | StoreCall | FieldsPublished
+Observation = StepTaken | Moment | FeedMoment | LeftOut
 Observer = Callable[[Observation], None]
 
 

@@ -24,154 +24,18 @@ Offer = Callable[[Mapping[str, str]], Answer]
 """What answers a request, by its parameters. Threading: that of whoever asks; several may ask at once."""
 
 
-class RunHandle(Protocol):
-    """The run as a hook has it: `self.run`, from `on_agent_started` on.
-
-    Nothing here blocks or waits: what is asked is done by the agent, soon, if it still makes sense then, and nothing
-    once the run is over or the hook is off. An argument of a wrong type raises TypeError, and a value that can't be
-    kept ValueError, in the call itself: neither is felt by the run. The agent keeps copies. Threading: any.
-    """
-
-    def workers(self) -> tuple[RunningWorker, ...]:
-        """Return this node's workers that run, by local rank."""
-        ...
-
-    def report(self, report: FailureReport) -> None:
-        """Report a failure of workers, or of this node, as if it had been seen by the agent: the policy decides.
-
-        Left alone while something else is being decided, or workers don't run: what is still true is reported again.
-        """
-        ...
-
-    def ask_restart(self, reason: str, *, by_user: bool = False) -> None:
-        """Have all workers of the run started again; no restart is counted.
-
-        Of one hook the agent obeys in at most 10 rounds of an hour, and ignores the rest with a line; `by_user` has no
-        such limit.
-
-        `by_user`: the hook passes on what somebody has asked it for, and people are told so; `reason` may be empty.
-        """
-        ...
-
-    def ask_drain(self, reason: str, *, grace_s: float | None = None, by_user: bool = False) -> None:
-        """Have this node stop its workers and leave, as SIGTERM does.
-
-        `grace_s`: how long they have, None: as set. `by_user`: as for a restart.
-        """
-        ...
-
-    def notice(self, text: str, *, named: bool = True) -> None:
-        """Show people one line, with the hook's name in front; not `named`: it says by itself whose it is.
-
-        At most 1000 lines of one hook are shown within 10 s; one line then states how many more were left out. No other
-        line is lost that was said before `on_agent_stopped` has returned.
-        """
-        ...
-
-    def publish(self, fields: Mapping[str, FieldValue]) -> None:
-        """Set what is said of the hook in `status.json`, in metrics, and in the incidents of this node."""
-        ...
-
-    def record(self, name: str, values: Mapping[str, object]) -> None:
-        """Add an event to the feed, for the hooks that take it."""
-        ...
-
-    def keep_run_dir(self, because: str) -> None:
-        """Have the run directory stay after a good end, too; `because` says why."""
-        ...
-
-    def call_later(self, delay_s: float, call: Callable[[], None]) -> RunTimer:
-        """Make a call after so many seconds, on the thread of the hooks, within their deadline."""
-        ...
-
-    def call_every(self, period_s: float, call: Callable[[], None]) -> RunTimer:
-        """Make a call every so many seconds (0.01 or more), as `call_later`, until the timer is cancelled.
-
-        It goes on after a call that raises, which is counted like any other, and after one that was left out because
-        the hooks had too much to do. A call that is still waiting or under way is not made a second time.
-        """
-        ...
-
-    def stacks(self, on_taken: StacksTaken, *, ranks: Collection[int] | None = None) -> None:
-        """Have the Python stacks of this node's workers taken; the answer, by local rank, comes as calls later do.
-
-        `ranks`: of these local ranks alone.
-        """
-        ...
-
-    def status(self, on_status: "Callable[[AgentStatus], None]") -> None:
-        """Have the agent say what it is doing, as `status.json` would now; the answer comes as calls later do."""
-        ...
-
-    def run_dir(self) -> str:
-        """Return where the run directory is."""
-        ...
-
-    def offer(self, name: str, answer: Offer) -> None:
-        """Offer something to whoever asks this agent by that name, such as `elastic ctl`; the latest word stands.
-
-        What it raises is a refusal, shown to whoever has asked.
-        """
-        ...
-
-    def offers(self) -> Mapping[str, Offer]:
-        """Return all that is offered in this agent, by hooks and by itself."""
-        ...
-
-    def listens_at(self, address: str) -> None:
-        """Say in `status.json` where requests to this agent are taken; empty: nowhere."""
-        ...
-
-    def beats(self) -> Mapping[int, WorkerBeats]:
-        """Return what this node's workers have said of themselves, by local rank: their heartbeats, steps, sections.
-
-        Nothing where neither a hook with `Power.BEATS` nor a policy that looks at steps was chosen.
-        """
-        ...
-
-    def ask_steps(self) -> None:
-        """Ask all nodes of the round how far their workers are: each gets `on_steps_asked`, then `on_steps_seen`.
-
-        Where nobody else can be asked, `on_steps_seen` comes at once, of no node.
-        """
-        ...
-
-    def report_steps(self, steps: NodeSteps) -> None:
-        """Say how far the workers of this node are: the answer to `on_steps_asked`."""
-        ...
-
-    def agree(self, topic: str, value: int) -> None:
-        """State this node's number about a topic: all that have stated one get the largest, by `on_agreed`.
-
-        A topic, which begins with the hook's name, is agreed about once in a round, of which there may be 16; the first
-        number stands. Waited for are all nodes of the round that have workers. Where nodes can't agree (`static`, one
-        node), the own number is the answer.
-        """
-        ...
-
-    def release_stop(self) -> None:
-        """Need no more time of the planned stop that is being held (`Power.HOLDS`)."""
-        ...
-
-    def channel(self) -> AgentChannel | None:
-        """Return how the agents of the run know each other; None: not yet, or they don't (`static`, one node)."""
-        ...
-
-
 class RunActions(Protocol):
-    """What the agent does for hooks. Threading: the supervisor's."""
-
-    def report(self, hook: str, report: FailureReport) -> None:
-        """Take a failure that a hook has found."""
-        ...
+    """The agent, as the handles of its hooks have it. Threading: the supervisor's, unless said otherwise."""
 
     offers: dict[str, Offer]
     """What is offered. Threading: any."""
     run_dir: str
     """Where the run directory is. Threading: written on the supervisor's thread, read on any."""
+    workers: tuple[RunningWorker, ...]
+    """Those that run. Threading: as `run_dir`."""
 
-    def running(self, pids: Mapping[int, int]) -> tuple[RunningWorker, ...]:
-        """Return the workers of a round that were started, by local rank."""
+    def report(self, hook: str, report: FailureReport) -> None:
+        """Take a failure that a hook has found."""
         ...
 
     def restart(self, hook: str, reason: str, *, by_user: bool) -> None:
@@ -184,10 +48,6 @@ class RunActions(Protocol):
 
     def publish(self, hook: str, fields: Mapping[str, FieldValue]) -> None:
         """Keep a hook's fields."""
-        ...
-
-    def record(self, hook: str, name: str, values: Mapping[str, object]) -> None:
-        """Add an event to the feed. Threading: any."""
         ...
 
     def keep_run_dir(self, because: str) -> None:
@@ -232,18 +92,12 @@ class RunActions(Protocol):
 
 
 @checks_arguments
-class HookHandle:
-    """One hook's handle.
+class RunHandle:
+    """The run as a hook has it: `self.run`, from `on_agent_started` on.
 
-    Args:
-        name: The hook's.
-        actions: Does what is asked.
-        post: Runs a callback on the supervisor's thread, unless the run is over or the hook is off.
-        say: Shows people a line. Threading: any.
-        call_later: Runs a callback on the supervisor's thread after so many seconds.
-        call: Has a call of the hook's made on the thread of the hooks, and returns whether it is still due or under
-            way. Threading: the supervisor's.
-        workers: Returns those that run. Threading: any.
+    Nothing here blocks or waits: what is asked is done by the agent, soon, if it still makes sense then, and nothing
+    once the run is over or the hook is off. An argument of a wrong type raises TypeError, and a value that can't be
+    kept ValueError, in the call itself: neither is felt by the run. The agent keeps copies. Threading: any.
     """
 
     def __init__(
@@ -255,51 +109,83 @@ class HookHandle:
         say: Callable[[str], None],
         call_later: Callable[[float, Callable[[], None]], object],
         call: Callable[[Callable[[], None]], Callable[[], bool]],
-        workers: Callable[[], tuple[RunningWorker, ...]],
+        record: Callable[[str, Mapping[str, object]], None],
     ) -> None:
+        """Bind one hook's handle to the agent, which alone makes them.
+
+        Args:
+            name: The hook's.
+            actions: Does what is asked.
+            post: Runs a callback on the supervisor's thread, unless the run is over or the hook is off.
+            say: Shows people a line. Threading: any.
+            call_later: Runs a callback on the supervisor's thread after so many seconds.
+            call: Has a call of the hook's made on the thread of the hooks, and returns whether it is still due or under
+                way. Threading: the supervisor's.
+            record: Adds an event to the feed. Threading: any.
+        """
         self._name = name
         self._actions = actions
         self._post = post
         self._say = say
         self._call_later = call_later
         self._call = call
-        self.workers = workers
+        self._record = record
+
+    def workers(self) -> tuple[RunningWorker, ...]:
+        """Return this node's workers that run, by local rank."""
+        return self._actions.workers
 
     def report(self, report: FailureReport) -> None:
-        """Report a failure."""
+        """Report a failure of workers, or of this node, as if it had been seen by the agent: the policy decides.
+
+        Left alone while something else is being decided, or workers don't run: what is still true is reported again.
+        """
         self._post(lambda: self._actions.report(self._name, report))
 
     def ask_restart(self, reason: str, *, by_user: bool = False) -> None:
-        """Ask for a restart."""
+        """Have all workers of the run started again; no restart is counted.
+
+        Of one hook the agent obeys in at most 10 rounds of an hour, and ignores the rest with a line; `by_user` has no
+        such limit.
+
+        `by_user`: the hook passes on what somebody has asked it for, and people are told so; `reason` may be empty.
+        """
         told = f"hook {self._name!r} asks for a restart" + (f" ({reason})" if reason.strip() else "")
         told = reason if by_user else told
         self._post(lambda: self._actions.restart(self._name, told, by_user=by_user))
 
     def ask_drain(self, reason: str, *, grace_s: float | None = None, by_user: bool = False) -> None:
-        """Ask for a drain."""
+        """Have this node stop its workers and leave, as SIGTERM does.
+
+        `grace_s`: how long they have, None: as set. `by_user`: as for a restart.
+        """
         told = f"hook {self._name!r} asks this node to leave" + (f": {reason}" if reason.strip() else "")
         told = reason if by_user else told
         self._post(lambda: self._actions.drain(told, grace_s))
 
     def notice(self, text: str, *, named: bool = True) -> None:
-        """Show a line."""
+        """Show people one line, with the hook's name in front; not `named`: it says by itself whose it is.
+
+        At most 1000 lines of one hook are shown within 10 s; one line then states how many more were left out. No other
+        line is lost that was said before `on_agent_stopped` has returned.
+        """
         line = " ".join(text.split())
         self._say(f"{self._name}: {line}" if named else line)
 
     def publish(self, fields: Mapping[str, FieldValue]) -> None:
-        """Keep fields."""
+        """Set what is said of the hook in `status.json`, in metrics, and in the incidents of this node."""
         self._post(lambda: self._actions.publish(self._name, fields))
 
     def record(self, name: str, values: Mapping[str, object]) -> None:
-        """Add an event."""
-        self._actions.record(self._name, name, values)
+        """Add an event to the feed, for the hooks that take it."""
+        self._record(name, values)
 
     def keep_run_dir(self, because: str) -> None:
-        """Keep the run directory."""
+        """Have the run directory stay after a good end, too; `because` says why."""
         self._post(lambda: self._actions.keep_run_dir(because))
 
     def call_later(self, delay_s: float, call: Callable[[], None]) -> RunTimer:
-        """Make a call later."""
+        """Make a call after so many seconds, on the thread of the hooks, within their deadline."""
         later = _Later(call)
         self._post(lambda: self._start(later, delay_s))
         return later
@@ -312,7 +198,11 @@ class HookHandle:
         self._call_later(delay_s, make)
 
     def call_every(self, period_s: float, call: Callable[[], None]) -> RunTimer:
-        """Make a call again and again."""
+        """Make a call every so many seconds (0.01 or more), as `call_later`, until the timer is cancelled.
+
+        It goes on after a call that raises, which is counted like any other, and after one that was left out because
+        the hooks had too much to do. A call that is still waiting or under way is not made a second time.
+        """
         later = _Later(call)
         self._post(lambda: self._repeat(later, period_s, lambda: False))
         return later
@@ -325,7 +215,10 @@ class HookHandle:
         self._call_later(period_s, look)
 
     def stacks(self, on_taken: StacksTaken, *, ranks: Collection[int] | None = None) -> None:
-        """Have stacks taken."""
+        """Have the Python stacks of this node's workers taken; the answer, by local rank, comes as calls later do.
+
+        `ranks`: of these local ranks alone.
+        """
 
         def take(found: Mapping[int, WorkerStack]) -> None:
             self._call(lambda: on_taken(found))
@@ -333,7 +226,7 @@ class HookHandle:
         self._post(lambda: self._actions.stacks(take, ranks))
 
     def status(self, on_status: "Callable[[AgentStatus], None]") -> None:
-        """Have the status of the moment."""
+        """Have the agent say what it is doing, as `status.json` would now; the answer comes as calls later do."""
 
         def ask() -> None:
             status = self._actions.status()
@@ -346,39 +239,53 @@ class HookHandle:
         return self._actions.run_dir
 
     def offer(self, name: str, answer: Offer) -> None:
-        """Offer something."""
+        """Offer something to whoever asks this agent by that name, such as `elastic ctl`; the latest word stands.
+
+        What it raises is a refusal, shown to whoever has asked.
+        """
         self._actions.offers[name] = answer
 
     def offers(self) -> Mapping[str, Offer]:
-        """Return what is offered."""
+        """Return all that is offered in this agent, by hooks and by itself."""
         return dict(self._actions.offers)
 
     def listens_at(self, address: str) -> None:
-        """Say where requests are taken."""
+        """Say in `status.json` where requests to this agent are taken; empty: nowhere."""
         self._post(lambda: self._actions.listens_at(address))
 
     def beats(self) -> Mapping[int, WorkerBeats]:
-        """Return what workers have said."""
+        """Return what this node's workers have said of themselves, by local rank: their heartbeats, steps, sections.
+
+        Nothing where neither a hook with `Power.BEATS` nor a policy that looks at steps was chosen.
+        """
         return self._actions.beats()
 
     def ask_steps(self) -> None:
-        """Ask all nodes."""
+        """Ask all nodes of the round how far their workers are: each gets `on_steps_asked`, then `on_steps_seen`.
+
+        Where nobody else can be asked, `on_steps_seen` comes at once, of no node.
+        """
         self._post(self._actions.ask_steps)
 
     def report_steps(self, steps: NodeSteps) -> None:
-        """Answer one."""
+        """Say how far the workers of this node are: the answer to `on_steps_asked`."""
         self._post(lambda: self._actions.report_steps(steps))
 
     def agree(self, topic: str, value: int) -> None:
-        """State a number."""
+        """State this node's number about a topic: all that have stated one get the largest, by `on_agreed`.
+
+        A topic, which begins with the hook's name, is agreed about once in a round, of which there may be 16; the first
+        number stands. Waited for are all nodes of the round that have workers. Where nodes can't agree (`static`, one
+        node), the own number is the answer.
+        """
         self._post(lambda: self._actions.agree(topic, value))
 
     def release_stop(self) -> None:
-        """Let a planned stop go on."""
+        """Need no more time of the planned stop that is being held (`Power.HOLDS`)."""
         self._post(lambda: self._actions.release_stop(self._name))
 
     def channel(self) -> AgentChannel | None:
-        """Return how agents know each other."""
+        """Return how the agents of the run know each other; None: not yet, or they don't (`static`, one node)."""
         return self._actions.channel()
 
 

@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 from elastic_core.hooks.handle import RunHandle
 from elastic_core.moments import (
-    AddEnvironment,
     AgentStarted,
     AgentStopped,
     Agreed,
@@ -75,7 +74,7 @@ class AgentHook:
     of the run.
 
     Threading: one thread for all hooks, one call at a time, never the supervisor's, but for `worker_starter` and
-    `master_server`; `on_run_event` has one for itself.
+    `master_server`.
     """
 
     api_version: ClassVar[int]
@@ -139,7 +138,7 @@ class AgentHook:
     def on_round_joined(self, event: RoundJoined) -> None:
         """React to a formed round. Called: before `on_workers_starting`."""
 
-    def on_workers_starting(self, event: WorkersStarting) -> Launches | AddEnvironment | Refuse | None:
+    def on_workers_starting(self, event: WorkersStarting) -> Launches | Refuse | None:
         """Change what is started for each worker, or object.
 
         Called: before each start; the agent waits at most the hook deadline. Also by `--dry-run`, of a hook that an
@@ -187,7 +186,7 @@ class AgentHook:
         """
 
     def on_run_event(self, event: RunEvent) -> None:
-        """Take one thing that happened. Called: with `Power.FEED`, for each, in order, on a thread of this hook's own.
+        """Take one thing that happened. Called: with `Power.FEED`, for each, in order, when no moment waits.
 
         The last is `feed_closed`. A hook that is slow loses events, with a line; the agent never waits.
         """

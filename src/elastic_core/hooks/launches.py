@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Final, cast
 
-from elastic_core.moments import AddEnvironment, LaunchChange, Launches
+from elastic_core.moments import LaunchChange, Launches, merged_changes
 
 RESERVED: Final = frozenset(
     {
@@ -35,22 +35,21 @@ class CheckedChanges:
         nproc: How many workers the node has.
     """
 
-    def __init__(self, answer: AddEnvironment | Launches, nproc: int) -> None:
+    def __init__(self, answer: Launches, nproc: int) -> None:
         self.faults: list[str] = []
         self.by_rank: dict[int, LaunchChange] = {}
+        if environment := self._environment(answer.environment):
+            self.by_rank = dict.fromkeys(range(nproc), LaunchChange(environment=environment))
         for rank, change in self._items(answer, nproc):
-            self.by_rank[rank] = LaunchChange(
+            own = LaunchChange(
                 environment=self._environment(change.environment),
                 processors=self._processors(rank, change.processors),
                 command=self._command(rank, change),
                 startup=self._startup(rank, change.startup),
             )
+            self.by_rank[rank] = merged_changes((self.by_rank.get(rank, LaunchChange()), own))
 
-    def _items(self, answer: AddEnvironment | Launches, nproc: int) -> Iterator[tuple[int, LaunchChange]]:
-        if isinstance(answer, AddEnvironment):
-            environment = self._environment(answer.variables)
-            yield from ((rank, LaunchChange(environment=environment)) for rank in range(nproc))
-            return
+    def _items(self, answer: Launches, nproc: int) -> Iterator[tuple[int, LaunchChange]]:
         workers = cast("Mapping[object, object]", answer.workers)  # anybody's code has filled it
         for rank, change in workers.items():
             if type(rank) is not int or not 0 <= rank < nproc:

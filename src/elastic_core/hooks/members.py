@@ -5,57 +5,21 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from elastic_core.hooks.feed import HookFeed
 from elastic_core.hooks.handler import DECLARED_FROM, AgentHook, powers_of
-from elastic_core.moments import (
-    AgentStarted,
-    AgentStopped,
-    Agreed,
-    DecisionTaken,
-    Draining,
-    FailureSeen,
-    Joining,
-    LaunchChange,
-    MembershipChanged,
-    Moment,
-    Power,
-    Refuse,
-    RoundJoined,
-    StepsAsked,
-    StepsSeen,
-    StopPlanned,
-    WorkerEnded,
-    WorkersStarted,
-    WorkersStarting,
-    WorkersStopping,
-)
+from elastic_core.moments import LaunchChange, Moment, Power, Refuse
 from elastic_core.plugin_faults import PluginFaults, PluginLabel, print_line
 from elastic_core.reports import RunEvent
 from elastic_core.types import Record
 
-METHODS: Final[Mapping[type, str]] = {
-    AgentStarted: "on_agent_started",
-    Joining: "on_joining",
-    RoundJoined: "on_round_joined",
-    WorkersStarting: "on_workers_starting",
-    WorkersStarted: "on_workers_started",
-    WorkerEnded: "on_worker_exited",
-    FailureSeen: "on_failure",
-    DecisionTaken: "on_decision",
-    Draining: "on_drain",
-    WorkersStopping: "on_workers_stopping",
-    MembershipChanged: "on_membership_changed",
-    StepsAsked: "on_steps_asked",
-    StepsSeen: "on_steps_seen",
-    StopPlanned: "on_stop_planned",
-    Agreed: "on_agreed",
-    RunEvent: "on_run_event",
-    AgentStopped: "on_agent_stopped",
-}
-"""Which method of `AgentHook` takes what: moments on the thread of all hooks, the feed on others."""
-
 CATCH_ALL: Final = "on_moment"
 """The method for what a hook has no method of its own for."""
+METHODS: Final[Mapping[type, str]] = {
+    method.__annotations__["event"]: name
+    for name, method in vars(AgentHook).items()
+    if name.startswith("on_") and name != CATCH_ALL
+}
+"""Which method of `AgentHook` takes what, as it is annotated there."""
+FEED: Final = METHODS[RunEvent]
 
 
 class NamedHook(Record, frozen=True, kw_only=True):
@@ -72,26 +36,6 @@ class NamedHook(Record, frozen=True, kw_only=True):
     def label(self) -> PluginLabel:
         """The hook in lines for people."""
         return PluginLabel("hook", self.name, self.distribution, type(self.hook).__module__, self.hint)
-
-
-class HookStats(Record, frozen=True, kw_only=True):
-    """How one observer has fared: calls begun, of which errors; whether it was abandoned."""
-
-    calls: int = 0
-    errors: int = 0
-    abandoned: bool = False
-
-
-def hook_feed(
-    hooks: Sequence[NamedHook],
-    *,
-    post: Callable[[Callable[[], None]], None],
-    notice: Callable[[str], None],
-    faults: PluginFaults | None = None,
-) -> HookFeed:
-    """Return the feed for those hooks that take it; the rest as `HookFeed` has it."""
-    takers = [named for named in hooks if Power.FEED in powers_of(type(named.hook))]
-    return HookFeed([(named.label, named.hook) for named in takers], post=post, notice=notice, faults=faults)
 
 
 MOST_LINES: Final = 1000
@@ -125,9 +69,11 @@ class Member:
         self.named = named
         self.label = named.label
         self.powers = powers_of(type(named.hook))
-        self.calls = 0
-        self.errors = 0
         self.abandoned = False
+        self.feeds = Power.FEED in self.powers
+        """It gets the feed."""
+        self.strikes = 0
+        """How often in a row it has raised at an event of the feed."""
         self.lines = LineLimit()
         closed = named.fail_closed or getattr(type(named.hook), "fail_closed", False) is True
         self.fail_closed = closed and Power.REFUSAL in self.powers
@@ -142,7 +88,7 @@ class Member:
 
     def takes(self, method: str) -> bool:
         """Return whether the hook overrides a method: nobody is woken to do nothing."""
-        return not self.abandoned and self.overrides(method)
+        return not self.abandoned and (method != FEED or self.feeds) and self.overrides(method)
 
     def catches(self, method: str) -> bool:
         """Return whether the hook takes by its catch-all what it has no method for."""
@@ -150,10 +96,10 @@ class Member:
 
 
 class Task:
-    """One moment on its way through the observers, with what they have answered so far; or a call that one of them set.
+    """One moment on its way through the hooks, with what they have answered so far; or a call that one of them set.
 
     Args:
-        moment: What has come; None: a call of a hook's own.
+        moment: What has come, or an event of the feed; None: a call of a hook's own.
         members: Those to call.
         answer: Takes the task when all have answered; None: nobody waits for it.
         call: The hook's own.
@@ -162,7 +108,7 @@ class Task:
 
     def __init__(
         self,
-        moment: Moment | None,
+        moment: Moment | RunEvent | None,
         members: Sequence[Member],
         answer: "Callable[[Task], None] | None" = None,
         call: Callable[[], None] = lambda: None,

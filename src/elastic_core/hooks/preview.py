@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from elastic_core.hooks.handler import notices_of, powers_of
 from elastic_core.hooks.launches import CheckedChanges
 from elastic_core.hooks.members import NamedHook
-from elastic_core.moments import AddEnvironment, LaunchChange, Launches, Power, Refuse, WorkersStarting, merged_changes
+from elastic_core.moments import LaunchChange, Launches, Power, Refuse, WorkersStarting, merged_changes
 from elastic_core.plugin_faults import PluginFaults
 from elastic_core.types import Record
 
@@ -38,7 +38,7 @@ def preview(hooks: Sequence[NamedHook], moment: WorkersStarting) -> Preview:
             continue
         if isinstance(answer, Refuse):
             lines.append(f"hook {named.name!r} would refuse: {answer.reason}")
-        elif isinstance(answer, (AddEnvironment, Launches)):
+        elif isinstance(answer, Launches):
             checked = CheckedChanges(answer, nproc)
             lines += [f"hook {named.name!r} {fault}" for fault in checked.faults]
             for rank, change in checked.by_rank.items():

@@ -1,4 +1,4 @@
-"""Tells observers what the agent does, so that none of them can be felt by it."""
+"""The calls of a run's hooks: moments, questions, the feed and calls of their own, one by one on one thread."""
 
 import threading
 from collections import deque
@@ -10,37 +10,39 @@ from msgspec.structs import replace
 
 from elastic_core.clock import SYSTEM_CLOCK, Clock
 from elastic_core.hooks.arguments import is_seconds
-from elastic_core.hooks.feed import HookFeed
-from elastic_core.hooks.handle import HookHandle, RunActions
+from elastic_core.hooks.handle import RunActions, RunHandle
 from elastic_core.hooks.members import (
     CATCH_ALL,
+    FEED,
     LINES_WITHIN_S,
     METHODS,
     MOST_LINES,
     HoldTask,
-    HookStats,
     Member,
     NamedHook,
     Task,
 )
 from elastic_core.moments import (
-    AddEnvironment,
     Joining,
     LaunchChange,
     Launches,
     Moment,
     Power,
     Refuse,
-    WorkerEnded,
-    WorkersStarted,
     WorkersStarting,
     merged_changes,
 )
 from elastic_core.plugin_faults import CallMeter, Fault, PluginFaults, held, wrong_answer
-from elastic_core.reports import RunningWorker
+from elastic_core.reports import RunEvent
 
 MOST_WAITING: Final = 1_000
 """What a hook that takes its time for each moment leaves undone must not fill the memory."""
+MOST_EVENTS: Final = 10_000
+"""The same of events of the feed."""
+STRIKES: Final = 3
+"""A hook that raises so often in a row gets no more of the feed."""
+CLOSED: Final = "feed_closed"
+"""The last event of the feed."""
 _THREAD_RETRY_S: Final = 0.5
 """When a thread is tried again that the system has refused."""
 OnJoin = Callable[[Refuse | None, str], None]
@@ -48,16 +50,17 @@ OnStart = Callable[[tuple[LaunchChange, ...], Refuse | None, str], None]
 
 
 class HookRunner:
-    """Calls observers one by one on one thread, which exists only once there is something to tell.
+    """Calls hooks one by one on one thread, which exists only once there is a call to make.
 
     A hook that raises is logged and counted. One that takes longer than the deadline is abandoned: its thread is left
     to itself, a new one goes on with the others, and it is off for the rest of the run. The two moments that may answer
-    (`ask_join`, `ask_start`) wait for what was told before them; each hook has the deadline for each call.
+    (`ask_join`, `ask_start`) wait for the moments before them; each hook has the deadline for each call. Events of the
+    feed wait for all else.
 
     Without a hook that could answer, the answer comes before the question returns.
 
-    Threading: the public methods are called on the reactor's thread; only `close` blocks. Answers and log lines arrive
-    on that thread too.
+    Threading: the public methods, except `publish`, are called on the reactor's thread; only `close` blocks. Answers
+    and log lines arrive on that thread too.
     """
 
     def __init__(
@@ -70,7 +73,6 @@ class HookRunner:
         deadline_s: float = 5.0,
         clock: Clock = SYSTEM_CLOCK,
         actions: RunActions | None = None,
-        feed: HookFeed | None = None,
         faults: PluginFaults | None = None,
     ) -> None:
         """Bind the observers; no thread is started.
@@ -83,7 +85,6 @@ class HookRunner:
             deadline_s: How long one call of one hook may take.
             clock: Measures the calls.
             actions: Does what hooks with the run's handle ask for; None: none gets one.
-            feed: Of the same hooks; ended by `close_feed`. None: there is none.
             faults: Keeps what hooks raise, and counts what they do wrong; None: for this runner alone.
         """
         self._members = [Member(named) for named in hooks]
@@ -95,7 +96,10 @@ class HookRunner:
         self._changed = threading.Condition()
         # The rest is guarded by the condition's lock.
         self._tasks: deque[Task] = deque()
-        self._calling: Member | None = None
+        self._events: deque[Task] = deque()
+        """Those of the feed."""
+        self._event_count = 0
+        self._calling: tuple[Task, Member] | None = None
         self._called_s = 0.0
         self._calls = CallMeter(clock)
         self._shift = 0
@@ -107,28 +111,24 @@ class HookRunner:
         self._watched = False
         """A timer is pending; reactor's thread only."""
         self._due_s, self._held_s, self._held_text = 0.0, 0.0, ""
-        self._workers: tuple[RunningWorker, ...] = ()
-        """Replaced on the reactor's thread, read on any."""
-        self._actions = actions
-        self._feed = HookFeed((), post=post, notice=log) if feed is None else feed
         self._faults = PluginFaults() if faults is None else faults
         if actions is not None:
             for member in self._members:
                 if Power.RUN in member.powers:
                     member.named.hook.run = self._handle(member, actions)
 
-    def _handle(self, member: Member, actions: RunActions) -> HookHandle:
+    def _handle(self, member: Member, actions: RunActions) -> RunHandle:
         def post(call: Callable[[], None]) -> None:
             self._post(lambda: None if self._closing or member.abandoned else call())
 
-        return HookHandle(
+        return RunHandle(
             member.named.name,
             actions,
             post=post,
             say=lambda text: self._say(member, text),
             call_later=self._call_later,
             call=lambda call: self._put_call(Task(None, [member], call=call)),
-            workers=lambda: self._workers,
+            record=lambda name, values: self.publish(name, values, source=member.named.name),
         )
 
     def _put_call(self, task: Task) -> Callable[[], bool]:
@@ -140,7 +140,7 @@ class HookRunner:
         return due
 
     def _say(self, member: Member, text: str) -> None:
-        """Show people a line, also one that comes between the end of the loop and `close_feed`. Threading: any."""
+        """Show people a line, also one that comes between the end of the loop and `close`. Threading: any."""
         with self._changed:
             if member.abandoned:
                 return
@@ -154,12 +154,30 @@ class HookRunner:
     def _count_later(self) -> None:
         self._call_later(LINES_WITHIN_S, self._flush_counts)
 
-    def _note_workers(self, moment: Moment) -> None:
-        """Keep who runs, for hooks that ask."""
-        if isinstance(moment, WorkersStarted) and self._actions is not None:
-            self._workers = self._actions.running(dict(enumerate(moment.pids)))
-        elif isinstance(moment, WorkerEnded):
-            self._workers = tuple(each for each in self._workers if each.local_rank != moment.exit.local_rank)
+    # --- the feed
+
+    @property
+    def feeds(self) -> bool:
+        """Whether any hook takes the feed."""
+        return any(member.feeds for member in self._members)
+
+    def publish(self, name: str, values: Mapping[str, object], *, source: str = "") -> None:
+        """Number an event, and hand it to all hooks that take the feed but its source. Threading: any."""
+        with self._changed:
+            takers = [member for member in self._members if member.takes(FEED) and member.named.name != source]
+            if self._closing or not takers:
+                return
+            self._event_count += 1
+            if len(self._events) >= MOST_EVENTS and name != CLOSED:
+                self._left_out += 1
+                return
+            at_s, at_ns = self._clock.monotonic_s(), self._clock.wall_ns()
+            event = RunEvent(name=name, number=self._event_count, at_s=at_s, at_ns=at_ns, values=values, source=source)
+            self._events.append(Task(event, takers))
+            self._changed.notify_all()
+            attended = self._watched and self._staffed
+        if not attended:
+            self._post(self._attend)
 
     # --- on the reactor's thread
 
@@ -207,20 +225,15 @@ class HookRunner:
             return self._held_text if now_s - self._held_s < self._deadline_s else ""
         return held(self._calls.busy_since(self._due_s - self._deadline_s), now_s - self._due_s)
 
-    def stats(self) -> dict[str, HookStats]:
-        """Return how each observer has fared, by name."""
-        with self._changed:
-            return {
-                member.named.name: HookStats(calls=member.calls, errors=member.errors, abandoned=member.abandoned)
-                for member in self._members
-            }
-
     def close(self, timeout_s: float | None = None) -> None:
-        """Wait until everything was told, at most `timeout_s` (None: the deadline), and end the thread; idempotent."""
+        """Make the calls that wait, then close the feed, and end the thread; idempotent.
+
+        Each of the two takes at most `timeout_s`; None: the deadline.
+        """
         limit_s = self._deadline_s if timeout_s is None else timeout_s
-        end_s = self._clock.monotonic_s() + limit_s
-        while self._drain(end_s):
-            self._staff()
+        self._finish(limit_s)
+        self.publish(CLOSED, {})
+        self._finish(limit_s)
         with self._changed:
             self._closing = True
             if self._left_out:
@@ -229,13 +242,7 @@ class HookRunner:
             self._changed.notify_all()
         self._flush_counts()
 
-    def close_feed(self) -> None:
-        """Wait a moment until the feed is handed on, and end it; idempotent."""
-        self._feed.close()
-        self._flush_counts()
-
     def _enqueue(self, moment: Moment, answer: Callable[[Task], None] | None) -> None:
-        self._note_workers(moment)
         again = isinstance(moment, WorkersStarting) and moment.asked_again
         with self._changed:
             members = [
@@ -259,13 +266,17 @@ class HookRunner:
                 self._left_out += 1
                 return
             if queued:
-                self._tasks.insert(1 if first else len(self._tasks), task)  # the foremost may be under way
+                self._tasks.insert(0 if first else len(self._tasks), task)
                 self._changed.notify_all()
         if queued:
-            self._watch()  # before there is a thread, which may hold the interpreter from its first instruction
-            self._staff()
+            self._attend()
         elif task.answer is not None:
             task.answer(task)
+
+    def _attend(self) -> None:
+        """Have the calls that wait made, and looked after."""
+        self._watch()  # before there is a thread, which may hold the interpreter from its first instruction
+        self._staff()
 
     def _staff(self) -> None:
         """See to it that there is a thread."""
@@ -300,7 +311,7 @@ class HookRunner:
         if abandoned:
             self._staff()
         with self._changed:
-            calling, busy = self._calling, bool(self._tasks)
+            calling, busy = self._calling, bool(self._tasks or self._events)
             left_s = self._called_s + self._deadline_s - self._clock.monotonic_s()
         if calling is not None or busy:
             self._look_later(max(left_s, 0.0) if calling is not None else self._deadline_s)
@@ -308,29 +319,34 @@ class HookRunner:
     def _abandon_if_due(self, *, cut: bool = False) -> bool:
         """Give up on the hook that is being called if it has overrun, or if `cut`."""
         with self._changed:
-            member = self._calling
             taken_s = self._clock.monotonic_s() - self._called_s
-            if member is None or (taken_s < self._deadline_s and not cut):
+            if self._calling is None or (taken_s < self._deadline_s and not cut):
                 return False
+            task, member = self._calling
             member.abandoned = True
             self._calling = None
             self._staffed = False
             self._shift += 1
-            task = self._tasks[0]
             method, fate = task.method, "the run ends without it" if cut else "it is off for the rest of the run"
             if member.fail_closed and not cut:
                 fate, member.stuck = "it refuses until it has", method
                 task.fail(member, f"{method} has not returned after {taken_s:.1f} s")
             self._lines.append(f"{member.label}: {method} has not returned after {taken_s:.1f} s; {fate}")
-        if not cut:
-            self._feed.leave_out(member.named.hook)
         self._flush()
         return True
+
+    def _finish(self, limit_s: float) -> None:
+        """Have the calls that wait made, within a time."""
+        end_s = self._clock.monotonic_s() + limit_s
+        if self._tasks or self._events:
+            self._staff()
+        while self._drain(end_s):
+            self._staff()
 
     def _drain(self, end_s: float) -> bool:
         """Wait until all is told or the time is up; return True to be called again, with a new thread."""
         with self._changed:
-            while self._tasks:
+            while self._tasks or self._events:
                 now_s = self._clock.monotonic_s()
                 if now_s >= end_s:
                     break
@@ -338,7 +354,7 @@ class HookRunner:
                 if now_s >= due_s:
                     break
                 self._changed.wait(min(due_s, end_s) - now_s)
-            if not self._tasks:
+            if not (self._tasks or self._events):
                 return False
             late = self._clock.monotonic_s() >= end_s
         self._abandon_if_due(cut=late)
@@ -351,7 +367,9 @@ class HookRunner:
         untold = sorted({member.named.name for task in self._tasks for member in task.waiting if task.takes(member)})
         if untold:
             self._lines.append(f"hooks {', '.join(untold)}: not told of the end, the others took too long")
+        self._left_out += len(self._events)
         self._tasks.clear()
+        self._events.clear()
 
     def _flush_counts(self) -> None:
         """Show people how many lines of a hook were too many."""
@@ -392,31 +410,29 @@ class HookRunner:
         """Return the next call to make; None: this thread is not wanted any more."""
         with self._changed:
             while shift == self._shift:
-                self._finish_tasks()
-                if self._tasks:
-                    task = self._tasks[0]
-                    member = task.waiting.popleft()
-                    member.calls += 1
-                    self._calling, self._called_s = member, self._clock.monotonic_s()
-                    return task, member
+                if (task := self._unfinished(self._tasks) or self._unfinished(self._events)) is not None:
+                    self._calling, self._called_s = (task, task.waiting.popleft()), self._clock.monotonic_s()
+                    return self._calling
+                self._changed.notify_all()
                 if self._closing:
                     return None
                 self._changed.wait()
         return None
 
-    def _finish_tasks(self) -> None:
-        while self._tasks:
-            task = self._tasks[0]
+    def _unfinished(self, tasks: deque[Task]) -> Task | None:
+        """Return the first task for which a hook is to be called yet; those before it are over."""
+        while tasks:
+            task = tasks[0]
             while task.waiting and not task.takes(task.waiting[0]):
                 member = task.waiting.popleft()
                 if member.stuck:
                     task.fail(member, f"its {member.stuck} has not returned yet")
             if task.waiting and task.refusal is None:
-                return
-            self._tasks.popleft()
+                return task
+            tasks.popleft()
             if task.answer is not None:
                 self._post(partial(task.answer, task))
-        self._changed.notify_all()
+        return None
 
     def _settle(self, shift: int, task: Task, member: Member, answer: object, fault: Fault | None) -> None:
         with self._changed:
@@ -426,7 +442,9 @@ class HookRunner:
                 return  # abandoned: too late to be heard
             self._calling = None
             before = len(self._lines)
-            if fault is not None:
+            if task.method == FEED:
+                self._settle_event(member, fault)
+            elif fault is not None:
                 self._complain(member, task, f"raised {fault.text}", again=fault.again)
                 task.fail(member, f"{task.method} raised {fault.text}")
             elif isinstance(task, HoldTask) or (task.answer is not None and answer is not None):
@@ -435,9 +453,15 @@ class HookRunner:
         if told:
             self._post(self._flush)
 
+    def _settle_event(self, member: Member, fault: Fault | None) -> None:
+        member.strikes = 0 if fault is None else member.strikes + 1
+        member.feeds = member.strikes < STRIKES
+        if fault is not None and not (fault.again and member.feeds):
+            fate = "" if member.feeds else "; it gets no more of the feed"
+            self._lines.append(member.label.line(f"{FEED} raised {fault.text}{fate}"))
+
     def _complain(self, member: Member, task: Task, fault: str, *, again: bool | None = None) -> None:
-        """Count what a hook did wrong, and have it told if it was not before."""
-        member.errors += 1
+        """Report what a hook did wrong, unless it was reported before."""
         text = f"{task.method} {fault}"
         if not (self._faults.again(member.label, text) if again is None else again):
             self._lines.append(member.label.line(text))
@@ -467,7 +491,7 @@ class HookRunner:
                 for rank, change in checked.by_rank.items():
                     task.changes[rank] = merged_changes((task.changes.get(rank, LaunchChange()), change))
         else:
-            needed = "Refuse or None" if starting is None else "Launches, AddEnvironment, Refuse or None"
+            needed = "Refuse or None" if starting is None else "Launches, Refuse or None"
             self._complain(member, task, wrong_answer(answer, needed))
             task.fail(member, f"{task.method} answered {type(answer).__name__}")
 
@@ -479,7 +503,7 @@ class HookRunner:
         return False
 
 
-def _is_change(answer: object) -> TypeGuard[AddEnvironment | Launches]:
-    return (isinstance(answer, AddEnvironment) and isinstance(answer.variables, Mapping)) or (
-        isinstance(answer, Launches) and isinstance(answer.workers, Mapping)
+def _is_change(answer: object) -> TypeGuard[Launches]:
+    return (
+        isinstance(answer, Launches) and isinstance(answer.workers, Mapping) and isinstance(answer.environment, Mapping)
     )

@@ -7,14 +7,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, TypeGuard, assert_never
 
 from elastic_core import messages as m
-from elastic_core.agent.feed import StoreReachable
 from elastic_core.agent.guard.guardian import Guardian
 from elastic_core.agent.loop import Agent
 from elastic_core.agent.port import HeldPort, is_this_host
 from elastic_core.clock import SYSTEM_CLOCK, WaitBudget
 from elastic_core.encoding import encode_json
 from elastic_core.errors import ElasticError, is_momentary
-from elastic_core.moments import StepsAsked, StepsSeen
+from elastic_core.moments import StepsAsked, StepsSeen, StoreReachable
 from elastic_core.plugin_faults import Fault, PluginFaults, PluginLabel
 from elastic_core.reactor import Reactor
 from elastic_core.rendezvous.handler import RendezvousHandler

@@ -1,19 +1,18 @@
-"""What the agent does for hooks that have the run's handle, and the feed that it gives them."""
+"""What the agent does for hooks that have the run's handle, and the calls to the store that the feed has."""
 
 import signal
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Final
 
-from elastic_core.agent.feed import Feed, FieldsPublished, Observation, StoreCall, described
+from elastic_core.agent.feed import Observation
 from elastic_core.agent.loop import Agent
 from elastic_core.clock import SYSTEM_CLOCK, Clock
 from elastic_core.failure.reporter import Reporter
-from elastic_core.hooks.feed import HookFeed
 from elastic_core.hooks.handle import Offer
 from elastic_core.launcher.status_keeper import StatusKeeper
 from elastic_core.messages import AskSteps, ReportSteps, RestartRequested, StateNumber, StopRequested
-from elastic_core.moments import Agreed, Moment, StepsSeen
+from elastic_core.moments import Agreed, FieldsPublished, Moment, StepsSeen, StoreCall, WorkerEnded, WorkersStarted
 from elastic_core.processes.group import WorkerGroup
 from elastic_core.processes.spec import WorkerLaunch
 from elastic_core.reactor import Reactor
@@ -52,7 +51,6 @@ class HookActions:
         status: Says in `status.json` what hooks publish.
         stacks: Takes those of workers.
         workers: This node's.
-        send: Signals one of them, by local rank.
         agent: Returns the agent.
         rendezvous: Where it asks for rounds.
         run_dir: Where the run directory is.
@@ -60,7 +58,6 @@ class HookActions:
         publish: Takes what happens, for the agent's feed.
         asks_nodes: The rendezvous takes questions to all nodes.
         keep: Lets it stay, for a reason.
-        feed: The feed of the hooks.
     """
 
     def __init__(
@@ -71,7 +68,6 @@ class HookActions:
         status: StatusKeeper,
         stacks: "WorkerStacks",
         workers: WorkerGroup,
-        send: Callable[[int, int], None],
         agent: Callable[[], Agent],
         rendezvous: Rendezvous,
         run_dir: str,
@@ -79,12 +75,11 @@ class HookActions:
         publish: Callable[[Moment | FieldsPublished], None],
         asks_nodes: bool,
         keep: Callable[[str], None],
-        feed: HookFeed,
     ) -> None:
         self.offers: dict[str, Offer] = {}
         self.run_dir = run_dir
+        self.workers: tuple[RunningWorker, ...] = ()
         self._keep = keep
-        self._feed = feed
         self._publish = publish
         self._reactor = reactor
         self._reporter = reporter
@@ -92,8 +87,7 @@ class HookActions:
         self._stacks = stacks
         self._beats = beats
         self._asks_nodes = asks_nodes
-        self._workers = workers
-        self._send = send
+        self._group = workers
         self._agent = agent
         self._rendezvous = rendezvous
         self._restarts: dict[str, dict[int, float]] = {}
@@ -109,8 +103,14 @@ class HookActions:
         self._launches = tuple((launch, error_files[launch.local_rank]) for launch in launches)
         self._begun_s = self._reactor.now_s()
 
-    def running(self, pids: Mapping[int, int]) -> tuple[RunningWorker, ...]:
-        """Return the workers that were started, by their pids."""
+    def observe(self, what: Observation) -> None:
+        """Take which workers run, before hooks get it."""
+        if isinstance(what, WorkersStarted):
+            self.workers = self._running(dict(enumerate(what.pids)))
+        elif isinstance(what, WorkerEnded):
+            self.workers = tuple(each for each in self.workers if each.local_rank != what.exit.local_rank)
+
+    def _running(self, pids: Mapping[int, int]) -> tuple[RunningWorker, ...]:
         return tuple(
             RunningWorker(
                 local_rank=launch.local_rank,
@@ -128,13 +128,13 @@ class HookActions:
         """Take a failure that a hook has found, unless something else is being decided."""
         round_ = self._round
         if round_ is not None:
-            uptime_s, pids = self._reactor.now_s() - self._begun_s, self._workers.pids
+            uptime_s, pids = self._reactor.now_s() - self._begun_s, self._group.pids
 
             def examine() -> Failure:
                 failure = self._reporter.reported(round_, report, pids, hook=hook, uptime_s=uptime_s)
                 for fault in report.workers:
                     if fault.signal > 0:
-                        self._send(fault.local_rank, fault.signal)
+                        self._group.send(fault.local_rank, fault.signal)
                 return failure
 
             self._agent().on_hang(examine)
@@ -178,10 +178,6 @@ class HookActions:
         self._reporter.hook_fields[hook] = dict(fields)
         self._status.publish(self._reporter.hook_fields)
         self._publish(FieldsPublished(hook=hook, fields=fields))
-
-    def record(self, hook: str, name: str, values: Mapping[str, object]) -> None:
-        """Add an event to the feed. Threading: any."""
-        self._feed.publish(name, values, source=hook)
 
     def keep_run_dir(self, because: str) -> None:
         """Let the run directory stay."""
@@ -239,17 +235,10 @@ METERED: Final = ("connect", "enlist", "update", "renew", "withdraw", "members",
 """Not `watch`: it waits for others."""
 
 
-def feed_hooks(of_hooks: HookFeed, feed: Feed, handler: RendezvousHandler) -> Callable[[Observation], None]:
-    """Hand on to hooks what there is, if any take it; return what publishes beside the loop, from any thread."""
-
-    def publish(what: Observation) -> None:
-        of_hooks.publish(*described(what))
-
-    if of_hooks.wanted:
-        feed.subscribe(lambda what: of_hooks.publish(*described(what)))
-        if (store := _store(handler)) is not None:
-            measure(store, publish)
-    return publish
+def measure_store(handler: RendezvousHandler, take: Callable[[StoreCall], None]) -> None:
+    """Measure the calls to the handler's store, if it has one, from now on; `take` as for `measure`."""
+    if (store := _store(handler)) is not None:
+        measure(store, take)
 
 
 def store_place(handler: RendezvousHandler) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from msgspec.structs import replace
 
-from elastic_core.agent.feed import Feed, RanksAssigned, journaling
+from elastic_core.agent.feed import Feed, Observation, described, journaling
 from elastic_core.agent.guard.guardian import Guardian
 from elastic_core.agent.loop import Agent
 from elastic_core.agent.machine.journal import Journal
@@ -21,13 +21,12 @@ from elastic_core.failure.handler import FailureHandler
 from elastic_core.failure.intensity import Intensity
 from elastic_core.failure.reporter import Reporter
 from elastic_core.failure.runner import PolicyRunner
-from elastic_core.hooks.feed import HookFeed
 from elastic_core.hooks.handler import powers_of
-from elastic_core.hooks.members import NamedHook, close_hooks, hook_feed
+from elastic_core.hooks.members import NamedHook, close_hooks
 from elastic_core.hooks.runner import HookRunner
 from elastic_core.launcher.agent_side import RoundPort, RunSide, open_rendezvous
 from elastic_core.launcher.early_stop import EarlyStop, early_stops, held
-from elastic_core.launcher.hook_actions import HookActions, feed_hooks, store_place
+from elastic_core.launcher.hook_actions import HookActions, measure_store, store_place
 from elastic_core.launcher.injected import NOTHING, Injected
 from elastic_core.launcher.logs import RunLogs, choose_logs_specs
 from elastic_core.launcher.plan import Attempt, hook_settings, worker_plan
@@ -35,7 +34,7 @@ from elastic_core.launcher.run_files import RunFiles
 from elastic_core.launcher.status_keeper import StatusKeeper
 from elastic_core.launcher.worker_watch import Heartbeats, WorkerStacks
 from elastic_core.messages import SpawnWorkers
-from elastic_core.moments import Power
+from elastic_core.moments import Power, RanksAssigned
 from elastic_core.options.settings import RunSettings
 from elastic_core.plugin_faults import PluginFaults, PluginLabel
 from elastic_core.plugins.discovery import FAILURE_GROUP, RENDEZVOUS_GROUP
@@ -219,7 +218,6 @@ class _Job:
         subreaper = self._own_process and become_subreaper()
         journal, feed = Journal(), Feed()
         feed.subscribe(journaling(journal))
-        of_hooks = hook_feed(hooks, post=reactor.post, notice=notice, faults=self._faults)
         self._status = self._closing(self._status_keeper(reactor, handler, run_dir))
         loop = ReactorLoop(reactor, notice=notice, own_process=self._own_process)
         self._masters = self._master_servers(loop, handler, hooks)
@@ -252,8 +250,8 @@ class _Job:
         )
         self._status.workers = workers
         self._stacks = self._closing(WorkerStacks(reactor, workers=lambda: workers, beat_file=self._beats.file))
-        rendezvous = self._closing(self._open_rendezvous(reactor, guardian, handler, feed, of_hooks))
-        runner = self._hook_runner(reactor, hooks, handler, rendezvous, run_dir, feed, of_hooks)
+        rendezvous = self._closing(self._open_rendezvous(reactor, guardian, handler, feed, hooks))
+        runner = self._hook_runner(reactor, hooks, handler, rendezvous, run_dir, feed)
         agent = self._agent = Agent(
             self._agent_options(run_dir),
             reactor=reactor,
@@ -278,7 +276,6 @@ class _Job:
         workers.attach(on_exit=agent.on_worker_exit, on_stopped=agent.on_workers_stopped, on_overdue=agent.on_overdue)
         reactor.call_later(WARM_AFTER_S, self._settle_in)
         result = agent.run()
-        runner.close_feed()
         self._end(reactor, result, journal, run_dir)
         if self._outcome is not None:
             self._outcome.error = rendezvous.error
@@ -319,9 +316,19 @@ class _Job:
         return guardian
 
     def _open_rendezvous(
-        self, reactor: Reactor, guardian: Guardian, handler: RendezvousHandler, feed: Feed, of_hooks: HookFeed
+        self,
+        reactor: Reactor,
+        guardian: Guardian,
+        handler: RendezvousHandler,
+        feed: Feed,
+        hooks: Sequence[NamedHook],
     ) -> Rendezvous:
-        beside = feed_hooks(of_hooks, feed, handler)
+        def beside(what: Observation) -> None:
+            """Publish what happens on another thread."""
+            reactor.post(lambda: feed.publish(what))
+
+        if any(Power.FEED in powers_of(type(named.hook)) for named in hooks):
+            measure_store(handler, beside)
         side = RunSide(
             reactor,
             agent=lambda: self._agent,
@@ -346,7 +353,6 @@ class _Job:
         rendezvous: Rendezvous,
         run_dir: RunDirectory,
         feed: Feed,
-        of_hooks: HookFeed,
     ) -> HookRunner:
         """Return what calls the hooks; it and all other observers take the feed."""
         self._actions = HookActions(
@@ -355,7 +361,6 @@ class _Job:
             status=self._status,
             stacks=self._stacks,
             workers=self._workers,
-            send=self._workers.send,
             agent=lambda: self._agent,
             rendezvous=rendezvous,
             run_dir=str(run_dir.path),
@@ -363,7 +368,6 @@ class _Job:
             publish=feed.publish,
             asks_nodes=Capability.EVIDENCE in handler.capabilities,
             keep=run_dir.keep,
-            feed=of_hooks,
         )
         runner = HookRunner(
             hooks,
@@ -371,14 +375,15 @@ class _Job:
             call_later=reactor.call_later,
             log=self._reporter.notice,
             actions=self._actions,
-            feed=of_hooks,
             faults=self._faults,
         )
-        self._cleanup.callback(runner.close_feed)
+        self._cleanup.callback(runner.close)
         if self._outcome is not None:
             feed.subscribe(self._outcome.observe)
-        for observer in (self._status.observe, runner.observe):
+        for observer in (self._status.observe, self._actions.observe, runner.observe):
             feed.subscribe(observer)
+        if runner.feeds:
+            feed.subscribe(lambda what: runner.publish(*described(what)))
         return runner
 
     def _policy_runner(self, reactor: Reactor, policy: FailureHandler) -> PolicyRunner:

@@ -5,11 +5,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from elastic_core.agent.feed import Observation, StepTaken, StoreReachable
+from elastic_core.agent.feed import Observation, StepTaken
 from elastic_core.agent.machine.states import AgentState, Created, Deciding, Ended, Joining, Refused, Running, Settling
 from elastic_core.agent.parts import AgentResult
 from elastic_core.clock import SYSTEM_CLOCK, Clock
 from elastic_core.messages import AgentEvent, DecisionMade, LeftOut, RoundChanged, RoundFormed
+from elastic_core.moments import StoreReachable
 from elastic_core.options.settings import RunSettings
 from elastic_core.processes.group import WorkerGroup
 from elastic_core.reports import Absence

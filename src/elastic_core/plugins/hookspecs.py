@@ -3,7 +3,7 @@
 Imported only where a plugin is such a module: pluggy costs 5 ms.
 
 A plugin of the group `elastic_core.rendezvous` or `elastic_core.failure` implements the function that makes its object;
-one of `elastic_core.hooks` implements the moments that it wants to be told of, the names of `AgentHook`'s methods.
+one of `elastic_core.hooks` implements the moments that it takes: the methods of `AgentHook` are their specifications.
 Every such module states `api_version` at its top level, as classes do.
 """
 
@@ -16,33 +16,10 @@ import pluggy
 
 from elastic_core.failure.handler import FailureHandler
 from elastic_core.hooks.handler import AgentHook
-from elastic_core.moments import (
-    AddEnvironment,
-    AgentStarted,
-    AgentStopped,
-    Agreed,
-    DecisionTaken,
-    Draining,
-    FailureSeen,
-    Joining,
-    Launches,
-    MembershipChanged,
-    Moment,
-    Refuse,
-    RoundJoined,
-    StepsAsked,
-    StepsSeen,
-    StopPlanned,
-    WorkerEnded,
-    WorkersStarted,
-    WorkersStarting,
-    WorkersStopping,
-)
 from elastic_core.plugins.discovery import FAILURE_GROUP, HOOKS_GROUP, RENDEZVOUS_GROUP, PluginEntry
 from elastic_core.plugins.entry_import import mend, one_line, refusal
 from elastic_core.rendezvous.handler import RendezvousHandler
 from elastic_core.rendezvous.store import CoordinationStore
-from elastic_core.reports import RunEvent
 from elastic_core.types import HookSettings, PolicySettings, RendezvousSettings
 
 PROJECT_NAME: Final = "elastic_core"
@@ -65,99 +42,11 @@ def elastic_make_failure_handler(settings: PolicySettings) -> FailureHandler | N
     """Build the restart policy. Called: once per run, after options are validated, before any worker exists."""
 
 
-@hookspec
-def on_agent_started(event: AgentStarted) -> None:
-    """React to the agent's start. Called: once, first."""
-
-
-@hookspec(firstresult=True)
-def on_joining(event: Joining) -> Refuse | None:
-    """Object to this node's joining, or not. Called: before each rendezvous."""
-
-
-@hookspec
-def on_round_joined(event: RoundJoined) -> None:
-    """React to a formed round. Called: before `on_workers_starting`."""
-
-
-@hookspec(firstresult=True)
-def on_workers_starting(event: WorkersStarting) -> Launches | AddEnvironment | Refuse | None:
-    """Change what is started for each worker, or object. Called: before each start."""
-
-
-@hookspec
-def on_workers_started(event: WorkersStarted) -> None:
-    """React to the workers' existence. Called: after all of this node were started."""
-
-
-@hookspec
-def on_worker_exited(event: WorkerEnded) -> None:
-    """React to a worker's end. Called: for each, also for those that we stopped."""
-
-
-@hookspec
-def on_failure(event: FailureSeen) -> None:
-    """React to a failure. Called: when its evidence was read, before the decision."""
-
-
-@hookspec
-def on_decision(event: DecisionTaken) -> None:
-    """React to the policy's decision. Called: before workers are stopped because of it."""
-
-
-@hookspec
-def on_drain(event: Draining) -> None:
-    """React to a stop signal. Called: before workers are signalled; also where there are none."""
-
-
-@hookspec
-def on_workers_stopping(event: WorkersStopping) -> None:
-    """React to the stop ladder's beginning."""
-
-
-@hookspec
-def on_membership_changed(event: MembershipChanged) -> None:
-    """React to nodes that came or went. Called: before workers are stopped because of it."""
-
-
-@hookspec
-def on_steps_asked(event: StepsAsked) -> None:
-    """React to a node that asks about the steps of all."""
-
-
-@hookspec
-def on_steps_seen(event: StepsSeen) -> None:
-    """React to what all nodes have answered."""
-
-
-@hookspec
-def on_stop_planned(event: StopPlanned) -> None:
-    """React to a planned stop of healthy workers."""
-
-
-@hookspec
-def on_agreed(event: Agreed) -> None:
-    """React to what the nodes have agreed about."""
-
-
-@hookspec
-def on_run_event(event: RunEvent) -> None:
-    """React to anything that happens. Called: for each, in order, of a module whose `powers` have `Power.FEED`."""
-
-
-@hookspec
-def on_moment(event: Moment) -> None:
-    """Take a moment that the module has no function for. Called: as that would be; nobody waits for it."""
-
-
-@hookspec
-def on_agent_stopped(event: AgentStopped) -> None:
-    """React to the agent's end. Called: once, last."""
-
-
 # --- wiring
 
 _MOMENTS: Final = tuple(name for name in vars(AgentHook) if name.startswith("on_"))
+for _name in _MOMENTS:
+    hookspec(firstresult=_name in ("on_joining", "on_workers_starting"))(getattr(AgentHook, _name))
 _IMPLS: Final[dict[str, tuple[str, ...]]] = {
     RENDEZVOUS_GROUP: ("elastic_make_rendezvous",),
     FAILURE_GROUP: ("elastic_make_failure_handler",),
@@ -179,6 +68,7 @@ class HookimplModule:
         """
         manager = pluggy.PluginManager(PROJECT_NAME)
         manager.add_hookspecs(sys.modules[__name__])
+        manager.add_hookspecs(AgentHook)
         try:
             manager.register(module, name=entry.name)
             manager.check_pending()

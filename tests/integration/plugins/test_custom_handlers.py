@@ -67,7 +67,7 @@ def test_class_that_only_overrides_next_rendezvous_and_returns_a_tuple(script, t
 
 PLUGINS = """
 from elastic_core.api import (
-    AddEnvironment, AgentHook, FailureHandler, Ignore, Refuse, RendezvousHandler, Restart, Stop
+    AgentHook, FailureHandler, Ignore, Launches, Refuse, RendezvousHandler, Restart, Stop
 )
 
 class Fragile(RendezvousHandler):
@@ -94,7 +94,7 @@ class Slow(FailureHandler):
 class Adds(AgentHook):
     api_version = 1
     def on_workers_starting(self, event):
-        return AddEnvironment(variables={"FROM_HOOK": f"round {event.round.index}"})
+        return Launches(environment={"FROM_HOOK": f"round {event.round.index}"})
     def on_worker_exited(self, event):
         raise RuntimeError("observers may fail")
 

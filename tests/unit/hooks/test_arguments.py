@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from elastic_core.api import ErrorRecord, FailureReport, NodeSteps, WorkerFault
 from elastic_core.hooks.arguments import LONGEST_S, MOST_NAME, MOST_TEXT
-from elastic_core.hooks.handle import HookHandle
+from elastic_core.hooks.handle import RunHandle
 
 REPORT = FailureReport(summary="rank 1 is stale", workers=(WorkerFault(local_rank=1, quiet_s=2.0),))
 ERROR = ErrorRecord(source="acme", type="Stale", message="old", timestamp_ns=0)
@@ -33,14 +33,14 @@ def agent():
 
 @pytest.fixture
 def run(agent):
-    return HookHandle(
+    return RunHandle(
         "acme",
         agent,
         post=lambda call: call(),
         say=lambda text: agent.asked.append(("say", (text,), {})),
         call_later=lambda delay_s, call: agent.asked.append(("call_later", (delay_s,), {})),
         call=lambda call: lambda: False,
-        workers=lambda: (),
+        record=lambda name, values: agent.asked.append(("record", (name, values), {})),
     )
 
 
@@ -173,7 +173,7 @@ def test_what_is_kept_is_a_copy(run, agent):
     fields["gpus"].append(object())
     published, recorded, reported = (asked[1] for asked in agent.asked)
     assert published == ("acme", {"gpus": [1, 2]})
-    assert recorded == ("acme", "seen", {"gpus": [1, 2]})
+    assert recorded == ("seen", {"gpus": [1, 2]})
     assert reported[1].fields == {"gpus": [1, 2]}
 
 

@@ -1,4 +1,4 @@
-"""The feed of a run for hooks: in order, on threads of their own, and never felt by the agent."""
+"""The feed of a run for hooks: numbered, in order, on the thread of all hooks, and never felt by the agent."""
 
 import threading
 
@@ -6,14 +6,12 @@ import pytest
 
 from elastic_core import messages as m
 from elastic_core import moments
-from elastic_core.agent.feed import StepTaken, StoreCall, StoreReachable, described
+from elastic_core.agent.feed import StepTaken, described
 from elastic_core.agent.machine.states import Created, Step
-from elastic_core.api import AgentHook, HookSettings, Phase, Power
-from elastic_core.hooks import feed as feed_module
-from elastic_core.hooks.feed import HookFeed
-from elastic_core.hooks.members import NamedHook, hook_feed
+from elastic_core.api import AgentHook, AgentStopped, HookSettings, Phase, Power
+from elastic_core.hooks import runner as runner_module
+from elastic_core.hooks.members import NamedHook
 from elastic_core.hooks.runner import HookRunner
-from elastic_core.plugin_faults import PluginLabel
 from elastic_plugin_kit import sample_failure, sample_round
 from support import wait_for
 
@@ -31,9 +29,12 @@ class Taker(AgentHook):
         self.threads.add(threading.current_thread())
         self.events.append(event)
 
+    def on_agent_stopped(self, event):
+        self.events.append(event)
+
     @property
     def names(self):
-        return [event.name for event in self.events]
+        return [getattr(event, "name", "agent_stopped") for event in self.events]
 
 
 class Raises(Taker):
@@ -52,66 +53,81 @@ class Waits(Taker):
         self.go_on.wait(60)
 
 
-def feed_for(*hooks):
+def runner_for(*hooks):
     lines = []
-    takers = [(PluginLabel("hook", f"hook{index}", f"acme {index}"), hook) for index, hook in enumerate(hooks)]
-    return HookFeed(takers, post=lambda call: None, notice=lines.append), lines
+    named = [NamedHook(name=f"hook{at}", distribution=f"acme {at}", hook=hook) for at, hook in enumerate(hooks)]
+    runner = HookRunner(
+        named,
+        post=lambda call: call(),
+        call_later=lambda delay_s, call: None,
+        log=lines.append,
+        actions=object(),
+    )
+    return runner, lines
 
 
 def make(cls=Taker):
     return cls(HookSettings(name="x"))
 
 
-def test_each_hook_gets_all_of_it_in_order_on_a_thread_of_its_own():
+def test_each_hook_gets_all_of_it_numbered_and_in_order_on_the_thread_of_all_hooks():
     one, other = make(), make()
-    feed, lines = feed_for(one, other)
-    assert feed.wanted
+    runner, lines = runner_for(one, other)
+    assert runner.feeds
     for index in range(100):
-        feed.publish("step", {"index": index})
-    feed.close()
+        runner.publish("step", {"index": index})
+    runner.close()
     for hook in (one, other):
         assert hook.names == ["step"] * 100 + ["feed_closed"]
         assert [event.values["index"] for event in hook.events[:-1]] == list(range(100))
-        assert len(hook.threads) == 1
-    assert one.threads.isdisjoint(other.threads)
+        assert [event.number for event in hook.events] == list(range(1, 102))
+    assert one.threads == other.threads
+    assert [thread.name for thread in one.threads] == ["elastic-hooks"]
     times = [(event.at_s, event.at_ns) for event in one.events]
     assert times == sorted(times)
     assert lines == []
 
 
 def test_nothing_is_started_or_kept_without_a_hook_that_takes_it():
-    feed, _ = feed_for()
-    feed.publish("step", {})
-    assert not feed.wanted
-    feed.close()
+    before = threading.active_count()
+    runner, _ = runner_for()
+    runner.publish("step", {})
+    assert not runner.feeds
+    assert threading.active_count() == before
+    runner.close()
 
 
 def test_after_the_end_there_is_nothing_more():
     hook = make()
-    feed, _ = feed_for(hook)
-    feed.close()
-    feed.publish("late", {})
-    feed.close()
+    runner, _ = runner_for(hook)
+    runner.close()
+    runner.publish("late", {})
+    runner.close()
     assert hook.names == ["feed_closed"]
 
 
 def test_what_a_hook_adds_is_for_the_others():
-    one, other = make(), make()
-    feed, _ = feed_for(one, other)
-    feed.publish("temperature", {"celsius": 41}, source="hook0")
-    feed.close()
+    class Adds(Taker):
+        powers = frozenset({Power.FEED, Power.RUN})
+
+    one, other = make(Adds), make()
+    runner, _ = runner_for(one, other)
+    one.run.record("temperature", {"celsius": 41})
+    runner.close()
     assert (one.names, other.names) == (["feed_closed"], ["temperature", "feed_closed"])
     assert (other.events[0].source, other.events[0].values) == ("hook0", {"celsius": 41})
 
 
 def test_one_that_raises_three_times_in_a_row_gets_no_more():
     hook, other = make(Raises), make()
-    feed, lines = feed_for(hook, other)
+    runner, lines = runner_for(hook, other)
     for _ in range(10):
-        feed.publish("step", {})
-    feed.close()
-    assert len(hook.events) == 3
-    assert len(other.events) == 11
+        runner.publish("step", {})
+    runner.tell(AgentStopped(exit_code=0, reason=""))
+    runner.close()
+    assert [name for name in hook.names if name != "agent_stopped"] == ["step"] * 3
+    assert "agent_stopped" in hook.names
+    assert other.names.count("step") == 10
     line = Raises.on_run_event.__code__.co_firstlineno + 2
     fault = f"ConnectionError: nobody there (test_feed.py:{line} in on_run_event)"
     assert lines == [
@@ -120,39 +136,39 @@ def test_one_that_raises_three_times_in_a_row_gets_no_more():
     ]
 
 
-def test_a_slow_one_loses_events_and_holds_up_neither_the_agent_nor_others(monkeypatch):
-    monkeypatch.setattr(feed_module, "MOST_WAITING", 5)
-    monkeypatch.setattr(feed_module, "CLOSE_LIMIT_S", 0.0)
-    slow, other = make(Waits), make()
-    feed, lines = feed_for(slow, other)
-    feed.publish("first", {})
-    wait_for(lambda: slow.events and other.events)
-    for index in range(9):
-        feed.publish("step", {})
-        wait_for(lambda index=index: len(other.events) == index + 2)
-    feed.close()
-    assert lines[0] == "hook 'hook0' (acme 0): on_run_event has not returned; the run ends without it"
-    assert "hook 'hook0' (acme 0): 4 events of the feed were left out: it was too slow" in lines
+def test_events_beyond_a_bound_are_left_out_and_moments_overtake_those_that_wait(monkeypatch):
+    monkeypatch.setattr(runner_module, "MOST_EVENTS", 5)
+    slow = make(Waits)
+    runner, lines = runner_for(slow)
+    runner.publish("first", {})
+    wait_for(lambda: slow.events)
+    for _ in range(8):
+        runner.publish("step", {})
+    runner.tell(AgentStopped(exit_code=0, reason=""))
     slow.go_on.set()
-    wait_for(lambda: slow.names[-1] == "feed_closed")
-    assert slow.names == ["first", *["step"] * 5, "feed_closed"]
+    runner.close()
+    assert slow.names == ["first", "agent_stopped", *["step"] * 4, "feed_closed"]
+    assert [event.number for event in slow.events if event.__class__ is not AgentStopped] == [1, 2, 3, 4, 5, 10]
+    assert lines == ["hooks were not called for 4 moments: they were too slow"]
 
 
-def test_a_hook_that_is_off_gets_no_more():
-    hook = make()
-    feed, _ = feed_for(hook)
-    feed.leave_out(hook)
-    feed.publish("step", {})
-    feed.close()
-    assert hook.names == []
+def test_one_that_does_not_return_is_left_behind_at_the_end_and_the_others_go_on():
+    slow, other = make(Waits), make()
+    runner, lines = runner_for(slow, other)
+    runner.publish("step", {})
+    wait_for(lambda: slow.events)
+    runner.close(0.2)
+    assert lines[0].startswith("hook 'hook0' (acme 0): on_run_event has not returned after ")
+    assert lines[0].endswith("; the run ends without it")
+    assert other.names[-1] == "feed_closed"
+    slow.go_on.set()
 
 
-def test_the_runner_gives_it_to_hooks_with_the_power_only_and_shows_their_lines_to_the_end():
+def test_only_hooks_with_the_power_get_it_and_their_lines_are_shown_to_the_end():
     class Speaks(Taker):
         powers = frozenset({Power.FEED, Power.RUN})
 
         def on_run_event(self, event):
-            super().on_run_event(event)
             self.run.notice(f"got {event.name}", named=False)
 
     class Other(AgentHook):
@@ -161,29 +177,18 @@ def test_the_runner_gives_it_to_hooks_with_the_power_only_and_shows_their_lines_
         def on_run_event(self, event):
             raise AssertionError("it does not have the power")
 
-    hooks = [NamedHook(name=cls.__name__, distribution="d 1", hook=make(cls)) for cls in (Speaks, Other)]
-    lines = []
-    feed = hook_feed(hooks, post=lambda call: None, notice=lines.append)
-    runner = HookRunner(
-        hooks,
-        post=lambda call: None,
-        call_later=lambda delay_s, call: None,
-        log=lines.append,
-        actions=object(),
-        feed=feed,
-    )
-    feed.publish("step", {})
+    runner, lines = runner_for(make(Speaks), make(Other))
+    runner.publish("step", {})
     runner.close()
-    runner.close_feed()
     assert lines == ["got step", "got feed_closed"]
 
 
 @pytest.mark.parametrize(
     ("what", "name", "values"),
     [
-        (StoreReachable(reachable=False, text="away"), "store_reachable", {"reachable": False, "text": "away"}),
+        (moments.StoreReachable(reachable=False, text="away"), "store_reachable", {"reachable": False, "text": "away"}),
         (
-            StoreCall(call="renew", took_s=0.5, failed=True),
+            moments.StoreCall(call="renew", took_s=0.5, failed=True),
             "store_call",
             {"call": "renew", "took_s": 0.5, "failed": True},
         ),

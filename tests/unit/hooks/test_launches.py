@@ -4,7 +4,7 @@ import pytest
 
 from elastic_core.hooks.handler import AgentHook, powers_of
 from elastic_core.hooks.launches import RESERVED, RESERVED_PREFIXES, CheckedChanges, fault_of_variable
-from elastic_core.moments import AddEnvironment, LaunchChange, Launches, Power, merged_changes
+from elastic_core.moments import LaunchChange, Launches, Power, merged_changes
 from elastic_core.processes.spec import PLACE_VARIABLES
 
 
@@ -33,9 +33,16 @@ def test_a_command_is_looked_for_where_the_worker_would(tmp_path):
 
 
 def test_variables_for_all_are_for_each():
-    made = CheckedChanges(AddEnvironment(variables={"A": "b", "RANK": "1"}), 2)
+    made = CheckedChanges(Launches(environment={"A": "b", "RANK": "1"}), 2)
     assert made.by_rank == {rank: LaunchChange(environment={"A": "b"}) for rank in (0, 1)}
     assert len(made.faults) == 1
+
+
+def test_a_worker_of_its_own_change_has_the_variables_for_all_too():
+    change = LaunchChange(environment={"A": "own"}, command=("sh",))
+    made = CheckedChanges(Launches(workers={1: change}, environment={"A": "b", "C": "d"}), 2)
+    own = LaunchChange(environment={"A": "own", "C": "d"}, command=("sh",))
+    assert made.by_rank == {0: LaunchChange(environment={"A": "b", "C": "d"}), 1: own}
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 
 from elastic_core.hooks.handler import AgentHook, Power, notices_of
 from elastic_core.hooks.launches import fault_of_variable
-from elastic_core.hooks.members import METHODS, MOST_LINES, HookStats, NamedHook
+from elastic_core.hooks.members import METHODS, MOST_LINES, NamedHook
 from elastic_core.hooks.runner import HookRunner
 from elastic_core.moments import AgentStopped, Joining, WorkersStarting
 from elastic_core.types import HookSettings, Round
@@ -48,7 +48,6 @@ def test_without_anybody_to_ask_answers_come_at_once(hooks):
     runner.close()
     runner.close()
     assert heard == [(None, ""), ((), None, "")]
-    assert runner.stats() == {named.name: HookStats() for named in hooks}
 
 
 def test_every_method_of_a_hook_has_its_moment():
@@ -146,7 +145,6 @@ def test_a_flood_of_lines_is_cut_and_counted():
     for number in range(MOST_LINES + 5):
         flood.notice(f"again {number}")
     runner.close()
-    runner.close_feed()
     assert lines[-2:] == ["flood: again 999", "hook 'flood' (d): 5 lines were left out: more than 1000 within 10 s"]
     count()
     assert len(timers) == 2

@@ -3,7 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
-from elastic_core.agent.feed import StepTaken, StoreReachable
+from elastic_core.agent.feed import StepTaken
 from elastic_core.agent.machine.states import (
     Created,
     Ending,
@@ -20,6 +20,7 @@ from elastic_core.agent.machine.states import Rejoin as Again
 from elastic_core.agent.parts import AgentResult
 from elastic_core.launcher.status_keeper import StatusKeeper
 from elastic_core.messages import DecisionMade, LeftOut, RoundChanged, RoundFormed
+from elastic_core.moments import StoreReachable
 from elastic_core.options.settings import Entrypoint, RunSettings
 from elastic_core.reports import Absence
 from elastic_core.rundir import status_file

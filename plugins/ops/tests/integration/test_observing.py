@@ -281,6 +281,6 @@ def test_nothing_is_loaded_unless_it_is_asked_for(tmp_path):
     command = [sys.executable, "-X", "importtime", "-m", "elastic_core.run", "--run-dir", str(tmp_path)]
     done = subprocess.run([*command, "--no-python", "true"], capture_output=True, text=True, timeout=60, check=True)
     loaded = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines() if line.startswith("import time:")}
-    assert "elastic_core.hooks.feed" in loaded
+    assert "elastic_core.hooks.runner" in loaded
     rooms = ("elastic_ops.metrics", "elastic_ops.events", "elastic_ops.exporters", "prometheus_client")
     assert [name for name in loaded if name.startswith(rooms)] == []

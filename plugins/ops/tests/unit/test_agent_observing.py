@@ -7,11 +7,12 @@ import pytest
 from msgspec.structs import replace
 
 from elastic_core import messages, moments
-from elastic_core.agent.feed import FieldsPublished, Phases, RanksAssigned, StepTaken, StoreReachable, described
+from elastic_core.agent.feed import Phases, StepTaken, described
 from elastic_core.agent.machine import states as s
 from elastic_core.agent.machine.states import Step
 from elastic_core.launcher import LaunchConfig
 from elastic_core.launcher.hook_actions import measure
+from elastic_core.moments import FieldsPublished, RanksAssigned, StoreReachable
 from elastic_core.options.settings import Entrypoint
 from elastic_core.reports import Phase, RunEvent
 from elastic_core.types import (

@@ -8,6 +8,7 @@ from elastic_core.api import (
     FailureReport,
     NodeSteps,
     Offer,
+    RunHandle,
     RunningWorker,
     WorkerBeats,
     WorkerStack,
@@ -33,8 +34,8 @@ class FakeTimer:
 
 
 @checks_arguments
-class FakeRun:
-    """A `RunHandle`: set it as `run` of a hook with `Power.RUN`. It checks arguments as the agent's own does.
+class FakeRun(RunHandle):
+    """A handle without a run: set it as `run` of a hook with `Power.RUN`. It checks arguments as the agent's own does.
 
     Args:
         workers: Those that run; replace `running` to have others.

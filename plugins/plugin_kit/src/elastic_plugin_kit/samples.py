@@ -124,7 +124,9 @@ def sample_feed(*, run_dir: str) -> tuple[RunEvent, ...]:
         ("feed_closed", {}, ""),
     ]
     return tuple(
-        RunEvent(name=name, at_s=10.0 + at, at_ns=1_700_000_000_000_000_000 + at, values=values, source=source)
+        RunEvent(
+            name=name, number=at + 1, at_s=10.0 + at, at_ns=1_700_000_000_000_000_000 + at, values=values, source=source
+        )
         for at, (name, values, source) in enumerate(events)
     )
 

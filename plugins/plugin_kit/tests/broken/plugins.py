@@ -13,7 +13,6 @@ import msgspec
 from elastic_core.api import (
     API_VERSION,
     SYSTEM_CLOCK,
-    AddEnvironment,
     AgentHook,
     Capability,
     Failure,
@@ -281,7 +280,7 @@ class SetsARank(Listener):
     powers = frozenset({Power.LAUNCHES})
 
     def on_workers_starting(self, event):
-        return AddEnvironment(variables={"RANK": "0"})
+        return Launches(environment={"RANK": "0"})
 
 
 @broken(HOOKS, "answers_are_what_the_moment_allows")
@@ -289,7 +288,7 @@ class SetsANumber(Listener):
     powers = frozenset({Power.LAUNCHES})
 
     def on_workers_starting(self, event):
-        return AddEnvironment(variables={"THREADS": 4})
+        return Launches(environment={"THREADS": 4})
 
 
 @broken(HOOKS, "answers_are_what_the_moment_allows")

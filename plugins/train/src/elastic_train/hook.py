@@ -4,10 +4,10 @@ from pathlib import Path
 from typing import ClassVar, Final
 
 from elastic_core.api import (
-    AddEnvironment,
     AgentHook,
     DecisionTaken,
     HookSettings,
+    Launches,
     MembershipChanged,
     Power,
     Restart,
@@ -51,7 +51,7 @@ class Training(AgentHook):
         if self._end is None:  # what comes while workers are stopped did not end the round
             self._end = end, reason
 
-    def on_workers_starting(self, event: WorkersStarting) -> AddEnvironment | None:
+    def on_workers_starting(self, event: WorkersStarting) -> Launches | None:
         """Leave the file for a round that follows one of this node's, and say where it is."""
         if event.asked_again:
             return None
@@ -64,4 +64,4 @@ class Training(AgentHook):
                 last = LastRound(world_size, end, reason)
             leave(path, last, before=event.round.index)
         self._round, self._end, self._stopping = (event.round.index, event.round.world_size), None, ""
-        return AddEnvironment(variables={FILE_VARIABLE: str(path)})
+        return Launches(environment={FILE_VARIABLE: str(path)})

@@ -133,7 +133,7 @@ class Exporters(AgentHook):
         return Answer(content=text, content_type=content_type)
 
     def on_run_event(self, event: RunEvent) -> None:
-        """Take it; the delivery's thread does the rest. Threading: the feed's."""
+        """Take it; the delivery's thread does the rest."""
         self._delivery.start()
         match event.name, event.values:
             case "store_call", {"call": str(call), "took_s": float(took_s), "failed": bool(failed)}:

@@ -12,7 +12,6 @@ import pytest
 
 from elastic_core.api import (
     SYSTEM_CLOCK,
-    AddEnvironment,
     AgentHook,
     Joining,
     LaunchChange,
@@ -49,8 +48,8 @@ METHODS: Final[dict[type, str]] = {
     if name.startswith("on_") and name != _CATCH_ALL
 }
 """Which method of the interface takes which moment: as it is annotated there."""
-ANSWERS: Final[dict[type, tuple[type, ...]]] = {Joining: (Refuse,), WorkersStarting: (AddEnvironment, Launches, Refuse)}
-POWERS: Final[dict[type, Power]] = {AddEnvironment: Power.LAUNCHES, Launches: Power.LAUNCHES, Refuse: Power.REFUSAL}
+ANSWERS: Final[dict[type, tuple[type, ...]]] = {Joining: (Refuse,), WorkersStarting: (Launches, Refuse)}
+POWERS: Final[dict[type, Power]] = {Launches: Power.LAUNCHES, Refuse: Power.REFUSAL}
 """What each answer needs, from version 2 on."""
 
 
@@ -150,8 +149,6 @@ class AgentHookConformance(Kit):
             )
             if isinstance(answer, Refuse):
                 assert answer.reason.strip(), f"{name} refuses without a reason"
-            if isinstance(answer, AddEnvironment):
-                _check_variables(answer.variables)
             if isinstance(answer, Launches):
                 _check_launches(answer, moment)
 
@@ -193,7 +190,7 @@ class AgentHookConformance(Kit):
             _tell(hook, _later(moment), _taken_by(hook, moment))
 
     def test_the_feed_is_taken(self, make_hook: MakeHook, tmp_path: Path) -> None:
-        """Events of the feed come on a thread of their own, before and after moments; none raises, or takes long."""
+        """Events of the feed come between moments; none raises, or takes long."""
         hook = make_hook(str(tmp_path))
         if Power.FEED not in type(hook).powers:
             return
@@ -243,6 +240,7 @@ def _later(moment: Moment) -> Moment:
 
 def _check_launches(answer: Launches, moment: Moment) -> None:
     assert isinstance(moment, WorkersStarting)
+    _check_variables(answer.environment)
     for rank, change in answer.workers.items():
         assert type(rank) is int, f"the worker {rank!r} is no local rank"
         assert 0 <= rank < moment.round.local_world_size, f"there is no worker of local rank {rank}"
