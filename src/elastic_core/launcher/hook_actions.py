@@ -1,7 +1,8 @@
 """What the agent does for hooks that have the run's handle, and the feed that it gives them."""
 
 import signal
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Final
 
@@ -27,14 +28,10 @@ from elastic_core.reports import (
     NodeSteps,
     RunningWorker,
     RunSteps,
-    WorkerBeats,
-    WorkerStack,
 )
 from elastic_core.types import Failure, Round
 
 if TYPE_CHECKING:
-    from elastic_core.agent.watch.beat_file import BeatFiles
-    from elastic_core.launcher.worker_watch import WorkerStacks
     from elastic_core.status import AgentStatus
 
 
@@ -44,19 +41,17 @@ RESTARTS_WITHIN_S: Final = 3600.0
 
 
 class HookActions:
-    """Does what hooks ask for, as a signal would. Threading: the loop's, but `beats`.
+    """Does what hooks ask for, as a signal would. Threading: the loop's.
 
     Args:
         reactor: The loop.
         reporter: The voice of the run.
         status: Says in `status.json` what hooks publish.
-        stacks: Takes those of workers.
         workers: This node's.
         send: Signals one of them, by local rank.
         agent: Returns the agent.
         rendezvous: Where it asks for rounds.
         run_dir: Where the run directory is; replaced when it is made anew elsewhere.
-        beats: What they say of themselves; None: nobody wanted to know.
         publish: Takes what happens, for the agent's feed.
         asks_nodes: The rendezvous takes questions to all nodes.
         keep: Lets it stay, for a reason.
@@ -69,13 +64,11 @@ class HookActions:
         *,
         reporter: Reporter,
         status: StatusKeeper,
-        stacks: "WorkerStacks",
         workers: Workers,
         send: Callable[[int, int], None],
         agent: Callable[[], Agent],
         rendezvous: Rendezvous,
         run_dir: str,
-        beats: "BeatFiles | None",
         publish: Callable[[Moment | FieldsPublished], None],
         asks_nodes: bool,
         keep: Callable[[str], None],
@@ -89,13 +82,13 @@ class HookActions:
         self._reactor = reactor
         self._reporter = reporter
         self._status = status
-        self._stacks = stacks
-        self._beats = beats
         self._asks_nodes = asks_nodes
         self._workers = workers
         self._send = send
         self._agent = agent
         self._rendezvous = rendezvous
+        self._furthest_steps: dict[str, Callable[[], int | None]] = {}
+        """What returns each hook's. Threading: any."""
         self._restarts: dict[str, dict[int, float]] = {}
         """When each hook has ended which rounds by itself."""
         self._left_alone: dict[str, int] = {}
@@ -187,12 +180,6 @@ class HookActions:
         """Let the run directory stay."""
         self._keep(because)
 
-    def stacks(
-        self, on_taken: Callable[[Mapping[int, WorkerStack]], None], ranks: Collection[int] | None = None
-    ) -> None:
-        """Take the stacks of this node's workers."""
-        self._stacks.take(on_taken, ranks=ranks)
-
     def status(self) -> "AgentStatus":
         """Return what `status.json` would say now."""
         return self._status.now()
@@ -201,9 +188,17 @@ class HookActions:
         """Say in `status.json` where requests are taken."""
         self._status.answer_at(address)
 
-    def beats(self) -> Mapping[int, WorkerBeats]:
-        """Return what this node's workers have said of themselves."""
-        return {} if self._beats is None else self._beats.read()
+    def track_progress(self, hook: str, furthest_step: Callable[[], int | None]) -> None:
+        """Read a hook's furthest step from now on. Threading: any."""
+        self._furthest_steps[hook] = furthest_step
+
+    def progress(self) -> int | None:
+        """Return the furthest step of this node's workers that any hook knows; None: none does."""
+        steps = []
+        for furthest_step in tuple(self._furthest_steps.values()):
+            with suppress(Exception):  # a hook's fault: a decision needs no step
+                steps.append(furthest_step())
+        return max((step for step in steps if isinstance(step, int)), default=None)
 
     def ask_steps(self) -> None:
         """Ask all nodes of the round; where this is the only one, or they can't be asked, nobody has answered."""

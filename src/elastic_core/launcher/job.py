@@ -34,7 +34,6 @@ from elastic_core.launcher.logs import RunLogs, choose_logs_specs
 from elastic_core.launcher.plan import Attempt, hook_settings, worker_plan
 from elastic_core.launcher.run_files import RunFiles
 from elastic_core.launcher.status_keeper import StatusKeeper
-from elastic_core.launcher.worker_watch import Heartbeats, WorkerStacks
 from elastic_core.messages import SpawnWorkers
 from elastic_core.moments import Power
 from elastic_core.options.settings import RunSettings
@@ -225,13 +224,6 @@ class _Job:
         loop = ReactorLoop(reactor, notice=notice, own_process=self._own_process)
         self._masters = self._master_servers(loop, handler, hooks)
         calls = None if self._call is None else self._closing(self._call.on(loop))
-        self._beats = self._closing(
-            Heartbeats(
-                for_hooks=any(Power.BEATS in powers_of(type(named.hook)) for named in hooks),
-                for_policy=settings.restarts.name != "intensity",
-                notice=notice,
-            )
-        )
         workers = self._workers = self._closing(
             WorkerGroup(
                 reactor,
@@ -252,7 +244,6 @@ class _Job:
             )
         )
         self._status.workers = workers
-        self._stacks = self._closing(WorkerStacks(reactor, workers=lambda: workers, beat_file=self._beats.file))
         rendezvous = self._closing(self._open_rendezvous(reactor, guardian, handler, feed, of_hooks))
         runner = self._hook_runner(reactor, hooks, handler, rendezvous, run_dir, feed, of_hooks)
         agent = self._agent = Agent(
@@ -268,7 +259,7 @@ class _Job:
             note_workers=guardian.note_workers,
             adopted=workers.reap_adopted if subreaper else None,
             fence_passed=guardian.fence_passed,
-            progress=lambda: self._beats.progress(self._actions.offers),
+            progress=lambda: self._actions.progress(),
             prepare=lambda round_, done: self._files.prepare(
                 round_,
                 done if calls is None else partial(calls.prepare, round_.local_world_size, done),
@@ -354,13 +345,11 @@ class _Job:
             reactor,
             reporter=self._reporter,
             status=self._status,
-            stacks=self._stacks,
             workers=self._workers,
             send=self._workers.send,
             agent=lambda: self._agent,
             rendezvous=rendezvous,
             run_dir=str(run_dir.path),
-            beats=self._beats.files,
             publish=feed.publish,
             asks_nodes=Capability.EVIDENCE in handler.capabilities,
             keep=run_dir.keep,
@@ -477,7 +466,7 @@ class _Job:
 
     def _own_children(self, guardian: Guardian, handler: RendezvousHandler) -> frozenset[int]:
         """Return the children of this process that belong to no worker."""
-        ours = guardian.pids() | handler.pids() | self._stacks.helpers()
+        ours = guardian.pids() | handler.pids()
         return ours if self._masters is None else ours | self._masters.pids()
 
     # --- what the agent asks for
@@ -495,9 +484,7 @@ class _Job:
         )
         if settings.entrypoint.function is not None and any(change.command for change in command.changes):
             self._reporter.notice("a hook's command can't be put before a function: the workers start without it")
-        self._stacks.end_round()
-        paths = self._beats.with_files(self._files.take(command.round))
-        self._stacks.begin_round(paths)
+        paths = self._files.take(command.round)
         launches, paths = self._logs.asked(worker_plan(settings, attempt, paths), paths)
         error_files = {rank: own.error_file for rank, own in paths.items()}
         self._actions.begin_round(command.round, launches, error_files)

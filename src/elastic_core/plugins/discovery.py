@@ -51,7 +51,6 @@ OUR_DISTRIBUTIONS: Final = frozenset(
         "elastic-core",
         "elastic-env-kubernetes",
         "elastic-env-slurm",
-        "elastic-hangs",
         "elastic-numa",
         "elastic-ops",
         "elastic-plugin-kit",
@@ -62,6 +61,7 @@ OUR_DISTRIBUTIONS: Final = frozenset(
         "elastic-standby",
         "elastic-torchrun",
         "elastic-train",
+        "elastic-watch",
     }
 )
 """What this project consists of; anybody may give a plugin of his own a name that looks so."""

@@ -64,7 +64,6 @@ def test_the_plugins_are_found():
     assert packages == {
         "elastic_env_kubernetes",
         "elastic_env_slurm",
-        "elastic_hangs",
         "elastic_numa",
         "elastic_ops",
         "elastic_plugin_kit",
@@ -75,6 +74,7 @@ def test_the_plugins_are_found():
         "elastic_standby",
         "elastic_torchrun",
         "elastic_train",
+        "elastic_watch",
         "elastic_example_rendezvous_env",
         "elastic_example_rendezvous_file",
         "elastic_example_policy_never",
