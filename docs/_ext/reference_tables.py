@@ -71,8 +71,6 @@ WORKER_VARIABLES: Final[Mapping[str, str]] = {
     "`--no-worker-hooks`",
     "ELASTIC_FAULT_FILE": "where the stack of a fault signal (SIGSEGV and the like) is written",
     "ELASTIC_STARTUP": "functions that a hook has the worker's interpreter call before its script; absent without one",
-    "ELASTIC_BEAT_FILE": "memory for [heartbeats](../howto/hangs.md) and stacks; absent without a hook that reads them "
-    "(`--hang-timeout`, `--startup-timeout`) and a `--policy` of your choice",
 }
 """What a worker's environment holds beside what it inherits."""
 
@@ -83,6 +81,7 @@ VARIABLES_OF_HOOKS: Final[Mapping[str, str]] = {
     "`TORCHELASTIC_ENABLE_FILE_TIMER=1`",
     "LAST_ROUND_FILE": "a file that, from the second round on, says what the one before was, for "
     "[`attempt()`](worker.md#from-elastic-train); absent without elastic-train",
+    "TRAINING_BEAT_FILE": "memory for [heartbeats](../howto/hangs.md) and stacks; absent without elastic-watch",
     "TRAINING_STOP_PAGE": "memory for [`should_stop`](../explanation/planned-stops.md); absent without elastic-train",
     "TRAINING_STOP_FILE": "a file that is there while a [planned stop](../explanation/planned-stops.md) is held; "
     "removing it says that the worker has saved; with `--save-timeout` or `--save-signal`",
@@ -101,7 +100,7 @@ READ_VARIABLES: Final[Mapping[str, str]] = {
     "TORCHELASTIC_ENABLE_FILE_TIMER": "`1`: the agent ends workers whose [timers](timers.md) run down",
     "TORCHELASTIC_TIMER_FILE": "where to make the pipe by which workers set them; default: in the run directory",
     "TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT": "seconds in uninterruptible sleep after which a worker is a failure "
-    "(`--uninterruptible-timeout` of `elastic-hangs`); default: never",
+    "(`--uninterruptible-timeout` of `elastic-watch`); default: never",
     "TORCH_ELASTIC_EXIT_BARRIER_TIMEOUT": "seconds that a node whose workers are done waits for the others', with a "
     "handler that was written for torch; default 300",
     "TORCH_ELASTIC_WORKER_IDENTICAL": "`1`: subclasses of `SimpleElasticAgent` take all nodes to be alike",
@@ -187,11 +186,7 @@ def worker_variable_names() -> list[str]:
     bare = RunSettings(entrypoint=entrypoint, nodes=RendezvousSettings(run_id="run"))
     names: dict[str, None] = {}
     for settings in (bare, replace(bare, workers=WorkerSettings(omp_threads=1, devices=("0",)))):
-        paths = WorkerPaths(
-            error_file="error.json",
-            fault_file="fault.log",
-            beat_file="/proc/1/fd/9",
-        )
+        paths = WorkerPaths(error_file="error.json", fault_file="fault.log")
         names |= dict.fromkeys(worker_environment(settings, _attempt(), 0, paths, {}))
     return sorted(names, key=list(WORKER_VARIABLES).index)
 

@@ -31,7 +31,7 @@ Rounds
     StopOrdered, Undecided, RoundEnded, Decided, RendezvousClosed, Suspended, Resumed
 Failures and decisions
     Failure, NodeReport, NodeSteps, RankStep, RunSteps, FailureClass, DeviceFault, FailedWorker, WorkerExit,
-    ErrorRecord, Origin, Decision, Restart, Stop, Ignore
+    ErrorRecord, Origin, Decision, Restart, Stop, Ignore, parse_fault_frames, without_launcher, is_user_file
 Commands of `elastic`
     echo, echo_json, run_option, chosen_policy, checked_decision, describe_decision, chosen_store, open_store,
     proposed_values, StoreChoice, StoreReader, StoreReading, StoreWriter, stored_run, StoredRun, StoredRound,
@@ -47,7 +47,7 @@ Starting workers
 Hosting what workers meet at
     MasterServer
 The run's handle
-    RunHandle, RunTimer, RunningWorker, WorkerBeats, OpenSection, FailureReport, WorkerFault, WorkerStack, Offer,
+    RunHandle, RunTimer, RunningWorker, FailureReport, WorkerFault, Offer,
     Answer, AgentChannel, checks_arguments
 The feed
     RunEvent, Phase
@@ -139,6 +139,7 @@ if TYPE_CHECKING:
     from elastic_core.plugins.loading import plugin_remarks
     from elastic_core.plugins.torch_side import torch_handler
     from elastic_core.processes.errors import get_error_handler, record
+    from elastic_core.processes.errors.frames import is_user_file, parse_fault_frames, without_launcher
     from elastic_core.processes.process import bound_to
     from elastic_core.rendezvous.handler import AgentServices, RendezvousHandler
     from elastic_core.rendezvous.identity import user_name
@@ -178,15 +179,12 @@ if TYPE_CHECKING:
         FailureReport,
         NodeReport,
         NodeSteps,
-        OpenSection,
         Phase,
         RankStep,
         RunEvent,
         RunningWorker,
         RunSteps,
-        WorkerBeats,
         WorkerFault,
-        WorkerStack,
     )
     from elastic_core.rundir.found_incidents import FoundIncident, find_incidents
     from elastic_core.rundir.index import FoundRun, find_runs, runs_named
@@ -291,7 +289,6 @@ __all__ = [
     "NodesWaiting",
     "NvidiaGpus",
     "Offer",
-    "OpenSection",
     "OptionSpec",
     "Origin",
     "OutcomeUnknownError",
@@ -358,12 +355,10 @@ __all__ = [
     "WaitCancelledError",
     "WaitExpiredError",
     "Watched",
-    "WorkerBeats",
     "WorkerEnded",
     "WorkerError",
     "WorkerExit",
     "WorkerFault",
-    "WorkerStack",
     "WorkerStart",
     "WorkerStarter",
     "WorkerStatus",
@@ -396,10 +391,12 @@ __all__ = [
     "import_entry",
     "is_ip",
     "is_loopback",
+    "is_user_file",
     "nvidia_gpus",
     "open_store",
     "own_content",
     "parse_endpoint",
+    "parse_fault_frames",
     "plugin_refusal",
     "plugin_remarks",
     "proposed_values",
@@ -423,6 +420,7 @@ __all__ = [
     "user_name",
     "visible_entries",
     "waker",
+    "without_launcher",
 ]
 
 _ROOMS: Final = {
@@ -466,6 +464,7 @@ _ROOMS: Final = {
     "elastic_core.plugins.torch_side": "torch_handler",
     "elastic_core.processes.process": "bound_to",
     "elastic_core.processes.errors": "get_error_handler record",
+    "elastic_core.processes.errors.frames": "is_user_file parse_fault_frames without_launcher",
     "elastic_core.rendezvous.handler": "AgentServices RendezvousHandler",
     "elastic_core.rendezvous.identity": "user_name",
     "elastic_core.rendezvous.net.address": "is_loopback route_source",
@@ -482,8 +481,7 @@ _ROOMS: Final = {
     ),
     "elastic_core.reports": (
         "NodeReport RankStep NodeSteps RunSteps "
-        "AgentChannel Answer FailureReport OpenSection Phase RunEvent RunningWorker WorkerBeats WorkerFault "
-        "WorkerStack"
+        "AgentChannel Answer FailureReport Phase RunEvent RunningWorker WorkerFault"
     ),
     "elastic_core.rundir.found_incidents": "find_incidents FoundIncident",
     "elastic_core.rundir.index": "find_runs FoundRun look_at=run_at places=run_places runs_named",

@@ -249,8 +249,6 @@ class Power(enum.StrEnum):
     """Change what is started: answer `on_workers_starting` with `Launches`."""
     RUN = "run"
     """Use the run's handle, `self.run`: report failures, ask for a restart or a drain, know the workers, set timers."""
-    BEATS = "beats"
-    """Have heartbeats taken, and sections: what workers say of themselves is known, by `self.run.beats()`."""
     HOLDS = "holds"
     """Hold a planned stop until the workers have saved: for `hold_s` seconds, or until `self.run.release_stop()`."""
     FEED = "feed"

@@ -67,39 +67,6 @@ class RunningWorker(Record, frozen=True, kw_only=True):
     """Where it writes what it fails of."""
 
 
-class OpenSection(Record, frozen=True, kw_only=True):
-    """A section that a worker is in. `serial` is its own among all of that process."""
-
-    serial: int
-    """Its number among all sections of that process."""
-    name: str
-    """As the worker calls it."""
-    since_s: float
-    """When it was entered, seconds of the monotonic clock."""
-    limit_s: float
-    """How many seconds it may take."""
-
-
-class WorkerBeats(Record, frozen=True, kw_only=True):
-    """What a worker has said of itself by `heartbeat` and `section`; times on its monotonic clock.
-
-    `owner`: the pid of the process that beats, the worker or one that it has started; 0: none has said that it will.
-    """
-
-    owner: int = 0
-    """The process that beats; 0: none has said that it will."""
-    beat_s: float | None = None
-    """Its last beat, seconds of the monotonic clock; None: none yet."""
-    step: int | None = None
-    """The last step that it has said; None: none."""
-    sections: tuple[OpenSection, ...] = ()
-    """Those that it is in, outermost first."""
-    stack_bytes: int = 0
-    """So many bytes it has written because it was asked for its stacks, which is no sign of life."""
-    fault: str = ""
-    """Why nothing can be known of it."""
-
-
 class WorkerFault(Record, frozen=True, kw_only=True):
     """One worker that is to blame for a failure, while it still runs.
 
@@ -156,27 +123,6 @@ class FailureReport(Record, frozen=True, kw_only=True):
     """Whether another try on this node may help."""
     fields: Mapping[str, object] = {}
     """What the incident has of it besides."""
-
-
-class WorkerStack(Record, frozen=True, kw_only=True):
-    """The Python stacks of one worker as text, all threads; empty: it did not answer. `source`: who has written it."""
-
-    text: str = ""
-    """The stacks of all its threads; empty: it did not answer."""
-    source: str = ""
-    """Who has written them."""
-    frames: tuple[tuple[str, int, str, str], ...] = ()
-    """The main thread's, outermost first: file, line, function, and the source's line, which is empty here."""
-    user_frame: int = -1
-    """Which of them is the innermost line of the user's own code; -1: none is, all are of libraries."""
-
-    @property
-    def place(self) -> str:
-        """Return where the worker is in the user's own code, file and line; empty where there are no frames."""
-        if not self.frames:
-            return ""
-        file, line, *_ = self.frames[self.user_frame]
-        return f"{file.rpartition('/')[2]}:{line}"
 
 
 class Answer(Record, frozen=True, kw_only=True):

@@ -107,12 +107,12 @@ def test_the_torchrun_extra_brings_our_plugins_and_a_local_job_runs(dist, tmp_pa
     installed = sorted(path.name for path in fresh.site.glob("elastic_*.dist-info"))
     names = (
         "elastic_core",
-        "elastic_hangs",
         "elastic_numa",
         "elastic_ops",
         "elastic_rdzv_redis",
         "elastic_rdzv_static",
         "elastic_torchrun",
+        "elastic_watch",
     )
     assert installed == [f"{name}-{version()}.dist-info" for name in names]
     assert "elastic" not in fresh.pip("check").stdout
@@ -164,7 +164,7 @@ def test_a_strangers_project_of_our_name_is_not_taken(dist, strange_index, tmp_p
     chosen, _ = would_install("--find-links", dist, "elastic-core[torchrun]")
     assert chosen == [
         f"elastic-{name}-{version()}"
-        for name in ("core", "hangs", "numa", "ops", "rdzv-redis", "rdzv-static", "torchrun")
+        for name in ("core", "numa", "ops", "rdzv-redis", "rdzv-static", "torchrun", "watch")
     ]
     chosen, error = would_install(wheel_of(ROOT / "plugins/rdzv_static", dist))
     assert chosen == []
@@ -211,12 +211,12 @@ def test_the_core_can_be_published_under_another_name(tmp_path):
     fresh.install("--find-links", tmp_path / "dist", "acme-elastic[torchrun]")
     assert sorted(path.name.split("-")[0] for path in fresh.site.glob("*elastic*.dist-info")) == [
         "acme_elastic",
-        "elastic_hangs",
         "elastic_numa",
         "elastic_ops",
         "elastic_rdzv_redis",
         "elastic_rdzv_static",
         "elastic_torchrun",
+        "elastic_watch",
     ]
     code, out, err = fresh.run("plugins", cwd=tmp_path)
     assert (code, err) == (0, "")

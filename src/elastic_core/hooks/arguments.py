@@ -1,7 +1,7 @@
 """Checks of what hooks hand over to their run's handle: made at the call, on the hook's own thread."""
 
 import signal
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from functools import wraps
 from typing import Any, Final, TypeGuard, TypeVar
 
@@ -96,15 +96,6 @@ def _function(value: object) -> object:
     return value
 
 
-def _ranks(value: object) -> frozenset[int] | None:
-    if value is None:
-        return None
-    ranks = frozenset(value) if isinstance(value, Collection) and not isinstance(value, str | bytes) else {""}
-    if not all(type(rank) is int for rank in ranks):
-        raise _wrong(value, "a collection of local ranks, or None")
-    return frozenset(map(_integer, ranks))
-
-
 def _fields(value: object) -> dict[str, object]:
     if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
         raise _wrong(value, "a mapping from names to values")
@@ -155,10 +146,10 @@ _CHECKS: Final[Mapping[str, Mapping[str, Check]]] = {
     "keep_run_dir": {"because": _text},
     "call_later": {"delay_s": _delay, "call": _function},
     "call_every": {"period_s": _period, "call": _function},
-    "stacks": {"on_taken": _function, "ranks": _ranks},
     "status": {"on_status": _function},
     "offer": {"name": _name, "answer": _function},
     "listens_at": {"address": _text},
+    "track_progress": {"furthest_step": _function},
     "report_steps": {"steps": _steps},
     "agree": {"topic": _name, "value": _integer},
 }

@@ -1,6 +1,6 @@
 """The run's handle: what a hook with the power `run` may ask and know, from any thread."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Protocol
 
 from elastic_core.hooks.arguments import checks_arguments
@@ -11,15 +11,12 @@ from elastic_core.reports import (
     FieldValue,
     NodeSteps,
     RunningWorker,
-    WorkerBeats,
-    WorkerStack,
 )
 from elastic_core.starters import RunTimer
 
 if TYPE_CHECKING:
     from elastic_core.status import AgentStatus
 
-StacksTaken = Callable[[Mapping[int, WorkerStack]], None]
 Offer = Callable[[Mapping[str, str]], Answer]
 """What answers a request, by its parameters. Threading: that of whoever asks; several may ask at once."""
 
@@ -54,10 +51,6 @@ class RunActions(Protocol):
         """Let the run directory stay."""
         ...
 
-    def stacks(self, on_taken: StacksTaken, ranks: Collection[int] | None = None) -> None:
-        """Take stacks, and hand them over."""
-        ...
-
     def status(self) -> "AgentStatus":
         """Return what the agent is doing."""
         ...
@@ -66,8 +59,8 @@ class RunActions(Protocol):
         """Say in the status where requests are taken."""
         ...
 
-    def beats(self) -> Mapping[int, WorkerBeats]:
-        """Return what workers have said. Threading: any."""
+    def track_progress(self, hook: str, furthest_step: Callable[[], int | None]) -> None:
+        """Read a hook's furthest step when a failure is examined. Threading: any."""
         ...
 
     def ask_steps(self) -> None:
@@ -214,17 +207,6 @@ class RunHandle:
 
         self._call_later(period_s, look)
 
-    def stacks(self, on_taken: StacksTaken, *, ranks: Collection[int] | None = None) -> None:
-        """Have the Python stacks of this node's workers taken; the answer, by local rank, comes as calls later do.
-
-        `ranks`: of these local ranks alone.
-        """
-
-        def take(found: Mapping[int, WorkerStack]) -> None:
-            self._call(lambda: on_taken(found))
-
-        self._post(lambda: self._actions.stacks(take, ranks))
-
     def status(self, on_status: "Callable[[AgentStatus], None]") -> None:
         """Have the agent say what it is doing, as `status.json` would now; the answer comes as calls later do."""
 
@@ -253,12 +235,13 @@ class RunHandle:
         """Say in `status.json` where requests to this agent are taken; empty: nowhere."""
         self._post(lambda: self._actions.listens_at(address))
 
-    def beats(self) -> Mapping[int, WorkerBeats]:
-        """Return what this node's workers have said of themselves, by local rank: their heartbeats, steps, sections.
+    def track_progress(self, furthest_step: Callable[[], int | None]) -> None:
+        """Have the agent read the furthest step of this node's workers here; `None` means that it is not known.
 
-        Nothing where neither a hook with `Power.BEATS` nor a policy that looks at steps was chosen.
+        The furthest of all hooks' is the `progress` of a failure. Called: on the agent's thread when there is one; it
+        returns at once.
         """
-        return self._actions.beats()
+        self._actions.track_progress(self._name, furthest_step)
 
     def ask_steps(self) -> None:
         """Ask all nodes of the round how far their workers are: each gets `on_steps_asked`, then `on_steps_seen`.

@@ -42,7 +42,6 @@ _METHODS: Final[Mapping[Power, tuple[str, ...]]] = {
     Power.LAUNCHES: ("on_workers_starting",),
     Power.REFUSAL: ("on_joining", "on_workers_starting"),
     Power.RUN: (),
-    Power.BEATS: (),
     Power.HOLDS: ("on_stop_planned",),
     Power.STARTS: ("worker_starter",),
     Power.HOSTS: ("master_server",),

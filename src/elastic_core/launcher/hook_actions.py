@@ -1,7 +1,8 @@
 """What the agent does for hooks that have the run's handle, and the calls to the store that the feed has."""
 
 import signal
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Final
 
@@ -26,14 +27,10 @@ from elastic_core.reports import (
     NodeSteps,
     RunningWorker,
     RunSteps,
-    WorkerBeats,
-    WorkerStack,
 )
 from elastic_core.types import Failure, Round
 
 if TYPE_CHECKING:
-    from elastic_core.agent.watch.beat_file import BeatFiles
-    from elastic_core.launcher.worker_watch import WorkerStacks
     from elastic_core.status import AgentStatus
 
 
@@ -43,18 +40,16 @@ RESTARTS_WITHIN_S: Final = 3600.0
 
 
 class HookActions:
-    """Does what hooks ask for, as a signal would. Threading: the loop's, but `beats`.
+    """Does what hooks ask for, as a signal would. Threading: the loop's.
 
     Args:
         reactor: The loop.
         reporter: The voice of the run.
         status: Says in `status.json` what hooks publish.
-        stacks: Takes those of workers.
         workers: This node's.
         agent: Returns the agent.
         rendezvous: Where it asks for rounds.
         run_dir: Where the run directory is.
-        beats: What they say of themselves; None: nobody wanted to know.
         publish: Takes what happens, for the agent's feed.
         asks_nodes: The rendezvous takes questions to all nodes.
         keep: Lets it stay, for a reason.
@@ -66,12 +61,10 @@ class HookActions:
         *,
         reporter: Reporter,
         status: StatusKeeper,
-        stacks: "WorkerStacks",
         workers: WorkerGroup,
         agent: Callable[[], Agent],
         rendezvous: Rendezvous,
         run_dir: str,
-        beats: "BeatFiles | None",
         publish: Callable[[Moment | FieldsPublished], None],
         asks_nodes: bool,
         keep: Callable[[str], None],
@@ -84,12 +77,12 @@ class HookActions:
         self._reactor = reactor
         self._reporter = reporter
         self._status = status
-        self._stacks = stacks
-        self._beats = beats
         self._asks_nodes = asks_nodes
         self._group = workers
         self._agent = agent
         self._rendezvous = rendezvous
+        self._furthest_steps: dict[str, Callable[[], int | None]] = {}
+        """What returns each hook's. Threading: any."""
         self._restarts: dict[str, dict[int, float]] = {}
         """When each hook has ended which rounds by itself."""
         self._left_alone: dict[str, int] = {}
@@ -183,12 +176,6 @@ class HookActions:
         """Let the run directory stay."""
         self._keep(because)
 
-    def stacks(
-        self, on_taken: Callable[[Mapping[int, WorkerStack]], None], ranks: Collection[int] | None = None
-    ) -> None:
-        """Take the stacks of this node's workers."""
-        self._stacks.take(on_taken, ranks=ranks)
-
     def status(self) -> "AgentStatus":
         """Return what `status.json` would say now."""
         return self._status.now()
@@ -197,9 +184,17 @@ class HookActions:
         """Say in `status.json` where requests are taken."""
         self._status.answer_at(address)
 
-    def beats(self) -> Mapping[int, WorkerBeats]:
-        """Return what this node's workers have said of themselves."""
-        return {} if self._beats is None else self._beats.read()
+    def track_progress(self, hook: str, furthest_step: Callable[[], int | None]) -> None:
+        """Read a hook's furthest step from now on. Threading: any."""
+        self._furthest_steps[hook] = furthest_step
+
+    def progress(self) -> int | None:
+        """Return the furthest step of this node's workers that any hook knows; None: none does."""
+        steps = []
+        for furthest_step in tuple(self._furthest_steps.values()):
+            with suppress(Exception):  # a hook's fault: a decision needs no step
+                steps.append(furthest_step())
+        return max((step for step in steps if isinstance(step, int)), default=None)
 
     def ask_steps(self) -> None:
         """Ask all nodes of the round; where this is the only one, or they can't be asked, nobody has answered."""

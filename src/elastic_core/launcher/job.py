@@ -32,7 +32,6 @@ from elastic_core.launcher.logs import RunLogs, choose_logs_specs
 from elastic_core.launcher.plan import Attempt, hook_settings, worker_plan
 from elastic_core.launcher.run_files import RunFiles
 from elastic_core.launcher.status_keeper import StatusKeeper
-from elastic_core.launcher.worker_watch import Heartbeats, WorkerStacks
 from elastic_core.messages import SpawnWorkers
 from elastic_core.moments import Power, RanksAssigned
 from elastic_core.options.settings import RunSettings
@@ -223,13 +222,6 @@ class _Job:
         self._masters = self._master_servers(loop, handler, hooks)
         calls = None if self._call is None else self._closing(self._call.on(loop))
         starters = self._starters(calls, loop, hooks)
-        self._beats = self._closing(
-            Heartbeats(
-                for_hooks=any(Power.BEATS in powers_of(type(named.hook)) for named in hooks),
-                for_policy=settings.restarts.restart_budget is None,
-                notice=notice,
-            )
-        )
         workers = self._workers = self._closing(
             WorkerGroup(
                 reactor,
@@ -249,7 +241,6 @@ class _Job:
             )
         )
         self._status.workers = workers
-        self._stacks = self._closing(WorkerStacks(reactor, workers=lambda: workers, beat_file=self._beats.file))
         rendezvous = self._closing(self._open_rendezvous(reactor, guardian, handler, feed, hooks))
         runner = self._hook_runner(reactor, hooks, handler, rendezvous, run_dir, feed)
         agent = self._agent = Agent(
@@ -265,7 +256,7 @@ class _Job:
             note_workers=guardian.note_workers,
             adopted=workers.reap_adopted if subreaper else None,
             fence_passed=guardian.fence_passed,
-            progress=lambda: self._beats.progress(self._actions.offers),
+            progress=lambda: self._actions.progress(),
             prepare=lambda round_, done: self._files.prepare(
                 round_,
                 done if calls is None else partial(calls.prepare, round_.local_world_size, done),
@@ -359,12 +350,10 @@ class _Job:
             reactor,
             reporter=self._reporter,
             status=self._status,
-            stacks=self._stacks,
             workers=self._workers,
             agent=lambda: self._agent,
             rendezvous=rendezvous,
             run_dir=str(run_dir.path),
-            beats=self._beats.files,
             publish=feed.publish,
             asks_nodes=Capability.EVIDENCE in handler.capabilities,
             keep=run_dir.keep,
@@ -483,7 +472,7 @@ class _Job:
         self, guardian: Guardian, handler: RendezvousHandler, starters: Sequence[WorkerStarter]
     ) -> frozenset[int]:
         """Return the children of this process that belong to no worker."""
-        ours = guardian.pids() | handler.pids() | self._stacks.helpers()
+        ours = guardian.pids() | handler.pids()
         ours = ours.union(*(starter.pids() for starter in starters))
         return ours if self._masters is None else ours | self._masters.pids()
 
@@ -502,9 +491,7 @@ class _Job:
         )
         if settings.entrypoint.function is not None and any(change.command for change in command.changes):
             self._reporter.notice("a hook's command can't be put before a function: the workers start without it")
-        self._stacks.end_round()
-        paths = self._beats.with_files(self._files.take(command.round))
-        self._stacks.begin_round(paths)
+        paths = self._files.take(command.round)
         launches, paths = self._logs.asked(worker_plan(settings, attempt, paths), paths)
         error_files = {rank: own.error_file for rank, own in paths.items()}
         self._actions.begin_round(command.round, launches, error_files)

@@ -52,7 +52,6 @@ OUR_DISTRIBUTIONS: Final = frozenset(
         "elastic-doctor",
         "elastic-env-kubernetes",
         "elastic-env-slurm",
-        "elastic-hangs",
         "elastic-numa",
         "elastic-ops",
         "elastic-plugin-kit",
@@ -63,6 +62,7 @@ OUR_DISTRIBUTIONS: Final = frozenset(
         "elastic-standby",
         "elastic-torchrun",
         "elastic-train",
+        "elastic-watch",
     }
 )
 """What this project consists of; anybody may give a plugin of his own a name that looks so."""

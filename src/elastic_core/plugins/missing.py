@@ -77,7 +77,7 @@ _KNOWN: Final = {
     OPTIONS_GROUP: {
         "agent-store": "elastic-torchrun",
         "event-log-handler": "elastic-ops",
-        "hang-timeout": "elastic-hangs",
+        "hang-timeout": "elastic-watch",
         "metrics-handler": "elastic-ops",
         "metrics-port": "elastic-ops",
         "no-control-plane": "elastic-ops",
@@ -88,8 +88,8 @@ _KNOWN: Final = {
         "save-timeout": "elastic-train",
         "standby": "elastic-standby",
         "standby-imports": "elastic-standby",
-        "startup-timeout": "elastic-hangs",
-        "uninterruptible-timeout": "elastic-hangs",
+        "startup-timeout": "elastic-watch",
+        "uninterruptible-timeout": "elastic-watch",
     },
     COMMANDS_GROUP: {
         "status": "elastic-ops",

@@ -59,8 +59,6 @@ class WorkerPaths(Record, frozen=True, kw_only=True):
     error_file: str
     """Empty, as `fault_file` is, if the run directory has gone for good."""
     fault_file: str
-    beat_file: str = ""
-    """What it beats into; empty: it is not asked to."""
     stdout: StreamPlan = StreamPlan()
     stderr: StreamPlan = StreamPlan()
 
@@ -115,7 +113,6 @@ _OF_ROUND: Final[Mapping[str, Make]] = {
 _OF_ROUND_IF_ANY: Final[Mapping[str, Make]] = {
     "ELASTIC_WORKER_HOOKS": lambda p: "1" if p.hooks else "",
     "ELASTIC_FAULT_FILE": lambda p: p.files.fault_file if p.hooks else "",
-    "ELASTIC_BEAT_FILE": lambda p: p.files.beat_file,
     "ELASTIC_STARTUP": lambda p: ",".join(p.startup) if p.hooks else "",
 }
 """Left out where they are empty; an agent's own are never its workers'."""

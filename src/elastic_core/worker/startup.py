@@ -32,14 +32,11 @@ if TYPE_CHECKING:
 HOOKS_VARIABLE = "ELASTIC_WORKER_HOOKS"
 ERROR_FILE_VARIABLE = "TORCHELASTIC_ERROR_FILE"
 FAULT_FILE_VARIABLE = "ELASTIC_FAULT_FILE"
-BEAT_FILE_VARIABLE = "ELASTIC_BEAT_FILE"
 STARTUP_VARIABLE = "ELASTIC_STARTUP"
 PROGRAM_VARIABLE = "ELASTIC_WORKER_PROGRAM"
 """How the command line of the only interpreter ends that a command in front of it lets be armed."""
 RECORD_PIPE_SUFFIX = ".pipe"
 """What follows the error file's name where the agent wants to know at once that something is in it."""
-STACKS_BELOW_RTMAX = 5
-"""As in `beat_layout`, which costs more to import than all of this."""
 
 
 class _Armed:
@@ -237,10 +234,6 @@ def arm() -> None:
         if fault_file and not faulthandler.is_enabled():
             fault_fd = os.open(fault_file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o600)
             faulthandler.enable(file=fault_fd, all_threads=True)
-            _write_stacks_to(fault_fd)
-        beat_file = os.environ.get(BEAT_FILE_VARIABLE, "")
-        if beat_file:
-            _offer_stacks(beat_file)
         for name in os.environ.get(STARTUP_VARIABLE, "").split(","):
             if name:
                 _call(name, error_file)
@@ -268,35 +261,6 @@ def _call(name: str, error_file: str) -> None:
         getattr(sys.modules[module], function)()
     except Exception as reason:  # noqa: BLE001  # as in `arm`
         _note(error_file, reason)
-
-
-def _write_stacks_to(fd: int) -> int:
-    """Have the interpreter write its stacks to `fd` at a signal; return that, 0 where it has another meaning."""
-    signum: int = _signal.SIGRTMAX - STACKS_BELOW_RTMAX
-    if _signal.getsignal(signum) != _signal.SIG_DFL:
-        return 0  # somebody's choice, which stands
-    faulthandler.register(signum, file=fd, all_threads=True, chain=False)
-    return signum
-
-
-def _offer_stacks(beat_file: str) -> None:
-    """Have the interpreter write its stacks whenever the agent asks with a signal, and tell the agent that it may ask.
-
-    The file is memory, so that a disk which hangs can't keep a stack from being told.
-    """
-    from elastic_core.processes import beat_layout  # here, not at the top: only `--hang-timeout` wants it
-
-    signum = _write_stacks_to(os.open(beat_file, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC))
-    if not signum:
-        return
-    page = os.open(beat_file, os.O_WRONLY | os.O_CLOEXEC)  # one that appends can't write in front
-    try:
-        word = os.getpid() | signum << 32
-        os.pwrite(page, word.to_bytes(beat_layout.WORD_BYTES, sys.byteorder), beat_layout.HOOK * beat_layout.WORD_BYTES)
-    finally:
-        os.close(page)
-    if beats := sys.modules.get("elastic_core.worker.beats"):  # a standby interpreter, now a worker, imported it
-        beats.attach()
 
 
 def _at_interrupt(action: "Any") -> "Any":  # noqa: ANN401  # as `signal` has it

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from elastic_hangs import vitals
+from elastic_watch import vitals
 from support import wait_for
 
 SLEEPS = """

@@ -14,7 +14,7 @@ ACT = RunOption(name="act", hook="acme_act:Act", help="What to do.")
 
 class Act(AgentHook):
     api_version = 2
-    powers = frozenset({Power.RUN, Power.BEATS})
+    powers = frozenset({Power.RUN})
     options = (ACT,)
     rounds = 0
 
@@ -46,6 +46,7 @@ class Act(AgentHook):
         self.run.report(report)
 
     def node(self):
+        self.run.track_progress(lambda: 52)
         self.run.report(FailureReport(summary="GPU 3 fell off the bus", retryable=False, fields={"gpu": 3, "xid": 79}))
 
     def restart(self):
@@ -53,17 +54,6 @@ class Act(AgentHook):
 
     def drain(self):
         self.run.ask_drain("the switch is to be replaced", grace_s=1)
-
-    def stacks(self):
-        def taken(found):
-            text = {rank: "wait_here" in stack.text for rank, stack in found.items()}
-            self.run.notice(f"stacks {sorted(text.items())}")
-            self.run.stacks(one_taken, ranks={0})
-        def one_taken(found):
-            where = {rank: (stack.place, stack.frames[stack.user_frame][2]) for rank, stack in found.items()}
-            self.run.notice(f"places {where}")
-            self.run.ask_drain("seen")
-        self.run.stacks(taken)
 
     def asked(self):
         self.run.offer("hello", lambda params: Answer(content="hello " + params["who"]))
@@ -77,15 +67,6 @@ class Act(AgentHook):
             self.run.ask_restart("new data", by_user=True)
         self.run.status(known)
 
-    def beats(self):
-        found = self.run.beats()[0]
-        if not found.sections:
-            self.run.call_later(0.05, self.beats)
-            return
-        names = [(each.name, each.limit_s) for each in found.sections]
-        self.run.notice(f"step {found.step} of {found.owner == self.run.workers()[0].pid}, in {names}", named=False)
-        self.run.ask_drain("seen")
-
     def steps(self):
         self.run.ask_steps()
 
@@ -98,9 +79,6 @@ class Act(AgentHook):
 """
 SCRIPT = """
 import os, time
-from elastic_core.worker import heartbeat, section
-heartbeat(step=7)
-section("load", limit_s=9).__enter__()
 def wait_here():
     open(os.environ["READY"] + os.environ["RANK"], "w").close()
     time.sleep(60)
@@ -147,6 +125,7 @@ def test_a_node_that_a_hook_reports_fails_the_run(run, tmp_path):
     assert (incident["failure_class"], incident["summary"]) == ("health check", "GPU 3 fell off the bus")
     assert (incident["first"], incident["source"], incident["hooks"]["act"]["gpu"]) == (None, "launcher", "ok")
     assert (incident["reported_by"], incident["fields"]) == ("act", {"gpu": 3, "xid": 79})
+    assert incident["progress"] == 52
     assert "source=hook act  round 0" in agent.err
     assert "health check: GPU 3 fell off the bus\n  gpu: 3\n  xid: 79\n" in agent.err
 
@@ -162,19 +141,6 @@ def test_a_drain_that_a_hook_asks_for(run):
     assert agent.wait(40) == 143, agent.err
     assert "elastic: hook 'act' asks this node to leave: the switch is to be replaced" in agent.err
     assert "elastic: act: goodbye" in agent.err  # the agent's loop has ended by then
-
-
-def test_stacks_of_the_workers(run):
-    agent = run("stacks")
-    assert agent.wait(40) == 143, agent.err
-    assert "elastic: act: stacks [(0, True), (1, True)]" in agent.err
-    assert "elastic: act: places {0: ('train.py:8', 'wait_here')}" in agent.err
-
-
-def test_what_workers_say_of_themselves_is_known(run):
-    agent = run("beats")
-    assert agent.wait(40) == 143, agent.err
-    assert "elastic: step 7 of True, in [('load', 9.0)]" in agent.err
 
 
 def test_a_question_about_steps_that_reaches_nobody_is_answered_at_once(run):

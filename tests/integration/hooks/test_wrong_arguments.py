@@ -34,7 +34,7 @@ CALLS = {
     ),
     "run.ask_drain('', grace_s='x')": "ask_drain: grace_s: got 'x'; expected a number of seconds from 0 up, or None",
     "run.ask_drain('', grace_s=math.nan)": "ask_drain: grace_s: got nan; expected a number of seconds from 0 up",
-    "run.stacks(print, ranks=5)": "stacks: ranks: got 5; expected a collection of local ranks, or None",
+    "run.track_progress(5)": "track_progress: furthest_step: got 5; expected a function",
     "run.report_steps('x')": "report_steps: steps: got 'x'; expected NodeSteps",
     "run.publish({'a': object()})": "publish: fields: got values that JSON can't hold",
     "run.listens_at(5)": "listens_at: address: got 5; expected text",

@@ -83,11 +83,11 @@ def wrong_calls():
         ("record", ("a", None), "record: values: got None; expected a mapping"),
         ("record", ("a", {"b": object()}), "that JSON can't hold"),
         ("keep_run_dir", (5,), "keep_run_dir: because: got 5; expected text"),
-        ("stacks", (None,), "stacks: on_taken: got None; expected a function"),
         ("status", ("x",), "status: on_status: got 'x'; expected a function"),
         ("offer", ("", nothing), "offer: name: got ''; expected a name"),
         ("offer", ("x", 5), "offer: answer: got 5; expected a function"),
         ("listens_at", (object(),), "expected text"),
+        ("track_progress", (5,), "track_progress: furthest_step: got 5; expected a function"),
         ("report_steps", ("x",), "report_steps: steps: got 'x'; expected NodeSteps"),
         ("report_steps", (replace(STEPS, max_step="x"),), "at `$.max_step`"),
         ("report_steps", (replace(STEPS, protected_s=math.inf),), "protected_s"),
@@ -126,16 +126,11 @@ def test_a_wrong_argument_is_the_error_of_the_call(run, agent, method, arguments
         ("ask_drain", {"by_user": "yes"}, "ask_drain: by_user: got 'yes'; expected True or False"),
         ("ask_restart", {"by_user": 1}, "ask_restart: by_user: got 1; expected True or False"),
         ("notice", {"named": None}, "notice: named: got None; expected True or False"),
-        ("stacks", {"ranks": 5}, "stacks: ranks: got 5; expected a collection of local ranks"),
-        ("stacks", {"ranks": "01"}, "stacks: ranks: got '01'; expected a collection"),
-        ("stacks", {"ranks": ["0"]}, "stacks: ranks: got ['0']; expected a collection"),
-        ("stacks", {"ranks": [True]}, "stacks: ranks: got [True]; expected a collection"),
     ],
 )
 def test_a_wrong_argument_by_keyword_is_no_other(run, agent, method, arguments, text):
-    first = (print,) if method == "stacks" else ("a reason",)
     with pytest.raises(TypeError) as raised:
-        getattr(run, method)(*first, **arguments)
+        getattr(run, method)("a reason", **arguments)
     assert text in str(raised.value)
     assert agent.asked == []
 
@@ -152,17 +147,15 @@ def test_what_is_right_reaches_the_agent(run, agent):
     run.ask_drain("old", grace_s=5)
     run.agree(value=-3, topic="acme: step")
     run.report_steps(STEPS)
-    run.stacks(print, ranks=[1, 0])
     run.call_later(-1, print)
     run.call_every(0.01, print)
     assert [name for name, *_ in agent.asked] == [
-        *("report", "drain", "agree", "report_steps", "stacks", "call_later", "call_later"),
+        *("report", "drain", "agree", "report_steps", "call_later", "call_later"),
     ]
     assert agent.asked[0][1] == ("acme", REPORT)
     assert agent.asked[1][1] == ("hook 'acme' asks this node to leave: old", 5.0)
     assert agent.asked[2][1] == ("acme: step", -3)
-    assert agent.asked[4][1][1] == frozenset({0, 1})
-    assert [asked[1] for asked in agent.asked[5:]] == [(0.0,), (0.01,)]
+    assert [asked[1] for asked in agent.asked[4:]] == [(0.0,), (0.01,)]
 
 
 def test_what_is_kept_is_a_copy(run, agent):

@@ -55,9 +55,7 @@ def environment(**different):
         use_agent_store=bool(index),
         changes=(LaunchChange(startup=(f"acme.trace:begin{index}",)),) * 2,
     )
-    paths = WorkerPaths(
-        error_file=f"{index}/error.json", fault_file=f"{index}/fault.log", beat_file=f"/proc/1/fd/{index}"
-    )
+    paths = WorkerPaths(error_file=f"{index}/error.json", fault_file=f"{index}/fault.log")
     return worker_environment(settings, attempt, 1, paths, {"HOME": "/home/x"})
 
 

@@ -146,8 +146,8 @@ def test_distributions_of_two_versions_warn(monkeypatch):
     entries = [entry("elastic-core", "0.2.0"), entry("elastic-ops", "0.2.0"), entry("acme", "7")]
     monkeypatch.setattr(software, "find_entries", lambda prefix: entries)
     assert only(software.plugins(Asked())).what == "elastic-core 0.2.0, with ops; acme 7"
-    entries.append(entry("elastic-hangs", "0.1.0"))
-    assert only(software.plugins(Asked())).what == "elastic-core 0.2.0 beside elastic-hangs 0.1.0"
+    entries.append(entry("elastic-watch", "0.1.0"))
+    assert only(software.plugins(Asked())).what == "elastic-core 0.2.0 beside elastic-watch 0.1.0"
 
 
 @pytest.mark.parametrize(

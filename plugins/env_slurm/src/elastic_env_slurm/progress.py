@@ -3,10 +3,34 @@
 from collections.abc import Mapping
 from typing import Final
 
-from elastic_core.api import Record, WorkerBeats, WorkerExit, decode_json
+from elastic_core.api import Record, WorkerExit, decode_json
 
 OFFER: Final = "planned-stops"
 """The name under which elastic-train's hook returns how far the workers are that call `should_stop`."""
+
+HEARTBEATS: Final = "heartbeats"
+"""The name under which elastic-watch's hook returns the last heartbeats of the workers."""
+
+
+class Heartbeat(Record, frozen=True, kw_only=True):
+    """The last heartbeat of one worker."""
+
+    pid: int
+    step: int | None = None
+
+
+class Heartbeats(Record, frozen=True, kw_only=True):
+    """The answer of elastic-watch's hook, by local rank."""
+
+    workers: Mapping[int, Heartbeat] = {}
+
+
+def heartbeats_of(content: str) -> Mapping[int, Heartbeat]:
+    """Return the answer of elastic-watch's hook; where another version has other fields, none."""
+    try:
+        return decode_json(content, Heartbeats).workers
+    except ValueError:
+        return {}
 
 
 class Saving(Record, frozen=True, kw_only=True):
@@ -40,12 +64,12 @@ class Progress:
         self._first: dict[tuple[int, int], int] = {}
         """The first step of each process, by its local rank and its number."""
 
-    def take_beats(self, beats: Mapping[int, WorkerBeats]) -> None:
+    def take_beats(self, beats: Mapping[int, Heartbeat]) -> None:
         """Take the heartbeats of the workers, by local rank."""
         for rank, each in beats.items():
             if each.step is not None:
                 self.observed = True
-                self.made = self.made or each.step > self._first.setdefault((rank, each.owner), each.step)
+                self.made = self.made or each.step > self._first.setdefault((rank, each.pid), each.step)
 
     def take_saving(self, saving: Saving) -> None:
         """Take how far the workers are that call `should_stop`."""

@@ -31,7 +31,7 @@ from elastic_core.api import (
 from elastic_env_slurm import scheduler
 from elastic_env_slurm.fate import End, Fate, fate_of, is_running
 from elastic_env_slurm.options import AUTO, OFF, REQUEUE, REQUEUE_LIMIT
-from elastic_env_slurm.progress import OFFER, Progress, Saving, saving_of
+from elastic_env_slurm.progress import HEARTBEATS, OFFER, Progress, Saving, heartbeats_of, saving_of
 from elastic_env_slurm.step_nodes import StepNodes
 from elastic_env_slurm.time_limits import line_about_stop, line_about_times
 
@@ -56,7 +56,7 @@ class Requeue(AgentHook):
     """Finds out why Slurm stops the run, on a thread of its own, and what the agent's process does when it is over."""
 
     api_version: ClassVar[int] = 2
-    powers: ClassVar[frozenset[Power]] = frozenset({Power.RUN, Power.BEATS})
+    powers: ClassVar[frozenset[Power]] = frozenset({Power.RUN})
     options: ClassVar[Sequence[OptionSpec]] = (REQUEUE, REQUEUE_LIMIT)
     clock: Clock = SYSTEM_CLOCK
 
@@ -139,11 +139,14 @@ class Requeue(AgentHook):
 
     def _observe(self) -> Saving:
         """Look how far this node's workers are."""
-        self._progress.take_beats(self.run.beats())
-        saving, answer = Saving(), self.run.offers().get(OFFER)
-        if answer is not None:
-            with suppress(ElasticError):  # the agent then observes fewer signs
-                saving = saving_of(answer({}).content)
+        offers = self.run.offers()
+        with suppress(ElasticError):  # the agent then observes fewer signs
+            if HEARTBEATS in offers:
+                self._progress.take_beats(heartbeats_of(offers[HEARTBEATS]({}).content))
+        saving = Saving()
+        with suppress(ElasticError):
+            if OFFER in offers:
+                saving = saving_of(offers[OFFER]({}).content)
         self._progress.take_saving(saving)
         self._save_s = saving.within_s if saving.asks else 0.0
         self._publish_progress()

@@ -1,5 +1,6 @@
 """The hook behind `--requeue` with Slurm's answers played: whether another attempt is asked for, and in which line."""
 
+import json
 import signal
 import threading
 
@@ -15,7 +16,6 @@ from elastic_core.api import (
     RoundEnded,
     RoundJoined,
     RunningWorker,
-    WorkerBeats,
     WorkerEnded,
     WorkerExit,
     WorkersStarted,
@@ -56,7 +56,8 @@ class Node:
         self.hook.on_workers_started(WorkersStarted(round=sample_round(), pids=(7,)))
 
     def beats(self, step):
-        self.run.said[0] = WorkerBeats(owner=7, step=step)
+        content = json.dumps({"workers": {0: {"pid": 7, "age_s": 0.1, "step": step, "sections": []}}})
+        self.run.offered["heartbeats"] = lambda parameters: Answer(content=content)
         self.run.pass_time(3.0)
 
     def offers(self, text):

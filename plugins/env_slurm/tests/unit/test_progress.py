@@ -2,13 +2,13 @@
 
 import pytest
 
-from elastic_core.api import WorkerBeats, WorkerExit
-from elastic_env_slurm.progress import Progress, Saving, saving_of
+from elastic_core.api import WorkerExit
+from elastic_env_slurm.progress import Heartbeat, Progress, Saving, heartbeats_of, saving_of
 from elastic_env_slurm.time_limits import line_about_stop, line_about_times
 
 
-def beats(step, owner=7):
-    return {0: WorkerBeats(owner=owner, step=step)}
+def beats(step, pid=7):
+    return {0: Heartbeat(pid=pid, step=step)}
 
 
 def exits(code):
@@ -22,7 +22,7 @@ def exits(code):
         ([beats(None)], False, False),
         ([beats(40), beats(40)], False, True),
         ([beats(40), beats(41)], True, True),
-        ([beats(40), beats(41, owner=8)], False, True),  # another process, which begins there
+        ([beats(40), beats(41, pid=8)], False, True),  # another process, which begins there
         ([Saving(asks=True)], False, False),
         ([Saving(asks=True, steps=0)], False, True),
         ([Saving(asks=True, steps=1)], True, True),
@@ -45,6 +45,12 @@ def test_steps_saves_and_ends_by_itself_are_progress(taken, made, observed):
             case code, draining:
                 progress.take_exit(exits(code), draining=draining)
     assert (progress.made, progress.observed) == (made, observed)
+
+
+def test_heartbeats_are_those_of_elastic_watch():
+    answer = '{"workers": {"1": {"pid": 7, "age_s": 0.5, "step": 40, "sections": ["save"]}}}'
+    assert heartbeats_of(answer) == {1: Heartbeat(pid=7, step=40)}
+    assert heartbeats_of('{"workers": 5}') == {}
 
 
 def test_an_answer_of_another_version_shows_nothing():

@@ -120,7 +120,8 @@ def test_sees_agent_and_workers(start, machine, tmp_path):
     assert machine.ok("ping") == "pong\n"
     listed = machine.ok()
     assert listed.startswith(
-        "agent: drain, metrics, ping, planned-stops, restart, stacks, state, store, workers\nrank 0: no server\n"
+        "agent: drain, heartbeats, metrics, ping, planned-stops, restart, stacks, state, store, workers\n"
+        "rank 0: no server\n"
     )
     state = machine.state()
     assert (state["run_id"], state["state"], state["round"]["index"]) == (agent.run_id, "running", 0)

@@ -1,6 +1,6 @@
 """A run's handle for tests of hooks: it keeps what it was asked, and makes calls when time is said to pass."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 
 from elastic_core.api import (
     AgentChannel,
@@ -10,8 +10,6 @@ from elastic_core.api import (
     Offer,
     RunHandle,
     RunningWorker,
-    WorkerBeats,
-    WorkerStack,
     checks_arguments,
 )
 
@@ -64,10 +62,8 @@ class FakeRun(RunHandle):
         self.kept_because: list[str] = []
         """Why the run directory is to stay."""
         self.timers: list[FakeTimer] = []
-        self.stacks_taken: dict[int, WorkerStack] = {}
-        """What a question for stacks is answered with."""
-        self.said: dict[int, WorkerBeats] = {}
-        """What workers have said of themselves."""
+        self.furthest_step: Callable[[], int | None] = lambda: None
+        """What the hook has progress read by."""
         self.steps_asked = 0
         """How often all nodes were asked about their steps."""
         self.steps_reported: list[NodeSteps] = []
@@ -122,17 +118,6 @@ class FakeRun(RunHandle):
         self.timers.append(timer)
         return timer
 
-    def stacks(
-        self, on_taken: Callable[[Mapping[int, WorkerStack]], None], *, ranks: Collection[int] | None = None
-    ) -> None:
-        """Answer, at the next `pass_time`."""
-        self.call_later(
-            0.0,
-            lambda: on_taken(
-                {rank: stack for rank, stack in self.stacks_taken.items() if ranks is None or rank in ranks}
-            ),
-        )
-
     def status(self, on_status: Callable[[AgentStatus], None]) -> None:
         """Answer, at the next `pass_time`."""
         status = self.status_now
@@ -155,9 +140,9 @@ class FakeRun(RunHandle):
         """Keep an address."""
         self.address = address
 
-    def beats(self) -> Mapping[int, WorkerBeats]:
-        """Return what workers have said."""
-        return dict(self.said)
+    def track_progress(self, furthest_step: Callable[[], int | None]) -> None:
+        """Keep what progress is read by."""
+        self.furthest_step = furthest_step
 
     def ask_steps(self) -> None:
         """Count a question."""

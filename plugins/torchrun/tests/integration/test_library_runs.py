@@ -24,9 +24,9 @@ from elastic_core.processes.errors import ChildFailedError
 from elastic_core.rendezvous import registry
 from elastic_core.rendezvous.local import LocalRendezvous
 from elastic_core.types import HookSettings, RendezvousSettings
-from elastic_hangs import sleep_hook
 from elastic_torchrun.agent import health_check_server
 from elastic_torchrun.functions.server_client import ForkServer
+from elastic_watch import sleep_hook
 from group_kit import open_fds
 from patience import patience
 from ports import free_port

@@ -1,11 +1,13 @@
 """Whose timers count in an agent, and when: with a pipe, processes and a clock that tests make up."""
 
+import json
 import shutil
 import signal
+import threading
 
 import pytest
 
-from elastic_core.api import FailureClass, HookSettings, RunEvent, RunningWorker, WorkerStack
+from elastic_core.api import Answer, FailureClass, HookSettings, RunEvent, RunningWorker
 from elastic_plugin_kit import AgentHookConformance, FakeRun
 from elastic_plugin_kit.manual_clock import ManualClock
 from elastic_plugin_kit.samples import sample_failure, sample_round
@@ -249,6 +251,13 @@ class Following:
                 for rank, scope, signum in overdue
             )
         )
+        for thread in [each for each in threading.enumerate() if each.name == "timer-stacks"]:
+            thread.join(10)
+
+    def has_stack(self, local_rank, **stack):
+        """Play elastic-watch, which has taken one worker's."""
+        content = json.dumps({"workers": {local_rank: stack}})
+        self.run.offered["stacks"] = lambda parameters: Answer(content=content)
 
     def advance(self, seconds):
         """Let time pass, and the agent take what is reported, unless it is busy."""
@@ -330,7 +339,7 @@ def test_scopes_that_are_long_are_cut(following):
 
 def test_stacks_are_kept_in_a_file_for_each_rank(following, tmp_path):
     frames = (("train.py", 7, "load_batch", ""),)
-    following.run.stacks_taken = {1: WorkerStack(text="in load_batch", source="faulthandler", frames=frames)}
+    following.has_stack(1, text="in load_batch", source="faulthandler", place="train.py:7", frames=frames)
     following.take((1, "load", 9))
     following.advance(5)
     (report,) = following.run.reports
@@ -363,8 +372,6 @@ def test_a_dry_run_makes_no_pipe(tmp_path):
 
 
 def test_events_are_torchs():
-    import json
-
     from elastic_ops.exporters.agent_events import AgentEvents, Identity
 
     identity = Identity(run_id="r", role="trainer", backend="local", entry_point="t.py", hostname="h", pid=1)
@@ -408,7 +415,7 @@ def test_processes_that_come_and_go_with_their_timers_are_not_remembered(parents
 def test_an_old_folder_that_can_not_be_removed_costs_no_stacks(following, tmp_path, monkeypatch, gone):
     monkeypatch.setattr(late_workers, "KEPT_FOLDERS", 2)
     for times in (1, 2, 3):
-        following.run.stacks_taken = {1: WorkerStack(text="in load_batch", source="faulthandler", frames=())}
+        following.has_stack(1, text="in load_batch", source="faulthandler", place="", frames=())
         following.take((1, "load", 9))
         following.advance(5)
         folder = tmp_path / f"round_0_timer_{times}"

@@ -41,8 +41,6 @@ class Saving(Record, frozen=True, kw_only=True):
     """A worker calls `should_stop`, or every worker is waited for."""
     steps: int | None
     """The most steps that a worker has made since it was started; `None`: no worker has named a step."""
-    step: int | None
-    """The furthest step about which a worker has asked; `None`: no worker has named a step."""
     saved: bool
     """The workers have saved for a planned stop of this round."""
     within_s: float
@@ -73,6 +71,7 @@ class PlannedStops(AgentHook):
     def on_agent_started(self, event: AgentStarted) -> None:
         """Let other hooks of this agent ask how far the workers are."""
         self.run.offer(OFFER, lambda parameters: self._answer())
+        self.run.track_progress(lambda: None if self._pages is None else self._pages.furthest_step())
 
     def _answer(self) -> Answer:
         """Return how far the workers are. Threading: any."""
@@ -80,7 +79,6 @@ class PlannedStops(AgentHook):
         found = Saving(
             asks=pages is not None and (self._all_count or pages.looked_at()),
             steps=None if pages is None else pages.steps_made(),
-            step=None if pages is None else pages.furthest_step(),
             saved=self._saved,
             within_s=self._limit_s,
         )

@@ -18,6 +18,7 @@ _LAUNCHER_PATHS = (
     "elastic_ops/control_plane/",
     "elastic_standby/spare.py",
     "elastic_torchrun/store/watch.py",
+    "elastic_watch/",
     "elastic_core/processes/errors/",
     "elastic_core/worker/",
     "/importlib/__init__.py",

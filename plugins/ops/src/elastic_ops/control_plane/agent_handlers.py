@@ -1,7 +1,7 @@
 """What the agent's control plane can do. Handlers run on threads of their own; what they need, the run's handle has."""
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from http import HTTPStatus
 from typing import Final, Generic, TypeVar
 
@@ -13,7 +13,7 @@ from elastic_core.api import (
     Record,
     RunHandle,
     WaitExpiredError,
-    WorkerStack,
+    decode_json,
     duration_s,
     encode_json,
 )
@@ -23,7 +23,6 @@ from elastic_ops.node_workers import WorkersDocument, WorkerState
 
 ANSWER_S: Final = 5.0
 """How long the agent may take to answer a question about itself."""
-STACKS_S: Final = 20.0
 _WORKER_S: Final = 2.0
 _REASON_CHARS: Final = 200
 _LONGEST_STACKS: Final = 1 << 20
@@ -42,6 +41,19 @@ class FewNumbers(Record, frozen=True, kw_only=True):
     membership_changes: int
     workers: int
     workers_alive: int
+
+
+class Stack(Record, frozen=True, kw_only=True):
+    """The Python stacks of one worker, as elastic-watch has taken them."""
+
+    text: str = ""
+    source: str = ""
+
+
+class Stacks(Record, frozen=True, kw_only=True):
+    """The answer of elastic-watch's hook, by local rank."""
+
+    workers: Mapping[int, Stack] = {}
 
 
 class RefusedError(Exception):
@@ -177,17 +189,22 @@ class AgentHandlers:
         if not ranks:
             which = f"no worker with global rank {only!r} runs on this node" if only else "no worker of this node runs"
             raise RefusedError(HTTPStatus.CONFLICT, which)
-        question: Question[Mapping[int, WorkerStack]] = Question()
-        self._run.stacks(question.answer, ranks=frozenset(ranks))
-        found = question.wait(STACKS_S)
-        parts = [self._stack_text(worker, found.get(local, WorkerStack())) for local, worker in sorted(ranks.items())]
+        found = self._taken(ranks)
+        parts = [self._stack_text(worker, found.get(local, Stack())) for local, worker in sorted(ranks.items())]
         response.set_content("\n".join(parts), TEXT)
 
-    def _stack_text(self, worker: WorkerState, stacks: WorkerStack) -> str:
+    def _taken(self, ranks: Collection[int]) -> Mapping[int, Stack]:
+        """Return what elastic-watch has taken of these local ranks; without it, nothing."""
+        offer = self._run.offers().get("stacks")
+        return {} if offer is None else decode_json(offer({"ranks": ",".join(map(str, ranks))}).content, Stacks).workers
+
+    def _stack_text(self, worker: WorkerState, stacks: Stack) -> str:
         head = f"rank {worker.global_rank} (local rank {worker.local_rank}, pid {worker.pid})"
         text, source = stacks.text, stacks.source
         if not text:
             text, source = self._from_worker(worker), "its own server"
+        if not text and "stacks" not in self._run.offers():
+            return f"{head}: stacks come with elastic-watch. Try: pip install ./plugins/watch, in a checkout\n"
         if not text:
             return (
                 f"{head}: it does not answer (no Python, stopped, or with --no-worker-hooks). Try: py-spy installed "

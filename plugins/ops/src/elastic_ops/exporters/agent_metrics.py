@@ -194,7 +194,8 @@ def _detect_s(failure: Failure, workers: Sequence[object]) -> float | None:
 def heartbeats(beats: Mapping[int, Beat]) -> Iterator[Metric]:
     """Yield what workers' last heartbeats make, by local rank."""
     for rank, beat in beats.items():
-        yield _ours(series("elastic_heartbeat_age_seconds", local_rank=str(rank)), beat.age_s)
+        if beat.age_s is not None:
+            yield _ours(series("elastic_heartbeat_age_seconds", local_rank=str(rank)), beat.age_s)
         if beat.step is not None:
             yield _ours(series("elastic_heartbeat_step", local_rank=str(rank)), beat.step)
 

@@ -151,7 +151,7 @@ class Exporters(AgentHook):
         self.run.call_later(LOOK_S, self._look)
 
     def _put_looks(self) -> None:
-        calls, beats = self._meter.take(), last_beats(self.run.beats(), self.clock.monotonic_s())
+        calls, beats = self._meter.take(), last_beats(self.run.offers())
         at_ns = self.clock.wall_ns()
         self._delivery.put(Published(publish=lambda: self._metrics.look(calls, beats, at_ns)))
 

@@ -59,7 +59,7 @@ FAMILIES: Final = (
     _family(
         "elastic_heartbeat_age_seconds",
         Kind.GAUGE,
-        "since a worker's last heartbeat, looked at every 5 s; with `--hang-timeout` only",
+        "since a worker's last heartbeat, looked at every 5 s; with elastic-watch only",
         "local_rank",
     ),
     _family("elastic_heartbeat_step", Kind.GAUGE, "the step that a worker's heartbeat told of", "local_rank"),

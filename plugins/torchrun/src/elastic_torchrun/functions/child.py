@@ -239,13 +239,13 @@ def _wait_for_others(fd: int) -> None:
 
     Rank 0 hosts the store of its process group, for example. A worker that beats goes on beating: it is not hung.
     """
-    beats = sys.modules.get("elastic_core.worker.beats")
+    heartbeat = vars(sys.modules.get("elastic_core.worker", sys)).get("heartbeat")  # if the function has imported it
     ends = select.poll()
     ends.register(fd, select.POLLIN)
     with suppress(KeyboardInterrupt):  # the function has returned: nothing is interrupted
-        while not ends.poll(_BEAT_MS if beats is not None else None):
-            if beats is not None:
-                beats.heartbeat()
+        while not ends.poll(_BEAT_MS if heartbeat is not None else None):
+            if heartbeat is not None:
+                heartbeat()
     os.close(fd)
 
 

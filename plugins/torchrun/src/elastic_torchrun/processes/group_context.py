@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger(__name__)
 
-_AGENTS_OWN = ("ELASTIC_FAULT_FILE", "ELASTIC_BEAT_FILE", "ELASTIC_WORKER_HOOKS", "ELASTIC_KEEP")
+_AGENTS_OWN = ("ELASTIC_FAULT_FILE", "ELASTIC_WORKER_HOOKS", "ELASTIC_KEEP")
 """What this process may have from an agent of its own, and is not for its workers."""
 
 

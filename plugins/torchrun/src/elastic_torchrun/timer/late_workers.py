@@ -1,5 +1,6 @@
 """What becomes of workers whose timers have run down: stacks are taken, the policy is asked, they are signalled."""
 
+import threading
 from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
@@ -9,16 +10,18 @@ from typing import Final
 from elastic_core.api import (
     SYSTEM_CLOCK,
     Clock,
+    ElasticError,
     ErrorRecord,
     Failure,
     FailureClass,
     FailureReport,
+    Record,
     Round,
     RunHandle,
     RunningWorker,
     RunTimer,
     WorkerFault,
-    WorkerStack,
+    decode_json,
     rank_ranges,
 )
 from elastic_torchrun.proc import state_and_wait
@@ -35,6 +38,21 @@ _LONGEST_SCOPE: Final = 120
 
 EXPIRED: Final = "timer expired"
 KILLED: Final = "kill worker process"
+
+
+class Stack(Record, frozen=True, kw_only=True):
+    """The Python stacks of one worker, as elastic-watch has taken them."""
+
+    text: str = ""
+    source: str = ""
+    place: str = ""
+    frames: tuple[tuple[str, int, str, str], ...] = ()
+
+
+class Stacks(Record, frozen=True, kw_only=True):
+    """The answer of elastic-watch's hook, by local rank."""
+
+    workers: Mapping[int, Stack] = {}
 
 
 class LateWorkers:
@@ -93,8 +111,15 @@ class LateWorkers:
         if self._late and not self._waits:
             self._waits = True
             episode = self._episode = self._episode + 1
-            self._run.stacks(lambda stacks: self._report_first(episode, stacks))
             self._timer = self._run.call_later(STACKS_WITHIN_S, lambda: self._report_first(episode, {}))
+            threading.Thread(target=self._take_stacks, args=(episode,), name="timer-stacks", daemon=True).start()
+
+    def _take_stacks(self, episode: int) -> None:
+        """Have stacks taken, and report with them. Threading: one of its own, since it waits for the workers."""
+        stacks: Mapping[int, Stack] = {}
+        with suppress(ElasticError, KeyError, ValueError):  # no elastic-watch, or one of another version
+            stacks = decode_json(self._run.offers()["stacks"]({}).content, Stacks).workers
+        self._run.call_later(0.0, lambda: self._report_first(episode, stacks))
 
     def taken(self, failure: Failure) -> None:
         """Take it that a failure is being decided; where it is one of ours, its workers have got their signals."""
@@ -113,12 +138,12 @@ class LateWorkers:
 
     # --- the report
 
-    def _report_first(self, episode: int, stacks: Mapping[int, WorkerStack]) -> None:
+    def _report_first(self, episode: int, stacks: Mapping[int, Stack]) -> None:
         """Report with the stacks, or without them if they take too long."""
         if self._waits and episode == self._episode and not self._summaries:
             self._report(stacks, self._written(stacks))
 
-    def _report(self, stacks: Mapping[int, WorkerStack], folder: str) -> None:
+    def _report(self, stacks: Mapping[int, Stack], folder: str) -> None:
         if self._timer is not None:
             self._timer.cancel()
         if not self._late or self._round is None:
@@ -133,12 +158,12 @@ class LateWorkers:
         self._timer = self._run.call_later(AGAIN_S, lambda: self._report(stacks, folder))
 
     def _made(
-        self, round_: Round, late_s: Mapping[int, float], stacks: Mapping[int, WorkerStack], folder: str
+        self, round_: Round, late_s: Mapping[int, float], stacks: Mapping[int, Stack], folder: str
     ) -> FailureReport:
         summary = self._summary(round_, late_s, stacks)
         running = sorted(self._run.workers(), key=lambda each: (each.local_rank not in late_s, each.local_rank))
         ranks = [
-            _seen(each, stacks.get(each.local_rank, WorkerStack()), late_s.get(each.local_rank), bool(folder))
+            _seen(each, stacks.get(each.local_rank, Stack()), late_s.get(each.local_rank), bool(folder))
             for each in running[:MOST_RANKS]
         ]
         first = self._late[next(iter(late_s))][0]
@@ -149,7 +174,7 @@ class LateWorkers:
                 WorkerFault(
                     local_rank=rank,
                     quiet_s=quiet_s,
-                    error=_stands(stacks.get(rank, WorkerStack()), summary),
+                    error=_stands(stacks.get(rank, Stack()), summary),
                     signal=self._late[rank][0].request.signal,
                 )
                 for rank, quiet_s in late_s.items()
@@ -157,17 +182,17 @@ class LateWorkers:
             fields={"hang": {"ranks": ranks, "section": first.request.scope_id, "stacks": folder}},
         )
 
-    def _summary(self, round_: Round, late_s: Mapping[int, float], stacks: Mapping[int, WorkerStack]) -> str:
+    def _summary(self, round_: Round, late_s: Mapping[int, float], stacks: Mapping[int, Stack]) -> str:
         first = next(iter(late_s))
         scope = _shown(self._late[first][0].request)
-        place = stacks.get(first, WorkerStack()).place
+        place = stacks.get(first, Stack()).place
         several = len(late_s) > 1
         who = f"rank{'s' if several else ''} {rank_ranges(round_.global_rank(rank) for rank in late_s)}"
         whose, verb = ("their", "are") if several else ("its", "is")
         where = f", in {place}" if place else ""
         return f"{who} {verb} over {whose} time for {scope} by {late_s[first]:.3g} s{where}"
 
-    def _written(self, stacks: Mapping[int, WorkerStack]) -> str:
+    def _written(self, stacks: Mapping[int, Stack]) -> str:
         """Write each worker's stacks to a file, and return their folder; empty: there are none."""
         if not stacks or self._round is None:
             return ""
@@ -176,7 +201,7 @@ class LateWorkers:
             folder.parent.mkdir(0o700, exist_ok=True)
             folder.mkdir(0o700)
             for worker in self._run.workers():
-                text = stacks.get(worker.local_rank, WorkerStack()).text or "no stack was to be had"
+                text = stacks.get(worker.local_rank, Stack()).text or "no stack was to be had"
                 _file(folder, worker).write_text(f"{_headline(worker)}\n{text}\n\n", encoding="utf-8")
             self._forget_old(folder)
         except OSError as err:
@@ -209,7 +234,7 @@ def record(run: RunHandle, name: str, request: FileTimerRequest | None = None) -
     run.record(name, fields)
 
 
-def _seen(worker: RunningWorker, stack: WorkerStack, late_s: float | None, has_file: bool) -> dict[str, object]:
+def _seen(worker: RunningWorker, stack: Stack, late_s: float | None, has_file: bool) -> dict[str, object]:
     state, wait = state_and_wait(worker.pid)
     return {
         "global_rank": worker.global_rank,
@@ -222,7 +247,7 @@ def _seen(worker: RunningWorker, stack: WorkerStack, late_s: float | None, has_f
     }
 
 
-def _stands(stack: WorkerStack, summary: str) -> ErrorRecord | None:
+def _stands(stack: Stack, summary: str) -> ErrorRecord | None:
     if not stack.frames:
         return None
     return ErrorRecord(source=stack.source, type="Hang", message=summary, timestamp_ns=0, frames=stack.frames)

@@ -1,1 +1,0 @@
-"""Finds workers that hang."""

@@ -1,0 +1,185 @@
+"""Signs of life of a training script: `heartbeat` and `section`, which `--hang-timeout` judges.
+
+Both write into memory that the agent reads: no system call, no lock that a beat could wait for. Without such an agent
+(no `elastic run`, or one without `--hang-timeout`) they write into memory of their own, which nobody reads. Neither
+raises because of where it runs.
+"""
+
+import os
+from _thread import RLock
+from time import monotonic_ns
+
+from elastic_watch import beat_layout as layout
+
+# Not from typing: importing it costs milliseconds.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import TracebackType
+    from typing import SupportsIndex
+
+_BEAT_NS, _STEP = layout.BEAT_NS, layout.STEP
+
+_page = memoryview(bytearray(layout.PAGE_BYTES))
+_words = _page.cast("q")
+_lock = RLock()  # of sections alone; a signal handler may open one, too
+_serial = 0
+
+
+def heartbeat(*, step: "SupportsIndex | None" = None) -> None:
+    """Say that this worker gets on.
+
+    Args:
+        step: How far it has come: a number that rises, the same for all ranks at the same place. None: as before.
+
+    Call it once a step, and never where no progress is made. Threading: any; costs a fraction of a microsecond.
+    """
+    if step is not None:
+        try:  # noqa: SIM105  # contextlib costs more than the beat
+            _words[_STEP] = step  # type: ignore[call-overload]  # it takes whatever is an index
+        except (TypeError, ValueError):
+            pass  # a wrong step must not end a training, least of all only where somebody looks at it
+    _words[_BEAT_NS] = monotonic_ns()
+
+
+def section(name: str, *, limit_s: float) -> "Section":
+    """Return a context manager for a part that takes longer than `--hang-timeout`: a checkpoint, an evaluation.
+
+    While any rank of the node is in one, within its limit, no rank is taken for hung. Sections may be nested, and be
+    open in several threads at once.
+
+    Args:
+        name: For people.
+        limit_s: The longest that it may take, in seconds.
+
+    Raises:
+        ValueError: the limit is not a positive number of seconds.
+    """
+    return Section(name, limit_s)
+
+
+class Section:
+    """What `section` returns; may be entered again after it was left."""
+
+    __slots__ = ("_limit_ns", "_name", "_slots")
+
+    def __init__(self, name: str, limit_s: float) -> None:
+        """Open nothing yet."""
+        if not 0 < limit_s < 1e9:
+            raise ValueError(f"section {name!r}: limit_s={limit_s!r} is no positive number of seconds")
+        self._name = str(name).encode("utf-8", "replace")[: layout.MAX_NAME_BYTES]
+        self._limit_ns = int(limit_s * 1e9)
+        self._slots: list[int] = []
+
+    def __enter__(self) -> "Section":
+        self._slots.append(_open(self._name, self._limit_ns))
+        return self
+
+    def __exit__(
+        self, kind: "type[BaseException] | None", value: "BaseException | None", trace: "TracebackType | None"
+    ) -> None:
+        at = self._slots.pop()
+        if at:
+            _words[at + layout.SERIAL] = 0
+        if _words[_BEAT_NS]:
+            # Its end is a sign of life, but not the first one: a script that only has sections is not judged by beats.
+            _words[_BEAT_NS] = monotonic_ns()
+
+
+def _open(name: bytes, limit_ns: int) -> int:
+    """Note an open section; return the place of its first word, 0 where all places are taken."""
+    global _serial
+    end = layout.SECTIONS_AT + layout.SECTION_COUNT * layout.SECTION_WORDS
+    with _lock:
+        _keep_signal(_words)
+        for at in range(layout.SECTIONS_AT, end, layout.SECTION_WORDS):
+            if not _words[at + layout.SERIAL]:
+                _serial += 1
+                begin = (at + layout.NAME_AT) * layout.WORD_BYTES
+                _page[begin : begin + len(name)] = name
+                _words[at + layout.NAME_BYTES] = len(name)
+                _words[at + layout.SINCE_NS] = monotonic_ns()
+                _words[at + layout.LIMIT_NS] = limit_ns
+                _words[at + layout.SERIAL] = _serial
+                return at
+    return 0
+
+
+# --- whose memory it is
+
+
+def attach() -> None:
+    """Beat into what this process's environment names, if that can be had and is nobody else's.
+
+    Called: when a script imports this module, which says that it will beat; and by the hook in an interpreter that had
+    imported it before it knew whose worker it was.
+    """
+    path = os.environ.get(layout.FILE_VARIABLE)
+    if not path:
+        return
+    try:
+        page = _map(path)
+    except (OSError, ValueError):  # the agent is gone, or this process runs as another user now
+        return
+    words = page.cast("q")
+    if words[layout.MAGIC] == layout.MAGIC_VALUE and _claim(words):
+        _keep_signal(words)
+        _use(page)
+
+
+def attached() -> bool:
+    """Return whether anybody reads what this process says."""
+    return _words[layout.MAGIC] == layout.MAGIC_VALUE
+
+
+def _keep_signal(words: memoryview) -> None:
+    """Let the agent ask for no stacks any more where the script has given our signal a meaning of its own."""
+    signum = words[layout.HOOK] >> 32
+    if signum > 0:
+        import _signal  # type: ignore[import-not-found]  # `signal` around it is the script's to pay for
+
+        # faulthandler's handler does not show here.
+        if _signal.getsignal(signum) != _signal.SIG_DFL:
+            words[layout.HOOK] = 0
+
+
+def _map(path: str) -> memoryview:
+    import mmap
+
+    fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        return memoryview(mmap.mmap(fd, layout.PAGE_BYTES))
+    finally:
+        os.close(fd)
+
+
+def _claim(words: memoryview) -> bool:
+    """Take the beats over for this process, unless a live one has them: a worker's child is not the worker."""
+    own, owner = os.getpid(), words[layout.OWNER]
+    if owner and owner != own:
+        try:
+            os.kill(owner, 0)
+        except ProcessLookupError:
+            for index in range(layout.SECTION_COUNT):  # what it had open died with it
+                words[layout.SECTIONS_AT + index * layout.SECTION_WORDS + layout.SERIAL] = 0
+        except OSError:
+            return False
+        else:
+            return False
+    words[layout.OWNER] = own
+    return True
+
+
+def _use(page: memoryview) -> None:
+    global _page, _words
+    _page, _words = page, page.cast("q")
+
+
+def _in_forked_child() -> None:
+    """Be silent in a forked child: it would beat for the worker even when that hangs."""
+    global _lock
+    _lock = RLock()  # its holder is not in this process
+    _use(memoryview(bytearray(layout.PAGE_BYTES)))
+
+
+os.register_at_fork(after_in_child=_in_forked_child)
+attach()

@@ -1,0 +1,1 @@
+"""Whether workers hang, and what is reported of it."""

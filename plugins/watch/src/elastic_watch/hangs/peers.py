@@ -1,0 +1,93 @@
+"""What nodes tell each other of their workers, when some of one stand still, and what they make of it. Pure."""
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from msgspec.structs import replace
+
+from elastic_core.api import NodeSteps, RankStep, RunSteps
+from elastic_watch.hangs import detector as hangs
+
+MOST_RANKS: Final = 8
+"""How many ranks a node names: what they are told in is read by all."""
+
+
+def answer(
+    serial: int, watch: hangs.Watch, sightings: Mapping[int, hangs.Sighting], *, node_id: str, ranks: Mapping[int, int]
+) -> NodeSteps:
+    """Return how far the workers of this node are.
+
+    Args:
+        serial: The question's.
+        watch: As the last look left it.
+        sightings: What is seen now, by local rank.
+        node_id: This node.
+        ranks: Global ranks by local ones.
+    """
+    steps = {ranks[rank]: seen.step for rank, seen in sightings.items() if seen.step is not None}
+    top = max(steps.values(), default=None)
+    behind = sorted(rank for rank, step in steps.items() if top is not None and step < top)
+    silence = hangs.silence(watch)
+    return NodeSteps(
+        serial=serial,
+        node_id=node_id,
+        ranks=tuple(sorted(steps)[:MOST_RANKS]),
+        max_step=top,
+        min_step=min(steps.values(), default=None),
+        behind=tuple(RankStep(global_rank=rank, step=steps[rank]) for rank in behind[:MOST_RANKS]),
+        protected_s=silence.protected_s,
+        quiet_s=silence.quiet_s,
+    )
+
+
+class Others:
+    """The last answer of all nodes; it grows old on the watch's own clock."""
+
+    def __init__(self) -> None:
+        """Know nothing yet."""
+        self._seen: RunSteps | None = None
+        self._seen_s = 0.0
+
+    def take(self, seen: RunSteps, watch: hangs.Watch) -> None:
+        """Take what all have answered just now."""
+        self._seen, self._seen_s = seen, watch.lived_s
+
+    def now(self, watch: hangs.Watch) -> hangs.Elsewhere | None:
+        """Return what that means now; None: nothing was asked."""
+        seen = self._seen
+        if seen is None:
+            return None
+        age_s = watch.lived_s - self._seen_s
+        return hangs.Elsewhere(
+            max_step=seen.max_step,
+            min_step=seen.min_step,
+            protected_s=max(0.0, seen.protected_s - age_s),
+            quiet_s=None if seen.quiet_s is None else seen.quiet_s + age_s,
+        )
+
+    def behind(self, stall: hangs.Stall, own: Iterable[int]) -> tuple[RankStep, ...]:
+        """Return the ranks of other nodes that have not reached the furthest step; `own`: this node's global ranks."""
+        if self._seen is None or stall.top_step is None:
+            return ()
+        mine = frozenset(own)
+        return tuple(one for one in self._seen.behind if one.step < stall.top_step and one.global_rank not in mine)
+
+
+def judged(stall: hangs.Stall, watch: hangs.Watch, elsewhere: hangs.Elsewhere | None) -> hangs.Stall | None:
+    """Return a stall with what other nodes say of theirs; None: they are a reason to wait.
+
+    A section is open there; or workers that are judged by their output have written or read there lately.
+    """
+    if elsewhere is None:
+        return stall
+    if not stall.hung:
+        half_s = (watch.limits.hang_s or watch.limits.startup_s) / 2
+        lately = elsewhere.quiet_s is not None and elsewhere.quiet_s < half_s
+        if elsewhere.protected_s > half_s or (lately and not stall.by_beats):
+            return None
+    steps = [step for step in (stall.top_step, elsewhere.max_step) if step is not None]
+    top = max(steps, default=None)
+    behind = tuple(
+        sorted(each.local_rank for each in stall.late if top is not None and each.step is not None and each.step < top)
+    )
+    return replace(stall, top_step=top, behind=behind)

@@ -1,0 +1,189 @@
+"""The stacks of workers, without a wait for any of them: from their own interpreters, else from py-spy."""
+
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+import threading
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
+from typing import IO, Final
+
+from elastic_core.api import SYSTEM_CLOCK, Record, RunHandle, is_user_file, parse_fault_frames, without_launcher
+from elastic_watch import vitals
+from elastic_watch.beat_file import MAX_STACKS_BYTES, BeatFile, BeatFiles
+
+Frame = tuple[str, int, str, str]
+"""File, line, function, and the source's line, which is empty here."""
+
+_THREAD = re.compile(r"^(Thread|Current thread) 0x[0-9a-f]+ .*\(most recent call first\):$")
+_SPY_THREAD = re.compile(r"^Thread \S+ \(.*\)(?:: \"(?P<name>.*)\")?$")
+_SPY_FRAME = re.compile(r"^ +(?P<function>.+) \((?P<file>.+):(?P<line>\d+)\)$")
+
+
+def faulthandler_frames(text: str) -> tuple[Frame, ...]:
+    """Return the main thread's frames in the last of the dumps in `text`, outermost first; empty: there is none.
+
+    An interpreter tells its threads from the youngest to the oldest, a hundred of them. Beyond that it is the thread
+    that took the signal: the main one, unless that blocks it.
+    """
+    lines = text.splitlines()
+    heads = [(index, match[1]) for index, line in enumerate(lines) if (match := _THREAD.match(line))]
+    current = [index for index, kind in heads if kind == "Current thread"]
+    if not heads:
+        return ()
+    cut = "..." in lines[heads[-1][0] :]
+    begin = current[-1] if current and cut else heads[-1][0]
+    return without_launcher(parse_fault_frames(lines[begin + 1 :]))
+
+
+def py_spy_frames(text: str) -> tuple[Frame, ...]:
+    """Return the main thread's frames of what `py-spy dump` printed, outermost first; empty: it printed none."""
+    threads: list[tuple[str, list[Frame]]] = []
+    for line in text.splitlines():
+        thread = _SPY_THREAD.match(line)
+        frame = _SPY_FRAME.match(line)
+        if thread:
+            threads.append((thread["name"] or "", []))
+        elif frame and threads:
+            threads[-1][1].append((frame["file"], int(frame["line"]), frame["function"], ""))
+    if not threads:
+        return ()
+    frames = next((frames for name, frames in threads if name == "MainThread"), threads[0][1])
+    return without_launcher(reversed(frames))
+
+
+def innermost_user(frames: tuple[Frame, ...]) -> int:
+    """Return which frame is the innermost line of the user's own code; -1: none."""
+    found = (index for index in range(len(frames) - 1, -1, -1) if is_user_file(frames[index][0]))
+    return next(found, -1)
+
+
+class WorkerStack(Record, frozen=True, kw_only=True):
+    """The Python stacks of one worker."""
+
+    text: str = ""
+    """The stacks of all its threads; empty: it did not answer."""
+    source: str = ""
+    """What has written them: `faulthandler` or `py-spy`."""
+    frames: tuple[Frame, ...] = ()
+    """The main thread's, outermost first."""
+    user_frame: int = -1
+    """Which of them is the innermost line of the user's own code; -1: none is, all are of libraries."""
+
+    @property
+    def place(self) -> str:
+        """Return where the worker is in the user's own code, file and line; empty where there are no frames."""
+        if not self.frames:
+            return ""
+        file, line, *_ = self.frames[self.user_frame]
+        return f"{file.rpartition('/')[2]}:{line}"
+
+
+StacksTaken = Callable[[Mapping[int, WorkerStack]], None]
+"""What takes stacks, by local rank."""
+
+
+class StackCollector:
+    """Takes the stacks of this node's workers.
+
+    Args:
+        run: The run's handle.
+        files: What the workers beat into, and write their stacks to.
+        closed: Set when the run is over: what is under way ends with what it has.
+
+    Threading: any.
+    """
+
+    def __init__(self, run: RunHandle, files: BeatFiles, *, closed: threading.Event) -> None:
+        self._run = run
+        self._files = files
+        self._closed = closed
+
+    def take(self, ranks: Collection[int] | None = None) -> dict[int, WorkerStack]:
+        """Return the stacks of the workers that run, of all or of those local ranks; one that gave none is missing.
+
+        Takes a second where an interpreter does not answer, and up to ten more where py-spy is installed.
+        """
+        pids = {each.local_rank: each.pid for each in self._run.workers() if ranks is None or each.local_rank in ranks}
+        files = {rank: file for rank in pids if (file := self._files.get(rank)) is not None}
+        found = _from_interpreters(pids, files, self._closed)
+        missing = {rank: pid for rank, pid in pids.items() if rank not in found}
+        # The worker may be a shell around the process that beats.
+        owners = {rank: files[rank].read().owner or pid if rank in files else pid for rank, pid in missing.items()}
+        return found | _from_py_spy(owners, self._closed)
+
+    def take_later(self, on_taken: StacksTaken, *, ranks: Collection[int] | None = None) -> None:
+        """Have stacks taken by a thread; `on_taken` gets them on the thread of the hooks, while the run lasts."""
+
+        def take() -> None:
+            found = self.take(ranks)
+            self._run.call_later(0.0, lambda: on_taken(found))
+
+        try:
+            threading.Thread(target=take, name="elastic-stacks", daemon=True).start()
+        except RuntimeError:  # the system has no thread left
+            self._run.call_later(0.0, lambda: on_taken({}))
+
+
+# --- the interpreters' own
+
+_LOOK_S: Final = 0.05
+_ANSWER_S: Final = 1.0
+"""How long an interpreter may take; one whose main thread is stuck in the kernel never answers."""
+_PY_SPY_S: Final = 10.0
+
+
+def _from_interpreters(
+    pids: Mapping[int, int], files: Mapping[int, BeatFile], closed: threading.Event
+) -> dict[int, WorkerStack]:
+    begins = {rank: file.stacks_end for rank, file in files.items()}
+    ends = {rank: begins[rank] for rank, file in files.items() if file.ask_for_stacks(pids[rank])}
+    until_s, waiting = SYSTEM_CLOCK.monotonic_s() + _ANSWER_S, bool(ends)
+    while waiting and SYSTEM_CLOCK.monotonic_s() < until_s and not closed.wait(_LOOK_S):
+        before, ends = ends, {rank: files[rank].stacks_end for rank in ends}
+        # Some are still being written, or not begun by a worker that lives.
+        waiting = any(
+            end != before[rank] or (end == begins[rank] and vitals.lives(pids[rank])) for rank, end in ends.items()
+        )
+    texts = {rank: files[rank].stacks(begins[rank]) for rank, end in ends.items() if end > begins[rank]}
+    return {rank: _stack(text, faulthandler_frames(text), "faulthandler") for rank, text in texts.items()}
+
+
+# --- py-spy, for those that did not answer
+
+
+def _from_py_spy(pids: Mapping[int, int], closed: threading.Event) -> dict[int, WorkerStack]:
+    program = shutil.which("py-spy") if pids else None
+    spies: dict[int, tuple[subprocess.Popen[bytes], IO[bytes]]] = {}
+    for rank, pid in pids.items() if program is not None else ():
+        with suppress(OSError):
+            spies[rank] = _start_spy(str(program), pid)
+    until_s = SYSTEM_CLOCK.monotonic_s() + _PY_SPY_S
+    while any(spy.poll() is None for spy, _ in spies.values()) and SYSTEM_CLOCK.monotonic_s() < until_s:
+        if closed.wait(_LOOK_S):
+            break
+    found = {}
+    for rank, (spy, output) in spies.items():
+        if spy.poll() == 0:
+            text = os.pread(output.fileno(), MAX_STACKS_BYTES, 0).decode("utf-8", "replace")
+            found[rank] = _stack(text, py_spy_frames(text), "py-spy")
+        with suppress(OSError):
+            spy.kill()
+        with suppress(subprocess.TimeoutExpired):
+            spy.wait(0.1)  # killed, or ended already
+        output.close()
+    return found
+
+
+def _stack(text: str, frames: tuple[Frame, ...], source: str) -> WorkerStack:
+    return WorkerStack(text=text, source=source, frames=frames, user_frame=innermost_user(frames))
+
+
+def _start_spy(program: str, pid: int) -> tuple[subprocess.Popen[bytes], IO[bytes]]:
+    output = tempfile.TemporaryFile()  # noqa: SIM115  # closed with the request
+    # Native frames need symbols and seconds; a process in the kernel's hands is not stopped for it.
+    command = [program, "dump", "--nonblocking", "--pid", str(pid)]
+    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.DEVNULL)
+    return process, output

@@ -1,0 +1,123 @@
+"""How alive another process looks from outside: its state, its processor time, what it reads and writes."""
+
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Final
+
+from elastic_core.api import Record
+
+_TICKS_A_SECOND: Final = os.sysconf("SC_CLK_TCK")
+_DEAD: Final = frozenset("ZXx")
+
+
+class Vitals(Record, frozen=True, kw_only=True):
+    """One process at one moment.
+
+    `state` is the kernel's letter: R runs, S sleeps, D sleeps uninterruptibly (any of its threads), T is stopped, t is
+    held by a debugger. `cpu_s`: processor time so far. `wait`: where in the kernel a thread in D is, if that is told.
+    """
+
+    state: str
+    cpu_s: float
+    wait: str = ""
+
+
+class Traffic(Record, frozen=True, kw_only=True):
+    """Bytes that processes have read so far, by calls or through mapped files, and written by calls."""
+
+    read: int = 0
+    written: int = 0
+
+
+def look_at(pid: int) -> Vitals | None:
+    """Return how a process is, None if it is gone."""
+    fields = _stat(f"/proc/{pid}/stat")
+    if not fields:
+        return None
+    state, wait = fields[0].decode(), ""
+    if state in "RS":
+        state, wait = _deepest(pid, state)
+    elif state == "D":
+        wait = _wait_of(pid, pid)
+    return Vitals(state=state, cpu_s=(int(fields[11]) + int(fields[12])) / _TICKS_A_SECOND, wait=wait)
+
+
+def lives(pid: int) -> bool:
+    """Return whether any thread of a process can still run."""
+    fields = _stat(f"/proc/{pid}/stat")
+    return bool(fields) and (fields[0].decode() not in _DEAD or int(fields[17]) > 1)
+
+
+def answers(pid: int, signum: int, session: int) -> bool:
+    """Return whether a process leads a session, or is in it, catches a signal at this moment, and is not stopped."""
+    fields = _stat(f"/proc/{pid}/stat")
+    if not fields or session not in (pid, int(fields[3])) or fields[0].decode() in "TtZX":
+        return False
+    caught = [line for line in _read(f"/proc/{pid}/status").splitlines() if line.startswith(b"SigCgt:")]
+    return any(int(line.split()[1], 16) >> (signum - 1) & 1 for line in caught)
+
+
+def is_debugged(pid: int) -> bool:
+    """Return whether a debugger holds a process."""
+    return _stat(f"/proc/{pid}/stat")[:1] == [b"t"]
+
+
+def traffic_of(pid: int) -> Traffic | None:
+    """Return a process's bytes; None where it is gone, or another user's."""
+    content = _read(f"/proc/{pid}/io")
+    if not content:
+        return None
+    pairs = dict(line.split(b": ") for line in content.splitlines() if b": " in line)
+    return Traffic(
+        read=int(pairs.get(b"rchar", 0)) + int(pairs.get(b"read_bytes", 0)),
+        written=int(pairs.get(b"wchar", 0)),
+    )
+
+
+def session_traffic(leaders: Iterable[int]) -> dict[int, Traffic]:
+    """Return for each session the bytes of its processes that we may look at."""
+    wanted = set(leaders)
+    totals: dict[int, Traffic] = {}
+    for pid in _numbers("/proc"):
+        fields = _stat(f"/proc/{pid}/stat")
+        session = int(fields[3]) if fields else 0
+        if session in wanted and (own := traffic_of(pid)) is not None:
+            before = totals.get(session, Traffic())
+            totals[session] = Traffic(read=before.read + own.read, written=before.written + own.written)
+    return totals
+
+
+def _deepest(pid: int, state: str) -> tuple[str, str]:
+    """Return D where one of the threads is in it."""
+    for tid in _numbers(f"/proc/{pid}/task"):
+        if tid != pid and _stat(f"/proc/{pid}/task/{tid}/stat")[:1] == [b"D"]:
+            return "D", _wait_of(pid, tid)
+    return state, ""
+
+
+def _wait_of(pid: int, tid: int) -> str:
+    name = _read(f"/proc/{pid}/task/{tid}/wchan").decode("ascii", "replace").strip()
+    return "" if name == "0" else name
+
+
+def _numbers(folder: str) -> Iterator[int]:
+    try:
+        names = os.listdir(folder)  # noqa: PTH208  # names are all that is wanted, of every process
+    except OSError:  # it has ended
+        return
+    yield from (int(name) for name in names if name.isdigit())
+
+
+def _stat(path: str) -> list[bytes]:
+    """Return the fields that follow the name; empty: there is no such process. Source: proc_pid_stat(5)."""
+    content = _read(path)
+    # The name may hold blanks and parentheses; the last parenthesis ends it.
+    return content[content.rfind(b")") + 2 :].split()
+
+
+def _read(path: str) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except OSError:  # it has ended, or is another's
+        return b""

@@ -1,0 +1,190 @@
+"""Heartbeats and sections, as the agent reads them."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from elastic_core import worker
+from elastic_watch import beat_layout as layout
+from elastic_watch import beats
+from elastic_watch.beat_file import BeatFiles
+
+
+@pytest.fixture
+def file(monkeypatch):
+    own = (beats._page, beats._words)
+    made = BeatFiles()
+    (path,) = made.renew(1).values()
+    monkeypatch.setenv(layout.FILE_VARIABLE, path)
+    beats.attach()
+    yield made.get(0)
+    beats._page, beats._words = own
+    made.close()
+
+
+def test_beat_is_read_with_its_step_and_its_owner(file):
+    assert file.read().beat_s is None
+    beats.heartbeat(step=7)
+    first = file.read()
+    assert (first.owner, first.step) == (os.getpid(), 7)
+    beats.heartbeat()
+    second = file.read()
+    assert second.step == 7
+    assert second.beat_s > first.beat_s
+
+
+@pytest.mark.parametrize("step", [0.5, "7", 1 << 70, object()])
+def test_step_that_is_none_leaves_the_last_one_and_does_not_raise(file, step):
+    beats.heartbeat(step=3)
+    beats.heartbeat(step=step)
+    assert file.read().step == 3
+
+
+def test_sections_are_open_one_in_another_and_their_end_is_a_sign_of_life(file):
+    beats.heartbeat()
+    before = file.read().beat_s
+    with beats.section("outer", limit_s=60), beats.section("inner", limit_s=5):
+        assert [(each.name, each.limit_s) for each in file.read().sections] == [("outer", 60.0), ("inner", 5.0)]
+    assert file.read().sections == ()
+    assert file.read().beat_s > before
+
+
+def test_section_is_not_the_first_beat(file):
+    with beats.section("compile", limit_s=60):
+        pass
+    assert file.read().beat_s is None
+
+
+def test_section_can_be_entered_again_and_within_itself(file):
+    again = beats.section("x", limit_s=1)
+    with again, again:
+        assert len(file.read().sections) == 2
+    with again:
+        assert [each.serial for each in file.read().sections] == [max(s.serial for s in file.read().sections)]
+    assert file.read().sections == ()
+
+
+def test_more_sections_than_there_is_room_for_do_no_harm(file):
+    many = [beats.section(f"s{n}", limit_s=1) for n in range(layout.SECTION_COUNT + 3)]
+    for each in many:
+        each.__enter__()
+    assert len(file.read().sections) == layout.SECTION_COUNT
+    for each in reversed(many):
+        each.__exit__(None, None, None)
+    assert file.read().sections == ()
+
+
+def test_long_name_is_cut(file):
+    with beats.section("é" * 100, limit_s=1):
+        assert file.read().sections[0].name.startswith("é" * 40)
+
+
+@pytest.mark.parametrize("limit_s", [0, -1, float("inf"), float("nan")])
+def test_limit_of_a_section_is_a_positive_number_of_seconds(limit_s):
+    with pytest.raises(ValueError, match=r"section 'x': limit_s="):
+        beats.section("x", limit_s=limit_s)
+
+
+def test_process_that_is_not_the_worker_does_not_beat_for_it(file, monkeypatch):
+    beats._use(memoryview(bytearray(layout.PAGE_BYTES)))
+    monkeypatch.setattr(os, "getpid", lambda: os.getppid())
+    beats.attach()
+    assert not beats.attached()
+
+
+def test_process_that_is_gone_leaves_its_place_and_what_it_had_open(file, monkeypatch):
+    with beats.section("x", limit_s=1):
+        file._words[layout.OWNER] = (1 << 22) + 1  # more than pids go to
+        beats.attach()
+        assert file.read().owner == os.getpid()
+        assert file.read().sections == ()
+
+
+def test_forked_child_is_silent(file):
+    beats._in_forked_child()
+    beats.heartbeat(step=9)
+    assert file.read().step is None
+
+
+@pytest.mark.parametrize("path", ["", "/nonexistent/fd/3", "/dev/null"])
+def test_without_the_agent_nothing_happens(monkeypatch, path):
+    monkeypatch.setenv(layout.FILE_VARIABLE, path)
+    beats.attach()
+    assert not beats.attached()
+    beats.heartbeat(step=1)
+    with beats.section("x", limit_s=1):
+        beats.heartbeat()
+
+
+def test_memory_can_not_be_cut_short_under_the_agent(file):
+    with pytest.raises(PermissionError):
+        os.truncate(os.environ[layout.FILE_VARIABLE], 0)
+
+
+def test_stacks_are_only_asked_of_who_offered_them(file):
+    assert not file.ask_for_stacks(os.getpid())
+
+
+def test_a_process_that_no_longer_catches_the_signal_is_not_asked(file, monkeypatch):
+    sent, signum = [], signal.SIGRTMAX - 1
+    monkeypatch.setattr(os, "kill", lambda *to: sent.append(to))
+    file._words[layout.HOOK] = os.getpid() | signum << 32
+    assert not file.ask_for_stacks(os.getpid())
+    assert sent == []
+    before = signal.signal(signum, lambda *_: None)
+    try:
+        assert file.ask_for_stacks(os.getpid())
+    finally:
+        signal.signal(signum, before)
+    assert sent == [(os.getpid(), signum)]
+
+
+def test_scripts_find_the_names_in_the_core_where_the_distribution_is_there(monkeypatch):
+    assert (worker.heartbeat, worker.section) == (beats.heartbeat, beats.section)
+    monkeypatch.delattr(worker, "heartbeat")
+    monkeypatch.setattr(sys, "path", [])
+    for name in ("elastic_watch", "elastic_watch.beats"):
+        monkeypatch.delitem(sys.modules, name)
+    with pytest.raises(ImportError, match=r"heartbeat comes with elastic-watch\. Try: pip install \./plugins/watch"):
+        worker.heartbeat  # noqa: B018  # that it is looked up is what is tried
+
+
+# --- of all workers of a node
+
+
+def test_what_a_process_that_has_ended_said_is_forgotten_but_for_the_step():
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    files = BeatFiles()
+    paths = files.renew(2)
+    for rank, owner in ((0, os.getpid()), (1, ended.pid)):
+        words = files.get(rank)._words
+        words[layout.OWNER], words[layout.STEP] = owner, 5 + rank
+    read = files.read()
+    assert [(read[rank].owner, read[rank].step) for rank in (0, 1)] == [(os.getpid(), 5), (0, None)]
+    assert files.furthest_step() == 6
+    files.close()
+    assert (files.read(), files.furthest_step()) == ({}, None)
+    assert [os.path.exists(path) for path in paths.values()] == [False, False]
+
+
+def test_files_of_the_next_round_are_new_and_have_the_same_paths():
+    """A spare interpreter that was started with the variables of one round becomes a worker of the next."""
+    files = BeatFiles()
+    paths = files.renew(2)
+    files.get(1)._words[layout.STEP] = 7
+    before = files.get(1)
+    assert files.renew(2) == paths
+    assert (files.furthest_step(), before.read().step) == (None, 7)
+    with open(paths[1], "r+b") as file:
+        file.seek(layout.STEP * layout.WORD_BYTES)
+        file.write((9).to_bytes(8, sys.byteorder))
+    assert files.furthest_step() == 9
+    fd = before.fd
+    del before
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(fd)
+    files.close()

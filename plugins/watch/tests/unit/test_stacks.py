@@ -1,0 +1,61 @@
+"""Stacks as they are read."""
+
+import pytest
+
+from elastic_watch.stacks import WorkerStack, faulthandler_frames, innermost_user, py_spy_frames
+
+DUMP = """\
+Thread 0x00007f1111111111 (most recent call first):
+  File "/usr/lib/python3.11/threading.py", line 324 in wait
+  File "/u/loader.py", line 5 in prefetch
+
+Current thread 0x00007f2222222222 (most recent call first):
+  File "/v/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py", line 2806 in all_reduce
+  File "/u/train.py", line 40 in step
+  File "/u/train.py", line 60 in <module>
+  File "<frozen runpy>", line 88 in _run_code
+"""
+STEP = ("/u/train.py", 40, "step", "")
+
+
+def innermost(frames):
+    return WorkerStack(frames=frames, user_frame=innermost_user(frames)).place
+
+
+def test_main_thread_of_a_dump_is_read_outermost_first_without_the_launcher():
+    frames = faulthandler_frames(DUMP)
+    assert [frame[2] for frame in frames] == ["<module>", "step", "all_reduce"]
+    assert innermost(frames) == "train.py:40"
+
+
+def test_last_of_several_dumps_counts():
+    assert innermost(faulthandler_frames(DUMP + DUMP.replace("line 40", "line 41"))) == "train.py:41"
+
+
+def test_main_thread_is_the_last_one_whoever_took_the_signal():
+    text = DUMP.replace("Current thread", "Thread").replace("Thread 0x00007f1", "Current thread 0x00007f1")
+    assert innermost(faulthandler_frames(text)) == "train.py:40"
+
+
+def test_of_too_many_threads_it_is_the_one_that_took_the_signal():
+    other = 'Thread 0x00007f3333333333 (most recent call first):\n  File "/u/other.py", line 1 in run\n'
+    assert innermost(faulthandler_frames(f"{DUMP}\n{other}\n...\n")) == "train.py:40"
+
+
+@pytest.mark.parametrize(
+    "text", ["", "no stack", "Current thread 0x1 (most recent call first):\n  <no Python frame>\n"]
+)
+def test_nothing_to_read_is_no_frame(text):
+    assert faulthandler_frames(text) == ()
+    assert innermost(faulthandler_frames(text)) == ""
+
+
+def test_py_spy_is_read_likewise():
+    text = (
+        "Process 7: python train.py\nPython v3.11.7\n\n"
+        'Thread 9 (idle): "Thread-1"\n    wait (threading.py:324)\n'
+        'Thread 7 (active+gil): "MainThread"\n    all_reduce (torch/distributed/x.py:9)\n    step (/u/train.py:40)\n'
+        "    <module> (/u/train.py:60)\n"
+    )
+    assert py_spy_frames(text)[-2:] == (STEP, ("torch/distributed/x.py", 9, "all_reduce", ""))
+    assert py_spy_frames("Error: permission denied") == ()
