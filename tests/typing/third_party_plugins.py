@@ -17,6 +17,7 @@ from elastic_core.api import (
     Member,
     Members,
     OptionSpec,
+    Power,
     Refuse,
     RendezvousHandler,
     RendezvousInfo,
@@ -91,6 +92,7 @@ class MyHook(AgentHook):
     """A health gate that also adds a variable."""
 
     api_version = API_VERSION
+    powers = frozenset({Power.LAUNCHES, Power.REFUSAL})
 
     def on_workers_starting(self, event: WorkersStarting) -> AddEnvironment | Refuse | None:
         """Refuse the third restart."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from elastic_core.hooks.feed import HookFeed
-from elastic_core.hooks.handler import DECLARED_FROM, AgentHook, powers_of
+from elastic_core.hooks.handler import AgentHook
 from elastic_core.moments import (
     AgentStarted,
     AgentStopped,
@@ -90,7 +90,7 @@ def hook_feed(
     faults: PluginFaults | None = None,
 ) -> HookFeed:
     """Return the feed for those hooks that take it; the rest as `HookFeed` has it."""
-    takers = [named for named in hooks if Power.FEED in powers_of(type(named.hook))]
+    takers = [named for named in hooks if Power.FEED in named.hook.powers]
     return HookFeed([(named.label, named.hook) for named in takers], post=post, notice=notice, faults=faults)
 
 
@@ -124,7 +124,7 @@ class Member:
     def __init__(self, named: NamedHook) -> None:
         self.named = named
         self.label = named.label
-        self.powers = powers_of(type(named.hook))
+        self.powers = named.hook.powers
         self.calls = 0
         self.errors = 0
         self.abandoned = False
@@ -133,8 +133,6 @@ class Member:
         self.fail_closed = closed and Power.REFUSAL in self.powers
         self.stuck = ""
         """The method that has not returned, of a gate that fails closed: it refuses until then."""
-        version = getattr(type(named.hook), "api_version", 1)
-        self._catches = type(version) is int and version >= DECLARED_FROM and self.overrides(CATCH_ALL)
 
     def overrides(self, method: str) -> bool:
         """Return whether the hook does something at a moment."""
@@ -146,7 +144,7 @@ class Member:
 
     def catches(self, method: str) -> bool:
         """Return whether the hook takes by its catch-all what it has no method for."""
-        return self._catches and not self.abandoned and not self.overrides(method)
+        return self.overrides(CATCH_ALL) and not self.abandoned and not self.overrides(method)
 
 
 class Task:
@@ -234,8 +232,7 @@ def close_hooks(
     """
     kept = PluginFaults() if faults is None else faults
     for named in hooks:
-        kind = type(named.hook)
-        if kind.close is not AgentHook.close and kind.api_version >= DECLARED_FROM:
+        if type(named.hook).close is not AgentHook.close:
             lines: list[str] = []
             thread = threading.Thread(target=_close, args=(named, kept, lines), name="elastic-hooks", daemon=True)
             thread.start()

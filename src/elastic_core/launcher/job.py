@@ -23,7 +23,6 @@ from elastic_core.failure.intensity import Intensity
 from elastic_core.failure.reporter import Reporter
 from elastic_core.failure.runner import PolicyRunner
 from elastic_core.hooks.feed import HookFeed
-from elastic_core.hooks.handler import powers_of
 from elastic_core.hooks.members import NamedHook, close_hooks, hook_feed
 from elastic_core.hooks.runner import HookRunner
 from elastic_core.launcher.agent_side import RoundPort, RunSide, open_rendezvous
@@ -227,7 +226,7 @@ class _Job:
         calls = None if self._call is None else self._closing(self._call.on(loop))
         self._beats = self._closing(
             Heartbeats(
-                for_hooks=any(Power.BEATS in powers_of(type(named.hook)) for named in hooks),
+                for_hooks=any(Power.BEATS in named.hook.powers for named in hooks),
                 for_policy=settings.restarts.name != "intensity",
                 notice=notice,
             )
@@ -449,7 +448,7 @@ class _Job:
     ) -> list[WorkerStarter]:
         """Return those who start workers in place of the group, in the order in which they are asked."""
         starters: list[WorkerStarter] = [] if calls is None else [calls]
-        if any(Power.STARTS in powers_of(type(named.hook)) for named in hooks):
+        if any(Power.STARTS in named.hook.powers for named in hooks):
             from elastic_core.hooks.starting import hook_starters  # few have any
 
             starters += [self._closing(starter) for starter in hook_starters(hooks, loop, self._faults)]
@@ -463,7 +462,7 @@ class _Job:
         self, loop: ReactorLoop, handler: RendezvousHandler, hooks: Sequence[NamedHook]
     ) -> "MasterServers | None":
         """Return what hooks host for the workers to meet at, begun where it is sure to be needed; None: nothing."""
-        hosts = [named for named in hooks if Power.HOSTS in powers_of(type(named.hook))]
+        hosts = [named for named in hooks if Power.HOSTS in named.hook.powers]
         if not hosts:
             return None
         from elastic_core.hooks.master_server import MasterServers  # few have any

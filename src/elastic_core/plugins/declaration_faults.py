@@ -4,78 +4,46 @@ Read off the class alone; a sound one costs no import. The rules of versions are
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from types import CodeType, FunctionType
 from typing import Final
 
 from elastic_core.plugins.discovery import PluginEntry, core_name, find_entries
-from elastic_core.plugins.entry_import import NOT_INSTALLED, mend, refusal
+from elastic_core.plugins.entry_import import IN_CODE, NOT_INSTALLED, mend, refusal
 from elastic_core.plugins.options import OPTION_TYPES, fits, parse, wanted
-from elastic_core.types import API_VERSION, OptionSpec, Record
+from elastic_core.types import API_VERSION, OptionSpec
 
 
-class ServedVersions(Record, frozen=True, kw_only=True):
-    """All versions from `oldest` to `newest` are served; `leaving` has those of them that are deprecated.
+def check_api_version(entry: PluginEntry, target: object) -> None:
+    """Check that a class or module states the version of the interfaces, and that no abstract method is left.
 
-    Each with the release of the core that drops it: `{1: "0.4"}`.
-    """
-
-    oldest: int
-    newest: int
-    leaving: Mapping[int, str] = {}
-
-    def __contains__(self, version: object) -> bool:
-        """Return whether plugins of this version are loaded; what is no whole number is no version."""
-        return type(version) is int and self.oldest <= version <= self.newest
-
-    def __str__(self) -> str:
-        """Return what is needed, for messages: `1`, or `2 to 3`."""
-        return str(self.newest) if self.oldest == self.newest else f"{self.oldest} to {self.newest}"
-
-    def is_newer(self, version: object) -> bool:
-        """Return whether it is the core that is too old for a plugin of this version."""
-        return type(version) is int and version > self.newest
-
-    def farewell(self, version: int) -> str:
-        """Return what to tell of a plugin whose version is deprecated; empty: nothing."""
-        if version not in self.leaving:
-            return ""
-        return (
-            f"api_version {version}, which release {self.leaving[version]} of the core drops; {self.newest} is current"
-        )
-
-
-SERVED: Final = ServedVersions(oldest=1, newest=API_VERSION)
-"""To deprecate a version: put it into `leaving`, with the second minor release from now. To drop it: raise `oldest`."""
-
-
-def check_api_version(entry: PluginEntry, target: object) -> tuple[str, ...]:
-    """Return a line for the user of a plugin whose version is deprecated.
-
-    What counts is stated by the class or module itself: an inherited number says nothing about what its author had in
-    mind.
+    An inherited version does not count: its author may have meant another class.
 
     Raises:
-        PluginError: none is stated, or one that is not served.
+        PluginError: no version is stated, or another one; or an abstract method is left.
     """
-    own = vars(target)
     name = target.__qualname__ if isinstance(target, type) else entry.value.partition(":")[0].strip()
-    if "api_version" not in own:
-        what = f"{name} states no api_version of its own; {SERVED} is needed"
+    if "api_version" not in vars(target):
+        what = f"{name} states no api_version of its own; expected {API_VERSION}"
         raise refusal(entry, what, hint=f"api_version = {API_VERSION} in {name}")
-    version = own["api_version"]
-    if version not in SERVED:
-        what = f"{name} states api_version {version!r}; {SERVED} is needed"
-        from elastic_core.plugins.missing import upgrade_hint
-
-        core = core_name(find_entries())
-        behind = core if SERVED.is_newer(version) else entry.distribution
-        raise refusal(entry, what, hint=mend(entry) if behind == NOT_INSTALLED else upgrade_hint(behind, core=core))
+    version: object = vars(target)["api_version"]
+    if type(version) is not int or version != API_VERSION:
+        what = f"{name} states api_version {version!r}; expected {API_VERSION}"
+        raise refusal(entry, what, hint=_version_hint(entry, is_newer=type(version) is int and version > API_VERSION))
     abstract = sorted(getattr(target, "__abstractmethods__", ()))
     if abstract:
         raise refusal(entry, f"{name} does not define {', '.join(abstract)}", hint=mend(entry))
-    farewell = SERVED.farewell(version)
-    return (str(refusal(entry, f"{name} states {farewell}", hint=mend(entry))),) if farewell else ()
+
+
+def _version_hint(entry: PluginEntry, *, is_newer: bool) -> str:
+    """Return what to upgrade: the core for a newer plugin, else the plugin."""
+    core = core_name(find_entries())
+    behind = core if is_newer else entry.distribution
+    if behind in (IN_CODE, NOT_INSTALLED):
+        return mend(entry)
+    from elastic_core.plugins.missing import upgrade_hint
+
+    return upgrade_hint(behind, core=core)
 
 
 _TYPES: Final = {"str": (str,), "int": (int,), "bool": (bool,), "float": (float, int), "duration": (float, int)}
@@ -85,15 +53,6 @@ _NOT_PLAIN: Final = {0x20: "a generator", 0x80: "a coroutine", 0x200: "an asynch
 """By flag of a code object: what a call gives in place of an answer."""
 _UNTYPABLE: Final = frozenset(" ,='\"\t\n")
 """What the name of an option can't have, to be written as KEY=VALUE,KEY=VALUE."""
-_SINCE_2: Final = frozenset(
-    (
-        *("close", "on_moment", "on_run_event", "on_steps_asked", "on_steps_seen", "worker_starter", "explain"),
-        "master_server",
-        *("answer", "ask_steps", "order_stop", "report_steps", "report_stopped", "request_restart"),
-        *("keep_age_s", "survey"),
-    )
-)
-"""Methods that version 1 of the interfaces has not: what a class of that version calls so is its own."""
 _NEAR: Final = 0.8
 """How alike two names are of which one is a slip, as `difflib` counts."""
 
@@ -143,10 +102,9 @@ def fault_of_methods(cls: type, base: type) -> str:
         cls: The plugin's class.
         base: The interface, which it derives from.
     """
-    later = _SINCE_2 if getattr(cls, "api_version", None) == 1 else frozenset()
     for name, own in _own(cls, base):
         wanted = _found(base, name)
-        if not isinstance(wanted, FunctionType) or name in later:
+        if not isinstance(wanted, FunctionType):
             continue  # a property, or nothing of the interface's
         if own is None or isinstance(own, (str, int, float, tuple, list, dict, set)):
             return f"has {own!r} as {name}; a method is needed"

@@ -24,7 +24,7 @@ from elastic_core.types import Record
 class PluginInfo(Record, frozen=True, kw_only=True):
     """One line of `elastic plugins`.
 
-    `status`: `loaded` (and what is deprecated), `installed` (unseen), `disabled`, or why it is not loaded.
+    `status`: `loaded`, `installed` (unseen), `disabled`, or why it is not loaded.
     """
 
     name: str
@@ -77,8 +77,7 @@ def _status(registry: PluginRegistry, entry: PluginEntry, *, load: bool) -> tupl
     except PluginError as err:
         registry.keep(entry, err)
         return str(err), ()
-    remarks = [*(f"deprecated: {line}" for line in plugin.deprecated), *plugin.misnamed_methods(every=True)]
-    return "; ".join(("loaded", *remarks)), plugin.powers
+    return "; ".join(("loaded", *plugin.misnamed_methods(every=True))), plugin.powers
 
 
 def _info(entry: PluginEntry, status: str, powers: tuple[str, ...] = ()) -> PluginInfo:

@@ -77,8 +77,6 @@ class LoadedPlugin:
         self._limit = limit_of(entry, limit)
         self._target: object = import_entry(entry, limit=self._limit)
         _check_kind(entry, self._target)
-        self.deprecated: tuple[str, ...] = ()
-        """A line for the user of a plugin that was written for a version of the interfaces that is deprecated."""
         self.misnamed: tuple[str, ...] = ()
         """A line for each method that nothing calls though its name looks so."""
         if not is_built_in(entry):
@@ -90,7 +88,7 @@ class LoadedPlugin:
     def _check_declarations(self) -> None:
         from elastic_core.plugins.declaration_faults import check_api_version, fault_of_methods, fault_of_options
 
-        self.deprecated = check_api_version(self.entry, self._target)
+        check_api_version(self.entry, self._target)
         target, base = self._target, self._base
         fault = fault_of_options(self.options)
         if not fault and base is not None and isinstance(target, type):
@@ -111,11 +109,6 @@ class LoadedPlugin:
             what = f"nothing calls {self._name}.{name}: {base.__name__} has no such method"
             lines.append(str(refusal(self.entry, what, hint=" or ".join(near) or "another name")))
         return tuple(lines)
-
-    @property
-    def warnings(self) -> tuple[str, ...]:
-        """What the user should know of the plugin, a line each."""
-        return self.deprecated + self.misnamed
 
     @property
     def _name(self) -> str:
@@ -148,9 +141,7 @@ class LoadedPlugin:
     def _check_powers(self) -> None:
         target = self._target
         stated: object = getattr(target, "powers", frozenset())
-        fault = fault_of_powers(
-            getattr(target, "api_version", None), stated, self._maker.moments, closed=self.fail_closed
-        )
+        fault = fault_of_powers(stated, self._maker.moments, closed=self.fail_closed)
         if fault:
             raise refusal(self.entry, f"{self._name} {fault}", hint=mend(self.entry))
 
@@ -268,9 +259,7 @@ def refuse_heavy(entry: PluginEntry, before: frozenset[str]) -> None:
 
 
 def plugin_remarks(entry: PluginEntry, *, within_s: float = 5.0) -> tuple[str, ...]:
-    """Load a plugin as a run does, and return a line for each thing that people are told of it.
-
-    An `api_version` that is deprecated, say, or a method that nothing calls though its name is nearly that of a moment.
+    """Load a plugin as a run does, and return a line for each method that nothing calls though its name looks so.
 
     Args:
         entry: The plugin.
@@ -280,4 +269,4 @@ def plugin_remarks(entry: PluginEntry, *, within_s: float = 5.0) -> tuple[str, .
         PluginError: a run would refuse it: its options, its methods' signatures, its `api_version`.
     """
     plugin = LoadedPlugin(entry, Limit(within_s))
-    return (*plugin.deprecated, *plugin.misnamed_methods(every=True))
+    return plugin.misnamed_methods(every=True)

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from elastic_core.clock import WaitBudget
 from elastic_core.errors import ConfigError, ElasticError, PluginError
 from elastic_core.failure.handler import FailureHandler
-from elastic_core.hooks.handler import AgentHook, powers_of, registered_hooks
+from elastic_core.hooks.handler import AgentHook, registered_hooks
 from elastic_core.hooks.members import NamedHook
 from elastic_core.moments import Power
 from elastic_core.plugin_faults import PluginFaults, PluginLabel
@@ -320,7 +320,7 @@ class PluginRegistry:
         options, lists = {**resolved.values, **single}, {**resolved.lists, **lists}
         own = replace(settings, name=entry.name, options=options, lists=lists)
         hook = plugin.make_hook(own)
-        if closed and Power.REFUSAL not in powers_of(type(hook)):
+        if closed and Power.REFUSAL not in hook.powers:
             what = f"-p {entry.name}:{FAIL_CLOSED.name}: {owner} is no health gate: it has not the power to refuse"
             raise ConfigError(what, hint=f"leave {FAIL_CLOSED.name} out")
         if entry.group == HOOKS_GROUP:
@@ -360,7 +360,7 @@ class PluginRegistry:
 
     def _loaded(self, entry: PluginEntry) -> LoadedPlugin:
         plugin = LoadedPlugin(entry, HOOK_LIMIT if entry.group in (HOOKS_GROUP, OPTIONS_GROUP) else self._limit)
-        self._warnings += plugin.warnings
+        self._warnings += plugin.misnamed
         return plugin
 
     def label(self, group: str, name: str) -> PluginLabel:

@@ -67,7 +67,7 @@ def test_class_that_only_overrides_next_rendezvous_and_returns_a_tuple(script, t
 
 PLUGINS = """
 from elastic_core.api import (
-    AddEnvironment, AgentHook, FailureHandler, Ignore, Refuse, RendezvousHandler, Restart, Stop
+    AddEnvironment, AgentHook, FailureHandler, Ignore, Power, Refuse, RendezvousHandler, Restart, Stop
 )
 
 class Fragile(RendezvousHandler):
@@ -93,6 +93,7 @@ class Slow(FailureHandler):
 
 class Adds(AgentHook):
     api_version = 1
+    powers = frozenset({Power.LAUNCHES})
     def on_workers_starting(self, event):
         return AddEnvironment(variables={"FROM_HOOK": f"round {event.round.index}"})
     def on_worker_exited(self, event):
@@ -100,6 +101,7 @@ class Adds(AgentHook):
 
 class Gate(AgentHook):
     api_version = 1
+    powers = frozenset({Power.REFUSAL})
     def on_joining(self, event):
         return Refuse(reason="GPU 3 is too hot")
 """

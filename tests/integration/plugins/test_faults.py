@@ -16,7 +16,7 @@ HOOKS = """
 from elastic_core.api import AgentHook
 
 class Posts(AgentHook):
-    api_version = 2
+    api_version = 1
 
     def post(self, event):
         raise ConnectionError("nobody there")
@@ -24,7 +24,7 @@ class Posts(AgentHook):
     on_agent_started = on_round_joined = on_workers_started = on_worker_exited = on_agent_stopped = post
 
 class Odd(AgentHook):
-    api_version = 2
+    api_version = 1
 
     def close(self):
         raise ValueError("closed twice")
@@ -44,13 +44,13 @@ class Store(MemoryStore):
         super().__init__(settings, server=SERVER)
 
 class Enlists(Store):
-    api_version = 2
+    api_version = 1
 
     def enlist(self, record, **rest):
         return 7
 
 class Decodes(Store):
-    api_version = 2
+    api_version = 1
 
     def members(self, **rest):
         seen = super().members(**rest)
@@ -58,7 +58,7 @@ class Decodes(Store):
         return type(seen)(revision=seen.revision, members=tuple(texts))
 
 class Renews(Store):
-    api_version = 2
+    api_version = 1
     calls = 0
 
     def renew(self, seat, **rest):
@@ -71,7 +71,7 @@ class Renews(Store):
         return seats["seat"]
 
 class Hangs(Store):
-    api_version = 2
+    api_version = 1
     calls = 0
 
     def renew(self, seat, **rest):
@@ -81,7 +81,7 @@ class Hangs(Store):
         return super().renew(seat, **rest)
 
 class Unreachable(Store):
-    api_version = 2
+    api_version = 1
 
     def connect(self, *, wait):
         threading.Event().wait()
@@ -99,7 +99,7 @@ def power_of(cpu_s):
 
 class Computes(Store):
     # Holds the interpreter once the worker trains, in a regular expression that backtracks.
-    api_version = 2
+    api_version = 1
     held = False
 
     def __init__(self, settings):
@@ -115,7 +115,7 @@ class Computes(Store):
         return super().renew(seat, **rest)
 
 class Connects(Store):
-    api_version = 2
+    api_version = 1
 
     def connect(self, *, wait):
         raise SystemExit(9)
@@ -267,14 +267,14 @@ import threading
 from elastic_core.api import AgentHook, FailureHandler, Stop
 
 class Waits(AgentHook):
-    api_version = 2
+    api_version = 1
 
     def __init__(self, settings):
         super().__init__(settings)
         threading.Event().wait()
 
 class Policy(FailureHandler):
-    api_version = 2
+    api_version = 1
 
     def __init__(self, settings):
         threading.Event().wait()
@@ -361,7 +361,7 @@ import threading
 from elastic_core.api import AgentHook
 
 class Starts(AgentHook):
-    api_version = 2
+    api_version = 1
 
     def on_workers_started(self, event):
         for _ in range(2):

@@ -94,7 +94,7 @@ def test_a_decision_that_held_the_interpreter_is_named_when_it_lets_go():
             return self.now_s
 
     class Computes(FailureHandler):
-        api_version = 2
+        api_version = 1
 
         def __init__(self):
             pass

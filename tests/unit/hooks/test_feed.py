@@ -19,7 +19,7 @@ from support import wait_for
 
 
 class Taker(AgentHook):
-    api_version = 2
+    api_version = 1
     powers = frozenset({Power.FEED})
 
     def __init__(self, settings):
@@ -156,7 +156,7 @@ def test_the_runner_gives_it_to_hooks_with_the_power_only_and_shows_their_lines_
             self.run.notice(f"got {event.name}", named=False)
 
     class Other(AgentHook):
-        api_version = 2
+        api_version = 1
 
         def on_run_event(self, event):
             raise AssertionError("it does not have the power")

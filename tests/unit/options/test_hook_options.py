@@ -30,7 +30,7 @@ HOOK = """
     from elastic_core.api import *
     import acme_options
     class Profile(AgentHook):
-        api_version = 2
+        api_version = 1
         powers = frozenset({Power.LAUNCHES})
         options = (acme_options.PROFILE, acme_options.PERIOD, acme_options.COUNT, acme_options.LOUD)
         def on_workers_starting(self, event):
@@ -198,11 +198,6 @@ def test_an_installed_hook_is_on_anyhow_and_has_what_was_given(install):
         ("raise ImportError('libacme')", PluginError, "importing acme_hook:Profile raised ImportError: libacme"),
         (HOOK.replace("acme_options.PROFILE, ", ""), PluginError, "acme_hook:Profile has no option 'acme_profile'"),
         (
-            HOOK.replace("api_version = 2", "api_version = 1"),
-            PluginError,
-            "states powers with api_version 1; 2 is needed",
-        ),
-        (
             HOOK.replace("on_workers_starting", "on_drain"),
             PluginError,
             "states the power 'launches' and has no on_work",
@@ -253,7 +248,7 @@ LIMIT = """
     from elastic_core.api import *
     import acme_variable
     class Limit(AgentHook):
-        api_version = 2
+        api_version = 1
         options = (acme_variable.LIMIT,)
 """
 ALONE = "[elastic_core.options]\nTORCHELASTIC_ACME = acme_variable:LIMIT\n"
@@ -333,7 +328,7 @@ def test_one_may_be_given_several_times_and_say_what_is_wrong_with_a_text(instal
         from elastic_core.api import *
         import acme_tag
         class Tags(AgentHook):
-            api_version = 2
+            api_version = 1
             options = (acme_tag.TAG,)
             def on_agent_started(self, event):
                 pass

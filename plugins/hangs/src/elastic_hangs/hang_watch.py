@@ -57,7 +57,7 @@ class HangWatch(AgentHook):
     A hang is reported when a limit is reached, and again after another one if nobody stopped the workers.
     """
 
-    api_version: ClassVar[int] = 2
+    api_version: ClassVar[int] = 1
     powers: ClassVar[frozenset[Power]] = frozenset({Power.RUN, Power.BEATS})
     options: ClassVar[Sequence[OptionSpec]] = (HANG_TIMEOUT, STARTUP_TIMEOUT)
     clock: Clock = SYSTEM_CLOCK

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from elastic_plugin_kit.checking.session import Check
     from elastic_plugin_kit.checking.subject import Subject
 
-api_version = 2
+api_version = 1
 
 _HELP: Final = """\
 Run the conformance kit against a plugin: NAME is one that is installed, or module:Class.
