@@ -389,7 +389,6 @@ class _Job:
             name=name,
             label=self._registry.label(FAILURE_GROUP, name),
             faults=self._faults,
-            notice=self._reporter.notice,
             post=reactor.post,
             call_later=reactor.call_later,
         )
