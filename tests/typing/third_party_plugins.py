@@ -158,4 +158,3 @@ class MyStore(CoordinationStore):
 register("mine", MyRendezvous)
 register("tuple", TupleRendezvous)
 register("store", MyStore)
-register("made store", lambda settings: MyStore(settings))

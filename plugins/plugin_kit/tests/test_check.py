@@ -228,7 +228,7 @@ def test_what_a_run_would_refuse_comes_first(check):
     first, row = out.splitlines()[:2]
     assert (code, first) == (1, f"policy 'mine:Signature': {len(out.splitlines()) - 2} checks")
     assert row.split(None, 1)[0] == "failed"
-    assert row.endswith("Signature has decide(self, failure); decide(self, failure, history) is needed")
+    assert row.endswith("Signature has decide(self, failure); expected decide(self, failure, history)")
     assert "a run loads it" in row
 
 

@@ -232,7 +232,7 @@ def fault_of_powers(declared: object, moments: frozenset[str], *, closed: bool =
         closed: Its `fail_closed`.
     """
     if not isinstance(declared, (set, frozenset)) or not all(isinstance(power, Power) for power in declared):
-        return f"states powers {declared!r}; a set of elastic_core.api.Power is needed"
+        return f"states powers {declared!r}; expected a set of elastic_core.api.Power"
     if closed and Power.REFUSAL not in declared:
         return "states fail_closed without the power 'refusal'"
     for power in sorted(declared):

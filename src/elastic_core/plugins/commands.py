@@ -98,7 +98,7 @@ def load_command(entry: PluginEntry) -> "click.Command":
     command = import_entry(entry, limit=Limit(IMPORT_LIMIT_S))
     if not isinstance(command, click.Command):
         found = f"the class {command.__qualname__}" if isinstance(command, type) else type(command).__name__
-        raise refusal(entry, f"{entry.value} is {found}; a click.Command is needed", hint=mend(entry))
+        raise refusal(entry, f"{entry.value} is {found}; expected a click.Command", hint=mend(entry))
     check_api_version(entry, sys.modules[entry.value.partition(":")[0].strip()])
     return command
 

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from elastic_core.errors import ElasticError, PluginError
 from elastic_core.plugins.discovery import OPTIONS_GROUP, PluginEntry, find_entries
-from elastic_core.plugins.entry_import import HOOK_LIMIT, import_entry, limit_of, mend, refusal
+from elastic_core.plugins.entry_import import HOOK_LIMIT, doubled, import_entry, limit_of, mend, refusal
 from elastic_core.plugins.missing import known_options, option_not_installed
 from elastic_core.plugins.options import GivenValue
 from elastic_core.types import Record, RunOption
@@ -58,7 +58,7 @@ class HookOptions:
         Raises:
             PluginError: two distributions claim it, or what declares it is broken.
         """
-        return self._load(flag, f"'--{flag}'")
+        return self._load(flag)
 
     def load_variable(self, variable: str) -> HookOption | None:
         """Return the option that one of torch's variables gives; None: nothing that is installed has it.
@@ -66,7 +66,7 @@ class HookOptions:
         Raises:
             PluginError: as `load`.
         """
-        return self._load(variable, variable) if variable.isupper() else None
+        return self._load(variable) if variable.isupper() else None
 
     def find(self, name: str) -> HookOption | None:
         """Return an option by its name, whether a flag gives it or a variable alone; raises as `load`."""
@@ -74,15 +74,14 @@ class HookOptions:
         variables = (self.load_variable(entry.name) for entry in self._entries if found is None)
         return found or next((each for each in variables if each is not None and each.option.name == name), None)
 
-    def _load(self, name: str, shown: str) -> HookOption | None:
+    def _load(self, name: str) -> HookOption | None:
         if name in self._loaded:
             return self._loaded[name]
         claims = [entry for entry in self._entries if entry.name == name and name not in CORE_FLAGS]
         if not claims:
             return None
         if len(claims) > 1:
-            owners = " and ".join(entry.label for entry in claims)
-            raise PluginError(f"option {shown} comes from {owners}", hint=f"pip uninstall {claims[-1].distribution}")
+            raise doubled(claims)
         self._loaded[name] = HookOption(option=_declared(claims[0]), entry=claims[0])
         return self._loaded[name]
 
@@ -127,13 +126,13 @@ def _declared(entry: PluginEntry) -> RunOption:
 
 def _fault(declared: object, flag: str) -> str:
     if not isinstance(declared, RunOption):
-        return f"is {type(declared).__name__}; a RunOption is needed"
+        return f"is {type(declared).__name__}; expected a RunOption"
     if not isinstance(declared.hook_name, str) or set(declared.hook_name) & set(" ,:='\"\t\n"):
-        return f"has hook_name {declared.hook_name!r}; a word is needed, or nothing"
+        return f"has hook_name {declared.hook_name!r}; expected a word, or nothing"
     if flag.isupper() and declared.variable != flag:
-        return f"has variable {declared.variable!r}; {flag!r} is needed"
+        return f"has variable {declared.variable!r}; expected {flag!r}"
     if not flag.isupper() and declared.name.replace("_", "-") != flag:
-        return f"is named {declared.name!r}; {flag.replace('-', '_')!r} is needed"
+        return f"is named {declared.name!r}; expected {flag.replace('-', '_')!r}"
     from elastic_core.plugins.declaration_faults import fault_of_option  # only where one of them is wanted
 
     fault = fault_of_option(declared)

@@ -23,9 +23,8 @@ class Store(dict):
         return self[key]
 
 class CustomRendezvous(RendezvousHandler):
+    api_version = 1
     joins = 0
-    def __init__(self):
-        pass
     def next_rendezvous(self):
         CustomRendezvous.joins += 1
         return Store(), 0, 1

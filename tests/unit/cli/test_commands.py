@@ -121,8 +121,8 @@ def test_completion(install, monkeypatch, capsys, words, expected):
             ":command",
             "importing greetings_command:command raised SystemExit: 0 (greetings_command.py:1).",
         ),
-        (GREET, "", "greetings_command is module; a click.Command is needed"),
-        (GREET, ":click.Command", "greetings_command:click.Command is the class Command; a click.Command is needed"),
+        (GREET, "", "greetings_command is module; expected a click.Command"),
+        (GREET, ":click.Command", "greetings_command:click.Command is the class Command; expected a click.Command"),
         (
             GREET.replace("api_version = 1", ""),
             ":command",

@@ -166,7 +166,7 @@ def test_one_that_does_not_show_is_refused():
     ("source", "words"),
     [
         ("raise OSError('no')", "importing acme_env:Acme raised OSError: no"),
-        ("Acme = 7", "acme_env:Acme is an object of int; a subclass of Environment is needed"),
+        ("Acme = 7", "acme_env:Acme is an object of int; expected a subclass of Environment"),
         (ACME.replace("api_version = 1", "api_version = 99"), "states api_version 99"),
         (ACME.replace("job = self", "1 / 0; job = self"), "propose raised ZeroDivisionError"),
         (ACME.replace("return [", "return 7, ["), "propose answered (7, "),
@@ -270,5 +270,5 @@ def test_an_environment_without_a_title_is_one_line(install, title):
                 return []
         """
     )
-    with pytest.raises(PluginError, match=r"acme_env:Acme has title .*; what people call it is needed"):
+    with pytest.raises(PluginError, match=r"acme_env:Acme has title .*; expected what people call it"):
         settled(ACME_JOB="job7")

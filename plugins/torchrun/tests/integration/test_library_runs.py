@@ -238,6 +238,8 @@ class TestRendezvous:
     @pytest.fixture
     def registered(self):
         class Mine(LocalRendezvous):
+            api_version = 1
+
             def set_closed(self):
                 raise OSError("the server is gone")
 
