@@ -128,7 +128,11 @@ def test_completion(install, monkeypatch, capsys, words, expected):
             ":command",
             "greetings_command states no api_version of its own; expected 1",
         ),
-        (GREET.replace("api_version = 1", "api_version = 9"), ":command", "states api_version 9; expected 1"),
+        (
+            GREET.replace("api_version = 1", "api_version = 9"),
+            ":command",
+            "greetings_command states api_version 9; expected 1",
+        ),
     ],
 )
 def test_a_broken_command_is_one_line_with_its_distribution(install, capsys, source, attribute, what):

@@ -73,7 +73,7 @@ def test_a_backend_too():
     [
         ("mine_here:Old", "(not installed): Old states api_version 99; expected 1"),
         ("mine_here:Ancient", "expected 1. Try: mend mine_here:Ancient, then elastic plugins check mine_here:A"),
-        ("mine_here:Solo", "(not installed): mine_here:Solo is the class Solo; a subclass of FailureHandler"),
+        ("mine_here:Solo", "(not installed): mine_here:Solo is the class Solo; expected a subclass of FailureHandler"),
         ("mine_here:Nix", "importing mine_here:Nix raised AttributeError"),
         ("nix_here:Nix", "Try: the directory that has nix_here, or put it on PYTHONPATH"),
     ],
