@@ -52,7 +52,7 @@ WAYS: Final = {
 class Lateness(AgentHook):
     """Writes how late a thread of the agent wakes, in seconds, a line each, with the number of rounds so far."""
 
-    api_version: ClassVar[int] = 2
+    api_version: ClassVar[int] = 1
     rounds = 0
 
     def on_agent_started(self, event: AgentStarted) -> None:

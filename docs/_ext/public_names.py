@@ -180,7 +180,7 @@ API_SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
         "PluginEntry",
         "import_entry",
         "plugin_refusal",
-        "plugin_remarks",
+        "check_plugin",
     ),
     "Moments": (
         "Moment",

@@ -53,7 +53,7 @@ The feed
     RunEvent, Phase
 Hooks of libraries, and plugins of plugins
     register_hook, find_entries, PluginEntry, import_entry, plugin_refusal,
-    plugin_remarks
+    check_plugin
 Moments
     Moment, AgentStarted, Joining, RoundJoined, WorkersStarting, WorkersStarted, WorkerEnded, FailureSeen,
     DecisionTaken, Draining, WorkersStopping, MembershipChanged, StepsAsked, StepsSeen, StopPlanned, Agreed,
@@ -136,7 +136,7 @@ if TYPE_CHECKING:
     from elastic_core.plugins.entry_import import refusal as plugin_refusal
     from elastic_core.plugins.environment import Environment, Proposal
     from elastic_core.plugins.hookspecs import hookimpl
-    from elastic_core.plugins.loading import plugin_remarks
+    from elastic_core.plugins.loading import check_plugin
     from elastic_core.plugins.torch_side import torch_handler
     from elastic_core.processes.errors import get_error_handler, record
     from elastic_core.processes.errors.frames import is_user_file, parse_fault_frames, without_launcher
@@ -367,6 +367,7 @@ __all__ = [
     "WorkersStopping",
     "arm_worker",
     "bound_to",
+    "check_plugin",
     "checked_decision",
     "checks_arguments",
     "chosen_policy",
@@ -398,7 +399,6 @@ __all__ = [
     "parse_endpoint",
     "parse_fault_frames",
     "plugin_refusal",
-    "plugin_remarks",
     "proposed_values",
     "rank_ranges",
     "record",
@@ -459,7 +459,7 @@ _ROOMS: Final = {
     "elastic_core.plugins.entry_import": "import_entry refusal=plugin_refusal",
     "elastic_core.plugins.environment": "Environment Proposal",
     "elastic_core.plugins.hookspecs": "hookimpl",
-    "elastic_core.plugins.loading": "plugin_remarks",
+    "elastic_core.plugins.loading": "check_plugin",
     "elastic_core.plugins.conversion": "duration_s resolve_options ResolvedOptions",
     "elastic_core.plugins.torch_side": "torch_handler",
     "elastic_core.processes.process": "bound_to",

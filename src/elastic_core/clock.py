@@ -53,11 +53,6 @@ class SystemClock:
 SYSTEM_CLOCK = SystemClock()
 
 
-def thread_cpu_s(ident: int | None = None) -> float:
-    """Return the seconds of processor time that a thread has used: this one, or another, which must be alive."""
-    return time.thread_time() if ident is None else time.clock_gettime(time.pthread_getcpuclockid(ident))
-
-
 class WaitBudget:
     """How long a blocking call may still take, and the word that it must end at once.
 

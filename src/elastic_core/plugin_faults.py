@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, NamedTuple
 
-from elastic_core.clock import SYSTEM_CLOCK, Clock, thread_cpu_s
+from elastic_core.clock import SYSTEM_CLOCK, Clock
 
 FILE: Final = "plugin-errors.log"
 """In the run directory; for its owner only."""
@@ -22,10 +22,6 @@ MOST_SEEN: Final = 1_000
 """How many faults are told apart; what a plugin raises beyond them counts as one of its own."""
 LOOP_S: Final = 5.0
 """How long one call may hold the agent's loop up; as hooks have on their own thread."""
-STILL_S: Final = 1.0
-"""A loop that stands still for less does so on any busy node."""
-SHARE: Final = 0.2
-"""Of the time in which a loop stood still, what a call that held the interpreter had of a processor that is shared."""
 _MOST_TEXT: Final = 500
 _NOT_THEIRS: Final = frozenset({"elastic_core", "pluggy"})
 """Packages whose frames lie between a caller and a plugin."""
@@ -71,35 +67,27 @@ class CallUnderWay(NamedTuple):
         return f"{self.operation} of {plugin} has not returned, {now_s - self.due_s:.1f} s past its wait"
 
 
-class CallMeter:
-    """The calls into plugins that one thread makes, and how much of the processor each of them takes.
+class CurrentCall:
+    """The call into a plugin that a thread makes now, as other threads see it.
 
     Threading: `call` on that thread, the others on any.
     """
 
     def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
-        """Know of no call yet."""
         self._clock = clock
         self._lock = threading.Lock()
         self._call: CallUnderWay | None = None
-        self._thread, self._cpu_s = 0, 0.0
-        self._busy, self._busy_s, self._busy_cpu_s = "", 0.0, 0.0
 
     @contextmanager
     def call(self, operation: str, due_s: float) -> Iterator[None]:
-        """Surround a call."""
-        thread, cpu_s = threading.get_ident(), thread_cpu_s()
+        """Surround a call that should return by `due_s` of the clock's monotonic seconds."""
         with self._lock:
             self._call = CallUnderWay(operation, self._clock.monotonic_s(), due_s)
-            self._thread, self._cpu_s = thread, cpu_s
         try:
             yield
         finally:
             with self._lock:
                 self._call = None
-                took_s = thread_cpu_s() - cpu_s
-                if took_s >= STILL_S * SHARE:  # no less can have been felt
-                    self._busy, self._busy_s, self._busy_cpu_s = operation, self._clock.monotonic_s(), took_s
 
     def hasten(self, due_s: float) -> None:
         """Note that the call that is under way was asked to return at once."""
@@ -111,36 +99,6 @@ class CallMeter:
         """Return the call that is under way, if it should have returned."""
         call = self._call
         return call if call is not None and now_s > call.due_s else None
-
-    def busy_since(self, since_s: float) -> tuple[str, float]:
-        """Return the call that has computed most since, and the processor time of all of it; empty: none.
-
-        A thread that computes while the agent's loop stands still holds the interpreter.
-        """
-        with self._lock:
-            # The longest of those that have returned: others follow at once, before the loop has come to itself.
-            found = (self._busy, self._busy_cpu_s) if self._busy_s >= since_s else ("", 0.0)
-            if self._call is not None:  # which can't return before it has this lock: its thread is there
-                cpu_s = thread_cpu_s(self._thread) - self._cpu_s
-                if cpu_s > found[1]:
-                    found = self._call.operation, cpu_s
-            return found
-
-
-def held(call: tuple[str, float], still_s: float) -> str:
-    """Return in words that a call has held the interpreter while the agent's loop stood still; empty: it has not.
-
-    Args:
-        call: As `CallMeter.busy_since` gives it, with the plugin.
-        still_s: How long the loop did.
-    """
-    operation, cpu_s = call
-    if still_s < STILL_S or not operation or cpu_s < still_s * SHARE:
-        return ""
-    return (
-        f"{operation} held the interpreter: this agent stood still for {still_s:.1f} s, deaf to signals, and only its "
-        "guard watched the workers"
-    )
 
 
 class Fault(NamedTuple):

@@ -14,7 +14,7 @@ from elastic_core.failure_classes import DeviceFault as DeviceFault
 from elastic_core.failure_classes import FailureClass as FailureClass
 from elastic_core.option_spec import OptionValues
 
-API_VERSION = 2
+API_VERSION = 1
 """The version of the plugin interfaces; each plugin class states the one that it was written for."""
 
 

@@ -17,17 +17,17 @@ class Gate(AgentHook):
         return Refuse(reason=shut.read_text()) if shut.exists() else None
 
 class Joins(Gate):
-    api_version = 2
+    api_version = 1
     def on_joining(self, event):
         return self._answer()
 
 class Starts(Gate):
-    api_version = 2
+    api_version = 1
     def on_workers_starting(self, event):
         return self._answer()
 
 class StartsAfterA(Starts):  # whose node knows of the round by then, however late it gets a turn
-    api_version = 2
+    api_version = 1
     def on_workers_starting(self, event):
         shared, until_s = pathlib.Path(os.environ["TEST_SHARED"]), time.monotonic() + 4
         (shared / f"starting-{os.environ['GATE']}").touch()

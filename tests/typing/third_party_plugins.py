@@ -17,6 +17,7 @@ from elastic_core.api import (
     Member,
     Members,
     OptionSpec,
+    Power,
     Refuse,
     RendezvousHandler,
     RendezvousInfo,
@@ -91,6 +92,7 @@ class MyHook(AgentHook):
     """A health gate that also adds a variable."""
 
     api_version = API_VERSION
+    powers = frozenset({Power.LAUNCHES, Power.REFUSAL})
 
     def on_workers_starting(self, event: WorkersStarting) -> Launches | Refuse | None:
         """Refuse the third restart."""
@@ -156,4 +158,3 @@ class MyStore(CoordinationStore):
 register("mine", MyRendezvous)
 register("tuple", TupleRendezvous)
 register("store", MyStore)
-register("made store", lambda settings: MyStore(settings))

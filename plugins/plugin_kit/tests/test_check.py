@@ -21,7 +21,7 @@ SERVER = MemoryServer()
 
 
 class Negative(FailureHandler):
-    api_version = 2
+    api_version = 1
     options = (OptionSpec(name="pause", type="float", default=-1.0, help="the pause"),)
 
     def decide(self, failure, history):
@@ -31,28 +31,28 @@ class Negative(FailureHandler):
 
 
 class Leaky(AgentHook):
-    api_version = 2
+    api_version = 1
 
     def on_round_joined(self, event):
         threading.Thread(target=threading.Event().wait, daemon=True, name="leak").start()
 
 
 class Moody(Negative):
-    api_version = 2
+    api_version = 1
 
     def decide(self, failure, history):
         return Restart(delay_s=len(history) + isinstance(history, tuple))
 
 
 class Sleepy(Negative):
-    api_version = 2
+    api_version = 1
 
     def __init__(self, settings):
         threading.Event().wait()
 
 
 class Deaf(MemoryStore):
-    api_version = 2
+    api_version = 1
 
     def __init__(self, settings):
         super().__init__(settings, server=SERVER)
@@ -66,21 +66,21 @@ class NoPlugin:
 
 
 class Signature(FailureHandler):
-    api_version = 2
+    api_version = 1
 
     def decide(self, failure):
         return Stop(reason="enough")
 
 
 class Raising(Negative):
-    api_version = 2
+    api_version = 1
 
     def decide(self, failure, history):
         return {}["who"]
 
 
 class Diary(AgentHook):
-    api_version = 2
+    api_version = 1
     options = (OptionSpec(name="path", required=True, help="the file"),)
 
     def on_round_joined(self, event):
@@ -88,7 +88,7 @@ class Diary(AgentHook):
 
 
 class Acme(Environment):
-    api_version = 2
+    api_version = 1
     title = "Acme"
 
     def propose(self, given):
@@ -99,7 +99,7 @@ class Acme(Environment):
 
 
 class Exits(AgentHook):
-    api_version = 2
+    api_version = 1
 
     def on_workers_started(self, event):
         import os
@@ -111,7 +111,7 @@ class Exits(AgentHook):
 
 
 class Misspelt(AgentHook):
-    api_version = 2
+    api_version = 1
 
     def on_worker_start(self, event):
         pass
@@ -228,7 +228,7 @@ def test_what_a_run_would_refuse_comes_first(check):
     first, row = out.splitlines()[:2]
     assert (code, first) == (1, f"policy 'mine:Signature': {len(out.splitlines()) - 2} checks")
     assert row.split(None, 1)[0] == "failed"
-    assert row.endswith("Signature has decide(self, failure); decide(self, failure, history) is needed")
+    assert row.endswith("Signature has decide(self, failure); expected decide(self, failure, history)")
     assert "a run loads it" in row
 
 

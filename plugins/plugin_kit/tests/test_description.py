@@ -19,7 +19,7 @@ SOURCE = """
 
         And more.
         '''
-        api_version = 2
+        api_version = 1
         powers = frozenset({Power.REFUSAL, Power.RUN})
         options = (
             OptionSpec(name="path", required=True, help="where it is"),
@@ -32,16 +32,16 @@ SOURCE = """
         def helper(self): ...
 
     class Patient(FailureHandler):
-        api_version = 2
+        api_version = 1
         def decide(self, failure, history): ...
 
     class Acme(Environment):
-        api_version = 2
+        api_version = 1
         title = "Acme"
         def propose(self, given): ...
 
     class Bad(Patient):
-        api_version = 2
+        api_version = 1
         options = ("x",)
 """
 POINTS = """
@@ -85,7 +85,7 @@ def test_a_hook_with_all_that_it_declares(show, tmp_path):
         "hook 'diary' (acme 1.2): Keeps a diary.\n"
         "  entry point  elastic_core.hooks: acme_shown:Diary\n"
         f"  file         {tmp_path}/acme_shown.py:{line}\n"
-        "  api_version  2\n"
+        "  api_version  1\n"
         "  interface    AgentHook\n"
         "  moments      on_joining, on_failure\n"
         "  powers       refusal, run\n"
@@ -126,7 +126,7 @@ def test_for_programs(show):
         "kind": "hook",
         "distribution": "acme",
         "version": "1.2",
-        "api_version": 2,
+        "api_version": 1,
         "moments": None,
         "powers": ["refusal", "run"],
         "fault": "",

@@ -11,7 +11,7 @@ from elastic_plugin_kit import AgentHookConformance
 
 def hook_that(does):
     class Changing(AgentHook):
-        api_version = 2
+        api_version = 1
 
         def on_agent_started(self, event):
             does()

@@ -12,7 +12,7 @@ import os
 from elastic_core.api import AgentHook, Power, Refuse
 
 class Gate(AgentHook):
-    api_version = 2
+    api_version = 1
     powers = frozenset({Power.REFUSAL})
 
     def ask(self, event):

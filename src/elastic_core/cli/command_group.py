@@ -36,16 +36,11 @@ class CommandGroup(click.Group):
             entry = _installed(ctx).entry(f"{self.words}{cmd_name}")
             if entry is None:
                 return None
-            found, warnings = load_command(entry)
+            return load_command(entry)
         except PluginError:
             if ctx.resilient_parsing:
                 return None
             raise
-        if warnings and not ctx.resilient_parsing:
-            from elastic_core.cli.output import echo
-
-            echo(*warnings, err=True)
-        return found
 
     def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401  # the exit code, by click's declaration anything
         """Run the command; what one of a distribution raises that is no error of ours names the distribution."""

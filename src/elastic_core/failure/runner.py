@@ -5,14 +5,11 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from elastic_core.clock import SYSTEM_CLOCK, Clock
 from elastic_core.failure.handler import FailureHandler
 from elastic_core.failure.intensity import Intensity
-from elastic_core.plugin_faults import CallMeter, PluginFaults, PluginLabel, held
+from elastic_core.plugin_faults import PluginFaults, PluginLabel
 from elastic_core.types import Decision, Failure, Ignore, Restart, Stop
 
-HELD_LATELY_S = 5.0
-"""For how long it is known that a decision held the interpreter: what follows from it comes at once."""
 OnDecision = Callable[[Decision, str], None]
 """Takes the decision, and why the built-in policy made it in the place of the chosen one (empty: it did not)."""
 
@@ -37,8 +34,6 @@ class PolicyRunner:
         timeout_s: float = 1.0,
         label: PluginLabel | None = None,
         faults: PluginFaults | None = None,
-        notice: Callable[[str], None] = lambda text: None,
-        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         """Bind a policy.
 
@@ -51,8 +46,6 @@ class PolicyRunner:
             timeout_s: How long the policy may take.
             label: The policy in messages; None: its name is all that is known.
             faults: Keeps what the policy raises; None: for this runner alone.
-            notice: Takes one line for people, about a decision that has held the interpreter.
-            clock: Measures that.
         """
         self.name = name
         self._title = PluginLabel("policy", name, module=type(handler).__module__) if label is None else label
@@ -62,9 +55,6 @@ class PolicyRunner:
         self._post = post
         self._call_later = call_later
         self._timeout_s = timeout_s
-        self._notice = notice
-        self._clock = clock
-        self._held_text, self._held_s = "", 0.0
         self._stuck: threading.Thread | None = None
         self._open: _Question | None = None
         self._later: deque[Callable[[], None]] = deque()
@@ -81,27 +71,16 @@ class PolicyRunner:
         if self._open is not None:  # a run and this node may ask at the same time
             self._later.append(lambda: self.decide(failure, history, on_decision))
             return
-        due_s = self._clock.monotonic_s() + self._timeout_s
-        question = self._open = _Question(self, failure, tuple(history), on_decision, due_s)
+        question = self._open = _Question(self, failure, tuple(history), on_decision)
         thread = threading.Thread(target=question.ask, name=f"elastic-policy-{self.name}", daemon=True)
         try:
             thread.start()
         except RuntimeError as err:  # none is to be had now
             question.settle(None, f"{self._title} was not asked ({err})")
             return
-        left_s = due_s - self._clock.monotonic_s()  # it may have held the interpreter from its first instruction
-        self._call_later(max(left_s, 0.0), lambda: self._overrun(question, thread))
-
-    def overdue(self) -> str:
-        """Return in words that a decision held the interpreter, lately; empty: none has."""
-        return self._held_text if self._clock.monotonic_s() - self._held_s < HELD_LATELY_S else ""
+        self._call_later(self._timeout_s, lambda: self._overrun(question, thread))
 
     def _overrun(self, question: "_Question", thread: threading.Thread) -> None:
-        now_s = self._clock.monotonic_s()
-        operation, cpu_s = question.calls.busy_since(question.due_s - self._timeout_s)
-        if text := held((operation, cpu_s), now_s - question.due_s):
-            self._held_text, self._held_s = text, now_s
-            self._notice(text)
         if not question.answered:
             self._stuck = thread
             question.settle(None, f"decide of {self._title} has not returned after {self._timeout_s:g} s")
@@ -116,11 +95,8 @@ class _Question:
         failure: Failure,
         history: tuple[Failure, ...],
         on_decision: OnDecision,
-        due_s: float,
     ) -> None:
         self.answered = False
-        self.due_s = due_s
-        self.calls = CallMeter(runner._clock)
         self._runner = runner
         self._failure = failure
         self._history = history
@@ -130,8 +106,7 @@ class _Question:
         """Call the policy. Threading: the policy's own thread."""
         runner = self._runner
         try:
-            with self.calls.call(f"decide of {runner._title}", self.due_s):
-                answer: object = runner._handler.decide(self._failure, self._history)
+            answer: object = runner._handler.decide(self._failure, self._history)
         except BaseException as err:  # noqa: BLE001  # plugin code on its own thread: whatever it raises is an answer too
             reason = f"{runner._title} raised {runner._faults.raised(runner._title, 'decide', err).text}"
             runner._post(lambda: self.settle(None, reason))

@@ -34,9 +34,6 @@ from elastic_core.types import HookSettings
 if TYPE_CHECKING:
     from elastic_core.hooks.master_server import MasterServer
 
-DECLARED_FROM: Final = 2
-"""The version of the interfaces from which on a hook has the powers that it states, and no others."""
-_OF_ALL: Final = frozenset({Power.LAUNCHES, Power.REFUSAL})
 _METHODS: Final[Mapping[Power, tuple[str, ...]]] = {
     Power.FEED: ("on_run_event",),
     Power.LAUNCHES: ("on_workers_starting",),
@@ -194,7 +191,7 @@ class AgentHook:
         """Take a moment for which the class has no method of its own, also one that a later version adds.
 
         Called: as the moment's own method would be, but nobody waits for it, and it may not answer; the feed is no
-        moment. From `api_version` 2 on.
+        moment.
         """
 
     def on_agent_stopped(self, event: AgentStopped) -> None:
@@ -204,14 +201,14 @@ class AgentHook:
         """Give back what the constructor has taken, a port say.
 
         Called: once, when all else is over, on a thread of its own; also for a run that could not begin, of which the
-        hook sees nothing else. From `api_version` 2 on.
+        hook sees nothing else.
         """
 
 
 class ShutGate(AgentHook):
     """A hook in the place of one with `fail_closed` that could not be built: it refuses."""
 
-    api_version: ClassVar[int] = 2
+    api_version: ClassVar[int] = 1
     powers: ClassVar[frozenset[Power]] = frozenset({Power.REFUSAL})
     fail_closed: ClassVar[bool] = True
 
@@ -225,27 +222,18 @@ class ShutGate(AgentHook):
         return Refuse(reason=self._reason)
 
 
-def powers_of(cls: type[AgentHook]) -> frozenset[Power]:
-    """Return the powers of a hook's class."""
-    version = getattr(cls, "api_version", 1)
-    return frozenset(cls.powers) if type(version) is int and version >= DECLARED_FROM else _OF_ALL
-
-
-def fault_of_powers(version: object, declared: object, moments: frozenset[str], *, closed: bool = False) -> str:
+def fault_of_powers(declared: object, moments: frozenset[str], *, closed: bool = False) -> str:
     """Return what is wrong with the powers that a plugin states; empty: nothing.
 
     Args:
-        version: Its `api_version`.
         declared: Its `powers`.
         moments: The methods of `AgentHook` that it overrides.
         closed: Its `fail_closed`.
     """
     if not isinstance(declared, (set, frozenset)) or not all(isinstance(power, Power) for power in declared):
-        return f"states powers {declared!r}; a set of elastic_core.api.Power is needed"
+        return f"states powers {declared!r}; expected a set of elastic_core.api.Power"
     if closed and Power.REFUSAL not in declared:
         return "states fail_closed without the power 'refusal'"
-    if declared and (type(version) is not int or version < DECLARED_FROM):
-        return f"states powers with api_version {version!r}; {DECLARED_FROM} is needed"
     for power in sorted(declared):
         if _METHODS[power] and not moments & frozenset(_METHODS[power]):
             return f"states the power {power.value!r} and has no {' or '.join(_METHODS[power])}"
@@ -253,10 +241,7 @@ def fault_of_powers(version: object, declared: object, moments: frozenset[str], 
 
 
 def notices_of(hook: AgentHook) -> tuple[str, ...]:
-    """Return a hook's lines for the user; one of version 1 has none, whatever it calls so."""
-    version = getattr(hook, "api_version", 1)
-    if type(version) is not int or version < DECLARED_FROM:
-        return ()
+    """Return a hook's lines for the user."""
     lines: object = hook.notices
     if isinstance(lines, list | tuple) and all(isinstance(line, str) for line in lines):
         return tuple(lines)

@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from elastic_core.hooks.handler import DECLARED_FROM, AgentHook, powers_of
+from elastic_core.hooks.handler import AgentHook
 from elastic_core.moments import LaunchChange, Moment, Power, Refuse
 from elastic_core.plugin_faults import PluginFaults, PluginLabel, print_line
 from elastic_core.reports import RunEvent
@@ -68,7 +68,7 @@ class Member:
     def __init__(self, named: NamedHook) -> None:
         self.named = named
         self.label = named.label
-        self.powers = powers_of(type(named.hook))
+        self.powers = named.hook.powers
         self.abandoned = False
         self.feeds = Power.FEED in self.powers
         """It gets the feed."""
@@ -79,8 +79,6 @@ class Member:
         self.fail_closed = closed and Power.REFUSAL in self.powers
         self.stuck = ""
         """The method that has not returned, of a gate that fails closed: it refuses until then."""
-        version = getattr(type(named.hook), "api_version", 1)
-        self._catches = type(version) is int and version >= DECLARED_FROM and self.overrides(CATCH_ALL)
 
     def overrides(self, method: str) -> bool:
         """Return whether the hook does something at a moment."""
@@ -92,7 +90,7 @@ class Member:
 
     def catches(self, method: str) -> bool:
         """Return whether the hook takes by its catch-all what it has no method for."""
-        return self._catches and not self.abandoned and not self.overrides(method)
+        return self.overrides(CATCH_ALL) and not self.abandoned and not self.overrides(method)
 
 
 class Task:
@@ -180,8 +178,7 @@ def close_hooks(
     """
     kept = PluginFaults() if faults is None else faults
     for named in hooks:
-        kind = type(named.hook)
-        if kind.close is not AgentHook.close and kind.api_version >= DECLARED_FROM:
+        if type(named.hook).close is not AgentHook.close:
             lines: list[str] = []
             thread = threading.Thread(target=_close, args=(named, kept, lines), name="elastic-hooks", daemon=True)
             thread.start()

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from elastic_core.hooks.handler import notices_of, powers_of
+from elastic_core.hooks.handler import notices_of
 from elastic_core.hooks.launches import CheckedChanges
 from elastic_core.hooks.members import NamedHook
 from elastic_core.moments import LaunchChange, Launches, Power, Refuse, WorkersStarting, merged_changes
@@ -28,7 +28,7 @@ def preview(hooks: Sequence[NamedHook], moment: WorkersStarting) -> Preview:
     faults = PluginFaults()
     for named in hooks:
         lines += notices_of(named.hook)
-        if Power.LAUNCHES not in powers_of(type(named.hook)):
+        if Power.LAUNCHES not in named.hook.powers:
             continue
         try:
             answer = named.hook.on_workers_starting(moment)
@@ -44,5 +44,5 @@ def preview(hooks: Sequence[NamedHook], moment: WorkersStarting) -> Preview:
             for rank, change in checked.by_rank.items():
                 changes[rank] = merged_changes((changes[rank], change))
                 bound_by[rank] = bound_by[rank] if change.processors is None else named.name
-    hosting = any(Power.HOSTS in powers_of(type(named.hook)) and named.hook.hosting for named in hooks)
+    hosting = any(Power.HOSTS in named.hook.powers and named.hook.hosting for named in hooks)
     return Preview(changes=tuple(changes), bound_by=tuple(bound_by), lines=tuple(lines), hosting=hosting)

@@ -32,7 +32,7 @@ from elastic_core.moments import (
     WorkersStarting,
     merged_changes,
 )
-from elastic_core.plugin_faults import CallMeter, Fault, PluginFaults, held, wrong_answer
+from elastic_core.plugin_faults import Fault, PluginFaults, wrong_answer
 from elastic_core.reports import RunEvent
 
 MOST_WAITING: Final = 1_000
@@ -101,7 +101,6 @@ class HookRunner:
         self._event_count = 0
         self._calling: tuple[Task, Member] | None = None
         self._called_s = 0.0
-        self._calls = CallMeter(clock)
         self._shift = 0
         """Counts threads: only the newest may touch the state; one left behind finds that it is not the newest."""
         self._staffed = False
@@ -110,7 +109,6 @@ class HookRunner:
         self._lines: deque[str] = deque()
         self._watched = False
         """A timer is pending; reactor's thread only."""
-        self._due_s, self._held_s, self._held_text = 0.0, 0.0, ""
         self._faults = PluginFaults() if faults is None else faults
         if actions is not None:
             for member in self._members:
@@ -218,13 +216,6 @@ class HookRunner:
         holds: dict[str, float] = {}
         self._put(HoldTask(holding, lambda task: on_answer(holds), holds), first=True)
 
-    def overdue(self) -> str:
-        """Return in words what has held the interpreter while the loop stood still: a hook's call; empty: none has."""
-        now_s = self._clock.monotonic_s()
-        if not self._watched:
-            return self._held_text if now_s - self._held_s < self._deadline_s else ""
-        return held(self._calls.busy_since(self._due_s - self._deadline_s), now_s - self._due_s)
-
     def close(self, timeout_s: float | None = None) -> None:
         """Make the calls that wait, then close the feed, and end the thread; idempotent.
 
@@ -298,15 +289,12 @@ class HookRunner:
             self._look_later(self._deadline_s)
 
     def _look_later(self, delay_s: float) -> None:
-        self._watched, self._due_s = True, self._clock.monotonic_s() + delay_s
+        self._watched = True
         self._call_later(delay_s, self._look)
 
     def _look(self) -> None:
         """Abandon a call that has overrun; look again while there is anything to look after."""
         abandoned = self._abandon_if_due()
-        if text := self.overdue():
-            self._held_text, self._held_s = text, self._clock.monotonic_s()
-            self._log(text)
         self._watched = False
         if abandoned:
             self._staff()
@@ -392,16 +380,11 @@ class HookRunner:
     # --- on the hook thread
 
     def _serve(self, shift: int) -> None:
-        calls = CallMeter(self._clock)  # of this thread: one that is left behind has its own
-        with self._changed:
-            if shift == self._shift:
-                self._calls = calls
         while (call := self._take(shift)) is not None:
             task, member = call
             fault, answer = None, None
             try:
-                with calls.call(f"{task.method} of {member.label}", self._called_s + self._deadline_s):
-                    answer = task.make(member)
+                answer = task.make(member)
             except BaseException as err:  # noqa: BLE001  # plugin code on its own thread: all that it raises is told
                 fault = self._faults.raised(member.label, task.method, err)
             self._settle(shift, task, member, answer, fault)

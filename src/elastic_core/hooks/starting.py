@@ -6,7 +6,6 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 
 from elastic_core.clock import SYSTEM_CLOCK, Clock
-from elastic_core.hooks.handler import powers_of
 from elastic_core.hooks.members import NamedHook
 from elastic_core.moments import Power
 from elastic_core.plugin_faults import LoopFence, PluginFaults, PluginLabel, wrong_answer
@@ -19,7 +18,7 @@ def hook_starters(
     """Return the starters of the hooks that have the power, in their order. Called: before the first round."""
     made: list[WorkerStarter] = []
     for named in hooks:
-        if Power.STARTS in powers_of(type(named.hook)):
+        if Power.STARTS in named.hook.powers:
             starter = HookStarter(named.label, loop, faults=faults)
             if starter.make(named.hook.worker_starter):
                 made.append(starter)

@@ -21,7 +21,6 @@ from elastic_core.failure.handler import FailureHandler
 from elastic_core.failure.intensity import Intensity
 from elastic_core.failure.reporter import Reporter
 from elastic_core.failure.runner import PolicyRunner
-from elastic_core.hooks.handler import powers_of
 from elastic_core.hooks.members import NamedHook, close_hooks
 from elastic_core.hooks.runner import HookRunner
 from elastic_core.launcher.agent_side import RoundPort, RunSide, open_rendezvous
@@ -318,7 +317,7 @@ class _Job:
             """Publish what happens on another thread."""
             reactor.post(lambda: feed.publish(what))
 
-        if any(Power.FEED in powers_of(type(named.hook)) for named in hooks):
+        if any(Power.FEED in named.hook.powers for named in hooks):
             measure_store(handler, beside)
         side = RunSide(
             reactor,
@@ -383,7 +382,6 @@ class _Job:
             name=name,
             label=self._registry.label(FAILURE_GROUP, name),
             faults=self._faults,
-            notice=self._reporter.notice,
             post=reactor.post,
             call_later=reactor.call_later,
         )
@@ -442,7 +440,7 @@ class _Job:
     ) -> list[WorkerStarter]:
         """Return those who start workers in place of the group, in the order in which they are asked."""
         starters: list[WorkerStarter] = [] if calls is None else [calls]
-        if any(Power.STARTS in powers_of(type(named.hook)) for named in hooks):
+        if any(Power.STARTS in named.hook.powers for named in hooks):
             from elastic_core.hooks.starting import hook_starters  # few have any
 
             starters += [self._closing(starter) for starter in hook_starters(hooks, loop, self._faults)]
@@ -456,7 +454,7 @@ class _Job:
         self, loop: ReactorLoop, handler: RendezvousHandler, hooks: Sequence[NamedHook]
     ) -> "MasterServers | None":
         """Return what hooks host for the workers to meet at, begun where it is sure to be needed; None: nothing."""
-        hosts = [named for named in hooks if Power.HOSTS in powers_of(type(named.hook))]
+        hosts = [named for named in hooks if Power.HOSTS in named.hook.powers]
         if not hosts:
             return None
         from elastic_core.hooks.master_server import MasterServers  # few have any

@@ -67,10 +67,10 @@ class CommandPlugins:
             self.entry(entry.name)
             if not load:
                 return "installed"
-            _, farewell = load_command(entry)
+            load_command(entry)
         except PluginError as err:
             return str(err)
-        return f"loaded; deprecated: {farewell[0]}" if farewell else "loaded"
+        return "loaded"
 
     def _misnamed(self, entry: PluginEntry) -> PluginError | None:
         name = entry.name
@@ -84,8 +84,8 @@ class CommandPlugins:
         return None
 
 
-def load_command(entry: PluginEntry) -> tuple["click.Command", tuple[str, ...]]:
-    """Import a command; return it, and a line for its user where it was written for a version that is deprecated.
+def load_command(entry: PluginEntry) -> "click.Command":
+    """Import a command.
 
     Raises:
         PluginError: importing it raised or hangs, it is no command, or for another version of the interfaces.
@@ -98,8 +98,9 @@ def load_command(entry: PluginEntry) -> tuple["click.Command", tuple[str, ...]]:
     command = import_entry(entry, limit=Limit(IMPORT_LIMIT_S))
     if not isinstance(command, click.Command):
         found = f"the class {command.__qualname__}" if isinstance(command, type) else type(command).__name__
-        raise refusal(entry, f"{entry.value} is {found}; a click.Command is needed", hint=mend(entry))
-    return command, check_api_version(entry, sys.modules[entry.value.partition(":")[0].strip()])
+        raise refusal(entry, f"{entry.value} is {found}; expected a click.Command", hint=mend(entry))
+    check_api_version(entry, sys.modules[entry.value.partition(":")[0].strip()])
+    return command
 
 
 def _docstring(module: str) -> str:

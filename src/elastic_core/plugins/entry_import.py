@@ -11,9 +11,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
 from elastic_core._version import __version__
-from elastic_core.clock import SYSTEM_CLOCK, thread_cpu_s
 from elastic_core.errors import PluginError
-from elastic_core.plugin_faults import SHARE, STILL_S, PluginLabel, modules_of, print_line, text_of
+from elastic_core.plugin_faults import PluginLabel, modules_of, print_line, text_of
 from elastic_core.plugins.discovery import (
     ENVIRONMENTS_GROUP,
     HOOKS_GROUP,
@@ -35,9 +34,6 @@ _NOBODYS: Final = frozenset((IN_CODE, NOT_INSTALLED, ""))
 
 LINE_AFTER_S: Final = 5.0
 """When people are told what a run waits for."""
-LOOK_S: Final = 0.5
-"""How often the wait for a plugin looks whether this process ran meanwhile."""
-
 
 HEAVY_MODULES: Final = ("torch", "numpy")
 """What no observer and no policy may bring into the supervisor: seconds of start-up, hundreds of megabytes."""
@@ -87,80 +83,33 @@ def limited(entry: PluginEntry, what: str, call: Callable[[], object], limit: Li
     if limit is None:
         return call()
     before = {name for name in HEAVY_MODULES if name in sys.modules}
-    work = _Work(call, name=f"{what.partition('ing')[0]} {entry.name}")
+    ended: list[tuple[object, BaseException | None]] = []
+
+    def run() -> None:
+        try:
+            ended.append((call(), None))
+        except BaseException as err:  # noqa: BLE001  # raised again where it is waited for
+            ended.append((None, err))
+
+    thread = threading.Thread(target=run, daemon=True, name=f"{what.partition('ing')[0]} {entry.name}")
+    thread.start()
     first_s = min(limit.within_s, LINE_AFTER_S) if limit.flag else limit.within_s
-    work.wait(first_s)
+    thread.join(first_s)
     flag = f" ({limit.flag})" if limit.flag else ""
-    if not work.over and first_s < limit.within_s:
+    if not ended and first_s < limit.within_s:
         fate = f"it is given up after {limit.within_s:g} s{flag}"
         print_line(f"elastic: {label_of(entry)}: {what} has not returned after {first_s:g} s; {fate}")
-        work.wait(limit.within_s - first_s)
-    if work.still_s >= STILL_S and work.cpu_s >= work.still_s * SHARE:
-        line = f"{what} held the interpreter: this agent stood still for {work.still_s:.1f} s, deaf to signals"
-        print_line(f"elastic: {label_of(entry)}: {line}")
-    if not work.over:
+        thread.join(limit.within_s - first_s)
+    if not ended:
         late = f"{what} takes longer than {limit.within_s:g} s{flag}"
         heavy = next((each for each in HEAVY_MODULES if each in sys.modules and each not in before), "")
         if heavy:
             raise too_heavy(entry, heavy, late=late)
         raise refusal(entry, late, hint=mend(entry))
-    return work.answer()
-
-
-class _Work:
-    """A call on a thread of its own, which may be left to itself."""
-
-    def __init__(self, call: Callable[[], object], *, name: str) -> None:
-        self._call = call
-        self._answer: object = None
-        self._error: BaseException | None = None
-        self._over = threading.Event()
-        self._lock = threading.Lock()
-        self.cpu_s = 0.0
-        """What it has used of a processor, at the last look."""
-        self.still_s = 0.0
-        """For how long the thread that waits stood still, too, beyond what any does."""
-        self._looked_s = SYSTEM_CLOCK.monotonic_s()  # before the start: it may hold the interpreter from then on
-        self._thread = threading.Thread(target=self._run, daemon=True, name=name)
-        self._thread.start()
-
-    @property
-    def over(self) -> bool:
-        """Whether it has returned, or raised."""
-        return self._over.is_set()
-
-    def _run(self) -> None:
-        try:
-            self._answer = self._call()
-        except BaseException as err:  # noqa: BLE001  # raised again where it is waited for
-            self._error = err
-        with self._lock:  # whoever looks has this thread alive: the clock of one that has ended can't be asked for
-            self.cpu_s = thread_cpu_s()
-            self._over.set()
-
-    def wait(self, within_s: float) -> None:
-        """Wait for its end."""
-        until_s = SYSTEM_CLOCK.monotonic_s() + within_s
-        self._look(0.0)
-        while not self.over and self._looked_s < until_s:
-            slice_s = min(LOOK_S, until_s - self._looked_s)
-            self._over.wait(slice_s)
-            self._look(slice_s)
-
-    def _look(self, waited_s: float) -> None:
-        now_s = SYSTEM_CLOCK.monotonic_s()
-        late_s = now_s - self._looked_s - waited_s
-        self.still_s += late_s if late_s >= STILL_S else 0.0
-        self._looked_s = now_s
-        with self._lock:
-            if not self.over:
-                self.cpu_s = thread_cpu_s(self._thread.ident)
-
-    def answer(self) -> object:
-        """Return what the call did, or raise what it raised."""
-        if self._error is not None:
-            raise self._error
-        return self._answer
+    answer, error = ended[0]
+    if error is not None:
+        raise error
+    return answer
 
 
 def _import(entry: PluginEntry) -> object:

@@ -11,7 +11,7 @@ from elastic_core.errors import ElasticError, PluginError
 from elastic_core.option_spec import RunOption
 from elastic_core.plugins.conversion import GivenValue
 from elastic_core.plugins.discovery import OPTIONS_GROUP, PluginEntry, find_entries
-from elastic_core.plugins.entry_import import HOOK_LIMIT, import_entry, limit_of, mend, refusal
+from elastic_core.plugins.entry_import import HOOK_LIMIT, doubled, import_entry, limit_of, mend, refusal
 from elastic_core.plugins.missing import known_options, option_not_installed
 from elastic_core.types import Record
 
@@ -71,9 +71,7 @@ class HookOptions:
     def _claimed(self, name: str) -> PluginEntry | None:
         claims = [entry for entry in self._entries if entry.name == name and name not in CORE_FLAGS]
         if len(claims) > 1:
-            shown = name if name.isupper() else f"'--{name}'"
-            owners = " and ".join(entry.label for entry in claims)
-            raise PluginError(f"option {shown} comes from {owners}", hint=f"pip uninstall {claims[-1].distribution}")
+            raise doubled(claims)
         return claims[0] if claims else None
 
     def load_all(self) -> tuple[list[RunOption], list[str]]:
@@ -117,15 +115,15 @@ def _declared(entry: PluginEntry) -> RunOption:
 
 def _fault(declared: object, flag: str) -> str:
     if not isinstance(declared, RunOption):
-        return f"is {type(declared).__name__}; a RunOption is needed"
+        return f"is {type(declared).__name__}; expected a RunOption"
     if not isinstance(declared.hook_name, str) or set(declared.hook_name) & set(" ,:='\"\t\n"):
-        return f"has hook_name {declared.hook_name!r}; a word is needed, or nothing"
+        return f"has hook_name {declared.hook_name!r}; expected a word, or nothing"
     if not declared.hook:
-        return "has no hook; 'package.module:Class' is needed"
+        return "has no hook; expected 'package.module:Class'"
     if flag.isupper() and declared.variable != flag:
-        return f"has variable {declared.variable!r}; {flag!r} is needed"
+        return f"has variable {declared.variable!r}; expected {flag!r}"
     if not flag.isupper() and declared.flag != flag:
-        return f"is named {declared.name!r}; {flag.replace('-', '_')!r} is needed"
+        return f"is named {declared.name!r}; expected {flag.replace('-', '_')!r}"
     from elastic_core.plugins.declaration_faults import fault_of_option  # only where one of them is wanted
 
     fault = fault_of_option(declared)

@@ -5,8 +5,8 @@ One of them serves where no backend of ours has its name. torch is imported only
 
 import importlib
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, cast
+from collections.abc import Callable, Sequence
+from typing import Final, cast
 
 from elastic_core.errors import PluginError
 from elastic_core.plugins.discovery import RENDEZVOUS_GROUP, TORCH_GROUP, PluginEntry, find_entries, is_of_this_project
@@ -40,13 +40,13 @@ def find_hosted(ours: Sequence[PluginEntry]) -> list[PluginEntry]:
     ]
 
 
-def host(entry: PluginEntry, settings: RendezvousSettings, conf: Mapping[str, str], limit: Limit) -> RendezvousHandler:
-    """Return a handler of ours around one of torch's; imports torch.
+def adapted(entry: PluginEntry, limit: Limit) -> Callable[[RendezvousSettings], RendezvousHandler]:
+    """Return what makes a handler of ours around one of torch's; imports torch.
+
+    It takes settings with the options as typed: torch's handlers read them themselves.
 
     Args:
         entry: What was found.
-        settings: All but the options.
-        conf: The options as typed: they are the handler's own business.
         limit: How long what the entry point names may take.
 
     Raises:
@@ -57,10 +57,13 @@ def host(entry: PluginEntry, settings: RendezvousSettings, conf: Mapping[str, st
     _import_torch(entry, limit)
     create = build(entry, limit, lambda: import_value(entry.value)(), f"importing {entry.value}")  # as torch does
     if not callable(create):
-        what = f"{entry.value} gave {type(create).__name__}; a function that makes a handler is needed"
+        what = f"{entry.value} made {type(create).__name__}; expected a function that makes a handler"
         raise refusal(entry, what, hint=mend(entry))
-    made = hosted(settings, conf=conf, create=cast("Callable[[Any], Any]", create), label=entry.label)
-    return cast("RendezvousHandler", made)
+
+    def make(settings: RendezvousSettings) -> RendezvousHandler:
+        return cast("RendezvousHandler", hosted(settings, conf=settings.options, create=create, label=entry.label))
+
+    return make
 
 
 def _import_torch(entry: PluginEntry, limit: Limit) -> None:

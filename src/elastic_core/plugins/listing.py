@@ -4,6 +4,7 @@ from elastic_core.errors import PluginError
 from elastic_core.plugins.commands import CommandPlugins
 from elastic_core.plugins.discovery import (
     EVENTS_GROUP,
+    GROUPS,
     HOOKS_GROUP,
     KINDS,
     METRICS_GROUP,
@@ -15,7 +16,6 @@ from elastic_core.plugins.discovery import (
 from elastic_core.plugins.entry_import import HOOK_LIMIT, IN_CODE, import_entry, mend, refusal
 from elastic_core.plugins.hook_flags import hook_entry
 from elastic_core.plugins.loading import LoadedPlugin, heavy_modules, refuse_heavy
-from elastic_core.plugins.missing import misplaced
 from elastic_core.plugins.registry import PluginRegistry
 from elastic_core.rendezvous import registry as in_code
 from elastic_core.types import Record
@@ -24,7 +24,7 @@ from elastic_core.types import Record
 class PluginInfo(Record, frozen=True, kw_only=True):
     """One line of `elastic plugins`.
 
-    `status`: `loaded` (and what is deprecated), `installed` (unseen), `disabled`, or why it is not loaded.
+    `status`: `loaded`, `installed` (unseen), `disabled`, or why it is not loaded.
     """
 
     name: str
@@ -49,15 +49,13 @@ def list_plugins(registry: PluginRegistry, *, load: bool = True) -> list[PluginI
     ]
     infos += [_info(entry, *_status(registry, entry, load=load)) for entry in registry.entries()]
     infos += [_info(entry, "hosted: written for torchrun") for entry in registry.hosted()]
-    handlers = [entry for entry in find_entries() if entry.group in (METRICS_GROUP, EVENTS_GROUP)]
+    entries = find_entries()
+    handlers = [entry for entry in entries if entry.group in (METRICS_GROUP, EVENTS_GROUP)]
     infos += [_info(entry, _handler_status(entry, load=load)) for entry in handlers]
     infos += [_info(entry, status) for entry, status in CommandPlugins().listed(load=load)]
     order = list(KINDS.values())
     infos.sort(key=lambda info: (order.index(info.kind), info.name))
-    return infos + [
-        PluginInfo(name=e.name, kind=e.group, distribution=e.distribution, version=e.version, status=str(fault))
-        for e, fault in misplaced(find_entries("elastic"), every=True)
-    ]
+    return infos + [_info(entry, _misplaced(entry)) for entry in entries if entry.group not in GROUPS]
 
 
 def _status(registry: PluginRegistry, entry: PluginEntry, *, load: bool) -> tuple[str, tuple[str, ...]]:
@@ -77,14 +75,19 @@ def _status(registry: PluginRegistry, entry: PluginEntry, *, load: bool) -> tupl
     except PluginError as err:
         registry.keep(entry, err)
         return str(err), ()
-    remarks = [*(f"deprecated: {line}" for line in plugin.deprecated), *plugin.misnamed_methods(every=True)]
-    return "; ".join(("loaded", *remarks)), plugin.powers
+    return "loaded", plugin.powers
+
+
+def _misplaced(entry: PluginEntry) -> str:
+    """Return what is wrong with an entry point whose group begins as ours do, and that nothing reads."""
+    what = f"{entry.name!r} ({entry.label}) is in the group {entry.group!r}, which nothing reads"
+    return str(PluginError(what, hint=f"one of {', '.join(sorted(KINDS))}"))
 
 
 def _info(entry: PluginEntry, status: str, powers: tuple[str, ...] = ()) -> PluginInfo:
     return PluginInfo(
         name=entry.name,
-        kind=KINDS[entry.group],
+        kind=KINDS.get(entry.group, entry.group),
         distribution=entry.distribution,
         version=entry.version,
         status=status,

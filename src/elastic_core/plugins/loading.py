@@ -47,6 +47,8 @@ BASES: Final[dict[str, tuple[type, ...]]] = {
 """What a class of each group derives from: one of these."""
 INTERFACES: Final = frozenset((*BASES, ENVIRONMENTS_GROUP))
 """The groups whose plugins are classes of an interface."""
+Maker = Callable[[Any], object]
+"""A class or function, called with the settings of its group."""
 _OBJECTS: Final = ("worker_starter", "master_server")
 """The methods of a hook that give objects."""
 
@@ -61,73 +63,45 @@ def bases_of(group: str) -> tuple[type, ...]:
 
 
 class LoadedPlugin:
-    """A plugin that was imported and found sound: a class, or a module of hookimpls."""
+    """A plugin that was loaded and found sound, whichever way it came.
 
-    def __init__(self, entry: PluginEntry, limit: Limit) -> None:
+    It is a class, a module of hookimpls, or a function of this process that makes a rendezvous handler.
+    """
+
+    def __init__(self, entry: PluginEntry, limit: Limit, target: object = None) -> None:
         """Import the plugin and check it.
 
         Args:
             entry: What was found.
             limit: How long its import may take, and then its constructor.
+            target: What code of this process has brought; `None` means that the entry point is imported.
 
         Raises:
-            PluginError: it can't be imported, or not in time; it is of no accepted kind, or was written for another
-                version of the interfaces.
+            PluginError: it can't be imported, or not in time; it is of no accepted kind; it was written for another
+                version of the interfaces; or it declares options or powers wrongly.
         """
         self.entry = entry
         self._limit = limit_of(entry, limit)
-        self._target: object = import_entry(entry, limit=self._limit)
-        _check_kind(entry, self._target)
-        self.deprecated: tuple[str, ...] = ()
-        """A line for the user of a plugin that was written for a version of the interfaces that is deprecated."""
-        self.misnamed: tuple[str, ...] = ()
-        """A line for each method that nothing calls though its name looks so."""
-        if not is_built_in(entry):
+        self._target: object = import_entry(entry, limit=self._limit) if target is None else target
+        self.is_class = isinstance(self._target, type)
+        self.is_module = isinstance(self._target, ModuleType)
+        _check_kind(entry, self._target, or_function=target is not None)
+        if (self.is_class or self.is_module) and not is_built_in(entry):
             self._check_declarations()
-        self._maker = _ClassMaker(self._target) if isinstance(self._target, type) else _wired(entry, self._target)
+        self._maker = _wired(entry, self._target) if self.is_module else _ClassMaker(cast("Maker", self._target))
         if entry.group in (HOOKS_GROUP, OPTIONS_GROUP):
             self._check_powers()
 
     def _check_declarations(self) -> None:
-        from elastic_core.plugins.declaration_faults import check_api_version, fault_of_methods, fault_of_options
+        from elastic_core.plugins.declaration_faults import check_api_version, fault_of_options
 
-        self.deprecated = check_api_version(self.entry, self._target)
-        target, base = self._target, self._base
-        fault = fault_of_options(self.options)
-        if not fault and base is not None and isinstance(target, type):
-            fault = fault_of_methods(target, base)
-        if fault:
+        check_api_version(self.entry, self._target)
+        if fault := fault_of_options(self.options):
             raise refusal(self.entry, f"{self._name} {fault}", hint=mend(self.entry))
-        self.misnamed = self.misnamed_methods()
-
-    def misnamed_methods(self, *, every: bool = False) -> tuple[str, ...]:
-        """A line for each method that nothing calls though its name looks so; `every`: as in `elastic plugins`."""
-        target, base = self._target, self._base
-        if base is None or not isinstance(target, type):
-            return ()
-        from elastic_core.plugins.declaration_faults import misnamed_methods
-
-        lines = []
-        for name, near in misnamed_methods(target, base, every=every):
-            what = f"nothing calls {self._name}.{name}: {base.__name__} has no such method"
-            lines.append(str(refusal(self.entry, what, hint=" or ".join(near) or "another name")))
-        return tuple(lines)
-
-    @property
-    def warnings(self) -> tuple[str, ...]:
-        """What the user should know of the plugin, a line each."""
-        return self.deprecated + self.misnamed
 
     @property
     def _name(self) -> str:
         return self._target.__qualname__ if isinstance(self._target, type) else self.entry.value
-
-    @property
-    def _base(self) -> type | None:
-        """The interface that the class derives from; None: it is a module."""
-        target = self._target
-        bases = bases_of(self.entry.group) if isinstance(target, type) else ()
-        return next((base for base in bases if issubclass(cast("type", target), base)), None)
 
     @property
     def options(self) -> Sequence[OptionSpec]:
@@ -149,21 +123,14 @@ class LoadedPlugin:
     def _check_powers(self) -> None:
         target = self._target
         stated: object = getattr(target, "powers", frozenset())
-        fault = fault_of_powers(
-            getattr(target, "api_version", None), stated, self._maker.moments, closed=self.fail_closed
-        )
+        fault = fault_of_powers(stated, self._maker.moments, closed=self.fail_closed)
         if fault:
             raise refusal(self.entry, f"{self._name} {fault}", hint=mend(self.entry))
 
     @property
-    def is_class(self) -> bool:
-        """Whether it is a class, not a module."""
-        return isinstance(self._target, type)
-
-    @property
     def is_store(self) -> bool:
         """Whether it is the class of a store; what a module makes shows only when it is made."""
-        return is_store_class(self._target)
+        return isinstance(self._target, type) and issubclass(self._target, CoordinationStore)
 
     def make_rendezvous(self, settings: RendezvousSettings) -> RendezvousHandler | CoordinationStore:
         """Build the backend, or the store for one.
@@ -174,6 +141,11 @@ class LoadedPlugin:
         """
         made = build(self.entry, self._limit, lambda: self._maker.make_rendezvous(settings))
         return made if isinstance(made, (RendezvousHandler, CoordinationStore)) else self._refuse_product(made)
+
+    def make_handler(self, settings: RendezvousSettings) -> RendezvousHandler:
+        """Build the handler of a function, which makes no stores. Raises as `make_rendezvous`."""
+        made = self.make_rendezvous(settings)
+        return made if isinstance(made, RendezvousHandler) else self._refuse_product(made)
 
     def make_policy(self, settings: PolicySettings) -> FailureHandler:
         """Build the policy; raises as `make_rendezvous` does."""
@@ -193,18 +165,13 @@ class LoadedPlugin:
             self._refuse_product(made)
         title = getattr(made, "title", None)
         if not isinstance(title, str) or not title.strip():
-            what = f"{self.entry.value} has title {title!r}; what people call it is needed"
+            what = f"{self.entry.value} has title {title!r}; expected what people call it"
             raise refusal(self.entry, what, hint=mend(self.entry))
         return cast("Environment", made)
 
     def _refuse_product(self, made: object) -> NoReturn:
-        what = f"{self.entry.value} made {type(made).__name__}; a {base_names(self.entry.group)} is needed"
+        what = f"{self.entry.value} made {type(made).__name__}; expected a {base_names(self.entry.group)}"
         raise refusal(self.entry, what, hint=mend(self.entry))
-
-
-def is_store_class(target: object) -> bool:
-    """Return whether this is a class of stores, around which the core puts its rendezvous."""
-    return isinstance(target, type) and issubclass(target, CoordinationStore)
 
 
 def base_names(group: str) -> str:
@@ -213,9 +180,9 @@ def base_names(group: str) -> str:
 
 
 class _ClassMaker:
-    """Builds the one kind of object that a class makes, whichever it is asked for."""
+    """Builds the one kind of object that a class or function makes, whichever it is asked for."""
 
-    def __init__(self, cls: Callable[[Any], object]) -> None:
+    def __init__(self, cls: Maker) -> None:
         self.make_rendezvous: Callable[[RendezvousSettings], object] = cls
         self.make_policy: Callable[[PolicySettings], object] = cls
         self.make_hook: Callable[[HookSettings], object] = cls
@@ -239,15 +206,17 @@ def build(entry: PluginEntry, limit: Limit | None, make: Callable[[], object], w
         raise refusal(entry, f"{what} raised {text_of(err, entry.value)}", hint=mend(entry)) from err
 
 
-def _check_kind(entry: PluginEntry, target: object) -> None:
+def _check_kind(entry: PluginEntry, target: object, *, or_function: bool) -> None:
     by_module = entry.group != ENVIRONMENTS_GROUP
-    if (by_module and isinstance(target, ModuleType)) or (
-        isinstance(target, type) and issubclass(target, bases_of(entry.group))
-    ):
+    if isinstance(target, type):
+        fits = issubclass(target, bases_of(entry.group))
+    else:
+        fits = by_module if isinstance(target, ModuleType) else or_function and callable(target)
+    if fits:
         return
     found = f"the class {target.__qualname__}" if isinstance(target, type) else f"an object of {type(target).__name__}"
-    or_module = ", or a module with hookimpls," if by_module else ""
-    what = f"{entry.value} is {found}; a subclass of {base_names(entry.group)}{or_module} is needed"
+    or_module = ", or a module with hookimpls" if by_module else ""
+    what = f"{entry.value} is {found}; expected a subclass of {base_names(entry.group)}{or_module}"
     raise refusal(entry, what, hint=mend(entry))
 
 
@@ -268,17 +237,14 @@ def refuse_heavy(entry: PluginEntry, before: frozenset[str]) -> None:
         raise too_heavy(entry, names)
 
 
-def plugin_remarks(entry: PluginEntry, *, within_s: float = 5.0) -> tuple[str, ...]:
-    """Load a plugin as a run does, and return a line for each thing that people are told of it.
-
-    An `api_version` that is deprecated, say, or a method that nothing calls though its name is nearly that of a moment.
+def check_plugin(entry: PluginEntry, *, within_s: float = 5.0) -> None:
+    """Load a plugin as a run does.
 
     Args:
         entry: The plugin.
         within_s: How long its import may take.
 
     Raises:
-        PluginError: a run would refuse it: its options, its methods' signatures, its `api_version`.
+        PluginError: a run would refuse it: its kind, its `api_version`, its options or its powers.
     """
-    plugin = LoadedPlugin(entry, Limit(within_s))
-    return (*plugin.deprecated, *plugin.misnamed_methods(every=True))
+    LoadedPlugin(entry, Limit(within_s))

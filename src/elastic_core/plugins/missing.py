@@ -4,15 +4,13 @@ That is from its tree, since no public index has them: there their names are any
 stranger's. No hint says to install one of them by name.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from typing import Final
 
 from elastic_core.errors import PluginError, nearest
 from elastic_core.plugins.discovery import (
     COMMANDS_GROUP,
     FAILURE_GROUP,
-    GROUP_PREFIX,
-    GROUPS,
     HOOKS_GROUP,
     KINDS,
     OPTIONS_GROUP,
@@ -121,14 +119,6 @@ _VARIABLES: Final = {
 _ELSEWHERE: Final = {RENDEZVOUS_GROUP: {"etcd-v3": "etcd", "valkey": "redis"}, FAILURE_GROUP: {}, HOOKS_GROUP: {}}
 """Names under which people look for ours: torchrun has an `etcd` of its own, so that ours is `etcd-v3` there."""
 
-_GROUPS_ELSEWHERE: Final = {
-    "policy": FAILURE_GROUP,
-    "policies": FAILURE_GROUP,
-    "backend": RENDEZVOUS_GROUP,
-    "rdzv": RENDEZVOUS_GROUP,
-}
-"""Words under which people look for ours."""
-
 
 def command_elsewhere(name: str) -> PluginError | None:
     """Return the error for a command of this project whose distribution is not installed; None: it is no such."""
@@ -156,31 +146,6 @@ def not_installed(group: str, name: str, installed: Sequence[PluginEntry], in_co
         return PluginError(what, hint=f"pip install the distribution that provides {name!r}, or check the name")
     present = near in in_code or any(entry.name == near for entry in installed)
     return PluginError(what, hint=repr(near) if present else f"{near!r}, after {known[near]}")
-
-
-def misplaced(entries: Iterable[PluginEntry], *, every: bool = False) -> list[tuple[PluginEntry, PluginError]]:
-    """Return the entry points whose group nothing reads, `elastic_core.hook` say, each with its error.
-
-    Args:
-        entries: Of whatever groups.
-        every: Also those whose group is near none, where it begins as ours do.
-    """
-    found = []
-    for entry in entries:
-        near = None if entry.group in GROUPS else _nearest_group(entry.group)
-        if near or (every and entry.group not in GROUPS and entry.group.startswith(GROUP_PREFIX)):
-            what = f"{entry.name!r} ({entry.label}) is in the group {entry.group!r}, which nothing reads"
-            hint = repr(near) if near else f"one of {', '.join(sorted(KINDS))}"
-            found.append((entry, PluginError(what, hint=hint)))
-    return found
-
-
-def _nearest_group(group: str) -> str | None:
-    prefix, _, word = group.rpartition(".")
-    if not nearest(prefix, [GROUP_PREFIX.rstrip(".")], cutoff=0.7):
-        return None
-    words = {known.removeprefix(GROUP_PREFIX): known for known in GROUPS} | _GROUPS_ELSEWHERE
-    return words.get(nearest(word, words, cutoff=0.75))
 
 
 def known_options() -> Collection[str]:

@@ -5,14 +5,13 @@ Listing reads metadata only; a plugin's code is imported when it is chosen by na
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 from msgspec.structs import replace
 
-from elastic_core.clock import WaitBudget
 from elastic_core.errors import ConfigError, ElasticError, PluginError, nearest
 from elastic_core.failure.handler import FailureHandler
-from elastic_core.hooks.handler import AgentHook, powers_of, registered_hooks
+from elastic_core.hooks.handler import AgentHook, registered_hooks
 from elastic_core.hooks.members import NamedHook
 from elastic_core.moments import Power
 from elastic_core.option_spec import OptionSpec
@@ -20,7 +19,6 @@ from elastic_core.plugin_faults import PluginFaults, PluginLabel
 from elastic_core.plugins.conversion import TORCH_RDZV_KEYS, GivenValue, convert, parse, resolve_options
 from elastic_core.plugins.discovery import (
     FAILURE_GROUP,
-    GROUPS,
     HOOKS_GROUP,
     KINDS,
     OPTIONS_GROUP,
@@ -40,15 +38,12 @@ from elastic_core.plugins.entry_import import (
 from elastic_core.plugins.loading import (
     INTERFACES,
     LoadedPlugin,
-    base_names,
     build,
     heavy_modules,
-    is_store_class,
     refuse_heavy,
 )
 from elastic_core.rendezvous import registry as in_code
 from elastic_core.rendezvous.handler import RendezvousHandler
-from elastic_core.rendezvous.store import CoordinationStore
 from elastic_core.types import HookSettings, PolicySettings, RendezvousSettings
 
 if TYPE_CHECKING:
@@ -86,7 +81,6 @@ class PluginRegistry:
         self._faults = PluginFaults() if faults is None else faults
         self._limit = CHOSEN_LIMIT
         self._found: list[PluginEntry] | None = None
-        self._strange: list[PluginEntry] = []
         self._warnings: list[str] = []
 
     @property
@@ -111,36 +105,33 @@ class PluginRegistry:
         limit_s = parse(conf.get("connect_timeout", ""), _CONNECT_TIMEOUT)  # what is none is refused below
         if isinstance(limit_s, float):
             self._limit = self._limit._replace(within_s=limit_s)
-        maker = in_code.registered(name)
-        if maker is not None:
-            return self._make_in_code(name, maker, settings, conf)
+        plugin = self._backend(name)
+        if not (plugin.is_class or plugin.is_module):  # a handler written for torch, which reads its options itself
+            return plugin.make_handler(replace(settings, options=dict(conf)))
+        # Whether a module makes a store shows when it has made it, so the options of every store wait.
+        shared = _shared_keys(conf, plugin.options) if plugin.is_module else {}
+        own = {key: text for key, text in conf.items() if key not in shared}
+        full = self._with_options(settings, _options_of(plugin), own)
+        made = plugin.make_rendezvous(full)
+        if isinstance(made, RendezvousHandler):
+            if shared:
+                self._with_options(settings, plugin.options, shared)  # no store after all: unknown, or torch's
+            return made
+        from elastic_core.plugins.coordination import coordinate  # only for those who meet others
+
+        return coordinate(made, full, shared)
+
+    def _backend(self, name: str) -> LoadedPlugin:
+        """Load the backend of a name: registered in code, else installed or a place, else written for torch."""
+        registered = in_code.registered(name)
+        if registered is not None:
+            return self._loaded(_entry_in_code(RENDEZVOUS_GROUP, name, registered), registered)
         hosted = self._hosted_entry(name)
         if hosted is not None:
-            from elastic_core.plugins.hosted import host  # only for handlers that were written for torch
+            from elastic_core.plugins.hosted import adapted  # only for handlers that were written for torch
 
-            return host(hosted, settings, conf, self._limit)
-        plugin = self._loaded(self._entry(RENDEZVOUS_GROUP, name))
-        if plugin.is_store:
-            return self._make_coordinated(plugin.make_rendezvous, plugin.options, settings, conf)
-        shared = {} if plugin.is_class else _shared_keys(conf, plugin.options)
-        own = {key: text for key, text in conf.items() if key not in shared}
-        full = self._with_options(settings, plugin.options, own)
-        made = plugin.make_rendezvous(full)
-        if isinstance(made, RendezvousHandler) and shared:
-            self._with_options(settings, plugin.options, shared)  # no store after all: unknown, or torch's
-        return _handler(made, full, shared)
-
-    def _make_coordinated(
-        self,
-        make: Callable[[RendezvousSettings], RendezvousHandler | CoordinationStore],
-        declared: Sequence[OptionSpec],
-        settings: RendezvousSettings,
-        conf: Mapping[str, str],
-    ) -> RendezvousHandler:
-        from elastic_core.plugins.coordination import store_options
-
-        full = self._with_options(settings, store_options(declared), conf)
-        return _handler(make(full), full, {})
+            return self._loaded(hosted, adapted(hosted, self._limit))
+        return self._loaded(self._entry(RENDEZVOUS_GROUP, name))
 
     def make_policy(self, name: str, settings: PolicySettings, conf: Mapping[str, str]) -> FailureHandler:
         """Build the restart policy that the user named, with its options (`--policy-conf`).
@@ -167,18 +158,13 @@ class PluginRegistry:
             PluginError: there is no such plugin, or it is broken.
             ConfigError: an option is unknown or malformed.
         """
-        if group == RENDEZVOUS_GROUP and (in_code.registered(name) is not None or self._hosted_entry(name) is not None):
-            return  # their options are their own business
-        plugin = self._loaded(self._entry(group, name))
-        specs = plugin.options
         if group == FAILURE_GROUP:
+            specs = self._loaded(self._entry(group, name)).options
             resolve_options(conf, specs, flag="--policy-conf", owner=f"policy {name!r}")
-        elif plugin.is_class:
-            if plugin.is_store:
-                from elastic_core.plugins.coordination import store_options
-
-                specs = store_options(specs)
-            self._with_options(RendezvousSettings(run_id="", backend=name), specs, conf)
+        elif in_code.registered(name) is not None or self._hosted_entry(name) is None:  # loading torch's takes seconds
+            plugin = self._backend(name)
+            if plugin.is_class:
+                self._with_options(RendezvousSettings(run_id="", backend=name), _options_of(plugin), conf)
 
     def make_hooks(
         self, settings: HookSettings, options: Mapping[str, GivenValue] = {}
@@ -198,7 +184,7 @@ class PluginRegistry:
         """
         hooks: list[NamedHook] = []
         chosen = _chosen_hooks(options)
-        warnings = [*self._needlessly_disabled(choice.entry.name for choice in chosen), *self._misplaced_lines()]
+        warnings = self._needlessly_disabled(choice.entry.name for choice in chosen)
         for entry in self._hook_entries():
             own = next((choice.values for choice in chosen if choice.entry.value == entry.value), {})
             try:
@@ -249,15 +235,17 @@ class PluginRegistry:
         for name, make in registered_hooks.items():
             if name in self.disabled:
                 continue
-            entry = PluginEntry(HOOKS_GROUP, name, in_code.describe(make), IN_CODE, "")
+            entry = _entry_in_code(HOOKS_GROUP, name, make)
             try:
                 hook = build(entry, HOOK_LIMIT, partial(make, replace(settings, name=name)))
+                if hook is None or type(hook) in present:
+                    continue
+                LoadedPlugin(entry, HOOK_LIMIT, type(hook))
             except ElasticError as err:
                 self.keep(entry, err)
                 warnings.append(f"left out: {err}")
-                continue
-            if isinstance(hook, AgentHook) and type(hook) not in present:
-                found.append(NamedHook(name=name, distribution=IN_CODE, hook=hook))
+            else:
+                found.append(NamedHook(name=name, distribution=IN_CODE, hook=cast("AgentHook", hook)))
         return found
 
     def make_chosen_hooks(self, settings: HookSettings, options: Mapping[str, GivenValue]) -> list[NamedHook]:
@@ -321,35 +309,13 @@ class PluginRegistry:
         options, lists = {**resolved.values, **single}, {**resolved.lists, **lists}
         own = replace(settings, name=entry.name, options=options, lists=lists)
         hook = plugin.make_hook(own)
-        if closed and Power.REFUSAL not in powers_of(type(hook)):
+        if closed and Power.REFUSAL not in hook.powers:
             what = f"-p {entry.name}:{FAIL_CLOSED.name}: {owner} is no health gate: it has not the power to refuse"
             raise ConfigError(what, hint=f"leave {FAIL_CLOSED.name} out")
         if entry.group == HOOKS_GROUP:
             refuse_heavy(entry, before)  # what values of options bring, their user has chosen
         hint = label_of(entry).hint
         return NamedHook(name=entry.name, distribution=entry.label, hook=hook, hint=hint, fail_closed=closed)
-
-    def _make_in_code(
-        self, name: str, maker: in_code.Maker, settings: RendezvousSettings, conf: Mapping[str, str]
-    ) -> RendezvousHandler:
-        entry = PluginEntry(RENDEZVOUS_GROUP, name, in_code.describe(maker), IN_CODE, "")
-
-        def make(full: RendezvousSettings) -> RendezvousHandler | CoordinationStore:
-            made = build(entry, self._limit, lambda: maker(full) if _takes_settings(maker) else maker())  # type: ignore[call-arg]  # _takes_settings knows which
-            return _fit_in_code(entry, made, full)
-
-        declared: Sequence[OptionSpec] | None = getattr(maker, "options", None)
-        if is_store_class(maker):
-            return self._make_coordinated(make, declared or (), settings, conf)
-        # A function declares nothing, so that what the user typed reaches it as it is.
-        typed = replace(settings, options=dict(conf))
-        full = typed if declared is None else self._with_options(settings, declared, conf)
-        made = make(full)
-        if isinstance(made, RendezvousHandler):
-            return made
-        shared = _shared_keys(conf, declared or ())
-        own = {key: value for key, value in full.options.items() if key not in shared}
-        return _handler(made, replace(full, options=own), shared)
 
     def _with_options(
         self, settings: RendezvousSettings, specs: Sequence[OptionSpec], conf: Mapping[str, str]
@@ -359,16 +325,17 @@ class PluginRegistry:
         self._warnings += resolved.warnings
         return replace(settings, options=resolved.values, lists=resolved.lists)
 
-    def _loaded(self, entry: PluginEntry) -> LoadedPlugin:
-        plugin = LoadedPlugin(entry, HOOK_LIMIT if entry.group in (HOOKS_GROUP, OPTIONS_GROUP) else self._limit)
-        self._warnings += plugin.warnings
-        return plugin
+    def _loaded(self, entry: PluginEntry, target: object = None) -> LoadedPlugin:
+        return LoadedPlugin(entry, HOOK_LIMIT if entry.group in (HOOKS_GROUP, OPTIONS_GROUP) else self._limit, target)
 
     def label(self, group: str, name: str) -> PluginLabel:
         """Return a plugin that was chosen as lines have it."""
-        if group == RENDEZVOUS_GROUP and name in in_code.registered_names():
-            return PluginLabel("backend", name)
-        return label_of((self._hosted_entry(name) if group == RENDEZVOUS_GROUP else None) or self._entry(group, name))
+        if group != RENDEZVOUS_GROUP:
+            return label_of(self._entry(group, name))
+        registered = in_code.registered(name)
+        if registered is not None:
+            return label_of(_entry_in_code(group, name, registered))
+        return label_of(self._hosted_entry(name) or self._entry(group, name))
 
     # --- entry points
 
@@ -381,19 +348,8 @@ class PluginRegistry:
     def entries(self) -> list[PluginEntry]:
         """Return the entry points of the three interfaces."""
         if self._found is None:
-            entries = find_entries()
-            self._found = [entry for entry in entries if entry.group in INTERFACES]
-            self._strange = [entry for entry in entries if entry.group not in GROUPS]
+            self._found = [entry for entry in find_entries() if entry.group in INTERFACES]
         return self._found
-
-    def _misplaced_lines(self) -> list[str]:
-        """Return a line for each entry point whose group is nearly one of ours; others may be a later version's."""
-        self.entries()
-        if not self._strange:
-            return []
-        from elastic_core.plugins.missing import misplaced  # only a user's mistake needs it
-
-        return [f"left out: {fault}" for _, fault in misplaced(self._strange)]
 
     def _entry(self, group: str, name: str) -> PluginEntry:
         if (place := _entry_at(group, name)) is not None:
@@ -481,40 +437,15 @@ def _shared_keys(conf: Mapping[str, str], declared: Sequence[OptionSpec]) -> Map
     return shared_keys(conf, declared)
 
 
-def _handler(
-    made: RendezvousHandler | CoordinationStore, full: RendezvousSettings, shared: Mapping[str, str]
-) -> RendezvousHandler:
-    """Return a handler as it is, a store with the core's rendezvous around it."""
-    if isinstance(made, RendezvousHandler):
-        return made
-    from elastic_core.plugins.coordination import coordinate  # only for those who meet others
+def _options_of(plugin: LoadedPlugin) -> Sequence[OptionSpec]:
+    """Return the options that users may give a backend: a store's class takes those of every store as well."""
+    if not plugin.is_store:
+        return plugin.options
+    from elastic_core.plugins.coordination import store_options
 
-    return coordinate(made, full, shared)
+    return store_options(plugin.options)
 
 
-def _fit_in_code(entry: PluginEntry, made: object, full: RendezvousSettings) -> RendezvousHandler | CoordinationStore:
-    """Return what was made in code, completed where a constructor of its own has forgotten ours."""
-    if not isinstance(made, (RendezvousHandler, CoordinationStore)):
-        what = f"{entry.value} made {type(made).__name__}; a {base_names(entry.group)} is needed"
-        raise refusal(entry, what, hint="subclass elastic_core.api.RendezvousHandler")
-    if not hasattr(made, "settings"):
-        made.settings = full
-    if isinstance(made, RendezvousHandler) and not hasattr(made, "wait"):
-        made.wait = WaitBudget()
-    return made
-
-
-def _takes_settings(maker: in_code.Maker) -> bool:
-    """Return whether a class or function can be handed one positional argument."""
-    import inspect  # 5 ms, and what is registered in code is rare
-
-    try:
-        parameters = inspect.signature(maker).parameters.values()
-    except (TypeError, ValueError):  # a callable that tells nothing about itself (written in C)
-        return True
-    takers = (
-        inspect.Parameter.POSITIONAL_ONLY,
-        inspect.Parameter.POSITIONAL_OR_KEYWORD,
-        inspect.Parameter.VAR_POSITIONAL,
-    )
-    return any(parameter.kind in takers for parameter in parameters)
+def _entry_in_code(group: str, name: str, maker: Callable[..., object]) -> PluginEntry:
+    """Return the entry of what code of this process has registered."""
+    return PluginEntry(group, name, in_code.describe(maker), IN_CODE, "")

@@ -5,13 +5,15 @@ from contextlib import AbstractContextManager
 from typing import Final
 
 from elastic_core.clock import SYSTEM_CLOCK, Clock
-from elastic_core.plugin_faults import STILL_S, CallMeter
+from elastic_core.plugin_faults import CurrentCall
 from elastic_core.rendezvous.loop import AgentSide
 
 JOIN_LINE_S: Final = 30.0
 """When people are told that `next_rendezvous` has not returned; again after ten times as long, and so on."""
 WATCH_LINE_S: Final = 10.0
 """How far past its time `watch` is told of."""
+STILL_S: Final = 1.0
+"""A loop that stands still for less does so on any busy node."""
 LEAVE_LINE_S: Final = 2.0
 """How long after the agent has begun to leave; it goes a second later, whatever the handler does."""
 
@@ -27,16 +29,16 @@ class BlockingCalls:
     def __init__(self, agent: AgentSide, clock: Clock = SYSTEM_CLOCK) -> None:
         self._agent = agent
         self._clock = clock
-        self._meter = CallMeter(clock)
+        self._current = CurrentCall(clock)
         self._told = ""
 
     def call(self, operation: str, within_s: float = 0.0) -> AbstractContextManager[None]:
         """Surround a call that should return within a time. Threading: the handler's."""
-        return self._meter.call(operation, self._clock.monotonic_s() + within_s)
+        return self._current.call(operation, self._clock.monotonic_s() + within_s)
 
     def hasten(self) -> None:
         """Note that the call under way was asked to end."""
-        self._meter.hasten(self._clock.monotonic_s())
+        self._current.hasten(self._clock.monotonic_s())
 
     def at_once(self, operation: str, call: Callable[[], object]) -> None:
         """Make a call that should not block, here on the loop; one that did has a line."""
@@ -58,7 +60,7 @@ class BlockingCalls:
     def _wait(self, wanted: Callable[[], bool], after_s: float) -> None:
         if not wanted():
             return
-        late = self._meter.late(self._clock.monotonic_s())
+        late = self._current.late(self._clock.monotonic_s())
         if late is not None and late.operation == "next_rendezvous":
             self._told = late.operation
             fate = "it is waited for until it does, or this agent is told to stop"
@@ -96,7 +98,7 @@ class BlockingCalls:
 
     def _tell(self, fate: str) -> None:
         now_s = self._clock.monotonic_s()
-        late = self._meter.late(now_s)
+        late = self._current.late(now_s)
         if late is not None and self._told != late.operation:
             self._told = late.operation
             self._agent.notice(f"{late.overdue(self._agent.backend, now_s)}; {fate}")

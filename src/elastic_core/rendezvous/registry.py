@@ -8,9 +8,8 @@ from elastic_core.rendezvous.handler import RendezvousHandler
 from elastic_core.rendezvous.store import CoordinationStore
 from elastic_core.types import RendezvousSettings
 
-Made = RendezvousHandler | CoordinationStore
-Maker = type[RendezvousHandler] | type[CoordinationStore] | Callable[[RendezvousSettings], Made] | Callable[[], Made]
-"""A class, or a callable that gives a handler or a store; it is handed the settings if it takes an argument."""
+Maker = type[RendezvousHandler] | type[CoordinationStore] | Callable[[RendezvousSettings], RendezvousHandler]
+"""A class, or a function that makes a handler and reads the options as typed: torch's creators are adapted to one."""
 
 _makers: Final[dict[str, Maker]] = {}
 
@@ -18,21 +17,16 @@ _makers: Final[dict[str, Maker]] = {}
 def register(name: str, cls: Maker) -> None:
     """Make `cls` available as `--rdzv-backend NAME` in this process, before any installed backend of that name.
 
-    The class may override only `next_rendezvous`, may return `(store, rank, world_size)` from it, and need not state an
-    `api_version`: it lives with the code that it runs in. A `CoordinationStore` gets the core's rendezvous around it.
-    Registering the same class again changes nothing.
+    The class is checked as that of an entry point when a run loads it. It may override only `next_rendezvous`, and may
+    return `(store, rank, world_size)` from it. A `CoordinationStore` gets the core's rendezvous around it. Registering
+    the same class again changes nothing.
 
     Raises:
-        PluginError: the name is empty, `cls` can't be called, or the name is another class's.
+        PluginError: the name is empty, or another class has it.
     """
     if not name or not name.strip():
         raise PluginError(
             "a rendezvous backend was registered without a name", hint="register('custom', CustomRendezvous)"
-        )
-    if not callable(cls):
-        raise PluginError(
-            f"rendezvous backend {name!r} was registered with {cls!r}, which can't be called",
-            hint="the class itself, or a function that takes the settings",
         )
     known = _makers.get(name)
     if known is not None and known != cls:
@@ -57,5 +51,5 @@ def unregister(name: str) -> None:
 
 
 def describe(maker: Callable[..., object]) -> str:
-    """Return where a class or function comes from: `module.Name`."""
-    return f"{getattr(maker, '__module__', '?')}.{getattr(maker, '__qualname__', repr(maker))}"
+    """Return where a class or function comes from: `module:Name`."""
+    return f"{getattr(maker, '__module__', '?')}:{getattr(maker, '__qualname__', repr(maker))}"

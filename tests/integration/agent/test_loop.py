@@ -42,9 +42,6 @@ class Rendezvous:
     def post(self, request):
         self.requests.append(request)
 
-    def overdue(self):
-        return ""
-
 
 class Policy:
     """Answers when the test wants."""
@@ -56,9 +53,6 @@ class Policy:
 
     def decide(self, failure, history, on_decision):
         self.answers.append((failure, on_decision))
-
-    def overdue(self):
-        return ""
 
 
 class Hooks:
@@ -72,9 +66,6 @@ class Hooks:
 
     def ask_holds(self, answer):
         answer({})
-
-    def overdue(self):
-        return ""
 
 
 class Workers:

@@ -6,7 +6,7 @@ import pytest
 
 from elastic_core import messages as m
 from elastic_core.errors import RendezvousClosedError, RendezvousGracefulExitError, RendezvousTimeoutError
-from elastic_core.plugin_faults import STILL_S, Fault, PluginLabel, described
+from elastic_core.plugin_faults import Fault, PluginLabel, described
 from elastic_core.reactor import Reactor
 from elastic_core.rendezvous import blocking, blocking_calls
 from elastic_core.rendezvous.blocking import CANCEL_GRACE_S, HandlerThread
@@ -273,7 +273,7 @@ def test_a_shutdown_that_hangs_is_named_before_its_agent_goes(run, monkeypatch):
 
 def test_a_call_that_should_not_block_and_does_is_named(run):
     handler = Scripted()
-    handler.report_done = lambda: threading.Event().wait(STILL_S)
+    handler.report_done = lambda: threading.Event().wait(blocking_calls.STILL_S)
     it = run(handler)
     it.ask(m.ReportDone())
     (line,) = it.notices

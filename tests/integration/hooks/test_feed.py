@@ -12,7 +12,7 @@ HOOKS = """
 from elastic_core.api import AgentHook, Power, encode_json
 
 class Writes(AgentHook):
-    api_version = 2
+    api_version = 1
     powers = frozenset({Power.FEED, Power.RUN})
 
     def on_agent_started(self, event):
@@ -23,7 +23,7 @@ class Writes(AgentHook):
             file.write(encode_json(event) + b"\\n")
 
 class Adds(AgentHook):
-    api_version = 2
+    api_version = 1
     powers = frozenset({Power.RUN})
 
     def on_workers_started(self, event):

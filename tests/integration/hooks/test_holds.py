@@ -19,7 +19,7 @@ import os
 from elastic_core.api import AgentHook, Power
 
 class Hold(AgentHook):
-    api_version = 2
+    api_version = 1
     powers = frozenset({Power.RUN, Power.HOLDS})
 
     @property

@@ -11,10 +11,11 @@ from support import wait_for
 
 RECORDER = """
 import json, os
-from elastic_core.api import AgentHook, Refuse
+from elastic_core.api import AgentHook, Power, Refuse
 
 class Recorder(AgentHook):
     api_version = 1
+    powers = frozenset({Power.REFUSAL})
 
 def tell(name):
     def told(self, event):

@@ -13,7 +13,7 @@ from elastic_core.api import AgentHook, LaunchChange, Launches, Power, RunOption
 WRAP = RunOption(name="wrap", hook="acme_wrap:Wrap", help="Put a command in front.")
 
 class Wrap(AgentHook):
-    api_version = 2
+    api_version = 1
     powers = frozenset({Power.LAUNCHES})
     options = (WRAP,)
 

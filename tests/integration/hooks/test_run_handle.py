@@ -13,7 +13,7 @@ from elastic_core.api import AgentHook, Answer, ErrorRecord, FailureClass, Failu
 ACT = RunOption(name="act", hook="acme_act:Act", help="What to do.")
 
 class Act(AgentHook):
-    api_version = 2
+    api_version = 1
     powers = frozenset({Power.RUN})
     options = (ACT,)
     rounds = 0

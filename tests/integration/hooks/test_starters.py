@@ -48,7 +48,7 @@ class Odd(WorkerStarter):
         self.helper.wait()
 
 class Start(AgentHook):
-    api_version = 2
+    api_version = 1
     powers = frozenset({Power.STARTS})
     options = (HOW,)
 

@@ -1,10 +1,8 @@
 """Observers on their thread, with a real reactor: order, raises, overruns, answers, the end."""
 
-import os
 import re
 import threading
 import time
-from contextlib import suppress
 
 import pytest
 
@@ -14,7 +12,6 @@ from elastic_core.hooks.runner import HookRunner
 from elastic_core.moments import (
     AgentStarted,
     AgentStopped,
-    Draining,
     FailureSeen,
     Joining,
     LaunchChange,
@@ -119,6 +116,8 @@ class Recorder(AgentHook):
 
 def stuck_hook(release):
     class Stuck(Recorder):
+        powers = frozenset({Power.REFUSAL})
+
         def on_round_joined(self, event):
             self.note(event)
             release.wait(PATIENCE_S)
@@ -193,27 +192,6 @@ def test_overrun_is_abandoned_named_and_off_and_the_others_go_on(bench, release)
     assert bench.hooks["slow"].seen == [STARTED, JOINED]
 
 
-def test_a_hook_that_holds_the_interpreter_is_named_when_it_lets_go(bench):
-    def search(power):
-        began_s = time.thread_time()
-        re.match("(a+)+$", "a" * power + "b")  # backtracks: twice as long for each more
-        return time.thread_time() - began_s
-
-    power = 12
-    while search(power) < 0.03:
-        power += 1
-
-    class Computes(Recorder):
-        def on_round_joined(self, event):
-            with suppress(PermissionError):  # a thread that has a tenth of a processor is not told from one that waits
-                os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), -15)
-            search(power + 6)
-
-    bench.start(deadline_s=DEADLINE_S, slow=Computes).tell(JOINED)
-    line = "on_round_joined of hook 'slow' (fake-slow 1) held the interpreter: this agent stood still for "
-    bench.until(lambda: any(said.startswith(line) for said in bench.lines))
-
-
 def test_slow_hook_within_its_deadline_is_not_abandoned(bench):
     class Slow(Recorder):
         def on_agent_started(self, event):
@@ -229,6 +207,8 @@ def test_slow_hook_within_its_deadline_is_not_abandoned(bench):
 
 def test_question_is_answered_although_a_hook_hangs_in_it(bench, release):
     class Gate(AgentHook):
+        powers = frozenset({Power.REFUSAL})
+
         def on_joining(self, event):
             return Refuse(reason="row remapping pending")
 
@@ -244,10 +224,14 @@ def test_question_is_answered_although_a_hook_hangs_in_it(bench, release):
 
 def test_first_refusal_ends_the_asking(bench):
     class First(Recorder):
+        powers = frozenset({Power.REFUSAL})
+
         def on_joining(self, event):
             return Refuse(reason="first")
 
     class Second(Recorder):
+        powers = frozenset({Power.REFUSAL})
+
         def on_joining(self, event):
             self.note(event)
             return Refuse(reason="second")
@@ -261,10 +245,14 @@ def test_first_refusal_ends_the_asking(bench):
 
 def test_variables_of_all_hooks_are_gathered_and_reserved_ones_refused(bench):
     class One(AgentHook):
+        powers = frozenset({Power.LAUNCHES})
+
         def on_workers_starting(self, event):
             return Launches(environment={"NCCL_DEBUG": "INFO", "RANK": "0", "A": 5})
 
     class Two(AgentHook):
+        powers = frozenset({Power.LAUNCHES})
+
         def on_workers_starting(self, event):
             return Launches(environment={"SITE": "b"})
 
@@ -280,6 +268,8 @@ def test_variables_of_all_hooks_are_gathered_and_reserved_ones_refused(bench):
 
 def test_start_may_be_refused(bench):
     class Gate(AgentHook):
+        powers = frozenset({Power.REFUSAL})
+
         def on_workers_starting(self, event):
             return Refuse(reason="ECC errors")
 
@@ -292,6 +282,8 @@ def test_start_may_be_refused(bench):
 @pytest.mark.parametrize("wanted", ["soon", -1.0, float("nan")])
 def test_a_time_that_is_none_is_told_and_the_refusal_stands(bench, wanted):
     class Gate(AgentHook):
+        powers = frozenset({Power.REFUSAL})
+
         def on_joining(self, event):
             return Refuse(reason="hot", again_s=wanted)
 
@@ -305,6 +297,8 @@ def test_a_time_that_is_none_is_told_and_the_refusal_stands(bench, wanted):
 @pytest.mark.parametrize("reason", ["", " \n"])
 def test_a_refusal_without_a_reason_says_so(bench, reason):
     class Gate(AgentHook):
+        powers = frozenset({Power.REFUSAL})
+
         def on_joining(self, event):
             return Refuse(reason=reason)
 
@@ -316,7 +310,7 @@ def test_a_refusal_without_a_reason_says_so(bench, reason):
 
 def test_about_a_start_that_was_refused_only_those_are_asked_again_who_may_refuse(bench):
     class Gate(Recorder):
-        api_version = 2
+        api_version = 1
         powers = frozenset({Power.REFUSAL})
 
         def on_workers_starting(self, event):
@@ -355,7 +349,7 @@ def test_other_answers_are_told_and_mean_no_objection(bench, answer, needed):
 
 def test_an_answer_that_takes_a_power_names_it(bench):
     class Watches(AgentHook):
-        api_version = 2
+        api_version = 1
         powers = frozenset()
 
         def on_joining(self, event):
@@ -370,6 +364,8 @@ def test_an_answer_that_takes_a_power_names_it(bench):
 
 def test_environment_that_is_no_mapping_is_told(bench):
     class Odd(AgentHook):
+        powers = frozenset({Power.LAUNCHES})
+
         def on_workers_starting(self, event):
             return Launches(environment=None)
 
@@ -414,6 +410,8 @@ def test_close_abandons_one_and_still_tells_the_next(bench, release):
 
 def test_after_close_questions_are_answered_at_once(bench):
     class Gate(AgentHook):
+        powers = frozenset({Power.REFUSAL})
+
         def on_joining(self, event):
             return Refuse(reason="no")
 
@@ -441,7 +439,7 @@ def closed(answer):
     """Return a gate that fails closed; `answer` is called for its answer."""
 
     class Closed(AgentHook):
-        api_version = 2
+        api_version = 1
         powers = frozenset({Power.REFUSAL})
         fail_closed = True
 
@@ -526,7 +524,7 @@ FAILED = FailureSeen(
 
 
 class All(Recorder):
-    api_version = 2
+    api_version = 1
     on_agent_started = AgentHook.on_agent_started
     on_round_joined = AgentHook.on_round_joined
     on_failure = AgentHook.on_failure
@@ -556,7 +554,7 @@ def test_a_catch_all_takes_what_the_class_has_no_method_for(bench):
 
 def test_a_catch_all_that_raises_is_named_so(bench):
     class Raises(AgentHook):
-        api_version = 2
+        api_version = 1
 
         def on_moment(self, event):
             raise KeyError("seat")
@@ -567,22 +565,10 @@ def test_a_catch_all_that_raises_is_named_so(bench):
     assert bench.lines[0].startswith("hook 'broken' (fake-broken 1): on_moment raised KeyError: 'seat'")
 
 
-def test_version_1_has_no_catch_all(bench):
-    class Old(All):
-        api_version = 1
-        on_round_joined = on_agent_stopped = Recorder.note
-
-    runner = bench.start(old=Old)
-    for moment in (JOINED, Draining(signum=15, deadline_s=1.0), STOPPED):
-        runner.tell(moment)
-    bench.until(lambda: len(bench.hooks["old"].seen) == 2)
-    assert bench.hooks["old"].seen == [JOINED, STOPPED]
-
-
 class Holds(AgentHook):
     """Holds a stop for as long as the test has it."""
 
-    api_version = 2
+    api_version = 1
     powers = frozenset({Power.RUN, Power.HOLDS})
     seconds = 2
     thread = None

@@ -16,7 +16,7 @@ CALLS = [
 ]
 
 class Wrong(AgentHook):
-    api_version = 2
+    api_version = 1
     powers = frozenset({Power.RUN})
 
     def on_workers_started(self, event):
@@ -74,7 +74,7 @@ import os
 from elastic_core.api import AgentHook
 
 class Ends(AgentHook):
-    api_version = 2
+    api_version = 1
 
     def on_workers_started(self, event):
         os._exit(0)
@@ -96,7 +96,7 @@ AGAIN = """
 from elastic_core.api import AgentHook, Power
 
 class Again(AgentHook):
-    api_version = 2
+    api_version = 1
     powers = frozenset({Power.RUN})
 
     def on_workers_started(self, event):

@@ -23,9 +23,8 @@ class Store(dict):
         return self[key]
 
 class CustomRendezvous(RendezvousHandler):
+    api_version = 1
     joins = 0
-    def __init__(self):
-        pass
     def next_rendezvous(self):
         CustomRendezvous.joins += 1
         return Store(), 0, 1
@@ -67,7 +66,7 @@ def test_class_that_only_overrides_next_rendezvous_and_returns_a_tuple(script, t
 
 PLUGINS = """
 from elastic_core.api import (
-    AgentHook, FailureHandler, Ignore, Launches, Refuse, RendezvousHandler, Restart, Stop
+    AgentHook, FailureHandler, Ignore, Launches, Power, Refuse, RendezvousHandler, Restart, Stop
 )
 
 class Fragile(RendezvousHandler):
@@ -93,6 +92,7 @@ class Slow(FailureHandler):
 
 class Adds(AgentHook):
     api_version = 1
+    powers = frozenset({Power.LAUNCHES})
     def on_workers_starting(self, event):
         return Launches(environment={"FROM_HOOK": f"round {event.round.index}"})
     def on_worker_exited(self, event):
@@ -100,6 +100,7 @@ class Adds(AgentHook):
 
 class Gate(AgentHook):
     api_version = 1
+    powers = frozenset({Power.REFUSAL})
     def on_joining(self, event):
         return Refuse(reason="GPU 3 is too hot")
 """

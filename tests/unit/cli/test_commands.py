@@ -121,14 +121,18 @@ def test_completion(install, monkeypatch, capsys, words, expected):
             ":command",
             "importing greetings_command:command raised SystemExit: 0 (greetings_command.py:1).",
         ),
-        (GREET, "", "greetings_command is module; a click.Command is needed"),
-        (GREET, ":click.Command", "greetings_command:click.Command is the class Command; a click.Command is needed"),
+        (GREET, "", "greetings_command is module; expected a click.Command"),
+        (GREET, ":click.Command", "greetings_command:click.Command is the class Command; expected a click.Command"),
         (
             GREET.replace("api_version = 1", ""),
             ":command",
-            "greetings_command states no api_version of its own; 1 to 2",
+            "greetings_command states no api_version of its own; expected 1",
         ),
-        (GREET.replace("api_version = 1", "api_version = 9"), ":command", "greetings_command states api_version 9; 1"),
+        (
+            GREET.replace("api_version = 1", "api_version = 9"),
+            ":command",
+            "greetings_command states api_version 9; expected 1",
+        ),
     ],
 )
 def test_a_broken_command_is_one_line_with_its_distribution(install, capsys, source, attribute, what):

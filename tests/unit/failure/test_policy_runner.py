@@ -2,7 +2,6 @@
 
 import queue
 import threading
-import time
 
 import pytest
 from msgspec.structs import replace
@@ -84,43 +83,3 @@ def test_questions_wait_for_one_another():
         posted.get(timeout=10)()
     assert heard == ["mine", "the run's"]
     assert slow.asked == [("mine", 1), ("the run's", 1)]
-
-
-def test_a_decision_that_held_the_interpreter_is_named_when_it_lets_go():
-    class Clock:
-        now_s = 100.0
-
-        def monotonic_s(self):
-            return self.now_s
-
-    class Computes(FailureHandler):
-        api_version = 2
-
-        def __init__(self):
-            pass
-
-        def decide(self, failure, history):
-            end_s = time.thread_time() + 0.25
-            while time.thread_time() < end_s:
-                pass
-            clock.now_s += 2.0  # of which the loop saw nothing
-            return Restart()
-
-    clock, posted, timers, lines = Clock(), queue.SimpleQueue(), [], []
-    runner = PolicyRunner(
-        Computes(),
-        None,
-        name="slow",
-        post=posted.put,
-        call_later=lambda delay_s, call: timers.append(call),
-        notice=lines.append,
-        clock=clock,
-    )
-    assert runner.overdue() == ""
-    runner.decide(FAILURE, (), lambda *answer: None)
-    posted.get(timeout=10)()
-    timers[0]()
-    assert lines == [runner.overdue()]
-    assert lines[0].startswith("decide of policy 'slow' held the interpreter: this agent stood still for 1.0 s")
-    clock.now_s += 60.0
-    assert runner.overdue() == ""

@@ -9,8 +9,8 @@ from elastic_core.hooks.members import NamedHook, close_hooks
 from elastic_core.types import HookSettings
 
 
-class Newer(AgentHook):
-    api_version = 2
+class Closes(AgentHook):
+    api_version = 1
 
     def __init__(self, settings):
         super().__init__(settings)
@@ -19,10 +19,6 @@ class Newer(AgentHook):
     def close(self):
         self.calls.append("close")
         raise ValueError("closed twice")
-
-
-class Older(Newer):
-    api_version = 1
 
 
 @pytest.fixture
@@ -37,23 +33,17 @@ def named(hook):
 
 
 def test_each_is_closed_whatever_another_raises():
-    hooks, lines = [Newer(HookSettings(name="x")) for _ in range(2)], []
+    hooks, lines = [Closes(HookSettings(name="x")) for _ in range(2)], []
     close_hooks([named(hook) for hook in hooks], notice=lines.append)
     assert [hook.calls for hook in hooks] == [["close"], ["close"]]
     assert all(line.startswith("hook 'x' (x 1): close raised ValueError: closed twice (test_closing") for line in lines)
 
 
 def test_one_that_does_not_return_is_named_and_left(release):
-    class Hangs(Newer):
+    class Hangs(Closes):
         def close(self):
             release.wait(60)
 
     lines = []
     close_hooks([named(Hangs(HookSettings(name="x")))], notice=lines.append, within_s=0.01)
     assert lines == ["hook 'x' (x 1): close has not returned after 0.01 s; the run ends without it"]
-
-
-def test_a_hook_of_version_1_has_no_such_end():
-    hook = Older(HookSettings(name="x"))
-    close_hooks([named(hook), named(AgentHook(HookSettings(name="x")))])
-    assert hook.calls == []

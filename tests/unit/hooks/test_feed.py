@@ -17,7 +17,7 @@ from support import wait_for
 
 
 class Taker(AgentHook):
-    api_version = 2
+    api_version = 1
     powers = frozenset({Power.FEED})
 
     def __init__(self, settings):
@@ -172,7 +172,7 @@ def test_only_hooks_with_the_power_get_it_and_their_lines_are_shown_to_the_end()
             self.run.notice(f"got {event.name}", named=False)
 
     class Other(AgentHook):
-        api_version = 2
+        api_version = 1
 
         def on_run_event(self, event):
             raise AssertionError("it does not have the power")

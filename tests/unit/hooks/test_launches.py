@@ -2,9 +2,8 @@
 
 import pytest
 
-from elastic_core.hooks.handler import AgentHook, powers_of
 from elastic_core.hooks.launches import RESERVED, RESERVED_PREFIXES, CheckedChanges, fault_of_variable
-from elastic_core.moments import LaunchChange, Launches, Power, merged_changes
+from elastic_core.moments import LaunchChange, Launches, merged_changes
 from elastic_core.processes.spec import PLACE_VARIABLES
 
 
@@ -84,15 +83,6 @@ def test_changes_of_several_hooks_add_up():
         command=("nice", "nsys", "profile"),
         startup=("a:b", "c:d"),
     )
-
-
-def test_before_version_2_all_hooks_had_the_powers_that_there_were():
-    old = type("Old", (AgentHook,), {"api_version": 1})
-    new = type("New", (AgentHook,), {"api_version": 2})
-    able = type("Able", (AgentHook,), {"api_version": 2, "powers": frozenset({Power.REFUSAL})})
-    assert [powers_of(cls) for cls in (old, new, able)] == [
-        {Power.LAUNCHES, Power.REFUSAL}, frozenset(), {Power.REFUSAL},
-    ]  # fmt: skip
 
 
 def test_what_an_agent_sets_is_reserved_to_it():

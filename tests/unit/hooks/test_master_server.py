@@ -80,7 +80,7 @@ class Server(MasterServer):
 class Hook(AgentHook):
     """Hosts with the server that it is given."""
 
-    api_version = 2
+    api_version = 1
     powers = frozenset({Power.HOSTS})
 
     def __init__(self, server, *, hosting=True):

@@ -99,7 +99,7 @@ class Late(AgentHook):
     """Speaks at the very end."""
 
     powers = frozenset({Power.RUN})
-    api_version = 2
+    api_version = 1
 
     def on_agent_stopped(self, event):
         self.run.notice("goodbye", named=False)

@@ -72,7 +72,7 @@ def forks():
 
 
 def hook_of(starter, powers=frozenset({Power.STARTS})):
-    members = {"api_version": 2, "powers": powers, "worker_starter": lambda self, loop: starter}
+    members = {"api_version": 1, "powers": powers, "worker_starter": lambda self, loop: starter}
     return NamedHook(
         name="acme", distribution="acme 1", hook=type("Acme", (AgentHook,), members)(HookSettings(name=""))
     )

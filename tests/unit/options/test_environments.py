@@ -13,7 +13,7 @@ ENTRIES = "[elastic_core.environments]\nACME_JOB = acme_env:Acme\n"
 ACME = """
     from elastic_core.api import ConfigError, Environment, Proposal
     class Acme(Environment):
-        api_version = 2
+        api_version = 1
         title = "Acme"
         def propose(self, given):
             job = self.variables["ACME_JOB"]
@@ -139,7 +139,7 @@ def test_two_that_say_different_things_are_refused_until_one_is_named(acme, inst
     other = """
         from elastic_core.api import Environment, Proposal
         class Other(Environment):
-            api_version = 2
+            api_version = 1
             title = "Other"
             def propose(self, given):
                 return [Proposal(option="nnodes", value="4", reason="OTHER_PODS")]
@@ -166,8 +166,8 @@ def test_one_that_does_not_show_is_refused():
     ("source", "words"),
     [
         ("raise OSError('no')", "importing acme_env:Acme raised OSError: no"),
-        ("Acme = 7", "acme_env:Acme is an object of int; a subclass of Environment is needed"),
-        (ACME.replace("api_version = 2", "api_version = 99"), "states api_version 99"),
+        ("Acme = 7", "acme_env:Acme is an object of int; expected a subclass of Environment"),
+        (ACME.replace("api_version = 1", "api_version = 99"), "states api_version 99"),
         (ACME.replace("job = self", "1 / 0; job = self"), "propose raised ZeroDivisionError"),
         (ACME.replace("return [", "return 7, ["), "propose answered (7, "),
     ],
@@ -225,7 +225,7 @@ def test_a_proposal_of_wrong_types_is_the_environments_error(install, known, not
         acme_env=f"""
         from elastic_core.api import Environment, Proposal
         class Acme(Environment):
-            api_version = 2
+            api_version = 1
             title = "Acme"
             def propose(self, given):
                 self.notices = {notices}
@@ -244,7 +244,7 @@ def test_two_proposals_for_one_option_are_the_environments_error_where_they_diff
         acme_env=f"""
         from elastic_core.api import Environment, Proposal
         class Acme(Environment):
-            api_version = 2
+            api_version = 1
             title = "Acme"
             def propose(self, given):
                 return [Proposal(option="nnodes", value=value, reason="ACME") for value in ("2", "{second}")]
@@ -264,11 +264,11 @@ def test_an_environment_without_a_title_is_one_line(install, title):
         acme_env=f"""
         from elastic_core.api import Environment
         class Acme(Environment):
-            api_version = 2
+            api_version = 1
             {title}
             def propose(self, given):
                 return []
         """
     )
-    with pytest.raises(PluginError, match=r"acme_env:Acme has title .*; what people call it is needed"):
+    with pytest.raises(PluginError, match=r"acme_env:Acme has title .*; expected what people call it"):
         settled(ACME_JOB="job7")

@@ -30,7 +30,7 @@ HOOK = """
     from elastic_core.api import *
     import acme_options
     class Profile(AgentHook):
-        api_version = 2
+        api_version = 1
         powers = frozenset({Power.LAUNCHES})
         options = (acme_options.PROFILE, acme_options.PERIOD, acme_options.COUNT, acme_options.LOUD)
         def on_workers_starting(self, event):
@@ -198,16 +198,15 @@ def test_an_installed_hook_is_on_anyhow_and_has_what_was_given(install):
         ("raise ImportError('libacme')", PluginError, "importing acme_hook:Profile raised ImportError: libacme"),
         (HOOK.replace("acme_options.PROFILE, ", ""), PluginError, "acme_hook:Profile has no option 'acme_profile'"),
         (
-            HOOK.replace("api_version = 2", "api_version = 1"),
-            PluginError,
-            "states powers with api_version 1; 2 is needed",
-        ),
-        (
             HOOK.replace("on_workers_starting", "on_drain"),
             PluginError,
             "states the power 'launches' and has no on_work",
         ),
-        (HOOK.replace("frozenset({Power.LAUNCHES})", "'launches'"), PluginError, "states powers 'launches'; a set of"),
+        (
+            HOOK.replace("frozenset({Power.LAUNCHES})", "'launches'"),
+            PluginError,
+            "states powers 'launches'; expected a ",
+        ),
     ],
 )
 def test_a_broken_hook_that_was_asked_for_stops_the_run(install, hook, error, line):
@@ -231,11 +230,11 @@ def test_two_claims_and_bad_declarations_name_their_owner(install, acme):
     )
     declared = "from elastic_core.api import RunOption\nY = RunOption(name='acme_y', help='None.')\n"
     install("acme-none", "[elastic_core.options]\nacme-y = acme_none:Y\n", acme_none=declared)
-    with pytest.raises(PluginError, match=r"option '--acme-loud' comes from acme-more 1.2 and acme-tools 1.2"):
+    with pytest.raises(PluginError, match=r"option 'acme-loud' comes from acme-more 1.2 and acme-tools 1.2"):
         read_arguments(["--acme-loud", "x.py"])
-    with pytest.raises(PluginError, match=r"option 'acme-x' \(acme-more 1.2\): acme_more:X is int; a RunOption is"):
+    with pytest.raises(PluginError, match=r"option 'acme-x' \(acme-more 1.2\): acme_more:X is int; expected a R"):
         read_arguments(["--acme-x", "x.py"])
-    with pytest.raises(PluginError, match=r"acme_none:Y has no hook; 'package.module:Class' is needed"):
+    with pytest.raises(PluginError, match=r"acme_none:Y has no hook; expected 'package.module:Class'"):
         read_arguments(["--acme-y", "x.py"])
 
 
@@ -257,7 +256,7 @@ LIMIT = """
     from elastic_core.api import *
     import acme_variable
     class Limit(AgentHook):
-        api_version = 2
+        api_version = 1
         options = (acme_variable.LIMIT,)
 """
 ALONE = "[elastic_core.options]\nTORCHELASTIC_ACME = acme_variable:LIMIT\n"
@@ -288,7 +287,7 @@ def test_a_flag_comes_before_the_variable(install, script):
 
 def test_a_variable_that_its_declaration_does_not_name_is_refused(install, script):
     install(entries=ALONE.replace("ACME", "OTHER"), acme_variable=VARIABLE)
-    with pytest.raises(PluginError, match="has variable 'TORCHELASTIC_ACME'; 'TORCHELASTIC_OTHER' is needed"):
+    with pytest.raises(PluginError, match="has variable 'TORCHELASTIC_ACME'; expected 'TORCHELASTIC_OTHER'"):
         settle(script, environ={"TORCHELASTIC_OTHER": "1"})
 
 
@@ -337,7 +336,7 @@ def test_one_may_be_given_several_times_and_say_what_is_wrong_with_a_text(instal
         from elastic_core.api import *
         import acme_tag
         class Tags(AgentHook):
-            api_version = 2
+            api_version = 1
             options = (acme_tag.TAG,)
             def on_agent_started(self, event):
                 pass
@@ -381,5 +380,5 @@ def test_a_hook_that_an_option_chose_is_turned_off_by_its_name(install, script):
 
 def test_a_name_of_a_hook_is_a_word(install, script):
     install(acme_options=NAMED.replace('"acme"', '"two words"'), acme_hook=HOOK)
-    with pytest.raises(PluginError, match="has hook_name 'two words'; a word is needed, or nothing"):
+    with pytest.raises(PluginError, match="has hook_name 'two words'; expected a word, or nothing"):
         settle(script, "--acme-profile", "cpu")

@@ -14,7 +14,7 @@ from elastic_core.types import HookSettings, PolicySettings, RendezvousSettings
 SOURCE = """
     from elastic_core.api import *
     class Policy(FailureHandler):
-        api_version = 2
+        api_version = 1
         options = (OptionSpec(name="pause", type="duration", default=1),)
         def decide(self, failure, history):
             return Stop(reason="enough")
@@ -24,18 +24,18 @@ SOURCE = """
     class Ancient(Old):
         api_version = 0
     class Solo(RendezvousHandler):
-        api_version = 2
+        api_version = 1
         def next_rendezvous(self):
             return RendezvousInfo(rank=0, world_size=1)
     class Diary(AgentHook):
-        api_version = 2
+        api_version = 1
         options = (
             OptionSpec(name="path", required=True),
             OptionSpec(name="every", type="duration", default=2, least=1),
             OptionSpec(name="ranks", type="int", many=True),
         )
         class Inner(AgentHook):
-            api_version = 2
+            api_version = 1
 """
 
 
@@ -71,9 +71,9 @@ def test_a_backend_too():
 @pytest.mark.parametrize(
     ("name", "what"),
     [
-        ("mine_here:Old", "(not installed): Old states api_version 99; 1 to 2 is needed"),
-        ("mine_here:Ancient", "1 to 2 is needed. Try: mend mine_here:Ancient, then elastic plugins check mine_here:A"),
-        ("mine_here:Solo", "(not installed): mine_here:Solo is the class Solo; a subclass of FailureHandler"),
+        ("mine_here:Old", "(not installed): Old states api_version 99; expected 1"),
+        ("mine_here:Ancient", "expected 1. Try: mend mine_here:Ancient, then elastic plugins check mine_here:A"),
+        ("mine_here:Solo", "(not installed): mine_here:Solo is the class Solo; expected a subclass of FailureHandler"),
         ("mine_here:Nix", "importing mine_here:Nix raised AttributeError"),
         ("nix_here:Nix", "Try: the directory that has nix_here, or put it on PYTHONPATH"),
     ],

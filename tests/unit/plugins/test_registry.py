@@ -42,6 +42,7 @@ HOOK = """
     from elastic_core.api import *
     class Hook(AgentHook):
         api_version = 1
+        powers = frozenset({Power.REFUSAL})
         def on_joining(self, event):
             return Refuse(reason="hot")
 """
@@ -289,10 +290,9 @@ def test_a_missing_dependency_is_named_by_the_hint(install):
 @pytest.mark.parametrize(
     ("source", "needle"),
     [
-        ("options = ('x',)", "Backend has 'x' in options; an OptionSpec is needed"),
-        ("options = OptionSpec(name='x')", "Backend has options of type OptionSpec; a tuple of OptionSpec is needed"),
-        ("options = (OptionSpec(name='x', type='int', default='y'),)", "with default 'y'; a whole number is needed"),
-        ("def watch(self): ...", "Backend has watch(self); watch(self, timeout_s) is needed"),
+        ("options = ('x',)", "Backend has 'x' in options; expected an OptionSpec"),
+        ("options = OptionSpec(name='x')", "Backend has options of type OptionSpec; expected a tuple of OptionSpec"),
+        ("options = (OptionSpec(name='x', type='int', default='y'),)", "with default 'y'; expected a whole number"),
     ],
 )
 def test_declarations_that_dont_fit_are_refused_when_loaded(install, source, needle):
@@ -310,21 +310,6 @@ def test_a_package_may_have_a_module_named_options(install):
     )
     install("fake-rdzv", "elastic_core.rendezvous", "fake", "mod_with_options", source)
     assert type(make_backend()).__name__ == "Made"
-
-
-def test_a_misspelt_moment_is_a_line_and_the_hook_stays(install):
-    source = HOOK + "        def on_worker_start(self, event): ...\n        def on_created(self, event): ...\n"
-    install("fake-hook", "elastic_core.hooks", "slip", "mod_slip:Hook", source)
-    registry = PluginRegistry()
-    hooks, lines = registry.make_hooks(HOOK_SETTINGS)
-    line = (
-        "hook 'slip' (fake-hook 1.2): nothing calls Hook.on_worker_start: AgentHook has no such method. "
-        "Try: on_workers_started or on_workers_starting, or turn it off: -p no:slip"
-    )
-    assert "slip" in [named.name for named in hooks]
-    assert [*lines, *registry.warnings].count(line) == 1
-    status = next(info.status for info in PluginRegistry().list_plugins() if info.name == "slip")
-    assert status.startswith(f"loaded; {line}; hook 'slip' (fake-hook 1.2): nothing calls Hook.on_created")
 
 
 @pytest.mark.parametrize("when", ["at import", "when built"])
@@ -345,24 +330,13 @@ def test_a_policy_that_imports_numpy_is_refused(install, monkeypatch, tmp_path, 
         assert "imports numpy" in next(i.status for i in PluginRegistry().list_plugins() if i.name == "heavy")
 
 
-@pytest.mark.parametrize(
-    ("group", "meant", "in_a_run"),
-    [
-        ("elastic_core.hook", "'elastic_core.hooks'", True),
-        ("elastic_core.policies", "'elastic_core.failure'", True),
-        ("elastic_core.backends", "'elastic_core.rendezvous'", True),
-        ("elastic-core.hooks", "'elastic_core.hooks'", False),
-        ("elastic_core.something_new", "one of elastic_core.commands, ", False),
-    ],
-)
-def test_a_group_that_nothing_reads_is_told(install, group, meant, in_a_run):
+@pytest.mark.parametrize("group", ["elastic_core.hook", "elastic_core.policies", "elastic_core.something_new"])
+def test_a_group_that_nothing_reads_is_listed(install, group):
     install("fake-lost", group, "lost", "mod_lost:Hook", "raise RuntimeError")
-    line = f"'lost' (fake-lost 1.2) is in the group {group!r}, which nothing reads. Try: {meant}"
+    line = f"'lost' (fake-lost 1.2) is in the group {group!r}, which nothing reads. Try: one of elastic_core.commands, "
     listed = [(i.name, i.kind, i.status) for i in PluginRegistry().list_plugins() if i.distribution == "fake-lost"]
     assert [(name, kind) for name, kind, _ in listed] == [("lost", group)]
     assert listed[0][2].startswith(line)
-    _, lines = make_hooks()
-    assert [text for text in lines if "fake-lost" in text] == ([f"left out: {line}"] if in_a_run else [])
 
 
 def test_groups_of_others_are_passed_over(install):
@@ -370,7 +344,7 @@ def test_groups_of_others_are_passed_over(install):
     assert "lost" not in [info.name for info in PluginRegistry().list_plugins()]
 
 
-def test_everything_of_ours_that_is_installed_loads_without_a_remark():
+def test_everything_of_ours_that_is_installed_loads():
     ours = [info for info in PluginRegistry().list_plugins() if info.distribution.startswith("elastic-")]
     assert [(info.name, info.status) for info in ours if info.status != "loaded"] == []
 
@@ -378,14 +352,14 @@ def test_everything_of_ours_that_is_installed_loads_without_a_remark():
 @pytest.mark.parametrize(
     ("source", "needles"),
     [
-        ("api_version = 1", ["Backend states no api_version of its own; 1 to 2 is needed"]),
+        ("api_version = 1", ["Backend states no api_version of its own; expected 1"]),
         (
             "api_version = 3",
-            ["states api_version 3; 1 to 2 is needed", "Try: pip install ., in a newer checkout of elastic-core"],
+            ["states api_version 3; expected 1", "Try: pip install ., in a newer checkout of elastic-core"],
         ),
-        ("api_version = 0", ["states api_version 0; 1 to 2 is needed", "Try: install a newer fake-rdzv from"]),
-        ("api_version = '1'", ["states api_version '1'; 1 to 2 is needed"]),
-        ("api_version = True", ["states api_version True; 1 to 2 is needed"]),
+        ("api_version = 0", ["states api_version 0; expected 1", "Try: install a newer fake-rdzv from"]),
+        ("api_version = '1'", ["states api_version '1'; expected 1"]),
+        ("api_version = True", ["states api_version True; expected 1"]),
     ],
 )
 def test_api_version_is_stated_by_the_class_itself(install, source, needles):
@@ -439,7 +413,7 @@ def test_other_kinds_are_refused(install, value, needles):
         ("def on_faliure(event): ...", "its hookimpls don't fit"),
         (
             "def elastic_make_rendezvous(settings): return None",
-            "made NoneType; a RendezvousHandler or CoordinationStore is",
+            "made NoneType; expected a RendezvousHandler or CoordinationStore",
         ),
         ("def elastic_make_rendezvous(settings): return settings", "made RendezvousSettings"),
         ("def elastic_make_rendezvous(settings): raise KeyError('host')", "building it raised KeyError: 'host'"),
@@ -528,7 +502,7 @@ def test_broken_hook_is_left_out_with_a_line_and_the_others_stay(install):
 GATE = """
     from elastic_core.api import *
     class Hook(AgentHook):
-        api_version = 2
+        api_version = 1
         powers = frozenset({POWERS})
         fail_closed = True
         def __init__(self, settings):
@@ -563,8 +537,7 @@ def test_gate_that_can_not_be_imported_refuses_where_its_user_says_so(install, s
 
 
 def test_user_makes_any_gate_fail_closed_and_nothing_else(install):
-    gate = HOOK.replace("api_version = 1", "api_version = 2\n        powers = frozenset({Power.REFUSAL})")
-    install("fake-gate", "elastic_core.hooks", "gate", "mod_gate:Hook", gate)
+    install("fake-gate", "elastic_core.hooks", "gate", "mod_gate:Hook", HOOK)
     assert make_hooks(hooks=CLOSED)[0]["gate"].fail_closed
     assert not make_hooks(hooks={"gate": {"fail_closed": "no"}})[0]["gate"].fail_closed
     refused(
@@ -572,7 +545,7 @@ def test_user_makes_any_gate_fail_closed_and_nothing_else(install):
         "-p gate:fail_closed='maybe': needed true or",
         error=ConfigError,
     )
-    observer = HOOK.replace("api_version = 1", "api_version = 2").replace("on_joining", "on_failure")
+    observer = HOOK.replace("{Power.REFUSAL}", "").replace("on_joining", "on_failure")
     install("fake-seen", "elastic_core.hooks", "seen", "mod_seen:Hook", observer)
     wanted = "-p seen:fail_closed: hook 'seen' is no health gate: it has not the power to refuse"
     refused(lambda: make_hooks(hooks={"seen": {"fail_closed": "1"}}), wanted, error=ConfigError)
@@ -638,38 +611,23 @@ def test_two_hooks_of_one_name_are_left_out(install):
 
 
 class Custom(RendezvousHandler):
-    def next_rendezvous(self):
-        return (None, 0, 1)
-
-
-class Bare(RendezvousHandler):
-    def __init__(self):
-        self.mine = True
+    api_version = 1
 
     def next_rendezvous(self):
         return (None, 0, 1)
 
 
-class Mute(RendezvousHandler):
-    pass
+class Other(Custom):
+    api_version = 1
 
 
 @pytest.mark.usefixtures("no_registrations")
-def test_class_registered_in_code_needs_no_version():
+def test_class_registered_in_code_serves_under_its_name():
     in_code.register("custom", Custom)
     in_code.register("custom", Custom)
     handler = make_backend("custom")
     assert handler.next_rendezvous() == (None, 0, 1)
     assert handler.get_backend() == "custom"
-
-
-@pytest.mark.usefixtures("no_registrations")
-def test_constructor_without_arguments_gets_its_settings_afterwards():
-    in_code.register("bare", Bare)
-    handler = make_backend("bare")
-    assert handler.mine
-    assert handler.settings.backend == "bare"
-    handler.wait.check()
 
 
 @pytest.mark.usefixtures("no_registrations")
@@ -698,13 +656,10 @@ def test_in_code_comes_before_installed_and_is_listed():
 @pytest.mark.usefixtures("no_registrations")
 def test_bad_registrations_are_refused():
     in_code.register("custom", Custom)
-    refused(lambda: in_code.register("custom", Bare), "already registered as", "Custom", "not", "Bare")
+    refused(lambda: in_code.register("custom", Other), "already registered as", "Custom", "not", "Other")
     refused(lambda: in_code.register("", Custom), "without a name")
-    refused(lambda: in_code.register("x", "Custom"), "can't be called")
-    in_code.register("mute", Mute)
-    refused(lambda: make_backend("mute"), "rendezvous backend 'mute' (in code)", "TypeError")
     in_code.register("odd", lambda settings: {})
-    refused(lambda: make_backend("odd"), "made dict; a RendezvousHandler or CoordinationStore is needed")
+    refused(lambda: make_backend("odd"), "made dict; expected a RendezvousHandler or CoordinationStore")
 
 
 # --- stores
@@ -751,16 +706,16 @@ def driven(monkeypatch, install):
 @pytest.fixture
 def in_code_store(driven, no_registrations):
     class Store(CoordinationStore):
+        api_version = 1
         min_ttl_s = 2.0
         options = (OptionSpec(name="prefix", default="p"),)
         where = "nowhere"
         connect = enlist = update = renew = withdraw = members = load = swap = watch = lambda *a, **k: None
 
     in_code.register("in code", Store)
-    in_code.register("function", lambda settings: Store(settings))
 
 
-@pytest.mark.parametrize("name", ["store", "module", "in code", "function"])
+@pytest.mark.parametrize("name", ["store", "module", "in code"])
 @pytest.mark.usefixtures("in_code_store")
 def test_a_store_gets_the_cores_rendezvous_with_the_options_of_every_store(name):
     conf = {"lease_ttl": "2500ms", "prefix": "q", "join_timeout": "'7'"}
@@ -769,11 +724,10 @@ def test_a_store_gets_the_cores_rendezvous_with_the_options_of_every_store(name)
     assert isinstance(handler.store, CoordinationStore)
     assert handler.settings.options == SHARED | {"lease_ttl": 2.5, "prefix": "q", "join_timeout": 7.0}
     assert handler.store.settings.options["prefix"] == "q"
-    own = {} if name == "function" else {"prefix": "p"}
-    assert make_backend(name).settings.options == SHARED | own
+    assert make_backend(name).settings.options == SHARED | {"prefix": "p"}
 
 
-@pytest.mark.parametrize("name", ["store", "module", "in code", "function"])
+@pytest.mark.parametrize("name", ["store", "module", "in code"])
 @pytest.mark.parametrize(
     ("conf", "needles"),
     [
@@ -871,7 +825,7 @@ def test_list_says_loaded_disabled_or_why_not(install):
 
 def test_a_library_may_have_a_hook_of_its_own(monkeypatch):
     class Beside(AgentHook):
-        api_version = 2
+        api_version = 1
 
     asked = []
     monkeypatch.setattr(handler, "registered_hooks", {})

@@ -7,7 +7,7 @@ import click
 
 from elastic_core.api import PluginError
 
-api_version = 2
+api_version = 1
 
 _COMMANDS: Final = {
     "render": ("elastic_env_kubernetes.render_command", "Write the manifest of a run."),

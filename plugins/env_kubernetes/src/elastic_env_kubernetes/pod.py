@@ -44,7 +44,7 @@ class _Nodes(NamedTuple):
 class Kubernetes(Environment):
     """A pod of an Indexed Job or a JobSet."""
 
-    api_version: ClassVar[int] = 2
+    api_version: ClassVar[int] = 1
     title: ClassVar[str] = "Kubernetes"
 
     def propose(self, given: Mapping[str, str]) -> Sequence[Proposal]:

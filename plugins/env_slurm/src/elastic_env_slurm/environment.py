@@ -23,7 +23,7 @@ _JOB: Final = re.compile(r"(\d+)(?:_\d+)?(?:\+\d+)?(?:\.\d+)?", re.ASCII)
 class SlurmEnvironment(Environment):
     """A job of Slurm: `srun elastic run train.py` is the whole line of a run on all nodes of its step."""
 
-    api_version: ClassVar[int] = 2
+    api_version: ClassVar[int] = 1
     title: ClassVar[str] = "Slurm"
 
     def __init__(self, variables: Mapping[str, str]) -> None:

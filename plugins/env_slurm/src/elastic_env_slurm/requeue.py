@@ -55,7 +55,7 @@ _MARGIN_S: Final = 4.0
 class Requeue(AgentHook):
     """Finds out why Slurm stops the run, on a thread of its own, and what the agent's process does when it is over."""
 
-    api_version: ClassVar[int] = 2
+    api_version: ClassVar[int] = 1
     powers: ClassVar[frozenset[Power]] = frozenset({Power.RUN})
     options: ClassVar[Sequence[OptionSpec]] = (REQUEUE, REQUEUE_LIMIT)
     clock: Clock = SYSTEM_CLOCK

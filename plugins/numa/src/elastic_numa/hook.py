@@ -12,7 +12,7 @@ from elastic_numa.options import NUMA_BINDING
 class NumaBinding(AgentHook):
     """Gives each worker its processors, the same in every round."""
 
-    api_version: ClassVar[int] = 2
+    api_version: ClassVar[int] = 1
     powers: ClassVar[frozenset[Power]] = frozenset({Power.LAUNCHES})
     options: ClassVar[Sequence[OptionSpec]] = (NUMA_BINDING,)
 

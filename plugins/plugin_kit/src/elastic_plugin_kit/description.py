@@ -27,7 +27,7 @@ from elastic_core.api import (
 )
 from elastic_plugin_kit.checking.subject import find, imported
 
-api_version = 2
+api_version = 1
 
 _KINDS: Final[Mapping[str, str]] = {
     "elastic_core.rendezvous": "rendezvous backend",

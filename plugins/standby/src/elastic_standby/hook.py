@@ -10,7 +10,7 @@ from elastic_standby.options import STANDBY, STANDBY_IMPORTS
 class Standby(AgentHook):
     """Has spares for workers, where a worker could ever be taken over by one; else it says why not."""
 
-    api_version: ClassVar[int] = 2
+    api_version: ClassVar[int] = 1
     powers: ClassVar[frozenset[Power]] = frozenset({Power.STARTS})
     options: ClassVar[Sequence[OptionSpec]] = (STANDBY, STANDBY_IMPORTS)
 

@@ -18,7 +18,7 @@ from elastic_core.errors import ConfigError, ElasticError, RendezvousConnectionE
 from elastic_core.hooks.handler import AgentHook
 from elastic_core.hooks.members import NamedHook
 from elastic_core.launcher import LaunchConfig, elastic_launch, launch, launch_agent
-from elastic_core.moments import Refuse
+from elastic_core.moments import Power, Refuse
 from elastic_core.plugins.registry import PluginRegistry
 from elastic_core.processes.errors import ChildFailedError
 from elastic_core.rendezvous import registry
@@ -238,6 +238,8 @@ class TestRendezvous:
     @pytest.fixture
     def registered(self):
         class Mine(LocalRendezvous):
+            api_version = 1
+
             def set_closed(self):
                 raise OSError("the server is gone")
 
@@ -455,6 +457,7 @@ class TestNodes:
 def test_a_run_that_a_hook_refuses_is_an_error(monkeypatch):
     class Refuses(AgentHook):
         api_version = 1
+        powers = frozenset({Power.REFUSAL})
 
         def on_joining(self, event):
             return Refuse(reason="not today")

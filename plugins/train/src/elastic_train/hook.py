@@ -22,7 +22,7 @@ _FILE: Final = "last_round.json"
 class Training(AgentHook):
     """Leaves for the workers of each round what the round before was, for `attempt()`."""
 
-    api_version: ClassVar[int] = 2
+    api_version: ClassVar[int] = 1
     powers: ClassVar[frozenset[Power]] = frozenset({Power.RUN, Power.LAUNCHES})
 
     def __init__(self, settings: HookSettings) -> None:

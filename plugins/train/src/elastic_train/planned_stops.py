@@ -50,7 +50,7 @@ class Saving(Record, frozen=True, kw_only=True):
 class PlannedStops(AgentHook):
     """Holds a planned stop until the workers of all nodes have saved, at the same step."""
 
-    api_version: ClassVar[int] = 2
+    api_version: ClassVar[int] = 1
     powers: ClassVar[frozenset[Power]] = frozenset({Power.RUN, Power.LAUNCHES, Power.HOLDS})
     options: ClassVar[Sequence[OptionSpec]] = (SAVE_TIMEOUT, SAVE_SIGNAL)
     clock: Clock = SYSTEM_CLOCK

@@ -38,7 +38,7 @@ class Watch(AgentHook):
     It offers `heartbeats` and `stacks` (`RunHandle.offers`), and has a `HangWatch` where a limit is set.
     """
 
-    api_version: ClassVar[int] = 2
+    api_version: ClassVar[int] = 1
     powers: ClassVar[frozenset[Power]] = frozenset({Power.RUN, Power.LAUNCHES})
     options: ClassVar[Sequence[OptionSpec]] = (HANG_TIMEOUT, STARTUP_TIMEOUT)
 

@@ -45,7 +45,7 @@ class SleepWatch(AgentHook):
     else is being decided.
     """
 
-    api_version: ClassVar[int] = 2
+    api_version: ClassVar[int] = 1
     powers: ClassVar[frozenset[Power]] = frozenset({Power.RUN})
     options: ClassVar[Sequence[OptionSpec]] = (UNINTERRUPTIBLE_TIMEOUT,)
     clock: Clock = SYSTEM_CLOCK

@@ -4,7 +4,7 @@ from typing import Final, Protocol
 
 from elastic_core.clock import Clock
 from elastic_core.errors import RendezvousConnectionError
-from elastic_core.plugin_faults import CallUnderWay, held
+from elastic_core.plugin_faults import CallUnderWay
 from elastic_core.rendezvous.loop import AgentSide
 from elastic_core.rendezvous.shell.driver import Driver
 from elastic_core.types import RoundEnded, Undecided
@@ -59,27 +59,20 @@ class CallWatch:
         self._rounds = rounds
         self._clock = clock
         self._period_s = max(SHORTEST_PERIOD_S, driver.ttl_s / 6)
-        self._looked_s = clock.monotonic_s()
-        self._held_text, self._held_s = "", self._looked_s
         self._told: CallUnderWay | None = None
         self._lost: CallUnderWay | None = None
         agent.call_later(self._period_s, self._look)
 
     def overdue(self) -> str:
-        """Return in words what keeps the lease from being renewed: a call that hangs, or has held the interpreter."""
+        """Return in words which call hangs; empty: none."""
         now_s = self._clock.monotonic_s()
         late = self._driver.calls.late(now_s)
-        held_before = self._held_text if now_s - self._held_s < self._driver.ttl_s else ""
-        return self._held(now_s) or held_before or ("" if late is None else late.overdue(self._agent.backend, now_s))
+        return "" if late is None else late.overdue(self._agent.backend, now_s)
 
     def _look(self) -> None:
         if self._rounds.over:
             return
         now_s = self._clock.monotonic_s()
-        if text := self._held(now_s):
-            self._held_text, self._held_s = text, now_s
-            self._agent.notice(text)
-        self._looked_s = now_s
         late = self._driver.calls.late(now_s)
         if self._told is not None and (late is None or late.began_s != self._told.began_s):
             took_s = now_s - self._told.began_s
@@ -115,9 +108,3 @@ class CallWatch:
         first_s = self._driver.first_contact_s
         began_s = late.began_s if first_s is None else first_s
         return max(late.due_s + MOMENT_S, began_s + self._driver.connect_timeout_s)
-
-    def _held(self, now_s: float) -> str:
-        """Return in words that a call has held the interpreter while this loop stood still."""
-        operation, cpu_s = self._driver.calls.busy_since(self._looked_s)
-        call = f"{operation} of {self._agent.backend}" if operation else ""
-        return held((call, cpu_s), now_s - self._looked_s - self._period_s)

@@ -18,7 +18,7 @@ from elastic_core.errors import (
     WaitExpiredError,
 )
 from elastic_core.messages import AnswerQuestion, DecisionAsked, Fenced, PublishDecision, RequestRestart, SeatHeld
-from elastic_core.plugin_faults import CallMeter, wrong_answer
+from elastic_core.plugin_faults import CurrentCall, wrong_answer
 from elastic_core.rendezvous.member import protocol as m
 from elastic_core.rendezvous.member.documents import (
     ControlDocument,
@@ -135,7 +135,7 @@ class Driver:
         self._clock = clock
         self._mail: deque[m.Event] = deque()
         self._lock = threading.Condition()
-        self.calls = CallMeter(clock)
+        self.calls = CurrentCall(clock)
         """The store's."""
         self._wait: WaitBudget | None = None
         self._interruptible = False

@@ -137,10 +137,6 @@ class MemberRounds(Rendezvous):
 
     # --- a store that does not return
 
-    def overdue(self) -> str:
-        """Return in words what keeps the lease from being renewed."""
-        return "" if self._calls is None else self._calls.overdue()
-
     @property
     def over(self) -> bool:
         """Whether nothing more is asked of the store."""
@@ -183,7 +179,7 @@ class MemberRounds(Rendezvous):
 
     def _leave_behind(self) -> None:
         """Go without the driver, which has not ended."""
-        if not self._left and (text := self.overdue()):
+        if not self._left and self._calls is not None and (text := self._calls.overdue()):
             self._agent.notice(f"{text}: left behind")
         self._leave()
 

@@ -20,13 +20,9 @@ class Clock:
 
 class Calls:
     call = None
-    busy = ("", 0.0)
 
     def late(self, now_s):
         return self.call if self.call is not None and now_s > self.call.due_s else None
-
-    def busy_since(self, since_s):
-        return self.busy
 
 
 class Driver:
@@ -131,27 +127,6 @@ def test_a_stopped_round_is_left_to_the_agent(bench):
     (end,) = bench.rounds.ends
     assert isinstance(end, Undecided)
     assert end.final
-
-
-def test_a_call_that_computes_while_the_loop_stands_still_is_named(bench):
-    bench.driver.calls.busy = ("renew", 4.0)
-    bench.clock.now_s = 109.0
-    assert bench.watch.overdue().startswith(
-        "renew of backend 'seats' (acme 1.0) held the interpreter: this agent stood"
-    )
-    bench.timers.pop(0)[1]()
-    (line,) = bench.lines
-    assert line == (
-        "renew of backend 'seats' (acme 1.0) held the interpreter: this agent stood still for 8.0 s, deaf to signals, "
-        "and only its guard watched the workers"
-    )
-
-
-@pytest.mark.parametrize(("busy", "now_s"), [(("renew", 0.2), 109.0), (("renew", 9.0), 101.5), (("", 0.0), 109.0)])
-def test_a_stopped_agent_or_a_busy_node_is_nobodys_doing(bench, busy, now_s):
-    bench.driver.calls.busy = busy
-    bench.clock.now_s = now_s
-    assert bench.watch.overdue() == ""
 
 
 def test_it_ends_with_the_member(bench):

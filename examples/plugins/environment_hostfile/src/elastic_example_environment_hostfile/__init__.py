@@ -19,7 +19,7 @@ class Hostfile(Environment):
     comment. This host is the line with its name, long or short, or the one that HOSTFILE_HOST has.
     """
 
-    api_version: ClassVar[int] = 2
+    api_version: ClassVar[int] = 1
     title: ClassVar[str] = "Hostfile"
 
     def propose(self, given: Mapping[str, str]) -> Sequence[Proposal]:

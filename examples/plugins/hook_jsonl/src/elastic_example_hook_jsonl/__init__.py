@@ -13,7 +13,7 @@ FILE_NAME = "moments.jsonl"
 class MomentLog(AgentHook):
     """Writes `{"moment": …, "at_ns": …, <the moment's fields>}` a line; the file is whole after each line."""
 
-    api_version: ClassVar[int] = 2
+    api_version: ClassVar[int] = 1
 
     def __init__(self, settings: HookSettings) -> None:
         """Open nothing yet: the run directory is there when the agent has started."""

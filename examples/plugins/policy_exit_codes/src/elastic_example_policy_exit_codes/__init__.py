@@ -21,7 +21,7 @@ class ExitCodes(FailureHandler):
     Where no worker is to blame (a node was lost, a health check refused), only the budget counts.
     """
 
-    api_version: ClassVar[int] = 2
+    api_version: ClassVar[int] = 1
     options: ClassVar[Sequence[OptionSpec]] = (
         OptionSpec(
             name="retry", type="int", many=True, least=1, most=255, required=True, help="codes to try again after"

@@ -17,7 +17,7 @@ from elastic_core.api import (
 class NeverRetry(FailureHandler):
     """Stops at once on the named exceptions; else restarts at most `--max-restarts` times, after a fixed pause."""
 
-    api_version: ClassVar[int] = 2
+    api_version: ClassVar[int] = 1
     options: ClassVar[Sequence[OptionSpec]] = (
         OptionSpec(name="exceptions", many=True, required=True, help="exception types that end the run"),
         OptionSpec(name="pause", type="duration", default=0.0, help="wait before each restart"),

@@ -13,7 +13,7 @@ from elastic_core.api import ConfigError, OptionSpec, RendezvousHandler, Rendezv
 class EnvironmentRendezvous(RendezvousHandler):
     """Forms the round that the environment describes; the same one after each failure of this node."""
 
-    api_version: ClassVar[int] = 2
+    api_version: ClassVar[int] = 1
     options: ClassVar[Sequence[OptionSpec]] = (
         OptionSpec(name="rank_var", default="NODE_RANK", help="variable with this node's rank"),
         OptionSpec(name="nodes_var", default="NNODES", help="variable with the number of nodes"),

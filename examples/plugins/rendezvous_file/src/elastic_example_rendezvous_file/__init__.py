@@ -57,7 +57,7 @@ class Content(msgspec.Struct):
 class FileStore(api.CoordinationStore):
     """Keeps a run's content in one file, which whoever holds the lock beside it replaces as a whole."""
 
-    api_version = 2
+    api_version = 1
     options = (api.OptionSpec(name="poll", type="duration", least=0.01, default=0.1, help="between two looks"),)
 
     def __init__(self, settings: api.RendezvousSettings) -> None:

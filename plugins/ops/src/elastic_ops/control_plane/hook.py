@@ -47,7 +47,7 @@ class ControlPlane(AgentHook):
     goes on without, and a line says so.
     """
 
-    api_version: ClassVar[int] = 2
+    api_version: ClassVar[int] = 1
     powers: ClassVar[frozenset[Power]] = frozenset({Power.RUN, Power.LAUNCHES})
     options: ClassVar[tuple[RunOption, ...]] = (NO_CONTROL_PLANE,)
     clock: Clock = SYSTEM_CLOCK

@@ -40,7 +40,7 @@ class Exporters(AgentHook):
     Those that an option names are built for the run; those that code of this process has configured are told, too.
     """
 
-    api_version: ClassVar[int] = 2
+    api_version: ClassVar[int] = 1
     powers: ClassVar[frozenset[Power]] = frozenset({Power.FEED, Power.RUN})
     options: ClassVar[Sequence[OptionSpec]] = (METRICS_HANDLER, METRICS_PORT, EVENT_LOG_HANDLER)
     clock: Clock = SYSTEM_CLOCK

@@ -16,7 +16,7 @@ _KINDS: Final[dict[str, type[Moment]]] = {kind.__name__: kind for kind in get_ar
 class Recorder(AgentHook):
     """Appends each moment to a file, one JSON object a line: its kind, and the record."""
 
-    api_version: ClassVar[int] = 2
+    api_version: ClassVar[int] = 1
 
     def on_moment(self, event: Moment) -> None:
         """Write it down."""

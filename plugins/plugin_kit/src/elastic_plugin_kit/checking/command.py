@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from elastic_plugin_kit.checking.session import Check
     from elastic_plugin_kit.checking.subject import Subject
 
-api_version = 2
+api_version = 1
 
 _HELP: Final = """\
 Run the conformance kit against a plugin: NAME is one that is installed, or module:Class.
@@ -111,7 +111,7 @@ def no_exit() -> Iterator[None]:
 
 
 def _faults_of_loading(subject: "Subject") -> "list[Check]":
-    """Return why a run would refuse the plugin, as a check; what a run would say of it goes to stderr, as there."""
+    """Return why a run would refuse the plugin, as a check; lines about methods that nothing calls go to stderr."""
     from elastic_plugin_kit.checking.session import Check
 
     try:

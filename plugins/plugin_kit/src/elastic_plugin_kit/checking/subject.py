@@ -25,12 +25,13 @@ from elastic_core.api import (
     RendezvousHandler,
     WaitBudget,
     WaitExpiredError,
+    check_plugin,
     find_entries,
     import_entry,
     plugin_refusal,
-    plugin_remarks,
     resolve_options,
 )
+from elastic_plugin_kit.checking.declarations import fault_of_methods, misnamed_methods
 from elastic_plugin_kit.settings import rendezvous_settings
 
 CALL_S: Final = 30.0
@@ -55,6 +56,14 @@ _KINDS_OF_SUITES: Final = {
     "TestEnvironment": "environment",
     "TestCommand": "command",
 }
+_SUITES: Final[dict[type, str]] = {
+    CoordinationStore: "TestStore",
+    RendezvousHandler: "TestHandler",
+    FailureHandler: "TestPolicy",
+    AgentHook: "TestHook",
+    Environment: "TestEnvironment",
+}
+"""The suite of each interface."""
 _NOT_INSTALLED: Final = "not installed"
 """Stands for the distribution of what was named by its place, as in the core."""
 _FLAGS: Final = {"rendezvous": "--rdzv-conf", "failure": "--policy-conf", "hook": "--hook-conf"}
@@ -103,12 +112,27 @@ class Subject:
         return f"{_NOUNS[self.kind]} {self.entry.name!r}{label}"
 
     def loaded(self) -> tuple[str, ...]:
-        """Load it as a run does, and return a line for each thing that a run would say of it.
+        """Load it as a run does, and return a line for each method that nothing calls though its name looks so.
 
         Raises:
-            PluginError: a run would refuse it.
+            PluginError: a run would refuse it, or one of its methods can't be called.
         """
-        return () if self.kind == "command" else plugin_remarks(self.entry, within_s=CALL_S)
+        if self.kind == "command":
+            return ()
+        check_plugin(self.entry, within_s=CALL_S)
+        cls, base = self._cls, next(base for base in _SUITES if issubclass(self._cls, base))
+        if fault := fault_of_methods(cls, base):
+            raise plugin_refusal(self.entry, f"{cls.__qualname__} {fault}")
+        return tuple(
+            str(
+                plugin_refusal(
+                    self.entry,
+                    f"nothing calls {cls.__qualname__}.{name}: {base.__name__} has no such method",
+                    hint=" or ".join(near) or "another name",
+                )
+            )
+            for name, near in misnamed_methods(cls, base)
+        )
 
     def store(self, run_id: str) -> CoordinationStore:
         """Return a new client of a run."""
@@ -203,14 +227,7 @@ def _suite_of(target: object) -> str:
         return "TestCommand"
     if not isinstance(target, type):
         return ""
-    suites = {
-        CoordinationStore: "TestStore",
-        RendezvousHandler: "TestHandler",
-        FailureHandler: "TestPolicy",
-        AgentHook: "TestHook",
-        Environment: "TestEnvironment",
-    }
-    return next((suite for base, suite in suites.items() if issubclass(target, base)), "")
+    return next((suite for base, suite in _SUITES.items() if issubclass(target, base)), "")
 
 
 def find(name: str, kind: str | None) -> PluginEntry:

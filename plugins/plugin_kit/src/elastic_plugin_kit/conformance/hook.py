@@ -50,7 +50,7 @@ METHODS: Final[dict[type, str]] = {
 """Which method of the interface takes which moment: as it is annotated there."""
 ANSWERS: Final[dict[type, tuple[type, ...]]] = {Joining: (Refuse,), WorkersStarting: (Launches, Refuse)}
 POWERS: Final[dict[type, Power]] = {Launches: Power.LAUNCHES, Refuse: Power.REFUSAL}
-"""What each answer needs, from version 2 on."""
+"""What each answer needs."""
 
 
 class AgentHookConformance(Kit):
@@ -86,11 +86,10 @@ class AgentHookConformance(Kit):
         check_options(type(hook).__name__, type(hook).options)
 
     def test_the_powers_are_stated_well(self, hook: AgentHook) -> None:
-        """`powers` is a set of `Power`; version 1 had none to state."""
+        """`powers` is a set of `Power`."""
         cls = type(hook)
         assert isinstance(cls.powers, (set, frozenset)), f"`powers` of {cls.__name__} is no set: {cls.powers!r}"
         assert all(isinstance(power, Power) for power in cls.powers), f"`powers` has more than Power: {cls.powers!r}"
-        assert not cls.powers or cls.api_version >= 2, f"{cls.__name__} states powers with api_version 1; 2 is needed"
         closed = getattr(cls, "fail_closed", False)
         assert not closed or Power.REFUSAL in cls.powers, f"{cls.__name__} states fail_closed without Power.REFUSAL"
         for name, power in (("worker_starter", Power.STARTS), ("master_server", Power.HOSTS)):
@@ -144,7 +143,7 @@ class AgentHookConformance(Kit):
                 f"{name} answered {answer!r}; {[cls.__name__ for cls in allowed] or 'nothing'} or None is allowed"
             )
             needed = POWERS[type(answer)]
-            assert type(hook).api_version < 2 or needed in type(hook).powers, (
+            assert needed in type(hook).powers, (
                 f"{name} answers {type(answer).__name__} without the power {needed.value!r}: it would be left alone"
             )
             if isinstance(answer, Refuse):

@@ -42,8 +42,8 @@ def check_api_version(cls: type) -> None:
     """Fail unless a plugin class states, itself, the version of the interfaces that it was written for."""
     stated = vars(cls).get("api_version")
     assert stated is not None, f"{cls.__name__} does not state its own `api_version`; an inherited one doesn't count"
-    served = type(stated) is int and 1 <= stated <= API_VERSION
-    assert served, f"{cls.__name__} was written for api_version {stated!r}; this kit is for 1 to {API_VERSION}"
+    served = type(stated) is int and stated == API_VERSION
+    assert served, f"{cls.__name__} states api_version {stated!r}; expected {API_VERSION}"
 
 
 def check_options(owner: str, options: Sequence[OptionSpec]) -> None:

@@ -6,7 +6,7 @@ from elastic_core.api import ConfigError
 from elastic_policy_rules.trial.check import command as check
 from elastic_policy_rules.trial.simulate import command as simulate
 
-api_version = 2
+api_version = 1
 
 
 class _Policy(click.Group):

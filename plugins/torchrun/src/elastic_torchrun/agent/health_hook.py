@@ -55,7 +55,7 @@ class Pulse:
 class HealthChecks(AgentHook):
     """Answers probes from before the run begins until it is over."""
 
-    api_version: ClassVar[int] = 2
+    api_version: ClassVar[int] = 1
     powers: ClassVar[frozenset[Power]] = frozenset({Power.RUN})
     options: ClassVar[Sequence[OptionSpec]] = (HEALTH_CHECK_PORT,)
 

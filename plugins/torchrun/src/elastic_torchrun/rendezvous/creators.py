@@ -4,7 +4,7 @@ import importlib
 from collections.abc import Callable
 from typing import Any, Final
 
-from elastic_core.api import RendezvousHandler, RendezvousSettings
+from elastic_core.api import RendezvousHandler, RendezvousSettings, WaitBudget
 from elastic_core.embedding import register_backend, registered_backend
 from elastic_torchrun.rendezvous.parameters import RendezvousParameters
 
@@ -97,6 +97,10 @@ class _Maker:
         if adopt is not None:  # it was made of parameters, which know less than the run
             adopt(settings)
         if isinstance(made, RendezvousHandler):
+            if not hasattr(made, "settings"):  # constructors with torch's arguments know of none
+                made.settings = settings
+            if not hasattr(made, "wait"):
+                made.wait = WaitBudget()
             return made
         from elastic_torchrun.hosting.hosted import HostedRendezvous  # which imports torch
 

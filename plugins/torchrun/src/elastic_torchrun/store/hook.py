@@ -100,7 +100,7 @@ class StoreServer(MasterServer):
 class AgentStore(AgentHook):
     """Hosts the workers' store beside the agent: from the start, or from when rank 0 looks for one."""
 
-    api_version: ClassVar[int] = 2
+    api_version: ClassVar[int] = 1
     powers: ClassVar[frozenset[Power]] = frozenset({Power.HOSTS, Power.LAUNCHES, Power.RUN})
     options: ClassVar[Sequence[OptionSpec]] = (AGENT_STORE,)
 

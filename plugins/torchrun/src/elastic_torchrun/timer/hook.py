@@ -38,7 +38,7 @@ STOPPED: Final = "watchdog stopped"
 class FileTimers(AgentHook):
     """Hands workers a pipe, and ends those that are over the time that they have set themselves."""
 
-    api_version: ClassVar[int] = 2
+    api_version: ClassVar[int] = 1
     powers: ClassVar[frozenset[Power]] = frozenset({Power.LAUNCHES, Power.RUN})
     options: ClassVar[Sequence[OptionSpec]] = (FILE_TIMER,)
 

@@ -1,1 +1,0 @@
-"""Plugins of every kind, as they were written for api_version 1."""
