@@ -138,7 +138,7 @@ class ReadsAFile(Sound):
 @broken(POLICIES, "decisions_are_quick")
 class IsSlow(Sound):
     def decide(self, failure, history):
-        if len(history) > 100:
+        if len(history) > 50:
             threading.Event().wait(0.7)
         return super().decide(failure, history)
 
