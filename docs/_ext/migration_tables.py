@@ -8,8 +8,9 @@ from reference_tables import READ_VARIABLES, VARIABLES_OF_HOOKS, WORKER_VARIABLE
 from torch_calls import DIFFERENT
 from torch_map import COMMANDS, MODULES, PAGES, SINCE, VARIABLES, Module, compat
 
-from elastic_core.options.hook_options import all_rows
-from elastic_core.options.table import OPTIONS, OptionRow
+from elastic_core.option_spec import RunOption
+from elastic_core.options.hook_options import all_hook_options
+from elastic_core.options.table import OPTIONS
 
 
 def commands() -> str:
@@ -24,17 +25,21 @@ def pages() -> str:
 
 def options() -> str:
     """Return the options of torchrun."""
-    rows = ((_signature(row), f"`{row.env}`", _default(row), row.help) for row in (*OPTIONS, *all_rows()) if row.torch)
+    rows = (
+        (_signature(row), f"`{row.env_name}`" if row.env_name else "", _default(row), row.help)
+        for row in (*OPTIONS, *all_hook_options())
+        if row.torch
+    )
     return table(("option", "variable", "default", "here"), rows)
 
 
-def _signature(row: OptionRow) -> str:
-    names = ", ".join(f"`{name}`" for name in ([f"-{row.short}"] if row.short else []) + [f"--{row.name}"])
-    return names if row.metavar is None else f"{names} `{row.metavar}`"
+def _signature(row: RunOption) -> str:
+    names = ", ".join(f"`{name}`" for name in ([f"-{row.short}"] if row.short else []) + [f"--{row.flag}"])
+    return names if not row.value_name else f"{names} `{row.value_name}`"
 
 
-def _default(row: OptionRow) -> str:
-    return row.default_note or (f"`{row.default}`" if row.default else "")
+def _default(row: RunOption) -> str:
+    return row.default_note or (f"`{row.default_text}`" if row.default_text else "")
 
 
 _OURS: Final = ("ELASTIC_", "ETCDCTL_", "PATH", "REDIS_", "SLURM_", "XDG_")

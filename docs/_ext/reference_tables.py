@@ -17,16 +17,18 @@ from elastic_core.agent.machine.states import AgentState
 from elastic_core.api import AgentHook, LaunchChange
 from elastic_core.hooks.members import METHODS
 from elastic_core.launcher.plan import Attempt, worker_environment
-from elastic_core.options.hook_options import all_rows
+from elastic_core.option_spec import OptionSpec, RunOption
+from elastic_core.options.choices import Section
+from elastic_core.options.hook_options import all_hook_options
 from elastic_core.options.settings import Entrypoint, RunSettings
-from elastic_core.options.table import OPTIONS, OptionRow, Section
+from elastic_core.options.table import OPTIONS
 from elastic_core.options.worker_options import WorkerSettings
+from elastic_core.plugins.conversion import wanted
 from elastic_core.plugins.discovery import KINDS
 from elastic_core.plugins.loading import INTERFACES, bases_of
-from elastic_core.plugins.options import wanted
 from elastic_core.processes.spec import WorkerPaths
 from elastic_core.rendezvous.coordinated_options import COORDINATED_OPTIONS
-from elastic_core.types import FailureClass, OptionSpec, RendezvousSettings, Round
+from elastic_core.types import FailureClass, RendezvousSettings, Round
 from elastic_ops.control_plane.agent_handlers import AGENT_HANDLERS, AgentHandlers
 from elastic_ops.control_plane.builtin import BUILT_IN
 from elastic_ops.metrics.table import FAMILIES
@@ -156,19 +158,21 @@ INTERNAL_VARIABLES: Final[Mapping[str, str]] = {
 def options() -> str:
     """Every option of `elastic run`, by section."""
     parts = []
-    every = [*OPTIONS, *all_rows()]
-    for section in dict.fromkeys((*map(str, Section), *(str(row.section) for row in every))):
-        rows = [row for row in every if row.section == section]
+    every = [*OPTIONS, *all_hook_options()]
+    for section in dict.fromkeys((*map(str, Section), *(str(row.heading) for row in every))):
+        rows = [row for row in every if row.heading == section]
         parts += [f"## {section}", table(("option", "meaning", "default", "variable", ""), map(_option, rows))]
     return "\n\n".join(parts)
 
 
-def _option(row: OptionRow) -> tuple[str, ...]:
-    names = ([f"-{row.short}"] if row.short else []) + [f"--{row.name}"]
-    typed = ", ".join(f"`{name} {row.metavar}`" if row.metavar else f"`{name}`" for name in names)
-    default = "" if row.metavar is None else row.default_note or (f"`{row.default}`" if row.default else "none")
+def _option(row: RunOption) -> tuple[str, ...]:
+    names = ([f"-{row.short}"] if row.short else []) + [f"--{row.flag}"]
+    typed = ", ".join(f"`{name} {row.value_name}`" if row.value_name else f"`{name}`" for name in names)
+    default = (
+        "" if not row.value_name else row.default_note or (f"`{row.default_text}`" if row.default_text else "none")
+    )
     many = " May be given several times." if row.many else ""
-    return typed, row.help + many, default, f"`{row.env}`" if row.env else "", "" if row.torch else "ours"
+    return typed, row.help + many, default, f"`{row.env_name}`" if row.env_name else "", "" if row.torch else "ours"
 
 
 def worker_variables() -> str:
@@ -208,7 +212,9 @@ def read_variables() -> str:
 def pet_variables() -> str:
     """The variable of each option."""
     rows = (
-        (f"`{row.env}`", f"`--{row.name}`", "" if row.torch else "ours") for row in (*OPTIONS, *all_rows()) if row.env
+        (f"`{row.env_name}`", f"`--{row.flag}`", "" if row.torch else "ours")
+        for row in (*OPTIONS, *all_hook_options())
+        if row.env_name
     )
     return table(("variable", "option", ""), rows)
 

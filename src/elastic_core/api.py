@@ -129,14 +129,15 @@ if TYPE_CHECKING:
         WorkersStarting,
         WorkersStopping,
     )
+    from elastic_core.option_spec import OptionSpec, RunOption
     from elastic_core.options.environments import proposed_values
+    from elastic_core.plugins.conversion import ResolvedOptions, duration_s, resolve_options
     from elastic_core.plugins.discovery import PluginEntry, find_entries
     from elastic_core.plugins.entry_import import import_entry
     from elastic_core.plugins.entry_import import refusal as plugin_refusal
     from elastic_core.plugins.environment import Environment, Proposal
     from elastic_core.plugins.hookspecs import hookimpl
     from elastic_core.plugins.loading import plugin_remarks
-    from elastic_core.plugins.options import ResolvedOptions, duration_s, resolve_options
     from elastic_core.plugins.torch_side import torch_handler
     from elastic_core.processes.errors import get_error_handler, record
     from elastic_core.processes.process import bound_to
@@ -208,7 +209,6 @@ if TYPE_CHECKING:
         Ignore,
         MemberLost,
         NodesWaiting,
-        OptionSpec,
         Origin,
         PolicySettings,
         Record,
@@ -222,7 +222,6 @@ if TYPE_CHECKING:
         RoundChange,
         RoundEnded,
         RunCounts,
-        RunOption,
         Stop,
         StopOrdered,
         Suspended,
@@ -450,6 +449,7 @@ _ROOMS: Final = {
     "elastic_core.hooks.handler": "AgentHook register_hook",
     "elastic_core.hooks.launches": "fault_of_variable",
     "elastic_core.hooks.master_server": "MasterServer",
+    "elastic_core.option_spec": "OptionSpec RunOption",
     "elastic_core.options.environments": "proposed_values",
     "elastic_core.cli.store_reader": "chosen_store open_store StoreChoice StoreReader StoreReading",
     "elastic_core.cli.store_writer": "StoreWriter",
@@ -464,7 +464,7 @@ _ROOMS: Final = {
     "elastic_core.plugins.environment": "Environment Proposal",
     "elastic_core.plugins.hookspecs": "hookimpl",
     "elastic_core.plugins.loading": "plugin_remarks",
-    "elastic_core.plugins.options": "duration_s resolve_options ResolvedOptions",
+    "elastic_core.plugins.conversion": "duration_s resolve_options ResolvedOptions",
     "elastic_core.plugins.torch_side": "torch_handler",
     "elastic_core.processes.process": "bound_to",
     "elastic_core.processes.errors": "get_error_handler record",
@@ -493,9 +493,9 @@ _ROOMS: Final = {
     "elastic_core.status": "AgentStatus WorkerStatus",
     "elastic_core.types": (
         "API_VERSION Capability Decided Decision DeviceFault ErrorRecord FailedWorker Failure FailureClass "
-        "HookSettings Ignore MemberLost NodesWaiting OptionSpec Origin "
+        "HookSettings Ignore MemberLost NodesWaiting Origin "
         "PolicySettings Record RendezvousClosed RendezvousInfo RendezvousSettings Restart "
-        "Resumed RosterMember Round RoundChange RoundEnded RunCounts RunOption Stop StopOrdered Suspended "
+        "Resumed RosterMember Round RoundChange RoundEnded RunCounts Stop StopOrdered Suspended "
         "Undecided WorkerExit"
     ),
     "elastic_core.worker.startup": "arm=arm_worker",

@@ -12,18 +12,19 @@ if TYPE_CHECKING:
     from elastic_core.cli.arguments import read_arguments
     from elastic_core.cli.completion_command import completion_script
     from elastic_core.cli.main import process as elastic_process
+    from elastic_core.errors import nearest
     from elastic_core.history import remembered
     from elastic_core.launcher.injected import NOTHING, Injected
     from elastic_core.launcher.job import run_job
     from elastic_core.launcher.outcome import RunOutcome
+    from elastic_core.options.choices import Choices
     from elastic_core.options.devices import Node, count_for
     from elastic_core.options.entrypoint import LOCAL_RANK_MACRO, make_entrypoint
-    from elastic_core.options.hook_options import all_rows, hook_row, is_hook_option
-    from elastic_core.options.option import Choices, OptionRow
+    from elastic_core.options.hook_options import all_hook_options, hook_option, is_hook_option
+    from elastic_core.options.readers import comma_list, key_values
     from elastic_core.options.resolve import resolve
     from elastic_core.options.settings import DEFAULT_SIGNALS, Entrypoint, RunSettings
     from elastic_core.options.table import BY_DEST, OPTIONS
-    from elastic_core.options.values import comma_list, key_values, nearest
     from elastic_core.plugins.discovery import PluginEntry, find_entries
     from elastic_core.plugins.entry_import import IN_CODE
     from elastic_core.plugins.registry import PluginRegistry
@@ -65,7 +66,6 @@ __all__ = [
     "LogLayout",
     "NoServices",
     "Node",
-    "OptionRow",
     "PluginEntry",
     "PluginRegistry",
     "ProcessFailure",
@@ -78,14 +78,14 @@ __all__ = [
     "StreamPlan",
     "WorkerGroup",
     "WorkerLaunch",
-    "all_rows",
+    "all_hook_options",
     "attempt_from_environment",
     "comma_list",
     "completion_script",
     "count_for",
     "elastic_process",
     "find_entries",
-    "hook_row",
+    "hook_option",
     "is_hook_option",
     "key_values",
     "make_entrypoint",
@@ -105,18 +105,19 @@ _ROOMS: Final = {
     "elastic_core.cli.arguments": "read_arguments",
     "elastic_core.cli.completion_command": "completion_script",
     "elastic_core.cli.main": "process=elastic_process",
+    "elastic_core.errors": "nearest",
     "elastic_core.history": "remembered",
     "elastic_core.launcher.injected": "NOTHING Injected",
     "elastic_core.launcher.job": "run_job",
     "elastic_core.launcher.outcome": "RunOutcome",
     "elastic_core.options.devices": "Node count_for",
     "elastic_core.options.entrypoint": "LOCAL_RANK_MACRO make_entrypoint",
-    "elastic_core.options.hook_options": "all_rows hook_row is_hook_option",
-    "elastic_core.options.option": "Choices OptionRow",
+    "elastic_core.options.hook_options": "all_hook_options hook_option is_hook_option",
+    "elastic_core.options.choices": "Choices",
     "elastic_core.options.resolve": "resolve",
     "elastic_core.options.settings": "DEFAULT_SIGNALS Entrypoint RunSettings",
     "elastic_core.options.table": "BY_DEST OPTIONS",
-    "elastic_core.options.values": "comma_list key_values nearest",
+    "elastic_core.options.readers": "comma_list key_values",
     "elastic_core.plugins.discovery": "PluginEntry find_entries",
     "elastic_core.plugins.entry_import": "IN_CODE",
     "elastic_core.plugins.registry": "PluginRegistry",

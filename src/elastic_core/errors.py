@@ -5,6 +5,7 @@ builds its own text, and pickles. `exit_code` is what the command line ends with
 """
 
 import errno
+from collections.abc import Iterable
 from typing import ClassVar, Final
 
 MOMENTARY_ERRNOS: Final = frozenset(
@@ -156,3 +157,16 @@ class WaitExpiredError(ElasticError):
 
 class IllegalEventError(ElasticError):
     """A state machine was given an event that can't happen in its state: a defect of ours. The state is unchanged."""
+
+
+def nearest(text: str, names: Iterable[str], *, cutoff: float = 0.6) -> str:
+    """Return the name that a user probably meant, for a hint; empty: none is like what was typed.
+
+    Args:
+        text: What was typed.
+        names: What there is.
+        cutoff: How alike two names are at least, as `difflib` counts.
+    """
+    import difflib  # only a user's mistake needs it
+
+    return next(iter(difflib.get_close_matches(text, sorted(set(names)), n=1, cutoff=cutoff)), "")

@@ -6,13 +6,13 @@ nanoseconds since the Unix epoch.
 """
 
 import enum
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import msgspec
 
 from elastic_core.failure_classes import DeviceFault as DeviceFault
 from elastic_core.failure_classes import FailureClass as FailureClass
-from elastic_core.option_values import OptionValues
+from elastic_core.option_spec import OptionValues
 
 API_VERSION = 2
 """The version of the plugin interfaces; each plugin class states the one that it was written for."""
@@ -224,65 +224,6 @@ RoundChange = (
 """What `RendezvousHandler.watch` may return."""
 
 
-class OptionSpec(Record, frozen=True, kw_only=True):
-    """One option that a plugin declares, read by `settings.option(name, kind)`; unknown ones are errors.
-
-    `type` is one of `str`, `int`, `float`, `bool`, `duration` (`30s`, `5m`, seconds: a float); `least` and `most` bound
-    numbers and durations; `unit` is for people. Without `default`, and not `required`, there may be no value.
-    """
-
-    name: str
-    """Lower case, digits and underscores."""
-    type: str = "str"
-    """Of what type its value is."""
-    default: str | int | float | bool | None = None
-    """The value where none is given; None: there is none."""
-    required: bool = False
-    """Whether a run without it is refused."""
-    unit: str = ""
-    """For people: `seconds`."""
-    help: str = ""
-    """A line for people."""
-    choices: tuple[str, ...] = ()
-    """The values that there are, as they are typed; empty: any."""
-    least: float | None = None
-    """The least value; None: any."""
-    most: float | None = None
-    """The greatest value; None: any."""
-    many: bool = False
-    """A list, read by `settings.option_list`: between colons, or, of a flag, one by one. `default` has colons."""
-
-
-class RunOption(OptionSpec, frozen=True, kw_only=True):
-    """An option of a hook that is a flag of `elastic run`: an entry point of group `elastic_core.options`.
-
-    `name` with underscores; the entry point has the flag's name, with dashes. A `bool` takes no value on the command
-    line. The module that declares it is imported where the flag, its variable, or help is wanted: it imports nothing
-    but `elastic_core.api`.
-    """
-
-    hook: str
-    """Where the hook's class is, `package.module:Class`: imported and built only where one of its options is given."""
-    hook_name: str = ""
-    """What that hook is called, in lines, `status.json`, incidents and `-p no:NAME`: the same in all options of its
-    class. Empty: as the flag, of several that are given the first by alphabet."""
-    heading: str = ""
-    """Under which the help has it; empty: the distribution's name."""
-    metavar: str = ""
-    """What stands for the value in the help; empty: the unit, or the type."""
-    default_note: str = ""
-    """For the help, where there is no default: what holds without it."""
-    fault: Callable[[str], str] | None = None
-    """Says of a text what is needed in its place, empty if it will do; None: any will. `hint`: what to try instead."""
-    hint: str = ""
-    """What to try where `fault` finds one."""
-    variable: str = ""
-    """One of torch's, `TORCHELASTIC_…`, that gives the value too: an entry point of its name, in capitals, beside the
-    flag's or in its place."""
-    time_limit: bool = False
-    """It limits how long workers may take for something: 0, without a limit, where `--debug-rank` has one debugged."""
-
-
 class RendezvousSettings(Record, OptionValues, frozen=True, kw_only=True):
     """What a rendezvous plugin is built with. `options` holds its declared options, converted, defaults filled in."""
 
@@ -365,6 +306,11 @@ class PolicySettings(Record, OptionValues, frozen=True, kw_only=True):
     """The policy's declared options, by name, of the declared types."""
     lists: Mapping[str, tuple[str | int | float | bool, ...]] = {}
     """Those of several values, by name."""
+
+    @property
+    def restart_budget(self) -> int | None:
+        """How many restarts the run has; None: the policy is not `intensity`, and has a budget of its own or none."""
+        return self.max_restarts if self.name == "intensity" else None
 
 
 class HookSettings(Record, OptionValues, frozen=True, kw_only=True):

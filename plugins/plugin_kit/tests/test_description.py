@@ -135,7 +135,7 @@ def test_for_programs(show):
     assert shown["methods"] == ["on_joining", "on_failure"]
     assert shown["options"][2] == {
         **{"name": "ranks", "type": "int", "default": None, "required": False, "unit": "", "help": ""},
-        **{"choices": [], "least": 0, "most": 7, "many": True},
+        **{"choices": [], "least": 0, "above": None, "most": 7, "many": True},
     }
 
 

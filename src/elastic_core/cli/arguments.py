@@ -6,13 +6,13 @@ Both spellings of an option, unambiguous prefixes, and everything from the scrip
 import re
 from collections.abc import Callable, Sequence
 
-from elastic_core.errors import ConfigError
-from elastic_core.options.table import OPTIONS, OptionRow
-from elastic_core.options.values import nearest
+from elastic_core.errors import ConfigError, nearest
+from elastic_core.option_spec import RunOption
+from elastic_core.options.table import BY_DEST, OPTIONS
 from elastic_core.types import Record
 
 _NEGATIVE = re.compile(r"-\d*\.?\d+")
-_SHORT = {row.short: row for row in OPTIONS if row.short is not None}
+_SHORT = {option.short: option for option in OPTIONS if option.short}
 _HELP = "help"
 
 
@@ -62,15 +62,15 @@ class _Reader:
 
     def _long(self, word: str) -> None:
         typed, equals, value = word.partition("=")
-        row = find_option(typed)
-        if row is None:
+        option = find_option(typed)
+        if option is None:
             self._help = True
-        elif row.metavar is None and equals:
-            raise ConfigError(f"{typed} takes no value: {word!r}", hint=f"--{row.name}")
-        elif row.metavar is None:
-            self._given[row.dest] = True
+        elif not option.value_name and equals:
+            raise ConfigError(f"{typed} takes no value: {word!r}", hint=f"--{option.flag}")
+        elif not option.value_name:
+            self._given[option.name] = True
         else:
-            self._keep(row, value if equals else self._value(typed, row))
+            self._keep(option, value if equals else self._value(typed, option))
 
     def _cluster(self, word: str) -> None:
         """Read short options behind one dash: flags, then at most one with a value (`-mr3`, `-r 3`, `-r=3`)."""
@@ -78,33 +78,33 @@ class _Reader:
             if letter == "h":
                 self._help = True
                 return
-            row = _SHORT.get(letter)
-            if row is None:
+            option = _SHORT.get(letter)
+            if option is None:
                 raise _unknown(word, typed=f"-{letter}" if index > 1 else word)
-            if row.metavar is None:
-                self._given[row.dest] = True
+            if not option.value_name:
+                self._given[option.name] = True
                 continue
             attached = word[index + 1 :]
-            self._keep(row, attached.removeprefix("=") if attached else self._value(f"-{letter}", row))
+            self._keep(option, attached.removeprefix("=") if attached else self._value(f"-{letter}", option))
             return
 
-    def _value(self, typed: str, row: OptionRow) -> str:
+    def _value(self, typed: str, option: RunOption) -> str:
         """Return the word that follows; one that looks like an option is none, as in argparse."""
         word = self._words[self._next] if self._next < len(self._words) else None
         if word is None or (
             len(word) > 1 and word.startswith("-") and not _NEGATIVE.fullmatch(word) and " " not in word
         ):
             seen = "the command line ends" if word is None else f"{word!r} follows"
-            raise ConfigError(f"{typed} needs a value: {seen}", hint=f"--{row.name}={row.metavar}")
+            raise ConfigError(f"{typed} needs a value: {seen}", hint=f"--{option.flag}={option.value_name}")
         self._next += 1
         return word
 
-    def _keep(self, row: OptionRow, value: str) -> None:
-        earlier = self._given.get(row.dest, ())
-        self._given[row.dest] = (*earlier, value) if row.many and isinstance(earlier, tuple) else value
+    def _keep(self, option: RunOption, value: str) -> None:
+        earlier = self._given.get(option.name, ())
+        self._given[option.name] = (*earlier, value) if option.many and isinstance(earlier, tuple) else value
 
 
-def find_option(typed: str) -> OptionRow | None:
+def find_option(typed: str) -> RunOption | None:
     """Return the option that `--name`, or an unambiguous beginning of it, means; None for `--help`.
 
     A beginning that was unambiguous for torchrun stays so: torch's options are tried first, those of hooks last.
@@ -113,18 +113,18 @@ def find_option(typed: str) -> OptionRow | None:
         ConfigError: there is no such option, or several begin so.
     """
     name = typed.removeprefix("--").replace("_", "-")
-    exact = next((row for row in OPTIONS if row.name == name), None)
+    exact = BY_DEST.get(name.replace("-", "_"))
     if exact is not None:
         return exact
-    from elastic_core.options.hook_options import hook_option_named, hook_row  # not for a line of our options alone
+    from elastic_core.options.hook_options import hook_option, hook_option_named  # not for a line of our options alone
 
-    from_hook = hook_row(name)
+    from_hook = hook_option(name)
     if from_hook is not None:
         return from_hook
-    conditions: tuple[Callable[[OptionRow], bool], ...] = (lambda row: row.torch, lambda row: True)
+    conditions: tuple[Callable[[RunOption], bool], ...] = (lambda option: option.torch, lambda option: True)
     matches: list[str] = []
     for condition in conditions:
-        matches = [row.name for row in OPTIONS if condition(row) and name and row.name.startswith(name)]
+        matches = [option.flag for option in OPTIONS if condition(option) and name and option.flag.startswith(name)]
         matches += [_HELP] if name and _HELP.startswith(name) else []
         if len(matches) == 1:
             break
@@ -136,12 +136,12 @@ def find_option(typed: str) -> OptionRow | None:
     if len(matches) > 1:
         listing = ", ".join(f"--{match}" for match in matches)
         raise ConfigError(f"option {typed} is ambiguous: {listing}", hint="more letters")
-    return next((row for row in OPTIONS if row.name == matches[0]), None)
+    return BY_DEST.get(matches[0].replace("-", "_"))
 
 
 def _unknown(word: str, *, typed: str) -> ConfigError:
     name = typed.partition("=")[0].lstrip("-").replace("_", "-")
-    near = nearest(name, [row.name for row in OPTIONS]) if len(name) > 1 else ""
+    near = nearest(name, [option.flag for option in OPTIONS]) if len(name) > 1 else ""
     within = "" if typed in (word, word.partition("=")[0]) else f" in {word!r}"
     return ConfigError(
         f"no such option: {typed.partition('=')[0]}{within}", hint=f"--{near}" if near else "elastic run --help"

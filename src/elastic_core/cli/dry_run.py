@@ -15,7 +15,7 @@ from elastic_core.options.settings import Resolution, RunSettings
 from elastic_core.plugins.discovery import FAILURE_GROUP, RENDEZVOUS_GROUP
 from elastic_core.processes.output.layout import rank_paths
 from elastic_core.processes.spec import StreamPlan, WorkerLaunch, WorkerPaths
-from elastic_core.types import Round
+from elastic_core.types import RendezvousSettings, Round
 
 _RUN_DIR = "<run directory>"
 _AT_START = "<chosen at start>"
@@ -132,32 +132,32 @@ def _asked_hooks(settings: RunSettings) -> Preview:
 
     registry = PluginRegistry(disabled=settings.disabled_plugins, hooks=settings.hooks)
     hooks = registry.make_chosen_hooks(hook_settings(settings, _RUN_DIR, dry_run=True), settings.hook_options)
-    return preview(hooks, WorkersStarting(round=_sample_round(settings), restart_count=0, dry_run=True))
+    return preview(hooks, WorkersStarting(round=_sample_round(settings.nodes), restart_count=0, dry_run=True))
 
 
-def _sample_round(settings: RunSettings) -> Round:
+def _sample_round(nodes: RendezvousSettings) -> Round:
     """Return a first round as it would be on this node, if as many nodes come as may."""
-    node_rank, nproc, nodes = settings.nodes.node_rank or 0, settings.nodes.local_world_size, settings.nodes.max_nodes
+    node_rank, nproc = nodes.node_rank or 0, nodes.local_world_size
     return Round(
         index=0,
         token=0,
         nonce="",
         node_rank=node_rank,
-        node_count=nodes,
+        node_count=nodes.max_nodes,
         local_world_size=nproc,
         base_rank=node_rank * nproc,
-        world_size=nodes * nproc,
-        role=settings.nodes.role,
+        world_size=nodes.max_nodes * nproc,
+        role=nodes.role,
         role_base_rank=node_rank * nproc,
-        role_world_size=nodes * nproc,
-        master_addr=settings.nodes.master_addr or settings.nodes.local_addr or "127.0.0.1",
-        master_port=settings.nodes.master_port or 0,
+        role_world_size=nodes.max_nodes * nproc,
+        master_addr=nodes.master_addr or nodes.local_addr or "127.0.0.1",
+        master_port=nodes.master_port or 0,
     )
 
 
 def _sample_attempt(settings: RunSettings, hooks: Preview) -> Attempt:
     return Attempt(
-        round=_sample_round(settings),
+        round=_sample_round(settings.nodes),
         restart_count=0,
         membership_changes=0,
         incarnation=_AT_START,
@@ -191,8 +191,8 @@ def _worker(worker: WorkerLaunch, settings: RunSettings, environ: Mapping[str, s
     lines = [
         f"Worker {worker.local_rank} (global rank {worker.global_rank}{of_round})",
         f"  command  {shlex.join(masked_arguments(worker.argv))}",
-        f"  stdout   {_stream(worker.stdout, settings)}",
-        f"  stderr   {_stream(worker.stderr, settings)}",
+        f"  stdout   {_stream(worker.stdout, settings.output.logs_specs)}",
+        f"  stderr   {_stream(worker.stderr, settings.output.logs_specs)}",
     ]
     if worker.cpus is not None:
         lines.append(f"  runs on  processors {_ranges(worker.cpus)} (--{bound_by})")
@@ -206,9 +206,9 @@ def _worker(worker: WorkerLaunch, settings: RunSettings, environ: Mapping[str, s
     return "\n".join(lines)
 
 
-def _stream(plan: StreamPlan, settings: RunSettings) -> str:
-    if settings.output.logs_specs not in (None, "default"):
-        return f"where --logs-specs {settings.output.logs_specs} says"
+def _stream(plan: StreamPlan, logs_specs: str | None) -> str:
+    if logs_specs not in (None, "default"):
+        return f"where --logs-specs {logs_specs} says"
     places = [plan.file] if plan.file else []
     if plan.file and plan.max_bytes is not None:
         places = [f"{plan.file} (a new one after {plan.max_bytes} bytes, {plan.backups} kept)"]

@@ -4,7 +4,7 @@ import click
 
 from elastic_core.cli.command_group import CommandGroup
 from elastic_core.cli.output import echo
-from elastic_core.errors import ConfigError, ElasticError
+from elastic_core.errors import ConfigError, ElasticError, nearest
 
 _COMMANDS = {
     "run": ("elastic_core.cli.run_command", "Run a training script on this node's workers, and keep it alive."),
@@ -22,7 +22,6 @@ class _Elastic(CommandGroup):
 
     def unknown(self, ctx: click.Context, name: str) -> ElasticError:
         """Return what was probably meant."""
-        from elastic_core.options.values import nearest
         from elastic_core.plugins.missing import command_elsewhere, commands_elsewhere
 
         elsewhere = command_elsewhere(name)

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from elastic_core.errors import ConfigError
 from elastic_core.failure.handler import FailureHandler
-from elastic_core.options.option import Choices
+from elastic_core.options.choices import Choices
 from elastic_core.options.restart_options import is_file, policy_choice, policy_settings
 from elastic_core.options.table import BY_DEST
 from elastic_core.plugins.registry import PluginRegistry
@@ -32,9 +32,11 @@ def run_option(name: str, *, help_text: str = "", other_spelling: bool = True) -
         help_text: What it means there; default: what it means for a run.
         other_spelling: Whether `--rdzv_backend` is understood, too.
     """
-    row = BY_DEST[name]
-    spellings = list(row.spellings) if other_spelling else [f"--{row.name}"]
-    return _RunOption([*spellings, name], multiple=row.many, metavar=row.metavar, help=help_text or row.help)
+    option = BY_DEST[name]
+    spellings = option.spellings if other_spelling else [f"--{option.flag}"]
+    return _RunOption(
+        [*spellings, name], multiple=option.many, metavar=option.value_name or None, help=help_text or option.help
+    )
 
 
 def chosen_policy(given: Given, *, file: str | None = None) -> tuple[str, FailureHandler, tuple[str, ...]]:

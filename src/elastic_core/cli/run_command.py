@@ -5,8 +5,10 @@ import click
 from elastic_core.cli.arguments import read_arguments
 from elastic_core.cli.main import start
 from elastic_core.cli.output import echo
-from elastic_core.options.hook_options import all_rows
-from elastic_core.options.table import OPTIONS, OptionRow, Section
+from elastic_core.option_spec import RunOption
+from elastic_core.options.choices import Section
+from elastic_core.options.hook_options import all_hook_options
+from elastic_core.options.table import OPTIONS
 from elastic_core.plugins.missing import options_elsewhere
 
 _EPILOG = """\b
@@ -42,35 +44,38 @@ class RunCommand(click.Command):
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
         """Return our options, and those that installed hooks bring: only help and completion ask."""
-        return [*super().get_params(ctx), *map(_option, all_rows())]
+        return [*super().get_params(ctx), *map(_option, all_hook_options())]
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write what each option does, its default and its variable: ours, then those of each plugin."""
-        rows = [*OPTIONS, *all_rows()]
-        for section in dict.fromkeys((*map(str, Section), *(str(row.section) for row in rows))):
-            with formatter.section(section):
-                formatter.write_dl([_entry(row) for row in rows if row.section == section], col_max=26)
+        every = [*OPTIONS, *all_hook_options()]
+        for heading in dict.fromkeys((*map(str, Section), *(str(option.heading) for option in every))):
+            with formatter.section(heading):
+                formatter.write_dl([_entry(option) for option in every if option.heading == heading], col_max=26)
         with formatter.section("Help"):
             formatter.write_dl([("-h, --help", "Show this and exit.")])
-        if elsewhere := options_elsewhere([row.name for row in rows]):
+        if elsewhere := options_elsewhere([option.flag for option in every]):
             with formatter.section("With distributions that are not installed"):
                 formatter.write_dl([(name, ", ".join(flags)) for name, flags in elsewhere.items()], col_max=26)
 
 
-def _entry(row: OptionRow) -> tuple[str, str]:
-    names = f"--{row.name}" if row.short is None else f"-{row.short}, --{row.name}"
-    default = row.default_note or row.default
-    facts = [f"default: {default}"] if default and row.metavar is not None else []
-    facts += [row.env] if row.env else []
-    return names if row.metavar is None else f"{names} {row.metavar}", row.help + (
-        f"  [{'; '.join(facts)}]" if facts else ""
+def _names(option: RunOption) -> list[str]:
+    return [f"-{option.short}", f"--{option.flag}"] if option.short else [f"--{option.flag}"]
+
+
+def _entry(option: RunOption) -> tuple[str, str]:
+    default = option.default_note or option.default_text
+    facts = [f"default: {default}"] if default and option.value_name else []
+    facts += [option.env_name] if option.env_name else []
+    shown = f"  [{'; '.join(facts)}]" if facts else ""
+    return f"{', '.join(_names(option))} {option.value_name}".rstrip(), option.help + shown
+
+
+def _option(option: RunOption) -> click.Option:
+    kind = click.Choice(option.choices) if option.choices else click.Path() if option.metavar == "DIR" else None
+    return click.Option(
+        _names(option), is_flag=not option.value_name, multiple=option.many, type=kind, help=option.help
     )
-
-
-def _option(row: OptionRow) -> click.Option:
-    names = [f"--{row.name}"] if row.short is None else [f"-{row.short}", f"--{row.name}"]
-    kind = click.Choice(row.choices) if row.choices else click.Path() if row.metavar == "DIR" else None
-    return click.Option(names, is_flag=row.metavar is None, multiple=row.many, type=kind, help=row.help)
 
 
 command = RunCommand(

@@ -5,9 +5,9 @@ from typing import Final, TypeVar
 
 from elastic_core.clock import SYSTEM_CLOCK, Clock, WaitBudget
 from elastic_core.errors import BackendUnavailableError, ConfigError, RendezvousConnectionError, WaitExpiredError
-from elastic_core.options.option import Choices
+from elastic_core.options.choices import Choices
+from elastic_core.options.readers import key_values, name_of, seconds
 from elastic_core.options.table import BY_DEST
-from elastic_core.options.values import key_values, name_of, seconds
 from elastic_core.plugins.coordination import store_of_members, store_of_others
 from elastic_core.plugins.registry import PluginRegistry
 from elastic_core.rendezvous.store import CONTROL_KEY, ROUND_KEY, CoordinationStore, Survey
@@ -64,7 +64,7 @@ def chosen_store(given: Mapping[str, str], environ: Mapping[str, str]) -> StoreC
     conf = key_values(choices, "rdzv_conf", [choices.text("rdzv_conf") or ""])
     limit_s = READ_LIMIT_S
     if choices.chosen("connect_timeout"):
-        limit_s = seconds(choices, "connect_timeout", above_zero=True)
+        limit_s = seconds(choices, "connect_timeout")
     return StoreChoice(
         backend=backend,
         endpoint=(choices.text("rdzv_endpoint") or "").strip(),

@@ -4,7 +4,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import ClassVar
 
-from elastic_core.types import Decision, Failure, OptionSpec, PolicySettings
+from elastic_core.option_spec import OptionSpec
+from elastic_core.types import Decision, Failure, PolicySettings
 
 
 class FailureHandler(ABC):

@@ -27,9 +27,10 @@ from elastic_core.moments import (
     WorkersStarting,
     WorkersStopping,
 )
+from elastic_core.option_spec import OptionSpec
 from elastic_core.reports import RunEvent
 from elastic_core.starters import AgentLoop, WorkerStarter
-from elastic_core.types import HookSettings, OptionSpec
+from elastic_core.types import HookSettings
 
 if TYPE_CHECKING:
     from elastic_core.hooks.master_server import MasterServer

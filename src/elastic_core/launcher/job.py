@@ -228,7 +228,7 @@ class _Job:
         self._beats = self._closing(
             Heartbeats(
                 for_hooks=any(Power.BEATS in powers_of(type(named.hook)) for named in hooks),
-                for_policy=settings.restarts.name != "intensity",
+                for_policy=settings.restarts.restart_budget is None,
                 notice=notice,
             )
         )
@@ -299,7 +299,7 @@ class _Job:
             node_id=self._node_id,
             line=console.line,
             endpoint=settings.nodes.endpoint,
-            max_restarts=settings.restarts.max_restarts if settings.restarts.name == "intensity" else None,
+            max_restarts=settings.restarts.restart_budget,
             script=settings.entrypoint.script,
         )
         reporter.restore = self._files.restore

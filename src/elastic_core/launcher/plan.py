@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from elastic_core.errors import ConfigError
 from elastic_core.moments import LaunchChange
 from elastic_core.options.settings import Entrypoint, RunSettings
+from elastic_core.options.worker_options import WorkerSettings
 from elastic_core.processes.spec import Place, WorkerLaunch, WorkerPaths, place_variables, without_agents_own
 from elastic_core.types import HookSettings, Record, Round
 
@@ -55,7 +56,7 @@ def hook_settings(
         local_world_size=settings.nodes.local_world_size,
         devices=settings.workers.devices,
         workers_run=_kind(settings.entrypoint),
-        may_restart=_may_restart(settings),
+        may_restart=settings.nodes.max_nodes > 1 or settings.restarts.restart_budget != 0,
         dry_run=dry_run,
         debugging=settings.workers.debug_rank is not None,
         shutdown_timeout_s=settings.stops.shutdown_timeout_s,
@@ -68,11 +69,6 @@ def _kind(entrypoint: Entrypoint) -> str:
     if entrypoint.function is not None:
         return "function"
     return "python" if entrypoint.python else "program"
-
-
-def _may_restart(settings: RunSettings) -> bool:
-    alone = settings.nodes.max_nodes == 1
-    return not (alone and settings.restarts.name == "intensity" and settings.restarts.max_restarts == 0)
 
 
 def worker_plan(
@@ -91,7 +87,7 @@ def worker_plan(
         WorkerLaunch(
             local_rank=rank,
             global_rank=attempt.round.global_rank(rank),
-            argv=_command(settings, attempt, rank),
+            argv=_command(settings.entrypoint, attempt, rank),
             env=worker_environment(settings, attempt, rank, paths[rank], base),
             stdout=paths[rank].stdout,
             stderr=paths[rank].stderr,
@@ -103,8 +99,7 @@ def worker_plan(
     ]
 
 
-def _command(settings: RunSettings, attempt: Attempt, local_rank: int) -> tuple[str, ...]:
-    entrypoint = settings.entrypoint
+def _command(entrypoint: Entrypoint, attempt: Attempt, local_rank: int) -> tuple[str, ...]:
     command = tuple(arg.replace(MACRO, str(local_rank)) for arg in entrypoint.argv)
     # What calls a function is a process of ours, begun as --start-method says: there is nothing to be put before.
     return command if entrypoint.function is not None else attempt.change(local_rank).command + command
@@ -118,7 +113,7 @@ def worker_environment(
     env.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")
     if settings.workers.omp_threads is not None:
         env["OMP_NUM_THREADS"] = str(settings.workers.omp_threads)
-    env |= _devices(settings, local_rank, base)
+    env |= _devices(settings.workers, settings.nodes.local_world_size, local_rank, base)
     place = Place(
         run_id=settings.nodes.run_id,
         node_id=attempt.node_id,
@@ -137,21 +132,20 @@ def worker_environment(
     return without_agents_own(env) | place_variables(place)
 
 
-def _devices(settings: RunSettings, local_rank: int, base: Mapping[str, str]) -> dict[str, str]:
+def _devices(workers: WorkerSettings, nproc: int, local_rank: int, base: Mapping[str, str]) -> dict[str, str]:
     """Return the visible-devices variables of one worker, empty where nothing was asked for."""
-    variable = settings.workers.device_variable
+    variable = workers.device_variable
     # ROCm's builds of torch read both, and refuse two that differ.
     both = (variable, "CUDA_VISIBLE_DEVICES") if variable == "HIP_VISIBLE_DEVICES" else (variable,)
-    if settings.workers.virtual_local_rank:
-        visible = settings.workers.devices or _inherited_devices(base.get(variable), settings.nodes.local_world_size)
-        if len(visible) < settings.nodes.local_world_size:
+    if workers.virtual_local_rank:
+        visible = workers.devices or _inherited_devices(base.get(variable), nproc)
+        if len(visible) < nproc:
             raise ConfigError(
-                f"--virtual-local-rank gives each worker one device: {len(visible)} in {variable} for "
-                f"{settings.nodes.local_world_size} workers",
+                f"--virtual-local-rank gives each worker one device: {len(visible)} in {variable} for {nproc} workers",
                 hint="name more devices, or lower --nproc-per-node",
             )
         return dict.fromkeys(both, visible[local_rank])
-    return dict.fromkeys(both, ",".join(settings.workers.devices)) if settings.workers.devices else {}
+    return dict.fromkeys(both, ",".join(workers.devices)) if workers.devices else {}
 
 
 def _inherited_devices(value: str | None, count: int) -> tuple[str, ...]:

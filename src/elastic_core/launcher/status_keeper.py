@@ -258,8 +258,7 @@ class StatusKeeper:
             rounds=tuple(map(_past, self._past)),
             workers=self._workers_now(),
             restart_count=ledger.restart_count,
-            # Only the built-in policy promises a number of restarts; another's budget is its own.
-            max_restarts=settings.restarts.max_restarts if settings.restarts.name == "intensity" else None,
+            max_restarts=settings.restarts.restart_budget,
             membership_changes=ledger.membership_changes,
             max_membership_changes=settings.nodes.max_membership_changes,
             absence=self._absence,

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from elastic_core.accelerators.visible import visible_entries
 from elastic_core.errors import ConfigError
-from elastic_core.options.option import Draft
+from elastic_core.options.choices import Draft
 from elastic_core.plugins.discovery import find_entries
 from elastic_core.types import Record
 

@@ -9,17 +9,15 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from elastic_core.errors import ConfigError, ProgramMissingError
-from elastic_core.options.option import Draft
+from elastic_core.errors import ConfigError, ProgramMissingError, nearest
+from elastic_core.options.choices import Draft
 from elastic_core.options.settings import Entrypoint
-from elastic_core.options.values import nearest, one_of
 from elastic_core.starters import WorkerCall
 
 if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
 
 LOCAL_RANK_MACRO = "${local_rank}"
-START_METHODS = ("spawn", "fork", "forkserver")
 
 
 def make_entrypoint(
@@ -288,7 +286,7 @@ def take_run_path(draft: Draft, script: str, arguments: Sequence[str]) -> Entryp
         raise ConfigError(f"{choices.label('run_path')} runs a script, not a module (-m)", hint="only one of them")
     if choices.flag("no_python"):
         draft.notice(f"{choices.label('no_python')} has no effect: {choices.label('run_path')} runs a Python script")
-    method = one_of(choices, "start_method", START_METHODS)
+    method = str(choices.value("start_method"))
     if choices.text("debug_rank") is not None and method != "spawn":
         raise ConfigError(
             f"--debug-rank gives the terminal to a worker, which one started with {method} can't have",
@@ -310,6 +308,6 @@ def check_start_method(draft: Draft, entrypoint: Entrypoint) -> None:
     """
     choices = draft.choices
     if choices.chosen("start_method"):
-        one_of(choices, "start_method", START_METHODS)
+        choices.value("start_method")
         if entrypoint.function is None:
             draft.notice(f"{choices.label('start_method')} has no effect without --run-path: each worker is a program")

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, cast
 
 from elastic_core.errors import ConfigError
-from elastic_core.options.option import Choices, Given, Proposed
+from elastic_core.options.choices import Choices, Given, Proposed
 from elastic_core.options.table import BY_DEST, chosen_elsewhere
 from elastic_core.plugins.discovery import (
     ENVIRONMENTS_ELSEWHERE,
@@ -90,13 +90,13 @@ def _built(entries: Sequence[PluginEntry], entry: PluginEntry, environ: Mapping[
 
 def _texts(choices: Choices, given: Given) -> dict[str, str]:
     texts = {dest: value for dest, value in given.items() if isinstance(value, str)}
-    for dest in dict.fromkeys((*choices.rows, *chosen_elsewhere(given, choices.environ))):
-        if dest not in choices.rows:
+    for dest in dict.fromkeys((*choices.options, *chosen_elsewhere(given, choices.environ))):
+        if dest not in choices.options:
             texts.setdefault(dest, "1")  # an option of a hook, of which this is all that is known without its import
         elif choices.chosen(dest):
-            row = choices.rows[dest]
-            texts[dest] = choices.text(dest) or "" if row.metavar and not row.many else ",".join(choices.texts(dest))
-            if row.metavar is None:
+            option = choices.options[dest]
+            texts[dest] = ",".join(choices.texts(dest)) if option.many else choices.text(dest) or ""
+            if option.type == "bool":
                 texts[dest] = "1" if choices.flag(dest) else ""
     return texts
 
@@ -122,8 +122,8 @@ def _merged(
 def _asked(entry: PluginEntry, environment: "Environment", texts: Mapping[str, str]) -> Iterator["Proposal"]:
     from elastic_core.plugins.entry_import import HOOK_LIMIT, limit_of, mend, refusal
     from elastic_core.plugins.environment import fault_of_answer
+    from elastic_core.plugins.hook_flags import installed_options
     from elastic_core.plugins.loading import build
-    from elastic_core.plugins.run_options import installed_options
 
     made = build(entry, limit_of(entry, HOOK_LIMIT), lambda: environment.propose(texts), "propose")
     answer = cast("Sequence[Proposal]", made)
@@ -142,7 +142,7 @@ def _contradiction(proposal: "Proposal", text: str) -> list[str]:
 
 
 def _disagreement(earlier: Proposed, title: str, proposal: "Proposal") -> ConfigError:
-    option = BY_DEST[proposal.option].name if proposal.option in BY_DEST else proposal.option
+    option = proposal.option.replace("_", "-")
     return ConfigError(
         f"{earlier.title} and {title} both show here, and --{option} would be {earlier.text!r} ({earlier.reason}) and "
         f"{proposal.value!r} ({proposal.reason})",

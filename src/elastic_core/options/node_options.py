@@ -4,9 +4,10 @@ import uuid
 from typing import Final
 
 from elastic_core.errors import ConfigError
-from elastic_core.options.option import Choices, Draft, OptionRow, Section, row
-from elastic_core.options.values import if_chosen, integer, key_values, name_of, one_of, seconds
-from elastic_core.plugins.options import duration_s
+from elastic_core.option_spec import RunOption
+from elastic_core.options.choices import Choices, Draft, Section, section
+from elastic_core.options.readers import integer, key_values, name_of, seconds, unprintable
+from elastic_core.plugins.conversion import duration_s
 
 _DEFAULT_STATIC_PORT = 29500
 _RENDEZVOUS = ("rdzv_backend", "rdzv_endpoint", "rdzv_id", "rdzv_conf")
@@ -18,10 +19,6 @@ def _node_id(choices: Choices, dest: str) -> str:
     return name_of(choices, dest) if choices.chosen(dest) else ""
 
 
-def _port(choices: Choices, dest: str) -> int:
-    return integer(choices, dest, at_most=65535) if choices.chosen(dest) else 0
-
-
 def _allowed(choices: Choices, dest: str) -> tuple[str, ...]:
     texts = choices.texts(dest)
     if not texts:
@@ -31,187 +28,193 @@ def _allowed(choices: Choices, dest: str) -> tuple[str, ...]:
     return tuple(sorted(parse_allow_mismatch(texts)))
 
 
-NODES: Final[tuple[OptionRow, ...]] = (
-    row(
-        Section.NODES,
-        "nnodes",
-        "N|MIN:MAX",
-        "Number of nodes, or the fewest to start with and the most to take in.",
+NODES: Final = section(
+    Section.NODES,
+    RunOption(
+        name="nnodes",
+        metavar="N|MIN:MAX",
+        help="Number of nodes, or the fewest to start with and the most to take in.",
         default="1:1",
         torch=True,
     ),
-    row(
-        Section.NODES,
-        "standalone",
-        None,
-        "One node on its own: no rendezvous; overrides the --rdzv-... options.",
+    RunOption(
+        name="standalone",
+        type="bool",
+        help="One node on its own: no rendezvous; overrides the --rdzv-... options.",
         torch=True,
     ),
-    row(
-        Section.NODES,
-        "rdzv-backend",
-        "NAME",
-        "How the nodes find each other; 'elastic plugins' lists what is installed, module:Class need not be. One node "
-        "alone needs none: with the default and no endpoint it uses 'local'.",
+    RunOption(
+        name="rdzv_backend",
+        metavar="NAME",
+        help="How the nodes find each other; 'elastic plugins' lists what is installed, module:Class need not be. One "
+        "node alone needs none: with the default and no endpoint it uses 'local'.",
         default="static",
         torch=True,
         field="nodes.backend",
     ),
-    row(
-        Section.NODES,
-        "rdzv-endpoint",
-        "HOST[:PORT]",
-        "Where the rendezvous backend is, in its own form; left out, each backend has its own default.",
+    RunOption(
+        name="rdzv_endpoint",
+        metavar="HOST[:PORT]",
+        help="Where the rendezvous backend is, in its own form; left out, each backend has its own default.",
         default="",
         torch=True,
         field="nodes.endpoint",
     ),
-    row(
-        Section.NODES,
-        "rdzv-id",
-        "ID",
-        "Name of the run, the same on all nodes; needed with several nodes, except for 'static'.",
+    RunOption(
+        name="rdzv_id",
+        metavar="ID",
+        help="Name of the run, the same on all nodes; needed with several nodes, except for 'static'.",
         default="none",
         default_note="a fresh one on one node",
+        fault=unprintable,
+        hint="--rdzv-id bert-7",
         torch=True,
         field="nodes.run_id",
     ),
-    row(
-        Section.NODES,
-        "rdzv-conf",
-        "K=V,K=V",
-        "Options of the rendezvous backend; times in seconds.",
+    RunOption(
+        name="rdzv_conf",
+        metavar="K=V,K=V",
+        help="Options of the rendezvous backend; times in seconds.",
         default="",
         torch=True,
         field="rdzv_conf",
     ),
-    row(
-        Section.NODES,
-        "environment",
-        "NAME|none",
-        "Whose proposals are taken for options that nobody gave, where several schedulers show; 'none': nobody's.",
+    RunOption(
+        name="environment",
+        metavar="NAME|none",
+        help="Whose proposals are taken for options that nobody gave, where several schedulers show; 'none': nobody's.",
         default_note="each that shows: Slurm, pods, and others that are installed",
     ),
-    row(
-        Section.NODES,
-        "node-rank",
-        "N",
-        "Rank of this node with the 'static' backend; with others a wish, met where that rank is free.",
-        default="0",
+    RunOption(
+        name="node_rank",
+        type="int",
+        metavar="N",
+        help="Rank of this node with the 'static' backend; with others a wish, met where that rank is free.",
+        default=0,
+        least=0,
         torch=True,
         field="nodes.node_rank",
     ),
-    row(
-        Section.NODES,
-        "master-addr",
-        "HOST",
-        "MASTER_ADDR, the address of node 0; for the 'static' backend, and for one node.",
+    RunOption(
+        name="master_addr",
+        metavar="HOST",
+        help="MASTER_ADDR, the address of node 0; for the 'static' backend, and for one node.",
         default="127.0.0.1",
         torch=True,
         field="nodes.master_addr",
     ),
-    row(
-        Section.NODES,
-        "master-port",
-        "PORT",
-        "MASTER_PORT, where rank 0 listens; for the 'static' backend, and for one node.",
+    RunOption(
+        name="master_port",
+        type="int",
+        metavar="PORT",
+        help="MASTER_PORT, where rank 0 listens; for the 'static' backend, and for one node.",
         default_note="29500; a free port on one node",
+        least=0,
+        most=65535,
         torch=True,
         field="nodes.master_port",
     ),
-    row(
-        Section.NODES,
-        "local-addr",
-        "HOST",
-        "Address of this node, as the others can reach it.",
+    RunOption(
+        name="local_addr",
+        metavar="HOST",
+        help="Address of this node, as the others can reach it.",
         default_note="found out",
         torch=True,
         field="nodes.local_addr",
-        read=Choices.text,
+        read=Choices.value,
     ),
-    row(
-        Section.NODES,
-        "agent-port",
-        "PORT",
-        "UDP port at which this agent tells the others whether it reaches the store, for firewalls to let through, and "
-        "TCP port of 'elastic logs'; agents of one host need one each.",
+    RunOption(
+        name="agent_port",
+        type="int",
+        metavar="PORT",
+        help="UDP port at which this agent tells the others whether it reaches the store, for firewalls to let "
+        "through, and TCP port of 'elastic logs'; agents of one host need one each.",
+        default=0,
         default_note="a free one",
+        least=0,
+        most=65535,
         field="nodes.agent_port",
-        read=_port,
+        read=Choices.value,
     ),
-    row(
-        Section.NODES,
-        "node-id",
-        "ID",
-        "Name of this node in logs and reports.",
+    RunOption(
+        name="node_id",
+        metavar="ID",
+        help="Name of this node in logs and reports.",
         default_note="host name",
+        fault=unprintable,
+        hint="--node-id node0",
         field="nodes.node_id",
         read=_node_id,
     ),
-    row(
-        Section.NODES,
-        "rdzv-attempt",
-        "N",
-        "Which attempt at the run this is, the same on all nodes; another one begins a run anew where the last has "
-        "ended.",
+    RunOption(
+        name="rdzv_attempt",
+        type="int",
+        metavar="N",
+        help="Which attempt at the run this is, the same on all nodes; another one begins a run anew where the last "
+        "has ended.",
+        default=0,
         default_note="the scheduler's count of restarts (Slurm, JobSet, AWS Batch), else 0",
+        least=0,
         field="nodes.attempt",
+        read=Choices.value,
     ),
-    row(
-        Section.NODES,
-        "spares",
-        "K",
-        "How many nodes beyond the most that --nnodes takes in may wait, to step in for one that is lost; more are "
-        "sent home.",
+    RunOption(
+        name="spares",
+        type="int",
+        metavar="K",
+        help="How many nodes beyond the most that --nnodes takes in may wait, to step in for one that is lost; more "
+        "are sent home.",
         default_note="any number",
+        least=0,
         field="nodes.spares",
-        read=if_chosen(integer),
+        read=Choices.value,
     ),
-    row(
-        Section.NODES,
-        "allow-mismatch",
-        "KEY,KEY",
-        "In what this node may differ from the run that it joins (repeatable): nproc, role, nnodes, entrypoint, "
+    RunOption(
+        name="allow_mismatch",
+        metavar="KEY,KEY",
+        help="In what this node may differ from the run that it joins (repeatable): nproc, role, nnodes, entrypoint, "
         "arguments, backend_options, torch, python, policy.",
         many=True,
         field="nodes.allow_mismatch",
         read=_allowed,
     ),
-    row(
-        Section.NODES,
-        "join-timeout",
-        "SECONDS",
-        "How long to wait for the fewest nodes, or on one node for a hook that refuses; as join_timeout=SECONDS in "
-        "--rdzv-conf.",
-        default_note="600",
+    RunOption(
+        name="join_timeout",
+        type="duration",
+        metavar="SECONDS",
+        help="How long to wait for the fewest nodes, or on one node for a hook that refuses; as join_timeout=SECONDS "
+        "in --rdzv-conf.",
+        default=600.0,
+        above=0,
         field="join_timeout_s",
+        read=Choices.value,
     ),
-    row(
-        Section.NODES,
-        "connect-timeout",
-        "SECONDS",
-        "How long to try to reach the backend's server at first; as connect_timeout=SECONDS in --rdzv-conf.",
+    RunOption(
+        name="connect_timeout",
+        type="duration",
+        metavar="SECONDS",
+        help="How long to try to reach the backend's server at first; as connect_timeout=SECONDS in --rdzv-conf.",
         default_note="60",
+        above=0,
     ),
-    row(
-        Section.NODES,
-        "store-outage-grace",
-        "SECONDS",
-        "How long workers train on when the backend's server is away from all nodes, before --on-store-loss holds. "
-        "For as long a new round waits for nodes of the last one of which none is heard: they may train on.",
-        default="120",
+    RunOption(
+        name="store_outage_grace",
+        type="duration",
+        metavar="SECONDS",
+        help="How long workers train on when the backend's server is away from all nodes, before --on-store-loss "
+        "holds. For as long a new round waits for nodes of the last one of which none is heard: they may train on.",
+        default=120.0,
         field="nodes.store_outage_grace_s",
-        read=seconds,
+        read=Choices.value,
     ),
-    row(
-        Section.NODES,
-        "on-store-loss",
-        "keep|fail",
-        "When the server stays away: keep the workers until they end, or fail the run.",
+    RunOption(
+        name="on_store_loss",
+        metavar="keep|fail",
+        help="When the server stays away: keep the workers until they end, or fail the run.",
         default="keep",
         choices=("keep", "fail"),
         field="nodes.on_store_loss",
-        read=one_of,
+        read=Choices.value,
     ),
 )
 
@@ -284,7 +287,7 @@ def _local_with_address(draft: Draft) -> None:
     choices = draft.choices
     explicit = choices.text("rdzv_backend") == "local"
     _local(draft, origin=choices.origin("rdzv_backend") if explicit else "derived: one node needs no rendezvous")
-    if integer(choices, "node_rank", at_least=0) > 0:
+    if integer(choices, "node_rank") > 0:
         draft.notice(f"{draft.name('node_rank')} without effect: there is one node")
     if choices.text("rdzv_endpoint"):
         address, port = _endpoint(draft)
@@ -293,7 +296,7 @@ def _local_with_address(draft: Draft) -> None:
     if choices.chosen("master_addr"):
         draft.take("master_addr", _unbracketed(choices.text("master_addr") or ""))
     if choices.chosen("master_port"):
-        draft.take("master_port", integer(choices, "master_port", at_least=0, at_most=65535) or None)
+        draft.take("master_port", integer(choices, "master_port", most=65535) or None)
 
 
 def _take_master(draft: Draft, address: str, port: int | None) -> None:
@@ -346,7 +349,7 @@ def _backend(draft: Draft, backend: str, conf: dict[str, str], max_nodes: int) -
         return
     settle_store(draft, conf)
     if choices.chosen("node_rank"):
-        draft.take("node_rank", integer(choices, "node_rank", at_least=0))
+        draft.take("node_rank", integer(choices, "node_rank"))
     _without_effect(draft, backend, _STATIC_ONLY)
 
 
@@ -357,7 +360,7 @@ def _static(draft: Draft, max_nodes: int) -> None:
         draft.notice("with 'static' a node restarts alone, and the others fail of it. Try: --rdzv-backend c10d")
     draft.take("node_rank", _check_node_rank(draft, max_nodes))
     address = _unbracketed(choices.text("master_addr") or "")
-    port = integer(choices, "master_port", at_least=1, at_most=65535) if choices.chosen("master_port") else None
+    port = integer(choices, "master_port", least=1, most=65535) if choices.chosen("master_port") else None
     if choices.text("rdzv_endpoint"):
         host, endpoint_port = _endpoint(draft)
         if endpoint_port is None:
@@ -374,7 +377,7 @@ def _static(draft: Draft, max_nodes: int) -> None:
 
 
 def _check_node_rank(draft: Draft, max_nodes: int) -> int:
-    rank = integer(draft.choices, "node_rank", at_least=0)
+    rank = integer(draft.choices, "node_rank")
     if rank >= max_nodes:
         draft.choices.reject("node_rank", f"a rank below the number of nodes, {max_nodes}", hint="raise --nnodes")
     return rank
@@ -389,7 +392,6 @@ def _without_effect(draft: Draft, backend: str, dests: tuple[str, ...]) -> None:
 # --- runs whose nodes meet in a store ---
 
 
-_JOIN_TIMEOUT_S: Final = 600.0
 _CONF_KEYS: Final = ("join_timeout", "connect_timeout")
 """Options that are short for keys of `--rdzv-conf`."""
 _COORDINATED_ONLY: Final = (
@@ -410,13 +412,8 @@ def settle_coordination(draft: Draft) -> None:
     Raises:
         ConfigError: a value is malformed, or two say different things.
     """
-    choices = draft.choices
     draft.settle(NODES)
-    draft.take("rdzv_attempt", integer(choices, "rdzv_attempt") if choices.chosen("rdzv_attempt") else 0)
-    for key in filter(choices.chosen, _CONF_KEYS):
-        seconds(choices, key, above_zero=True)  # refused here, by the name that the user knows
-    chosen = choices.chosen("join_timeout")
-    draft.take("join_timeout", seconds(choices, "join_timeout") if chosen else _JOIN_TIMEOUT_S)
+    draft.choices.value("connect_timeout")  # refused here, by the name that the user knows
 
 
 def settle_store(draft: Draft, conf: dict[str, str]) -> None:

@@ -1,12 +1,12 @@
 """The options about workers' output and the run's files."""
 
 import os
-from functools import partial
 from pathlib import Path
 from typing import Final
 
-from elastic_core.options.option import Choices, Draft, OptionRow, Section, row
-from elastic_core.options.values import comma_list, integer, size_bytes
+from elastic_core.option_spec import RunOption
+from elastic_core.options.choices import Choices, Draft, Section, section
+from elastic_core.options.readers import comma_list, size_bytes
 from elastic_core.processes.output.layout import Std, parse_ranks, parse_std
 from elastic_core.types import Record
 
@@ -35,111 +35,104 @@ class OutputSettings(Record, frozen=True, kw_only=True):
     run_dir: str | None = None
 
 
-LOGS: Final[tuple[OptionRow, ...]] = (
-    row(
-        Section.LOGS,
-        "log-dir",
-        "DIR",
-        "Base directory for log files; each run makes its own directory in it. /dev/null: no log files.",
+LOGS: Final = section(
+    Section.LOGS,
+    RunOption(
+        name="log_dir",
+        metavar="DIR",
+        help="Base directory for log files; each run makes its own directory in it. /dev/null: no log files.",
         default_note="the run directory",
         torch=True,
         field="output.log_dir",
     ),
-    row(
-        Section.LOGS,
-        "redirects",
-        "STD",
-        "Streams that go to a file instead of the console: 0 none, 1 stdout, 2 stderr, 3 both, or RANK:STD,... for "
-        "some local ranks.",
-        short="r",
+    RunOption(
+        name="redirects",
+        metavar="STD",
+        help="Streams that go to a file instead of the console: 0 none, 1 stdout, 2 stderr, 3 both, or RANK:STD,... "
+        "for some local ranks.",
         default="0",
+        short="r",
         torch=True,
         field="output.redirects",
     ),
-    row(
-        Section.LOGS,
-        "tee",
-        "STD",
-        "Streams that go to a file and to the console; values as for --redirects.",
-        short="t",
+    RunOption(
+        name="tee",
+        metavar="STD",
+        help="Streams that go to a file and to the console; values as for --redirects.",
         default="0",
+        short="t",
         torch=True,
         field="output.tee",
     ),
-    row(
-        Section.LOGS,
-        "local-ranks-filter",
-        "RANKS",
-        "Local ranks whose output reaches the console, such as 0,2; files are not affected.",
+    RunOption(
+        name="local_ranks_filter",
+        metavar="RANKS",
+        help="Local ranks whose output reaches the console, such as 0,2; files are not affected.",
         default="",
         default_note="all",
         torch=True,
         field="output.local_ranks_filter",
     ),
-    row(
-        Section.LOGS,
-        "log-line-prefix-template",
-        "TEXT",
-        "What stands before each tee'd line: ${role_name}, ${local_rank}, ${rank} and ${hostname} are filled in; any "
-        f"other ${{name}} stays. Without it, {_PREFIX_VARIABLE} counts.",
+    RunOption(
+        name="log_line_prefix_template",
+        metavar="TEXT",
+        help="What stands before each tee'd line: ${role_name}, ${local_rank}, ${rank} and ${hostname} are filled in; "
+        f"any other ${{name}} stays. Without it, {_PREFIX_VARIABLE} counts.",
         default="",
         default_note="[${role_name}${local_rank}]:",
         torch=True,
         field="output.log_line_prefix_template",
     ),
-    row(
-        Section.LOGS,
-        "duplicate-stdout-filters",
-        "TEXTS",
-        "Copy lines of tee'd stdout that contain one of these texts to filtered_stdout.log, such as loss,lr; ',,' is a "
-        "comma in a text.",
+    RunOption(
+        name="duplicate_stdout_filters",
+        metavar="TEXTS",
+        help="Copy lines of tee'd stdout that contain one of these texts to filtered_stdout.log, such as loss,lr; "
+        "',,' is a comma in a text.",
         default="",
         default_note="none",
         torch=True,
         field="output.duplicate_stdout_filters",
     ),
-    row(
-        Section.LOGS,
-        "duplicate-stderr-filters",
-        "TEXTS",
-        "The same for stderr, to filtered_stderr.log.",
+    RunOption(
+        name="duplicate_stderr_filters",
+        metavar="TEXTS",
+        help="The same for stderr, to filtered_stderr.log.",
         default="",
         default_note="none",
         torch=True,
         field="output.duplicate_stderr_filters",
     ),
-    row(
-        Section.LOGS,
-        "log-max-size",
-        "SIZE",
-        "Rotate a worker's log file that would be larger, such as 100M (K, M, G), between two lines: stdout.log "
+    RunOption(
+        name="log_max_size",
+        metavar="SIZE",
+        help="Rotate a worker's log file that would be larger, such as 100M (K, M, G), between two lines: stdout.log "
         "becomes stdout.log.1. Redirected streams then pass through the agent.",
         default_note="no limit",
         field="output.log_max_bytes",
     ),
-    row(
-        Section.LOGS,
-        "log-backups",
-        "N",
-        "How many full log files stay beside the one that is written, with --log-max-size; 0: none.",
-        default="5",
+    RunOption(
+        name="log_backups",
+        type="int",
+        metavar="N",
+        help="How many full log files stay beside the one that is written, with --log-max-size; 0: none.",
+        default=5,
+        least=0,
+        most=_MOST_BACKUPS,
         field="output.log_backups",
-        read=partial(integer, at_most=_MOST_BACKUPS),
+        read=Choices.value,
     ),
-    row(
-        Section.LOGS,
-        "logs-specs",
-        "NAME",
-        "Have an installed class say where output goes: the entry point NAME of group torchrun.logs_specs.",
+    RunOption(
+        name="logs_specs",
+        metavar="NAME",
+        help="Have an installed class say where output goes: the entry point NAME of group torchrun.logs_specs.",
         default_note="files as described here",
         torch=True,
         field="output.logs_specs",
     ),
-    row(
-        Section.LOGS,
-        "run-dir",
-        "DIR",
-        "Where this run keeps its files and its incident report; kept after success too.",
+    RunOption(
+        name="run_dir",
+        metavar="DIR",
+        help="Where this run keeps its files and its incident report; kept after success too.",
         default_note="a temporary one, removed on success",
         field="output.run_dir",
     ),

@@ -4,15 +4,15 @@ from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING
 
+from elastic_core.options.choices import Choices, Draft, Given, Proposed
 from elastic_core.options.debug_options import take_debugging
 from elastic_core.options.entrypoint import check_start_method, make_entrypoint, take_run_path
 from elastic_core.options.node_options import place_run, settle_coordination
-from elastic_core.options.option import Choices, Draft, Given, Proposed
 from elastic_core.options.output_options import resolve_logs
+from elastic_core.options.readers import node_range
 from elastic_core.options.restart_options import take_restarts, take_stops
 from elastic_core.options.settings import Entrypoint, Resolution, finish
 from elastic_core.options.table import BY_DEST, chosen_elsewhere, torch_variables
-from elastic_core.options.values import node_range
 from elastic_core.options.worker_options import place_workers
 from elastic_core.plugins.discovery import ENVIRONMENTS_ELSEWHERE, environments_here
 
@@ -79,7 +79,7 @@ def resolve(
 
 def _proposals(given: Given, environ: Mapping[str, str]) -> tuple[dict[str, Proposed], list[str]]:
     """Return what is proposed where this process was started, and lines for the user: in most places nothing."""
-    named = "environment" in given or environ.get(BY_DEST["environment"].env or "")
+    named = "environment" in given or environ.get(BY_DEST["environment"].env_name)
     if not (named or environ.keys() & ENVIRONMENTS_ELSEWHERE.keys() or environments_here(environ)):
         from elastic_core.processes.slurm_step import cleaned_step
 

@@ -4,15 +4,15 @@ Which policy that is and what it is built with, in a run and where one is tried 
 """
 
 from collections.abc import Mapping
-from functools import partial
 from typing import Any, Final
 
+from msgspec.structs import replace
+
 from elastic_core.errors import ConfigError
-from elastic_core.options.option import Choices, Draft, OptionRow, Section, row
-from elastic_core.options.values import (
+from elastic_core.option_spec import RunOption
+from elastic_core.options.choices import Choices, Draft, Section, section
+from elastic_core.options.readers import (
     exit_codes,
-    if_chosen,
-    integer,
     key_values,
     node_range,
     preemption_signal,
@@ -49,78 +49,81 @@ def is_file(name: str) -> bool:
     return "/" in name or name.lower().endswith(_FILE_ENDS)
 
 
-RESTARTS: Final[tuple[OptionRow, ...]] = (
-    row(
-        Section.RESTARTS,
-        "max-restarts",
-        "N",
-        "How many times a failed worker group is started again before the run fails; 0: never.",
-        default="0",
+RESTARTS: Final = section(
+    Section.RESTARTS,
+    RunOption(
+        name="max_restarts",
+        type="int",
+        metavar="N",
+        help="How many times a failed worker group is started again before the run fails; 0: never.",
+        default=0,
+        least=0,
         torch=True,
         field="restarts.max_restarts",
-        read=integer,
+        read=Choices.value,
     ),
-    row(
-        Section.RESTARTS,
-        "restart-window",
-        "SECONDS",
-        "Count only the restarts of the last SECONDS against --max-restarts.",
+    RunOption(
+        name="restart_window",
+        type="duration",
+        metavar="SECONDS",
+        help="Count only the restarts of the last SECONDS against --max-restarts.",
         default_note="the whole run",
+        above=0,
         field="restarts.restart_window_s",
-        read=if_chosen(partial(seconds, above_zero=True)),
+        read=Choices.value,
     ),
-    row(
-        Section.RESTARTS,
-        "restart-backoff",
-        "SECONDS",
-        "Wait before a second restart when workers fail soon after their start; doubles each time, up to 30 s; 0: no "
-        "wait.",
-        default="0.5",
+    RunOption(
+        name="restart_backoff",
+        type="duration",
+        metavar="SECONDS",
+        help="Wait before a second restart when workers fail soon after their start; doubles each time, up to 30 s; "
+        "0: no wait.",
+        default=0.5,
         field="restarts.restart_backoff_s",
-        read=seconds,
+        read=Choices.value,
     ),
-    row(
-        Section.RESTARTS,
-        "max-membership-changes",
-        "N",
-        "How often workers may be started again because nodes came or went, before the run fails.",
+    RunOption(
+        name="max_membership_changes",
+        type="int",
+        metavar="N",
+        help="How often workers may be started again because nodes came or went, before the run fails.",
         default_note="any number of times",
+        least=0,
         field="nodes.max_membership_changes",
-        read=if_chosen(integer),
+        read=Choices.value,
     ),
-    row(
-        Section.RESTARTS,
-        "fatal-exit-codes",
-        "LIST",
-        "Exit codes that are not retried, such as 3,64-78.",
+    RunOption(
+        name="fatal_exit_codes",
+        metavar="LIST",
+        help="Exit codes that are not retried, such as 3,64-78.",
         default_note="none",
         field="restarts.fatal_exit_codes",
         read=exit_codes,
     ),
-    row(
-        Section.RESTARTS,
-        "same-failure-limit",
-        "N",
-        "End the run when the same exception comes from the same place for the Nth time in a row, and got no further.",
+    RunOption(
+        name="same_failure_limit",
+        type="int",
+        metavar="N",
+        help="End the run when the same exception comes from the same place for the Nth time in a row, and got no "
+        "further.",
         default_note="no limit",
+        least=2,
         field="restarts.same_failure_limit",
-        read=if_chosen(partial(integer, at_least=2)),
+        read=Choices.value,
     ),
-    row(
-        Section.RESTARTS,
-        "policy",
-        "NAME|FILE",
-        "Failure handler that decides between restart and stop ('elastic plugins' lists what is installed, "
+    RunOption(
+        name="policy",
+        metavar="NAME|FILE",
+        help="Failure handler that decides between restart and stop ('elastic plugins' lists what is installed, "
         "module:Class need not be), or a rule file, such as rules.yaml, for elastic-policy-rules.",
         default="intensity",
         field="restarts.name",
         read=lambda choices, _: policy_choice(choices)[0],
     ),
-    row(
-        Section.RESTARTS,
-        "policy-conf",
-        "K=V",
-        "Option of the failure handler (repeatable, or K=V,K=V).",
+    RunOption(
+        name="policy_conf",
+        metavar="K=V",
+        help="Option of the failure handler (repeatable, or K=V,K=V).",
         many=True,
         field="policy_conf",
     ),
@@ -150,49 +153,49 @@ def policy_settings(choices: Choices) -> PolicySettings:
     for option in RESTARTS:
         part, _, field = option.field.partition(".")
         if option.read is not None and part == "restarts":
-            read[field] = option.read(choices, option.dest)
+            read[field] = option.read(choices, option.name)
     return PolicySettings(**read)
 
 
-SIGNALS: Final[tuple[OptionRow, ...]] = (
-    row(
-        Section.SIGNALS,
-        "signals-to-handle",
-        "NAMES",
-        "Signals that are passed on to the workers; SIGTERM, SIGINT, SIGHUP and SIGQUIT also end the run.",
+SIGNALS: Final = section(
+    Section.SIGNALS,
+    RunOption(
+        name="signals_to_handle",
+        metavar="NAMES",
+        help="Signals that are passed on to the workers; SIGTERM, SIGINT, SIGHUP and SIGQUIT also end the run.",
         default="SIGTERM,SIGINT,SIGHUP,SIGQUIT",
         torch=True,
         field="stops.signals_to_handle",
     ),
-    row(
-        Section.SIGNALS,
-        "preemption-signal",
-        "NAME",
-        "The signal by which a scheduler gives notice that this node will be taken away: ends the run here as SIGTERM "
-        "does, and the others go on without it.",
+    RunOption(
+        name="preemption_signal",
+        metavar="NAME",
+        help="The signal by which a scheduler gives notice that this node will be taken away: ends the run here as "
+        "SIGTERM does, and the others go on without it.",
         default_note="none",
         field="stops.preemption_signal",
     ),
-    row(
-        Section.SIGNALS,
-        "shutdown-timeout",
-        "SECONDS",
-        "Grace period of a worker that is told to stop, whatever the reason; then SIGKILL.",
+    RunOption(
+        name="shutdown_timeout",
+        type="duration",
+        metavar="SECONDS",
+        help="Grace period of a worker that is told to stop, whatever the reason; then SIGKILL.",
         default_note="TORCH_ELASTIC_SHUTDOWN_TIMEOUT, else 30",
         torch=True,
         field="stops.shutdown_timeout_s",
     ),
 )
 
-EXIT: Final[tuple[OptionRow, ...]] = (
-    row(
-        Section.RESTARTS,
-        "exit-timeout",
-        "SECONDS",
-        "How long a worker may take to end after an uncaught exception; then it has failed with that exception. It is "
-        "stopped then if another worker runs or a restart follows; else its threads and exit handlers have "
+EXIT: Final = section(
+    Section.RESTARTS,
+    RunOption(
+        name="exit_timeout",
+        type="duration",
+        metavar="SECONDS",
+        help="How long a worker may take to end after an uncaught exception; then it has failed with that exception. "
+        "It is stopped then if another worker runs or a restart follows; else its threads and exit handlers have "
         "--shutdown-timeout from the exception on. 0: any time.",
-        default="5",
+        default=5.0,
         field="stops.exit_timeout_s",
     ),
 )
@@ -207,26 +210,15 @@ def take_stops(draft: Draft) -> None:
     draft.take("signals_to_handle", names)
     draft.notice(*lines)
     draft.take("preemption_signal", preemption_signal(choices))
-    variable = draft.environ.get(_SHUTDOWN_VARIABLE)
     if choices.chosen("shutdown_timeout"):
         draft.take("shutdown_timeout", seconds(choices, "shutdown_timeout"))
-    elif variable:
-        draft.set("stops.shutdown_timeout_s", _seconds_of(variable), f"env {_SHUTDOWN_VARIABLE}")
+    elif draft.environ.get(_SHUTDOWN_VARIABLE):
+        option = replace(choices.options["shutdown_timeout"], env=_SHUTDOWN_VARIABLE)
+        limit_s = seconds(Choices({}, draft.environ, {option.name: option}), option.name)
+        draft.set("stops.shutdown_timeout_s", limit_s, f"env {_SHUTDOWN_VARIABLE}")
     else:
         draft.set("stops.shutdown_timeout_s", 30.0, "default")
     limit_s, held = seconds(choices, "exit_timeout"), choices.text("debug_rank") is not None
     draft.take("exit_timeout", 0.0 if held else limit_s)
     if held and limit_s and choices.chosen("exit_timeout"):
         draft.notice(f"{choices.label('exit_timeout')} has no effect: --debug-rank turns time limits off")
-
-
-def _seconds_of(variable: str) -> float:
-    try:
-        value = float(variable)
-    except ValueError:
-        value = -1.0
-    if not 0 <= value < float("inf"):
-        raise ConfigError(
-            f"{_SHUTDOWN_VARIABLE}={variable!r}: needed seconds, 0 or more", hint=f"{_SHUTDOWN_VARIABLE}=30"
-        )
-    return value

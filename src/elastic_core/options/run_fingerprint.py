@@ -3,13 +3,14 @@
 import hashlib
 import os
 import sys
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 from elastic_core.options.restart_options import RULES
 from elastic_core.options.settings import Entrypoint, RunSettings
-from elastic_core.plugins.options import OptionValue, convert
+from elastic_core.plugins.conversion import OptionValue, convert
 from elastic_core.rendezvous.coordinated_options import COORDINATED_OPTIONS
 from elastic_core.rendezvous.identity import AGREED_OPTIONS, fingerprint, torch_version
 from elastic_core.rendezvous.member.documents import FORMAT
@@ -33,11 +34,11 @@ def run_fingerprint(settings: RunSettings) -> dict[str, str]:
         nproc=settings.nodes.local_world_size,
         nproc_source=settings.workers.nproc_source,
         role=settings.nodes.role,
-        backend_options=_agreed(settings),
+        backend_options=_agreed(settings.rdzv_conf),
         wire_format=FORMAT,
         torch=_torch(entrypoint),
         python=_python(entrypoint),
-        policy=_policy(settings),
+        policy=_policy(settings.restarts.name, settings.policy_conf),
     )
     # What is not known is not compared; of torch, whether there is one is worth a word.
     return {key: text for key, text in made.items() if text or key != "python"}
@@ -49,27 +50,25 @@ def _arguments(entrypoint: Entrypoint) -> tuple[str, ...]:
     return entrypoint.argv[at + 1 :]
 
 
-def _agreed(settings: RunSettings) -> dict[str, OptionValue]:
+def _agreed(conf: Mapping[str, str]) -> dict[str, OptionValue]:
     """Return the values that leases and last calls go by, defaults filled in: `5` typed or left out is the same."""
     return {
-        spec.name: convert(settings.rdzv_conf[spec.name], spec, flag="--rdzv-conf")
-        if spec.name in settings.rdzv_conf
-        else spec.default
+        spec.name: convert(conf[spec.name], spec, flag="--rdzv-conf") if spec.name in conf else spec.default
         for spec in COORDINATED_OPTIONS
         if spec.name in AGREED_OPTIONS
     }
 
 
-def _policy(settings: RunSettings) -> str:
+def _policy(name: str, options: Mapping[str, str]) -> str:
     """Return the policy's name, and a digest of its options: of a rule file the content, wherever it lies."""
-    conf = dict(settings.policy_conf)
+    conf = dict(options)
     if not conf:
-        return settings.restarts.name
-    if settings.restarts.name == RULES and "file" in conf:
+        return name
+    if name == RULES and "file" in conf:
         with suppress(OSError, ValueError):  # the policy itself says what is wrong with it
             conf["file"] = Path(conf["file"]).read_bytes().hex()
     text = "\n".join(f"{key}={value}" for key, value in sorted(conf.items()))
-    return f"{settings.restarts.name} ({hashlib.sha256(text.encode(errors='surrogateescape')).hexdigest()[:8]})"
+    return f"{name} ({hashlib.sha256(text.encode(errors='surrogateescape')).hexdigest()[:8]})"
 
 
 def _torch(entrypoint: Entrypoint) -> str:

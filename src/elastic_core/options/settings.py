@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from elastic_core.agent.parts import DEFAULT_SIGNALS, StopSettings
-from elastic_core.options.option import Draft
+from elastic_core.options.choices import Draft
 from elastic_core.options.output_options import OutputSettings
 from elastic_core.options.worker_options import WorkerSettings
 from elastic_core.starters import WorkerCall

@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from elastic_core.errors import ConfigError
-from elastic_core.options.option import Choices, Draft, OptionRow, Section, row
-from elastic_core.options.values import integer, name_of, nearest
+from elastic_core.errors import ConfigError, nearest
+from elastic_core.option_spec import RunOption
+from elastic_core.options.choices import Choices, Draft, Section, section
+from elastic_core.options.readers import integer, name_of, unprintable
 from elastic_core.types import Record
 
 if TYPE_CHECKING:
@@ -31,62 +32,59 @@ class WorkerSettings(Record, frozen=True, kw_only=True):
     """Whether workers' interpreters record uncaught exceptions; `--no-worker-hooks` turns it off."""
 
 
-WORKERS: Final[tuple[OptionRow, ...]] = (
-    row(
-        Section.WORKERS,
-        "nproc-per-node",
-        "N|auto|gpu|cpu|xpu",
-        "Workers on this node: a number, or one per GPU, CPU core or XPU; auto: one per accelerator, else per core.",
+WORKERS: Final = section(
+    Section.WORKERS,
+    RunOption(
+        name="nproc_per_node",
+        metavar="N|auto|gpu|cpu|xpu",
+        help="Workers on this node: a number, or one per GPU, CPU core or XPU; auto: one per accelerator, else per "
+        "core.",
         default="1",
         torch=True,
         field="nodes.local_world_size",
     ),
-    row(
-        Section.WORKERS,
-        "module",
-        None,
-        "SCRIPT is a module name, run as with 'python -m'.",
+    RunOption(
+        name="module",
+        type="bool",
+        help="SCRIPT is a module name, run as with 'python -m'.",
         short="m",
         torch=True,
     ),
-    row(
-        Section.WORKERS,
-        "no-python",
-        None,
-        "SCRIPT is a program of any kind: run it as it is, without the Python interpreter.",
+    RunOption(
+        name="no_python",
+        type="bool",
+        help="SCRIPT is a program of any kind: run it as it is, without the Python interpreter.",
         torch=True,
     ),
-    row(
-        Section.WORKERS,
-        "devices",
-        "LIST",
-        "GPUs to use, such as 1,3,5 (or their UUIDs). All workers see the whole list and LOCAL_RANK indexes it; with "
-        "--virtual-local-rank each sees its own one. Numbers count within an inherited list of visible devices.",
+    RunOption(
+        name="devices",
+        metavar="LIST",
+        help="GPUs to use, such as 1,3,5 (or their UUIDs). All workers see the whole list and LOCAL_RANK indexes it; "
+        "with --virtual-local-rank each sees its own one. Numbers count within an inherited list of visible devices.",
         default_note="all that are visible",
         field="workers.devices",
     ),
-    row(
-        Section.WORKERS,
-        "omp-threads",
-        "auto|N",
-        "OMP_NUM_THREADS of each worker; auto: usable cores divided by workers, at least 1.",
+    RunOption(
+        name="omp_threads",
+        metavar="auto|N",
+        help="OMP_NUM_THREADS of each worker; auto: usable cores divided by workers, at least 1.",
         default_note="as inherited; 1 where it is unset and there are several workers",
         field="workers.omp_threads",
     ),
-    row(
-        Section.WORKERS,
-        "virtual-local-rank",
-        None,
-        "LOCAL_RANK is 0 in every worker, and each sees only its own device.",
+    RunOption(
+        name="virtual_local_rank",
+        type="bool",
+        help="LOCAL_RANK is 0 in every worker, and each sees only its own device.",
         torch=True,
         field="workers.virtual_local_rank",
     ),
-    row(
-        Section.WORKERS,
-        "role",
-        "NAME",
-        "Role of the workers, for their names.",
+    RunOption(
+        name="role",
+        metavar="NAME",
+        help="Role of the workers, for their names.",
         default="default",
+        fault=unprintable,
+        hint="--role trainer",
         torch=True,
         field="nodes.role",
         read=name_of,
@@ -140,7 +138,7 @@ def _number(draft: Draft, device_count: int, node: "Node | None") -> int:
         return _derived(draft, device_count, "--devices", "derived: one per device of --devices")
     text = (choices.text(dest) or "").strip()
     if text.removeprefix("-").removeprefix("+").isdecimal():
-        number = integer(choices, dest, at_least=1)
+        number = integer(choices, dest, least=1)
         draft.take(dest, number)
         return number
     if device_count and text in ("auto", "gpu", "xpu"):
@@ -194,7 +192,7 @@ def omp_threads(choices: Choices, nproc: int, environ: Mapping[str, str]) -> tup
         cores = usable_cores()
         return max(1, cores // nproc), f"derived: {cores} usable cores for {nproc} workers", None
     if text is not None:
-        return integer(choices, "omp_threads", at_least=1), choices.origin("omp_threads"), None
+        return integer(choices, "omp_threads", least=1), choices.origin("omp_threads"), None
     if "OMP_NUM_THREADS" in environ:
         return None, "env OMP_NUM_THREADS", None
     if nproc == 1:

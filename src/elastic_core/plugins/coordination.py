@@ -4,11 +4,12 @@ from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
-from elastic_core.plugins.options import resolve_options
+from elastic_core.option_spec import OptionSpec
+from elastic_core.plugins.conversion import resolve_options
 from elastic_core.rendezvous.coordinated_options import COORDINATED_KEYS, COORDINATED_OPTIONS, check_coordinated
 from elastic_core.rendezvous.handler import RendezvousHandler
 from elastic_core.rendezvous.store import CoordinationStore
-from elastic_core.types import OptionSpec, RendezvousSettings
+from elastic_core.types import RendezvousSettings
 
 
 def store_options(declared: Sequence[OptionSpec]) -> Sequence[OptionSpec]:

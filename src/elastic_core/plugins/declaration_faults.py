@@ -8,10 +8,11 @@ from collections.abc import Iterator, Mapping
 from types import CodeType, FunctionType
 from typing import Final
 
+from elastic_core.option_spec import OptionSpec
+from elastic_core.plugins.conversion import OPTION_TYPES, fits, parse, wanted
 from elastic_core.plugins.discovery import PluginEntry, core_name, find_entries
 from elastic_core.plugins.entry_import import NOT_INSTALLED, mend, refusal
-from elastic_core.plugins.options import OPTION_TYPES, fits, parse, wanted
-from elastic_core.types import API_VERSION, OptionSpec, Record
+from elastic_core.types import API_VERSION, Record
 
 
 class ServedVersions(Record, frozen=True, kw_only=True):

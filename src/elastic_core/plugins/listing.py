@@ -13,10 +13,10 @@ from elastic_core.plugins.discovery import (
     find_entries,
 )
 from elastic_core.plugins.entry_import import HOOK_LIMIT, IN_CODE, import_entry, mend, refusal
+from elastic_core.plugins.hook_flags import hook_entry
 from elastic_core.plugins.loading import LoadedPlugin, heavy_modules, refuse_heavy
 from elastic_core.plugins.missing import misplaced
 from elastic_core.plugins.registry import PluginRegistry
-from elastic_core.plugins.run_options import hook_entry
 from elastic_core.rendezvous import registry as in_code
 from elastic_core.types import Record
 

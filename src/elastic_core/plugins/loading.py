@@ -9,6 +9,7 @@ from elastic_core.errors import ElasticError
 from elastic_core.failure.handler import FailureHandler
 from elastic_core.hooks.handler import AgentHook, fault_of_powers
 from elastic_core.moments import Power
+from elastic_core.option_spec import OptionSpec
 from elastic_core.plugin_faults import text_of
 from elastic_core.plugins.discovery import (
     ENVIRONMENTS_GROUP,
@@ -31,7 +32,7 @@ from elastic_core.plugins.entry_import import (
 )
 from elastic_core.rendezvous.handler import RendezvousHandler
 from elastic_core.rendezvous.store import CoordinationStore
-from elastic_core.types import HookSettings, OptionSpec, PolicySettings, RendezvousSettings
+from elastic_core.types import HookSettings, PolicySettings, RendezvousSettings
 
 if TYPE_CHECKING:
     from elastic_core.plugins.environment import Environment

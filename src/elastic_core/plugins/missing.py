@@ -7,7 +7,7 @@ stranger's. No hint says to install one of them by name.
 from collections.abc import Collection, Iterable, Sequence
 from typing import Final
 
-from elastic_core.errors import PluginError
+from elastic_core.errors import PluginError, nearest
 from elastic_core.plugins.discovery import (
     COMMANDS_GROUP,
     FAILURE_GROUP,
@@ -151,11 +151,11 @@ def not_installed(group: str, name: str, installed: Sequence[PluginEntry], in_co
     what = f"{KINDS[group]} {name!r} is not installed; installed: {', '.join(shown) or 'none'}"
     if name in known:
         return PluginError(what, hint=known[name])
-    nearest = _ELSEWHERE[group].get(name) or nearest_name(name, [*in_code, *(e.name for e in installed), *known])
-    if nearest is None:
+    near = _ELSEWHERE[group].get(name) or nearest(name, [*in_code, *(e.name for e in installed), *known])
+    if not near:
         return PluginError(what, hint=f"pip install the distribution that provides {name!r}, or check the name")
-    present = nearest in in_code or any(entry.name == nearest for entry in installed)
-    return PluginError(what, hint=repr(nearest) if present else f"{nearest!r}, after {known[nearest]}")
+    present = near in in_code or any(entry.name == near for entry in installed)
+    return PluginError(what, hint=repr(near) if present else f"{near!r}, after {known[near]}")
 
 
 def misplaced(entries: Iterable[PluginEntry], *, every: bool = False) -> list[tuple[PluginEntry, PluginError]]:
@@ -177,10 +177,10 @@ def misplaced(entries: Iterable[PluginEntry], *, every: bool = False) -> list[tu
 
 def _nearest_group(group: str) -> str | None:
     prefix, _, word = group.rpartition(".")
-    if nearest_name(prefix, [GROUP_PREFIX.rstrip(".")], cutoff=0.7) is None:
+    if not nearest(prefix, [GROUP_PREFIX.rstrip(".")], cutoff=0.7):
         return None
     words = {known.removeprefix(GROUP_PREFIX): known for known in GROUPS} | _GROUPS_ELSEWHERE
-    return words.get(nearest_name(word, [*words], cutoff=0.75) or "")
+    return words.get(nearest(word, words, cutoff=0.75))
 
 
 def known_options() -> Collection[str]:
@@ -219,11 +219,3 @@ def refuse_variable(variable: str, text: str) -> None:
     distribution, off = _VARIABLES.get(variable, ("", ""))
     if distribution and text != off:
         raise _comes_with(variable, distribution)
-
-
-def nearest_name(name: str, names: Sequence[str], *, cutoff: float = 0.6) -> str | None:
-    """Return the name that was probably meant; `cutoff`: how alike they are, as `difflib` counts."""
-    import difflib  # only a user's mistake needs it
-
-    found = difflib.get_close_matches(name, sorted(set(names)), n=1, cutoff=cutoff)
-    return found[0] if found else None

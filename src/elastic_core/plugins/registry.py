@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Final
 from msgspec.structs import replace
 
 from elastic_core.clock import WaitBudget
-from elastic_core.errors import ConfigError, ElasticError, PluginError
+from elastic_core.errors import ConfigError, ElasticError, PluginError, nearest
 from elastic_core.failure.handler import FailureHandler
 from elastic_core.hooks.handler import AgentHook, powers_of, registered_hooks
 from elastic_core.hooks.members import NamedHook
 from elastic_core.moments import Power
+from elastic_core.option_spec import OptionSpec
 from elastic_core.plugin_faults import PluginFaults, PluginLabel
+from elastic_core.plugins.conversion import TORCH_RDZV_KEYS, GivenValue, convert, parse, resolve_options
 from elastic_core.plugins.discovery import (
     FAILURE_GROUP,
     GROUPS,
@@ -44,15 +46,14 @@ from elastic_core.plugins.loading import (
     is_store_class,
     refuse_heavy,
 )
-from elastic_core.plugins.options import TORCH_RDZV_KEYS, GivenValue, convert, parse, resolve_options
 from elastic_core.rendezvous import registry as in_code
 from elastic_core.rendezvous.handler import RendezvousHandler
 from elastic_core.rendezvous.store import CoordinationStore
-from elastic_core.types import HookSettings, OptionSpec, PolicySettings, RendezvousSettings
+from elastic_core.types import HookSettings, PolicySettings, RendezvousSettings
 
 if TYPE_CHECKING:
+    from elastic_core.plugins.hook_flags import ChosenHook
     from elastic_core.plugins.listing import PluginInfo
-    from elastic_core.plugins.run_options import ChosenHook
 
 
 _CONNECT_TIMEOUT: Final = OptionSpec(name="connect_timeout", type="duration")
@@ -444,10 +445,8 @@ class PluginRegistry:
         hooks = {entry.name for entry in self.entries() if entry.group == HOOKS_GROUP}.union(chosen)
         lines = []
         for name in sorted(self.disabled - hooks):
-            from elastic_core.plugins.missing import nearest_name
-
-            nearest = nearest_name(name, sorted(hooks))
-            meant = f"; did you mean {nearest!r}?" if nearest else ""
+            near = nearest(name, hooks)
+            meant = f"; did you mean {near!r}?" if near else ""
             lines.append(f"-p no:{name} has no effect: no hook of that name is installed{meant}")
         return lines
 
@@ -464,7 +463,7 @@ def _entry_at(group: str, name: str) -> PluginEntry | None:
 def _chosen_hooks(options: Mapping[str, GivenValue]) -> "list[ChosenHook]":
     if not options:
         return []
-    from elastic_core.plugins.run_options import chosen_hooks  # only for a run with such options
+    from elastic_core.plugins.hook_flags import chosen_hooks  # only for a run with such options
 
     return chosen_hooks(options)
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from elastic_core.errors import ConfigError
-from elastic_core.types import OptionSpec
+from elastic_core.option_spec import OptionSpec
 
 DEFAULT_LEASE_TTL_S: Final = 5.0
 DEFAULT_JOIN_TIMEOUT_S: Final = 600.0
@@ -14,6 +14,7 @@ COORDINATED_OPTIONS: Final = (
     OptionSpec(
         name="lease_ttl",
         type="duration",
+        above=0,
         default=DEFAULT_LEASE_TTL_S,
         unit="seconds",
         help="how long a node counts as alive after its last word; the same on every node",
@@ -21,6 +22,7 @@ COORDINATED_OPTIONS: Final = (
     OptionSpec(
         name="last_call_timeout",
         type="duration",
+        above=0,
         unit="seconds",
         help="how long to wait for more nodes once the fewest are there; default 30 before a run's first round, 2 "
         "after; the same on every node",
@@ -28,6 +30,7 @@ COORDINATED_OPTIONS: Final = (
     OptionSpec(
         name="join_timeout",
         type="duration",
+        above=0,
         default=DEFAULT_JOIN_TIMEOUT_S,
         unit="seconds",
         help="how long to wait for the fewest nodes",
@@ -35,18 +38,19 @@ COORDINATED_OPTIONS: Final = (
     OptionSpec(
         name="connect_timeout",
         type="duration",
+        above=0,
         default=DEFAULT_CONNECT_TIMEOUT_S,
         unit="seconds",
         help="how long to try to reach the store at first",
     ),
 )
-"""All are seconds, more than zero. `last_call_timeout` None: 30 before a run's first round, 2 after."""
+"""`last_call_timeout` None: 30 before a run's first round, 2 after."""
 
 COORDINATED_KEYS: Final = frozenset(spec.name for spec in COORDINATED_OPTIONS)
 
 
 def check_coordinated(options: Mapping[str, object], *, backend: str, min_ttl_s: float) -> None:
-    """Refuse durations that can't be.
+    """Refuse a lease that the backend's server can't keep.
 
     Args:
         options: The resolved options of a backend.
@@ -54,15 +58,8 @@ def check_coordinated(options: Mapping[str, object], *, backend: str, min_ttl_s:
         min_ttl_s: The shortest lease that its server can keep.
 
     Raises:
-        ConfigError: a duration is not above zero, or the lease too short.
+        ConfigError: it is too short.
     """
-    for spec in COORDINATED_OPTIONS:
-        value = options.get(spec.name)
-        if isinstance(value, (int, float)) and value <= 0:
-            raise ConfigError(
-                f"--rdzv-conf {spec.name}={value:g}: needed seconds, more than 0",
-                hint=f"--rdzv-conf {spec.name}={spec.default:g}" if spec.default else f"leave {spec.name} out",
-            )
     lease_s = options.get("lease_ttl")
     if isinstance(lease_s, (int, float)) and lease_s < min_ttl_s:
         raise ConfigError(

@@ -5,12 +5,12 @@ from collections.abc import Sequence
 from typing import ClassVar, Protocol
 
 from elastic_core.clock import WaitBudget
+from elastic_core.option_spec import OptionSpec
 from elastic_core.reports import NodeReport, NodeSteps, RunSteps
 from elastic_core.types import (
     Capability,
     Failure,
     NodesWaiting,
-    OptionSpec,
     RendezvousClosed,
     RendezvousInfo,
     RendezvousSettings,

@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from elastic_core.errors import ConfigError, RendezvousError
+from elastic_core.errors import ConfigError, RendezvousError, nearest
 from elastic_core.types import Record
 
 REFUSED: Final = frozenset({"nnodes", "entrypoint", "nproc", "backend_options", "agent", "format", "torch"})
@@ -231,13 +231,11 @@ def parse_allow_mismatch(texts: Iterable[str]) -> frozenset[str]:
     keys = [key for text in texts for part in text.split(",") if (key := part.strip())]
     for key in keys:
         if key not in ALLOWABLE:
-            import difflib  # only a user's mistake needs it
-
-            nearest = difflib.get_close_matches(key, sorted(ALLOWABLE), n=1)
+            near = nearest(key, ALLOWABLE)
             known = ", ".join(sorted(ALLOWABLE))
             raise ConfigError(
                 f"--allow-mismatch {key!r} is none of {known}",
-                hint=f"--allow-mismatch {nearest[0]}" if nearest else "one of these",
+                hint=f"--allow-mismatch {near}" if near else "one of these",
             )
     return frozenset(keys)
 

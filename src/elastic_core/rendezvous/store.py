@@ -14,7 +14,8 @@ from typing import ClassVar, Final
 
 from elastic_core.clock import WaitBudget
 from elastic_core.errors import BackendRefusedError
-from elastic_core.types import OptionSpec, Record, RendezvousSettings
+from elastic_core.option_spec import OptionSpec
+from elastic_core.types import Record, RendezvousSettings
 
 ROUND_KEY = "round"
 CONTROL_KEY = "control"

@@ -14,9 +14,9 @@ TORCH = [row for row in OPTIONS if row.torch]
 @pytest.mark.parametrize("row", OPTIONS, ids=lambda row: row.name)
 def test_every_spelling_means_the_option(row):
     for spelling in row.spellings:
-        words = [spelling] if row.metavar is None else [spelling, "value"]
-        expected = True if row.metavar is None else ("value",) if row.many else "value"
-        assert read_arguments([*words, "train.py"]).given == {row.dest: expected}
+        words = [spelling] if not row.value_name else [spelling, "value"]
+        expected = True if not row.value_name else ("value",) if row.many else "value"
+        assert read_arguments([*words, "train.py"]).given == {row.name: expected}
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_bad_options_are_named_with_a_way_out(words, text):
 
 def test_every_beginning_that_torchrun_accepts_is_accepted():
     for row in TORCH:
-        for length in range(1, len(row.name)):
-            start = row.name[:length]
+        for length in range(1, len(row.flag)):
+            start = row.flag[:length]
             if sum(other.name.startswith(start) for other in TORCH) == 1 and not "help".startswith(start):
                 assert find_option(f"--{start}") == row

@@ -11,8 +11,9 @@ from elastic_core._version import __version__
 from elastic_core.cli.main import COMPLETE_VARIABLE, main
 from elastic_core.errors import PluginError, RendezvousError, WorkerError
 from elastic_core.options import hook_options
-from elastic_core.options.table import OPTIONS, Section
-from elastic_core.plugins.run_options import HookOptions
+from elastic_core.options.choices import Section
+from elastic_core.options.table import OPTIONS
+from elastic_core.plugins.hook_flags import HookOptions
 from elastic_core.run import main as run_main
 
 
@@ -126,8 +127,8 @@ def test_help_of_run_is_grouped_and_complete(capsys, monkeypatch):
     positions = [out.index(f"\n{section.value}:\n") for section in Section]
     assert positions == sorted(positions)
     for row in OPTIONS:
-        assert f"--{row.name}" in out
-        assert row.env is None or row.env in out
+        assert f"--{row.flag}" in out
+        assert row.env_name in out
     assert out.isascii()
 
 

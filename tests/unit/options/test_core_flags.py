@@ -4,13 +4,13 @@ import pytest
 
 from elastic_core.cli.main import main
 from elastic_core.options.table import OPTIONS
+from elastic_core.plugins.hook_flags import CORE_FLAGS, installed_options
 from elastic_core.plugins.registry import PluginRegistry
-from elastic_core.plugins.run_options import CORE_FLAGS, installed_options
 
 
 def test_the_flags_of_the_core_are_all_known():
-    shorts = {row.short for row in OPTIONS if row.short is not None}
-    assert {"h", "help", *shorts, *(row.name for row in OPTIONS)} == CORE_FLAGS
+    shorts = {row.short for row in OPTIONS if row.short}
+    assert {"h", "help", *shorts, *(row.flag for row in OPTIONS)} == CORE_FLAGS
 
 
 @pytest.fixture
@@ -37,10 +37,10 @@ def test_a_flag_of_the_core_is_not_a_plugins_to_have(install, name, shown):
     (status,) = [each.status for each in PluginRegistry().list_plugins() if each.name == name]
     assert text in status
     options = installed_options()
-    assert (options.load(name), options.find(name.replace("-", "_"))) == (None, None)
+    assert (options.load(name), options.hook(name.replace("-", "_"))) == (None, None)
     assert name not in options.flags
     found, lines = options.load_all()
-    assert "acme_sound" in [each.option.name for each in found]
+    assert "acme_sound" in [each.name for each in found]
     (line,) = [line for line in lines if "acme-flags" in line]
     assert text in line
 

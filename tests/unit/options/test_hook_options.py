@@ -113,7 +113,7 @@ def test_hooks_get_the_endpoint_without_credentials(script):
         (["--acme-profile", "tpu"], "--acme-profile 'tpu': needed one of cpu, gpu"),
         (
             ["--acme-period", "soon"],
-            "--acme-period 'soon': needed seconds, or a time as 30s, 5m or 1h. Try: --acme-period 1.5",
+            "--acme-period 'soon': needed seconds, 0 or more, or a time as 30s, 5m or 1h. Try: --acme-period 1.5",
         ),
         (["--acme-count", "1"], "--acme-count '1': needed a whole number, 2 or more"),
         (["--acme-loud=1"], "--acme-loud takes no value"),
@@ -229,10 +229,14 @@ def test_two_claims_and_bad_declarations_name_their_owner(install, acme):
     install(
         "acme-more", "[elastic_core.options]\nacme-loud = acme_more:LOUD\nacme-x = acme_more:X\n", acme_more="X = 5"
     )
+    declared = "from elastic_core.api import RunOption\nY = RunOption(name='acme_y', help='None.')\n"
+    install("acme-none", "[elastic_core.options]\nacme-y = acme_none:Y\n", acme_none=declared)
     with pytest.raises(PluginError, match=r"option '--acme-loud' comes from acme-more 1.2 and acme-tools 1.2"):
         read_arguments(["--acme-loud", "x.py"])
     with pytest.raises(PluginError, match=r"option 'acme-x' \(acme-more 1.2\): acme_more:X is int; a RunOption is"):
         read_arguments(["--acme-x", "x.py"])
+    with pytest.raises(PluginError, match=r"acme_none:Y has no hook; 'package.module:Class' is needed"):
+        read_arguments(["--acme-y", "x.py"])
 
 
 def test_plugins_are_listed_with_their_powers(acme):

@@ -118,20 +118,20 @@ def test_bad_flag_variable_is_named(run):
         ("nnodes", "1:2:3", "a number of nodes or MIN:MAX"),
         ("nnodes", "0", "0 < MIN <= MAX"),
         ("nnodes", "3:2", "0 < MIN <= MAX"),
-        ("nproc_per_node", "0", "a whole number from 1 up"),
-        ("nproc_per_node", "-2", "a whole number from 1 up"),
+        ("nproc_per_node", "0", "a whole number, 1 or more"),
+        ("nproc_per_node", "-2", "a whole number, 1 or more"),
         ("nproc_per_node", "many", "a number from 1 up, or auto, gpu, cpu, xpu"),
-        ("max_restarts", "-1", "a whole number from 0 up"),
-        ("max_restarts", "1.5", "a whole number from 0 up"),
+        ("max_restarts", "-1", "a whole number, 0 or more"),
+        ("max_restarts", "1.5", "a whole number, 0 or more"),
         ("monitor_interval", "0", "seconds, more than 0"),
         ("monitor_interval", "nan", "seconds, more than 0"),
         ("shutdown_timeout", "-1", "seconds, 0 or more"),
         ("shutdown_timeout", "inf", "seconds, 0 or more"),
         ("restart_window", "0", "seconds, more than 0"),
         ("restart_backoff", "soon", "seconds, 0 or more"),
-        ("spares", "-1", "a whole number from 0 up"),
-        ("rdzv_attempt", "first", "a whole number from 0 up"),
-        ("max_membership_changes", "-1", "a whole number from 0 up"),
+        ("spares", "-1", "a whole number, 0 or more"),
+        ("rdzv_attempt", "first", "a whole number, 0 or more"),
+        ("max_membership_changes", "-1", "a whole number, 0 or more"),
         ("store_outage_grace", "-1", "seconds, 0 or more"),
         ("on_store_loss", "kep", "one of keep, fail"),
         ("join_timeout", "0", "seconds, more than 0"),
@@ -139,12 +139,12 @@ def test_bad_flag_variable_is_named(run):
         ("fatal_exit_codes", "3,x", "codes or ranges from 1 to 255, not 'x'"),
         ("fatal_exit_codes", "9-3", "codes or ranges from 1 to 255, not '9-3'"),
         ("fatal_exit_codes", "256", "codes or ranges from 1 to 255, not '256'"),
-        ("omp_threads", "0", "a whole number from 1 up"),
+        ("omp_threads", "0", "a whole number, 1 or more"),
         ("debug_rank", "1", "a whole number from 0 to 0"),
         ("start_method", "bogus", "one of spawn, fork, forkserver"),
         ("numa_binding", "sockets", "one of node, socket, exclusive, core-complex. Try: socket"),
         ("master_port", "70000", "a whole number from 0 to 65535"),
-        ("node_rank", "first", "a whole number from 0 up"),
+        ("node_rank", "first", "a whole number, 0 or more"),
     ],
 )
 def test_bad_values_are_named_the_same_from_flag_and_variable(run, dest, value, needed):
@@ -198,7 +198,7 @@ LINE_ALONE = {"dry_run", "plugin", "print_completion", "timings"}
 
 def test_every_option_with_a_variable_has_a_pet_name():
     for row in OPTIONS:
-        assert row.env == f"PET_{row.dest.upper()}" or row.dest in LINE_ALONE
+        assert row.env_name == ("" if row.name in LINE_ALONE else f"PET_{row.name.upper()}")
 
 
 # --- rendezvous ---

@@ -3,7 +3,7 @@
 import pytest
 
 from elastic_core.errors import ConfigError
-from elastic_core.options.option import Choices
+from elastic_core.options.choices import Choices
 from elastic_core.options.restart_options import is_file, policy_choice, policy_settings
 from elastic_core.options.table import BY_DEST
 from elastic_core.types import PolicySettings

@@ -10,8 +10,8 @@ from elastic_core.api import (
     RendezvousHandler,
     RunOption,
 )
+from elastic_core.option_spec import OptionSpec
 from elastic_core.plugins.declaration_faults import fault_of_methods, fault_of_options, misnamed_methods
-from elastic_core.types import OptionSpec
 
 GOOD = OptionSpec(name="pause", type="float", default=2)
 
@@ -61,7 +61,10 @@ def test_sound_options_have_no_fault(declared):
             (OptionSpec(name="n", type="int", least=1, default=0),),
             "has an option 'n' with default 0; a whole number, 1 or more is needed",
         ),
-        ((OptionSpec(name="n", type="duration", default="5s"),), "has an option 'n' with default '5s'; seconds, or a "),
+        (
+            (OptionSpec(name="n", type="duration", default="5s"),),
+            "has an option 'n' with default '5s'; seconds, 0 or more, or a ",
+        ),
         (
             (OptionSpec(name="n", type="int", many=True, default="1:x"),),
             "has an option 'n' with default '1:x'; ",

@@ -51,9 +51,9 @@ def test_every_option_is_in_the_reference_with_its_help_and_variable():
         (row.name, words)
         for row in OPTIONS
         for words, page in (
-            (f"--{row.name}", text),
+            (f"--{row.flag}", text),
             (row.help, text),
-            *(((f"`{row.env}`", text), (f"`{row.env}`", variables)) if row.env else ()),
+            *(((f"`{row.env_name}`", text), (f"`{row.env_name}`", variables)) if row.env_name else ()),
         )
         if words not in page
     ]

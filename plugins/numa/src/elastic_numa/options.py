@@ -9,6 +9,7 @@ NUMA_BINDING: Final = RunOption(
     hook="elastic_numa.hook:NumaBinding",
     heading="Binding to processors",
     metavar="MODE",
+    torch=True,
     choices=("node", "socket", "exclusive", "core-complex"),
     help="Bind each worker to processors near its GPU: node (all of the NUMA node), socket, exclusive (cores of its "
     "own) or core-complex (those that share a cache); without GPUs workers are split evenly.",

@@ -161,7 +161,7 @@ def _value_of(spec: OptionSpec) -> str:
         (True, True): f", {spec.least} to {spec.most}",
         (True, False): f", {spec.least} or more",
         (False, True): f", at most {spec.most}",
-        (False, False): "",
+        (False, False): "" if spec.above is None else f", more than {spec.above}",
     }[spec.least is not None, spec.most is not None]
     kind = "|".join(spec.choices) or f"{spec.type}{bounds}{f', {spec.unit}' if spec.unit else ''}"
     default = "required" if spec.required else "" if spec.default is None else f"default {spec.default}"

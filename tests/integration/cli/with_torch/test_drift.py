@@ -9,9 +9,9 @@ import pytest
 import torch_map
 
 from elastic_core.cli.arguments import read_arguments
-from elastic_core.options.hook_options import all_rows
+from elastic_core.options.hook_options import all_hook_options
+from elastic_core.options.readers import comma_list
 from elastic_core.options.table import OPTIONS
-from elastic_core.options.values import comma_list
 from patience import patience
 
 LISTS = {"duplicate_stdout_filters", "duplicate_stderr_filters"}  # torch's parser splits them, ours keeps text
@@ -34,7 +34,7 @@ from torch.distributed.run import parse_args
 print(json.dumps([vars(parse_args(words)) for words in json.loads(sys.argv[1])]))
 """
 
-BY_DEST = {row.dest: row for row in (*OPTIONS, *all_rows())}
+BY_DEST = {row.name: row for row in (*OPTIONS, *all_hook_options())}
 
 LINES = [
     ["--nnode", "2", "--nproc=4", "train.py"],
@@ -65,19 +65,19 @@ def torchs():
 
 
 def test_our_torch_options_are_exactly_torchs(torchs):
-    assert set(torchs) == {row.dest for row in BY_DEST.values() if row.torch and torch_map.has(f"--{row.name}")}
+    assert set(torchs) == {row.name for row in BY_DEST.values() if row.torch and torch_map.has(f"--{row.flag}")}
 
 
 def test_spellings_values_choices_and_defaults_are_torchs(torchs):
     for dest, (spellings, _, default, nargs, choices) in torchs.items():
         row = BY_DEST[dest]
         assert set(spellings) == set(row.spellings), dest
-        assert (nargs == 0) == (row.metavar is None), dest
+        assert (nargs == 0) == (not row.value_name), dest
         assert set(choices or ()) <= set(row.choices) if dest in MORE_CHOICES else tuple(choices or ()) == row.choices
         if dest in LISTS:
-            assert tuple(default) == comma_list(row.default), dest
-        elif row.metavar is not None:
-            assert (None if default is None else str(default)) == row.default, dest
+            assert tuple(default) == comma_list(row.default_text), dest
+        elif row.value_name:
+            assert (None if default is None else str(default)) == row.default_text, dest
 
 
 def test_lines_mean_what_they_mean_to_torch():

@@ -57,6 +57,7 @@ EVENT_LOG_HANDLER: Final = RunOption(
     hook_name="exporters",
     heading=HEADING,
     metavar="NAME[:CONF]",
+    torch=True,
     default="null",
     fault=_nameless,
     hint="console, or jsonl:FILE",

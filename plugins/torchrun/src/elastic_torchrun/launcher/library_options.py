@@ -5,8 +5,8 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from elastic_core.api import ConfigError
-from elastic_core.embedding import BY_DEST, OptionRow, hook_row, is_hook_option, nearest
+from elastic_core.api import ConfigError, RunOption
+from elastic_core.embedding import BY_DEST, hook_option, is_hook_option, nearest
 
 Given = dict[str, str | bool | tuple[str, ...]]
 
@@ -28,13 +28,13 @@ def given_from(options: Mapping[str, object]) -> Given:
     for name, value in options.items():
         dest = "rdzv_id" if name == "run_id" else name
         chosen = value is not None and value is not False and value != ""
-        row = BY_DEST.get(dest) or (hook_row(dest) if chosen else None)
-        if (row is None and (chosen or not is_hook_option(dest))) or dest in _NOT_HERE:
+        option = BY_DEST.get(dest) or (hook_option(dest) if chosen else None)
+        if (option is None and (chosen or not is_hook_option(dest))) or dest in _NOT_HERE:
             known = [each for each in BY_DEST if each not in _NOT_HERE]
             near = next((each for each in known if each.startswith(dest)), "") or nearest(dest, known)
             raise ConfigError(f"launch() has no option {name!r}", hint=near or "the options of 'elastic run --help'")
-        if chosen and row is not None:
-            given[dest] = _value(row, value)
+        if chosen and option is not None:
+            given[dest] = _value(option, value)
     return given
 
 
@@ -48,13 +48,13 @@ def joined(texts: Iterable[str]) -> str:
     return ",".join(text.replace(",", ",,") for text in texts)
 
 
-def _value(row: OptionRow, value: object) -> str | bool | tuple[str, ...]:
-    dest = row.dest
-    if row.metavar is None:
+def _value(option: RunOption, value: object) -> str | bool | tuple[str, ...]:
+    dest = option.name
+    if not option.value_name:
         if value is not True:
             raise ConfigError(f"{dest} is {value!r}; True or False is needed")
         return True
-    if row.many:
+    if option.many:
         many = [value] if isinstance(value, str) else _texts(value)
         return tuple(str(each) for each in many)
     return _text(dest, value)

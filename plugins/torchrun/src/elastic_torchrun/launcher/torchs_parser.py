@@ -9,16 +9,15 @@ from argparse import REMAINDER, Action, ArgumentParser, Namespace
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from elastic_core.api import ConfigError
+from elastic_core.api import ConfigError, RunOption
 from elastic_core.embedding import (
     BY_DEST,
     LOCAL_RANK_MACRO,
     OPTIONS,
     Choices,
     Node,
-    OptionRow,
     RunSettings,
-    all_rows,
+    all_hook_options,
     comma_list,
     completion_script,
     count_for,
@@ -61,9 +60,9 @@ _TYPES: Final[dict[str, Callable[[str], Any]]] = {
 _AS_TYPED: Final = frozenset({"module", "no_python", "run_path", "debug_rank"})
 
 
-def _rows() -> dict[str, OptionRow]:
+def _options() -> dict[str, RunOption]:
     """Return the options that a program may have, those of installed hooks among them, by identifier."""
-    return {row.dest: row for row in (*OPTIONS, *all_rows()) if row.dest not in _LINE_ALONE}
+    return {option.name: option for option in (*OPTIONS, *all_hook_options()) if option.name not in _LINE_ALONE}
 
 
 def get_args_parser() -> ArgumentParser:
@@ -72,33 +71,33 @@ def get_args_parser() -> ArgumentParser:
     Defaults are those of the `PET_…` variables, where they are set. More options may be added; `run` passes over them.
     """
     parser = ArgumentParser(description="Run a training script on this node's workers, and keep it alive.")
-    rows = _rows()
-    choices = Choices({}, os.environ, rows)
-    for row in rows.values():
-        _add(parser, row, choices)
+    options = _options()
+    choices = Choices({}, os.environ, options)
+    for option in options.values():
+        _add(parser, option, choices)
     parser.add_argument("training_script", help="script, module or program")
     parser.add_argument("training_script_args", nargs=REMAINDER, help="its arguments")
     return parser
 
 
-def _add(parser: ArgumentParser, row: OptionRow, choices: Choices) -> None:
-    help_text = row.help.replace("%", "%%")
-    if row.metavar is None:
-        parser.add_argument(*row.spellings, action="store_true", default=choices.flag(row.dest), help=help_text)
-    elif row.dest == "print_completion":
+def _add(parser: ArgumentParser, option: RunOption, choices: Choices) -> None:
+    help_text, metavar = option.help.replace("%", "%%"), option.value_name
+    if not metavar:
+        parser.add_argument(*option.spellings, action="store_true", default=choices.flag(option.name), help=help_text)
+    elif option.name == "print_completion":
         parser.add_argument(
-            *row.spellings, action=_Completion, choices=row.choices, metavar=row.metavar, help=help_text
+            *option.spellings, action=_Completion, choices=option.choices, metavar=metavar, help=help_text
         )
-    elif row.many:
-        default = list(choices.texts(row.dest))
-        parser.add_argument(*row.spellings, action=_Gather, default=default, metavar=row.metavar, help=help_text)
+    elif option.many:
+        default = list(choices.texts(option.name))
+        parser.add_argument(*option.spellings, action=_Gather, default=default, metavar=metavar, help=help_text)
     else:
         parser.add_argument(
-            *row.spellings,
-            type=_TYPES.get(row.dest, str),
-            default=choices.text(row.dest),  # argparse makes the type of it
-            choices=row.choices or None,
-            metavar=row.metavar,
+            *option.spellings,
+            type=_TYPES.get(option.name, str),
+            default=choices.text(option.name),  # argparse makes the type of it
+            choices=option.choices or None,
+            metavar=metavar,
             help=help_text,
         )
 
@@ -303,22 +302,22 @@ def settings_of_args(args: Namespace) -> RunSettings:
     """
     from elastic_core.embedding import resolve
 
-    rows = _rows()
-    unset = Choices({}, {}, rows)
+    options = _options()
+    unset = Choices({}, {}, options)
     given: Given = {}
-    for row in rows.values():
-        value = getattr(args, row.dest, None)
-        if value is None or value is False or value == [] or value == _unset(row, unset):
+    for option in options.values():
+        value = getattr(args, option.name, None)
+        if value is None or value is False or value == [] or value == _unset(option, unset):
             continue
-        if row.dest in _AS_TYPED:
-            given[row.dest] = value if value is True else str(value)
+        if option.name in _AS_TYPED:
+            given[option.name] = value if value is True else str(value)
         else:
-            given |= given_from({row.dest: value})
+            given |= given_from({option.name: value})
     environ = library_environment()
     return resolve(given, args.training_script, _arguments(args), environ=environ).settings
 
 
-def _unset(row: OptionRow, choices: Choices) -> object:
+def _unset(option: RunOption, choices: Choices) -> object:
     """Return the value that the option has where nobody gave it."""
-    text = None if row.metavar is None else choices.text(row.dest)
-    return text if text is None else _TYPES.get(row.dest, str)(text)
+    text = None if not option.value_name else choices.text(option.name)
+    return text if text is None else _TYPES.get(option.name, str)(text)

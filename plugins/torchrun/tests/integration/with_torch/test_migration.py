@@ -14,7 +14,7 @@ import pytest
 import reference_tables
 import torch_map
 
-from elastic_core.options.hook_options import all_rows
+from elastic_core.options.hook_options import all_hook_options
 from elastic_core.options.table import OPTIONS
 
 ROOT = Path(__file__).resolve().parents[5]
@@ -209,7 +209,7 @@ def test_every_option_of_torchrun_and_of_its_twin_is_taken():
     from elastic_core.launch import parse_args
 
     dests = {action.dest for action in get_args_parser()._actions if action.option_strings} - {"help"}
-    ours = {row.dest for row in (*OPTIONS, *all_rows()) if row.torch}
+    ours = {row.name for row in (*OPTIONS, *all_hook_options()) if row.torch}
     assert not [dest for dest in dests if dest not in ours]
     text = migration_tables.options()
     assert not [dest for dest in dests if f"--{dest.replace('_', '-')}`" not in text]

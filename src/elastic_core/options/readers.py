@@ -1,52 +1,35 @@
-"""Reads the text of one option's value, the same for the command line and the environment. No I/O."""
+"""Reads those options whose values have a form of their own, or bounds that the run sets. No I/O."""
 
 import re
-from collections.abc import Callable, Iterable
-from typing import TypeVar
+from collections.abc import Iterable
 
-from elastic_core.errors import ConfigError
-from elastic_core.options.option import Choices
-from elastic_core.plugins.options import duration_s
+from elastic_core.errors import ConfigError, nearest
+from elastic_core.option_spec import OptionSpec
+from elastic_core.options.choices import Choices
 
-_V = TypeVar("_V")
 _INT = re.compile(r"[+-]?\d+")
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMG]?)(?:i?B)?", re.IGNORECASE)
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 _SIGNAL_UNHANDLED = frozenset(("SIGKILL", "SIGSTOP"))
 
 
-def if_chosen(read: Callable[[Choices, str], _V]) -> Callable[[Choices, str], _V | None]:
-    """Return a reader for an option that has no default: None, unless somebody gave it."""
-    return lambda choices, dest: read(choices, dest) if choices.chosen(dest) else None
-
-
-def integer(choices: Choices, dest: str, *, at_least: int = 0, at_most: int | None = None) -> int:
-    """Return the value as a whole number within its bounds.
+def integer(choices: Choices, dest: str, *, least: int = 0, most: int | None = None) -> int:
+    """Return the value as a whole number within bounds that are known only here.
 
     Raises:
         ConfigError: it is not one.
     """
-    bounds = f"a whole number from {at_least}" + (" up" if at_most is None else f" to {at_most}")
-    text = (choices.text(dest) or "").strip()
-    if not _INT.fullmatch(text):
-        choices.reject(dest, bounds)
-    value = int(text)
-    if value < at_least or (at_most is not None and value > at_most):
-        choices.reject(dest, bounds)
-    return value
+    spec = OptionSpec(name=dest, type="int", least=least, most=most)
+    return int(choices.converted(dest, choices.text(dest) or "", spec))
 
 
-def seconds(choices: Choices, dest: str, *, above_zero: bool = False) -> float:
-    """Return the value, a number or one with a unit (`500ms`, `2m`), as seconds: zero or more, or above zero.
+def seconds(choices: Choices, dest: str) -> float:
+    """Return the value of an option that is a time and has a default, or was chosen, as seconds.
 
     Raises:
         ConfigError: it is no such time.
     """
-    value = duration_s(choices.text(dest) or "")
-    if value is None or (above_zero and value == 0):
-        least = "more than 0" if above_zero else "0 or more"
-        choices.reject(dest, f"seconds, {least}, or a time as 30s, 5m or 1h")
-    return value
+    return float(choices.converted(dest, choices.text(dest) or ""))
 
 
 def size_bytes(choices: Choices, dest: str, *, at_least: int) -> int:
@@ -59,7 +42,7 @@ def size_bytes(choices: Choices, dest: str, *, at_least: int) -> int:
     size = int(float(match[1]) * _UNITS[match[2].upper()]) if match else -1
     if size < at_least:
         needed = f"a size of at least {at_least} bytes, a number with K, M, G or nothing behind it"
-        choices.reject(dest, needed, hint=f"--{choices.rows[dest].name} 100M")
+        choices.reject(dest, needed, hint=f"--{choices.options[dest].flag} 100M")
     return size
 
 
@@ -69,33 +52,21 @@ def comma_list(text: str) -> tuple[str, ...]:
     return tuple(name for name in names if name)
 
 
-def one_of(choices: Choices, dest: str, allowed: tuple[str, ...] = ()) -> str:
-    """Return the value if it is one of those allowed; without any, of those that the option lists.
+def unprintable(text: str) -> str:
+    """Return what is needed in the place of a name that others will read, in lines, documents and keys; empty: nothing.
 
-    Raises:
-        ConfigError: it is another one.
+    It must be printable (and so UTF-8), and not empty.
     """
-    text = choices.text(dest) or ""
-    allowed = allowed or choices.rows[dest].choices
-    if text not in allowed:
-        choices.reject(dest, f"one of {', '.join(allowed)}", hint=nearest(text, allowed))
-    return text
-
-
-_NAMES = {"node-id": "node0", "role": "trainer"}
+    return "" if text and text.isprintable() else "a name of printable characters"
 
 
 def name_of(choices: Choices, dest: str) -> str:
-    """Return the value as a name that others will read, in lines, documents and keys: printable, and not empty.
+    """Return the value of an option whose `fault` is `unprintable`.
 
     Raises:
         ConfigError: it is empty, or has a character in it that can't be seen (or is not UTF-8).
     """
-    text = choices.text(dest) or ""
-    if not text or not text.isprintable():
-        option = choices.rows[dest].name
-        choices.reject(dest, "a name of printable characters", hint=f"--{option} {_NAMES.get(option, 'bert-7')}")
-    return text
+    return str(choices.converted(dest, choices.text(dest) or ""))
 
 
 def node_range(choices: Choices) -> tuple[int, int]:
@@ -224,10 +195,3 @@ def hooks_off_and_named(choices: Choices) -> tuple[tuple[str, ...], dict[str, di
             needed = "no:NAME, to leave the hook NAME out, NAME:KEY=VALUE for its options, or module:Class for another"
             raise ConfigError(f"-p {text!r}: needed {needed}", hint=f"-p no:{rest or text}")
     return tuple(off), named
-
-
-def nearest(text: str, names: Iterable[str]) -> str:
-    """Return the name most like `text`, empty where none is like it."""
-    import difflib
-
-    return next(iter(difflib.get_close_matches(text, list(names), n=1, cutoff=0.6)), "")

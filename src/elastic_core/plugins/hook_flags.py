@@ -8,11 +8,12 @@ from typing import Final
 from msgspec.structs import replace
 
 from elastic_core.errors import ElasticError, PluginError
+from elastic_core.option_spec import RunOption
+from elastic_core.plugins.conversion import GivenValue
 from elastic_core.plugins.discovery import OPTIONS_GROUP, PluginEntry, find_entries
 from elastic_core.plugins.entry_import import HOOK_LIMIT, import_entry, limit_of, mend, refusal
 from elastic_core.plugins.missing import known_options, option_not_installed
-from elastic_core.plugins.options import GivenValue
-from elastic_core.types import Record, RunOption
+from elastic_core.types import Record
 
 CORE_FLAGS: Final = frozenset(
     """
@@ -29,13 +30,6 @@ CORE_FLAGS: Final = frozenset(
 """What the core's own flags are called, long and short: no plugin's can be. A test compares them with its options."""
 
 
-class HookOption(Record, frozen=True, kw_only=True):
-    """One declared option, and the entry point that brought it."""
-
-    option: RunOption
-    entry: PluginEntry
-
-
 class HookOptions:
     """The options that a set of entry points brings.
 
@@ -45,50 +39,46 @@ class HookOptions:
 
     def __init__(self, entries: Sequence[PluginEntry]) -> None:
         self._entries = [entry for entry in entries if entry.group == OPTIONS_GROUP]
-        self._loaded: dict[str, HookOption] = {}
+        self._loaded: dict[str, RunOption] = {}
 
     @property
     def flags(self) -> tuple[str, ...]:
         """Their names on the command line, without the two dashes; nothing is imported for them."""
         return tuple(sorted({entry.name for entry in self._entries if not entry.name.isupper()} - CORE_FLAGS))
 
-    def load(self, flag: str) -> HookOption | None:
+    def load(self, flag: str) -> RunOption | None:
         """Return one option; None: nothing that is installed brings it.
+
+        Args:
+            flag: Its flag, without the dashes, or the variable of torch's that gives it.
 
         Raises:
             PluginError: two distributions claim it, or what declares it is broken.
         """
-        return self._load(flag, f"'--{flag}'")
+        if flag not in self._loaded and (entry := self._claimed(flag)) is not None:
+            self._loaded[flag] = _declared(entry)
+        return self._loaded.get(flag)
 
-    def load_variable(self, variable: str) -> HookOption | None:
-        """Return the option that one of torch's variables gives; None: nothing that is installed has it.
+    def hook(self, name: str) -> PluginEntry | None:
+        """Return the hook that an option chooses, whether a flag gives it or a variable alone; raises as `load`."""
+        variables = (entry.name for entry in self._entries if entry.name.isupper())
+        for each in (name.replace("_", "-"), *variables):
+            option, entry = self.load(each), self._claimed(each)
+            if option is not None and entry is not None and option.name == name:
+                return hook_entry(entry)
+        return None
 
-        Raises:
-            PluginError: as `load`.
-        """
-        return self._load(variable, variable) if variable.isupper() else None
-
-    def find(self, name: str) -> HookOption | None:
-        """Return an option by its name, whether a flag gives it or a variable alone; raises as `load`."""
-        found = self.load(name.replace("_", "-"))
-        variables = (self.load_variable(entry.name) for entry in self._entries if found is None)
-        return found or next((each for each in variables if each is not None and each.option.name == name), None)
-
-    def _load(self, name: str, shown: str) -> HookOption | None:
-        if name in self._loaded:
-            return self._loaded[name]
+    def _claimed(self, name: str) -> PluginEntry | None:
         claims = [entry for entry in self._entries if entry.name == name and name not in CORE_FLAGS]
-        if not claims:
-            return None
         if len(claims) > 1:
+            shown = name if name.isupper() else f"'--{name}'"
             owners = " and ".join(entry.label for entry in claims)
             raise PluginError(f"option {shown} comes from {owners}", hint=f"pip uninstall {claims[-1].distribution}")
-        self._loaded[name] = HookOption(option=_declared(claims[0]), entry=claims[0])
-        return self._loaded[name]
+        return claims[0] if claims else None
 
-    def load_all(self) -> tuple[list[HookOption], list[str]]:
+    def load_all(self) -> tuple[list[RunOption], list[str]]:
         """Return all that are sound, and a line for each that is not: for help and completion."""
-        found: list[HookOption] = []
+        found: list[RunOption] = []
         lines = [str(_of_the_core(entry)) for entry in self._entries if entry.name in CORE_FLAGS]
         for flag in self.flags:
             try:
@@ -122,7 +112,7 @@ def _declared(entry: PluginEntry) -> RunOption:
     fault = _fault(declared, entry.name)
     if fault or not isinstance(declared, RunOption):
         raise refusal(entry, f"{entry.value} {fault}", hint=mend(entry))
-    return declared
+    return replace(declared, heading=declared.heading or entry.distribution)
 
 
 def _fault(declared: object, flag: str) -> str:
@@ -130,9 +120,11 @@ def _fault(declared: object, flag: str) -> str:
         return f"is {type(declared).__name__}; a RunOption is needed"
     if not isinstance(declared.hook_name, str) or set(declared.hook_name) & set(" ,:='\"\t\n"):
         return f"has hook_name {declared.hook_name!r}; a word is needed, or nothing"
+    if not declared.hook:
+        return "has no hook; 'package.module:Class' is needed"
     if flag.isupper() and declared.variable != flag:
         return f"has variable {declared.variable!r}; {flag!r} is needed"
-    if not flag.isupper() and declared.name.replace("_", "-") != flag:
+    if not flag.isupper() and declared.flag != flag:
         return f"is named {declared.name!r}; {flag.replace('-', '_')!r} is needed"
     from elastic_core.plugins.declaration_faults import fault_of_option  # only where one of them is wanted
 
@@ -155,11 +147,10 @@ def chosen_hooks(options: Mapping[str, GivenValue]) -> list[ChosenHook]:
     """
     found: dict[str, ChosenHook] = {}
     for name, value in sorted(options.items()):  # whatever was typed first: what the hook is called must not change
-        given = installed_options().find(name)
-        if given is None and name.replace("_", "-") in known_options():
+        hook = installed_options().hook(name)
+        if hook is None and name.replace("_", "-") in known_options():
             raise option_not_installed(name.replace("_", "-"))
-        if given is not None:
-            hook = hook_entry(given.entry)
+        if hook is not None:
             earlier = found.get(hook.value, ChosenHook(entry=hook, values={}))
             found[hook.value] = replace(earlier, values={**earlier.values, name: value})
     return list(found.values())
@@ -172,4 +163,4 @@ def hook_entry(entry: PluginEntry) -> PluginEntry:
         PluginError: what declares it is broken.
     """
     declared = _declared(entry)
-    return entry._replace(name=declared.hook_name or declared.name.replace("_", "-"), value=declared.hook)
+    return entry._replace(name=declared.hook_name or declared.flag, value=declared.hook)

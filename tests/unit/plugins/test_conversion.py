@@ -3,8 +3,9 @@
 import pytest
 
 from elastic_core.errors import ConfigError
-from elastic_core.plugins.options import TORCH_RDZV_KEYS, duration_s, resolve_options
-from elastic_core.types import OptionSpec, PolicySettings, RunOption
+from elastic_core.option_spec import OptionSpec, RunOption
+from elastic_core.plugins.conversion import TORCH_RDZV_KEYS, duration_s, resolve_options
+from elastic_core.types import PolicySettings
 
 SPECS = (
     OptionSpec(name="lease_ttl", type="float", default=5.0, unit="seconds"),
@@ -50,12 +51,12 @@ def test_quotes_and_blanks_around_keys_and_values_are_stripped():
         ),
         (
             {"lease_ttl": "5s"},
-            "--rdzv-conf lease_ttl='5s' is not a number. Try: --rdzv-conf lease_ttl=<a number, in seconds, default 5",
+            "--rdzv-conf lease_ttl='5s': needed a number. Try: --rdzv-conf lease_ttl=<a number, in seconds, default 5",
         ),
-        ({"lease_ttl": "nan"}, "--rdzv-conf lease_ttl='nan' is not a number"),
-        ({"lease_ttl": "inf"}, "--rdzv-conf lease_ttl='inf' is not a number"),
-        ({"seats": "2.5"}, "--rdzv-conf seats='2.5' is not a whole number"),
-        ({"tls": "maybe"}, "--rdzv-conf tls='maybe' is not true or false"),
+        ({"lease_ttl": "nan"}, "--rdzv-conf lease_ttl='nan': needed a number"),
+        ({"lease_ttl": "inf"}, "--rdzv-conf lease_ttl='inf': needed a number"),
+        ({"seats": "2.5"}, "--rdzv-conf seats='2.5': needed a whole number"),
+        ({"tls": "maybe"}, "--rdzv-conf tls='maybe': needed true or false"),
         ({"prefix": "''"}, "--rdzv-conf prefix has no value. Try: --rdzv-conf prefix=<text>"),
     ],
 )
@@ -95,6 +96,7 @@ def test_key_of_torch_that_is_declared_is_an_option():
 
 TYPED = (
     OptionSpec(name="pause", type="duration", default=5),
+    OptionSpec(name="lease", type="duration", above=0, default=5),
     OptionSpec(name="ratio", type="float", least=0, most=1, default=1),
     OptionSpec(name="ranks", type="int", least=1, many=True),
     OptionSpec(name="codes", type="int", most=255, many=True, default="75:137"),
@@ -113,13 +115,13 @@ def test_a_duration_is_seconds(text, seconds):
 
 @pytest.mark.parametrize("text", ["-1", "1w", "s", "5 minutes", "inf", "nan", "1h30m", "٣s"])
 def test_what_is_no_duration_is_refused(text):
-    with pytest.raises(ConfigError, match=f"pause='{text}' is not seconds, or a time as 30s, 5m or 1h"):
+    with pytest.raises(ConfigError, match=f"pause='{text}': needed seconds, 0 or more, or a time as 30s, 5m or 1h"):
         resolve({"pause": text}, TYPED)
 
 
 def test_defaults_are_of_the_declared_type():
     resolved = resolve({}, TYPED)
-    assert resolved.values == {"pause": 5.0, "ratio": 1.0, "mode": "quick", "level": 2}
+    assert resolved.values == {"pause": 5.0, "lease": 5.0, "ratio": 1.0, "mode": "quick", "level": 2}
     assert [type(resolved.values[name]) for name in ("pause", "ratio", "level")] == [float, float, int]
     assert resolved.lists == {"ranks": (), "codes": (75, 137)}
 
@@ -128,7 +130,7 @@ def test_lists_stand_between_colons_and_bounds_are_allowed_themselves():
     conf = {"ranks": "1: 3", "codes": "255", "ratio": "0", "mode": "gentle", "level": "1"}
     resolved = resolve(conf, TYPED)
     assert resolved.lists == {"ranks": (1, 3), "codes": (255,)}
-    assert resolved.values == {"pause": 5.0, "ratio": 0.0, "mode": "gentle", "level": 1}
+    assert resolved.values == {"pause": 5.0, "lease": 5.0, "ratio": 0.0, "mode": "gentle", "level": 1}
 
 
 @pytest.mark.parametrize(
@@ -136,16 +138,17 @@ def test_lists_stand_between_colons_and_bounds_are_allowed_themselves():
     [
         (
             {"ratio": "1.5"},
-            "ratio='1.5' is not a number from 0 to 1. Try: --rdzv-conf ratio=<a number from 0 to 1, ",
+            "ratio='1.5': needed a number from 0 to 1. Try: --rdzv-conf ratio=<a number from 0 to 1, ",
         ),
         (
             {"ranks": "2:0"},
-            "ranks='0' is not a whole number, 1 or more. Try: --rdzv-conf ranks=<a whole number, ",
+            "ranks='0': needed a whole number, 1 or more. Try: --rdzv-conf ranks=<a whole number, ",
         ),
         ({"ranks": "2:"}, "ranks has no value. Try: --rdzv-conf ranks=<a whole number, 1 or more>:…"),
-        ({"codes": "256"}, "codes='256' is not a whole number, at most 255"),
-        ({"mode": "quik"}, "mode='quik' is not one of gentle, quick. Try: --rdzv-conf mode=quick"),
-        ({"level": "3"}, "level='3' is not one of 1, 2. Try: --rdzv-conf level=<one of 1, 2, default 2>"),
+        ({"lease": "0"}, "lease='0': needed seconds, more than 0, or a time as 30s, 5m or 1h"),
+        ({"codes": "256"}, "codes='256': needed a whole number, at most 255"),
+        ({"mode": "quik"}, "mode='quik': needed one of gentle, quick. Try: --rdzv-conf mode=quick"),
+        ({"level": "3"}, "level='3': needed one of 1, 2. Try: --rdzv-conf level=<one of 1, 2, default 2>"),
     ],
 )
 def test_what_a_declaration_excludes_is_named(conf, message):

@@ -1,12 +1,13 @@
-"""Turns `KEY=VALUE` text into the options that a plugin has declared."""
+"""Turns text into the values that an option declares: all bounds and units, and what is needed, are settled here."""
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
-from elastic_core.errors import ConfigError
-from elastic_core.types import OptionSpec, Record, RunOption
+from elastic_core.errors import ConfigError, nearest
+from elastic_core.option_spec import OptionSpec, RunOption
+from elastic_core.types import Record
 
 OptionValue = str | int | float | bool | None
 OptionList = tuple[str | int | float | bool, ...]
@@ -44,10 +45,11 @@ OPTION_TYPES: Final = {
     "float": "a number",
     "bool": "true or false",
     "str": "text",
-    "duration": "seconds, or a time as 30s, 5m or 1h",
+    "duration": "seconds",
 }
 """What `OptionSpec.type` may be, and what it stands for."""
 
+_INT: Final = re.compile(r"\s*[+-]?\d+\s*")
 _DURATION: Final = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*(ms|s|m|h|d)")
 _UNITS_S: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
@@ -105,7 +107,7 @@ def resolve_options(
     lists: dict[str, OptionList] = {}
     for spec in specs:
         if spec.required and spec.name not in given:
-            hint = f"{typed_as(flag, spec.name)}={_needed(spec)}"
+            hint = f"{typed_as(flag, spec.name)}={_sample(spec)}"
             raise ConfigError(f"{owner} needs the option {spec.name!r} in {flag.rstrip(':')}", hint=hint)
         if spec.many:
             lists[spec.name] = _items(spec, given.get(spec.name), flag=flag)
@@ -140,13 +142,12 @@ def convert(text: str, spec: OptionSpec, *, flag: str) -> OptionValue:
     """
     typed = typed_as(flag, spec.name)
     if not text:
-        raise ConfigError(f"{typed} has no value", hint=f"{typed}={_needed(spec)}")
+        raise ConfigError(f"{typed} has no value", hint=f"{typed}={_sample(spec)}")
     value = parse(text, spec)
     if value is None:
-        near = _nearest(text, spec.choices)
-        raise ConfigError(f"{typed}={text!r} is not {wanted(spec)}", hint=f"{typed}={near or _needed(spec)}")
-    if isinstance(spec, RunOption) and spec.fault is not None and (needed := spec.fault(text)):
-        raise ConfigError(f"{typed}={text!r}: needed {needed}", hint=spec.hint)
+        near = nearest(text, spec.choices) or _sample(spec)
+        own = spec.hint if isinstance(spec, RunOption) else ""
+        raise ConfigError(f"{typed}={text!r}: needed {needed(text, spec)}", hint=own or f"{typed}={near}")
     return value
 
 
@@ -154,14 +155,30 @@ def wanted(spec: OptionSpec) -> str:
     """Return what the values of an option are, for messages: `a whole number, 1 or more`."""
     if spec.choices:
         return f"one of {', '.join(spec.choices)}"
-    least, most = ("" if bound is None else f"{bound:g}" for bound in (spec.least, spec.most))
-    bounds = f" from {least} to {most}" if least and most else f", {least} or more" if least else ""
-    return f"{OPTION_TYPES[spec.type]}{bounds}" + (f", at most {most}" if most and not least else "")
+    kind = OPTION_TYPES[spec.type]
+    if spec.type == "duration":
+        return f"{kind}{_bounds(spec) or ', 0 or more'}, or a time as 30s, 5m or 1h"
+    return f"{kind}{_bounds(spec)}"
+
+
+def _bounds(spec: OptionSpec) -> str:
+    if spec.least is not None and spec.most is not None:
+        return f" from {spec.least:g} to {spec.most:g}"
+    bounds = (("more than {:g}", spec.above), ("{:g} or more", spec.least), ("at most {:g}", spec.most))
+    return "".join(f", {text.format(bound)}" for text, bound in bounds if bound is not None)
+
+
+def needed(text: str, spec: OptionSpec) -> str:
+    """Return what is needed in the place of a text that `parse` refuses, for messages."""
+    by_plugin = spec.fault(text) if isinstance(spec, RunOption) and spec.fault is not None else ""
+    return by_plugin or wanted(spec)
 
 
 def parse(text: str, spec: OptionSpec) -> OptionValue:
     """Return the value of a text; None: the declaration excludes it."""
-    value = _typed(text, spec.type) if not spec.choices or text in spec.choices else None
+    if (spec.choices and text not in spec.choices) or (isinstance(spec, RunOption) and spec.fault and spec.fault(text)):
+        return None
+    value = _typed(text, spec.type)
     return value if value is None or fits(value, spec) else None
 
 
@@ -169,16 +186,20 @@ def fits(value: str | float, spec: OptionSpec) -> bool:
     """Return whether a value of the declared type is within its bounds."""
     if isinstance(value, str | bool):
         return True
-    return (spec.least is None or value >= spec.least) and (spec.most is None or value <= spec.most)
+    return (
+        (spec.least is None or value >= spec.least)
+        and (spec.above is None or value > spec.above)
+        and (spec.most is None or value <= spec.most)
+    )
 
 
 def _typed(text: str, kind: str) -> OptionValue:
     """Return None for text that is not of the type."""
-    lowered = text.lower()
+    lowered = text.strip().lower()
     try:
         match kind:
             case "int":
-                return int(text)
+                return int(text) if _INT.fullmatch(text) else None
             case "float":
                 number = float(text)
                 return number if math.isfinite(number) else None
@@ -206,7 +227,7 @@ def duration_s(text: str) -> float | None:
     return value if 0 <= value < math.inf else None
 
 
-def _needed(spec: OptionSpec) -> str:
+def _sample(spec: OptionSpec) -> str:
     """Return in the place of a value what one looks like: `<a number, in seconds>`."""
     unit = f", in {spec.unit}" if spec.unit and spec.type != "duration" else ""
     default = f", default {spec.default}" if spec.default is not None else ""
@@ -214,19 +235,12 @@ def _needed(spec: OptionSpec) -> str:
     return f"<{wanted(spec)}{unit}{default}>{many}"
 
 
-def _nearest(text: str, names: Iterable[str]) -> str:
-    """Return the name that was probably meant; empty: none."""
-    import difflib  # only a user's mistake needs it
-
-    return next(iter(difflib.get_close_matches(text, list(names), n=1)), "")
-
-
 def _unknown(key: str, declared: Mapping[str, OptionSpec], *, flag: str, owner: str) -> ConfigError:
     place = flag.rstrip(":")
     if not declared:
         return ConfigError(f"{owner} takes no {place} options, but {key!r} was given", hint=f"leave {key!r} out")
     names = sorted(declared)
-    nearest = _nearest(key, names)
+    near = nearest(key, names)
     known = ", ".join(names)
-    hint = f"{typed_as(flag, nearest)}=…" if nearest else f"one of {known}"
+    hint = f"{typed_as(flag, near)}=…" if near else f"one of {known}"
     return ConfigError(f"{owner} has no option {key!r} in {place}; it has {known}", hint=hint)

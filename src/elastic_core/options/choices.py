@@ -1,18 +1,18 @@
-"""An option of `elastic run`: its row, what the user chose of it, and the settings while they are worked out of that.
+"""What the user chose of the options of `elastic run`, and the settings while they are worked out of that.
 
 The command line beats a variable, which beats what the environment proposes (`options.environments`), which beats the
 default.
 """
 
 import enum
-from collections.abc import Callable, Iterable, Mapping
-from typing import Final, NamedTuple, NoReturn
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple, NoReturn
 
-from elastic_core.errors import ConfigError
-from elastic_core.types import Record
+from msgspec.structs import replace
 
-VARIABLE_PREFIX: Final = "PET_"
-"""How the variables of options begin, as torchrun's do."""
+from elastic_core.errors import ConfigError, nearest
+from elastic_core.option_spec import OptionSpec, RunOption
+from elastic_core.plugins.conversion import GivenValue, needed, parse
 
 
 class Section(enum.StrEnum):
@@ -27,79 +27,11 @@ class Section(enum.StrEnum):
     COMPATIBILITY = "Compatibility"
 
 
-class OptionRow(Record, frozen=True, kw_only=True):
-    """One option.
-
-    `default` is text as a user would type it; None: no default, or derived. `metavar` None makes it a flag. `env` is
-    the variable that gives its value where the command line does not. `many`: may be given more than once.
-    """
-
-    name: str
-    short: str | None = None
-    metavar: str | None = None
-    default: str | None = None
-    default_note: str = ""
-    """For the help, where the default is derived."""
-    section: str
-    """One of `Section`, or the heading of the hook that brings it."""
-    help: str
-    torch: bool = False
-    many: bool = False
-    env: str | None = None
-    choices: tuple[str, ...] = ()
-    field: str = ""
-    """The setting that it gives, by its path: `nodes.spares`; empty: none, or several."""
-    read: Callable[..., object] | None = None
-    """What makes the setting of it, given the choices and `dest`; None: it takes more than this option."""
-
-    @property
-    def dest(self) -> str:
-        """The option as an identifier."""
-        return self.name.replace("-", "_")
-
-    @property
-    def spellings(self) -> tuple[str, ...]:
-        """Every way to type it in full, the one with dashes first."""
-        long = (f"--{self.name}",) if "-" not in self.name else (f"--{self.name}", f"--{self.dest}")
-        return long if self.short is None else (f"-{self.short}", *long)
+def section(heading: Section, *options: RunOption) -> tuple[RunOption, ...]:
+    """Return options under a heading of the help."""
+    return tuple(replace(option, heading=heading) for option in options)
 
 
-def row(
-    section: Section,
-    name: str,
-    metavar: str | None,
-    help_text: str,
-    *,
-    default: str | None = None,
-    default_note: str = "",
-    short: str | None = None,
-    torch: bool = False,
-    many: bool = False,
-    env: bool = True,
-    choices: tuple[str, ...] = (),
-    field: str = "",
-    read: Callable[..., object] | None = None,
-) -> OptionRow:
-    """Return a row; its environment variable is torch's spelling unless `env` is false."""
-    return OptionRow(
-        name=name,
-        short=short,
-        metavar=metavar,
-        default=default,
-        default_note=default_note,
-        section=section,
-        help=help_text,
-        torch=torch,
-        many=many,
-        env=VARIABLE_PREFIX + name.replace("-", "_").upper() if env else None,
-        choices=choices,
-        field=field,
-        read=read,
-    )
-
-
-_TRUE = frozenset(("1", "true", "yes", "on", "t", "y"))
-_FALSE = frozenset(("0", "false", "no", "off", "f", "n", ""))
 Given = Mapping[str, str | bool | tuple[str, ...]]
 
 
@@ -118,7 +50,7 @@ class Choices:
         given: What the command line gave: option identifier to text; to True for a flag; to a tuple where an option
             may be repeated. Options that are not there were not given.
         environ: Where the other values are looked up, by the option's variable; an empty variable counts as unset.
-        rows: The options, by identifier.
+        options: The options, by identifier.
         proposed: Values of options for which neither gives one.
     """
 
@@ -126,17 +58,17 @@ class Choices:
         self,
         given: Given,
         environ: Mapping[str, str],
-        rows: Mapping[str, OptionRow],
+        options: Mapping[str, RunOption],
         proposed: Mapping[str, Proposed] | None = None,
     ) -> None:
         self._given = given
         self.environ = environ
-        self.rows = rows
+        self.options = options
         self.proposed = proposed or {}
 
-    def _variable(self, row: OptionRow) -> str | None:
+    def _variable(self, option: RunOption) -> str | None:
         """Return the text of the option's variable, None where it does not count."""
-        return (self.environ.get(row.env) or None) if row.env is not None and row.dest not in self._given else None
+        return None if option.name in self._given else self.environ.get(option.env_name) or None
 
     def chosen(self, dest: str) -> bool:
         """Return whether there is more than the default: by the command line, a variable or a proposal."""
@@ -144,18 +76,18 @@ class Choices:
 
     def _else_than_default(self, dest: str) -> str | None:
         """Return what a variable or a proposal has, where the command line has nothing."""
-        variable = self._variable(self.rows[dest])
+        variable = self._variable(self.options[dest])
         if variable is None and dest in self.proposed and dest not in self._given:
             return self.proposed[dest].text
         return variable
 
     def origin(self, dest: str) -> str:
         """Return where the value is from, for people: `flag --nnodes`, `env PET_NNODES`, `Slurm: …`, `default`."""
-        row = self.rows[dest]
+        option = self.options[dest]
         if dest in self._given:
-            return f"flag --{row.name}"
-        if self._variable(row) is not None:
-            return f"env {row.env}"
+            return f"flag --{option.flag}"
+        if self._variable(option) is not None:
+            return f"env {option.env_name}"
         proposed = self.proposed.get(dest)
         return "default" if proposed is None else f"{proposed.title}: {proposed.reason}"
 
@@ -165,7 +97,7 @@ class Choices:
         if isinstance(given, str):
             return given
         text = self._else_than_default(dest)
-        return self.rows[dest].default if text is None else text
+        return self.options[dest].default_text if text is None else text
 
     def texts(self, dest: str) -> tuple[str, ...]:
         """Return all values of an option that may be repeated."""
@@ -183,32 +115,56 @@ class Choices:
         """
         if dest in self._given:
             return bool(self._given[dest])
-        text = (self._else_than_default(dest) or "").strip().lower()
-        if text not in _TRUE and text not in _FALSE:
+        text = (self._else_than_default(dest) or "").strip()
+        value = parse(text, self.options[dest]) if text else False
+        if value is None:
             self.reject(dest, "yes or no", hint="1 or 0 (also true or false, yes or no)")
-        return text in _TRUE
+        return value is True
+
+    def value(self, dest: str) -> GivenValue:
+        """Return the value, of the declared type; None where there is neither one nor a default.
+
+        Raises:
+            ConfigError: the declaration excludes it.
+        """
+        option = self.options[dest]
+        if option.many:
+            return tuple(self.converted(dest, text) for text in self.texts(dest))
+        if option.type == "bool":
+            return self.flag(dest)
+        text = self.text(dest)
+        return None if text is None else self.converted(dest, text)
+
+    def converted(self, dest: str, text: str, spec: OptionSpec | None = None) -> str | int | float | bool:
+        """Return what a text stands for, by the option's declaration or, in its place, by `spec`; raises as `value`."""
+        option = self.options[dest]
+        value = parse(text, spec or option)
+        if value is None:
+            hint = option.hint or nearest(text, option.choices)
+            self.reject(dest, needed(text, spec or option), hint=hint)
+        return value
 
     def label(self, dest: str) -> str:
         """Return how the user wrote it, for messages: `--nnodes 'two'`, `PET_NNODES='two'`."""
-        row = self.rows[dest]
-        variable = self._variable(row)
+        option = self.options[dest]
+        variable = self._variable(option)
         if variable is not None:
-            return f"{row.env}={variable!r}"
+            return f"{option.env_name}={variable!r}"
         by = "" if dest in self._given or dest not in self.proposed else f" by {self.origin(dest)}"
-        return f"--{row.name}{by}" if row.metavar is None else f"--{row.name} {self.text(dest) or ''!r}{by}"
+        return f"--{option.flag}{by}" if option.type == "bool" else f"--{option.flag} {self.text(dest) or ''!r}{by}"
 
     def reject(self, dest: str, needed: str, *, hint: str = "", cause: BaseException | None = None) -> NoReturn:
         """Refuse the option's value: it should have been `needed`; without a hint, the way back is the default."""
         raise ConfigError(f"{self.label(dest)}: needed {needed}", hint=hint or self._way_back(dest)) from cause
 
     def _way_back(self, dest: str) -> str:
-        row = self.rows[dest]
-        by_variable = self._variable(row) is not None
+        option, default = self.options[dest], self.options[dest].default_text
+        by_variable = self._variable(option) is not None
         if not by_variable and dest in self.proposed and dest not in self._given:
-            return f"give --{row.name}, or --environment none"
-        if row.default is None:
-            return f"unset {row.env}" if by_variable else f"leave --{row.name} out"
-        return f"{row.env}={row.default}, the default" if by_variable else f"--{row.name} {row.default}, the default"
+            return f"give --{option.flag}, or --environment none"
+        if default is None:
+            return f"unset {option.env_name}" if by_variable else f"leave --{option.flag} out"
+        return f"{option.env_name}={default}, the default" if by_variable else f"--{option.flag} {default}, the default"
 
 
 class Draft:
@@ -233,17 +189,17 @@ class Draft:
 
     def take(self, dest: str, value: object) -> None:
         """Settle the field of an option."""
-        self.set(self.choices.rows[dest].field, value, self.choices.origin(dest))
+        self.set(self.choices.options[dest].field, value, self.choices.origin(dest))
 
-    def settle(self, rows: Iterable[OptionRow]) -> None:
+    def settle(self, options: Iterable[RunOption]) -> None:
         """Settle the fields of those options that can be read one by one.
 
         Raises:
             ConfigError: a value is malformed.
         """
-        for row in rows:
-            if row.read is not None:
-                self.take(row.dest, row.read(self.choices, row.dest))
+        for option in options:
+            if option.read is not None:
+                self.take(option.name, option.read(self.choices, option.name))
 
     def mark(self, name: str, origin: str) -> None:
         """Keep where an option of a hook is from, which is no field of its own."""
