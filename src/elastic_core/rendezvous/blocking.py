@@ -8,7 +8,6 @@ from typing import assert_never
 from elastic_core import messages as m
 from elastic_core.clock import WaitBudget
 from elastic_core.errors import ElasticError, WaitCancelledError
-from elastic_core.rendezvous.blocking_calls import BlockingCalls
 from elastic_core.rendezvous.handler import RendezvousHandler, takes_restarts
 from elastic_core.rendezvous.loop import AgentSide, Outcome, Rendezvous
 from elastic_core.reports import NodeReport, RunSteps
@@ -41,7 +40,6 @@ class HandlerThread(Rendezvous):
         self._thread: threading.Thread | None = None
         self._wait: WaitBudget | None = None
         self._busy = self._watching = self._in_trouble = False
-        self._calls = BlockingCalls(agent)
         handler.services = HandlerServices(agent, handler)
 
     def post(self, request: m.RendezvousRequest) -> None:
@@ -90,7 +88,7 @@ class HandlerThread(Rendezvous):
 
     def _call(self, operation: str, call: Callable[[], None]) -> None:
         try:
-            self._calls.at_once(operation, call)
+            call()
         except Exception as err:  # noqa: BLE001  # a plugin's code: the supervisor must go on without its word
             fault = self._agent.raised(operation, err)
             if not fault.again:
@@ -103,7 +101,6 @@ class HandlerThread(Rendezvous):
             self._thread.start()
         join, wait = self._begin(), self._budget()
         self._queue.put(lambda: self._form(join, wait))
-        self._calls.joining(lambda: self._joining and join == self._joins)
 
     def _watch(self, delay_s: float) -> None:
         if self._watching:  # at most one runs
@@ -111,7 +108,6 @@ class HandlerThread(Rendezvous):
         self._watching = True
         wait = self._budget()
         self._queue.put(lambda: self._look(delay_s, wait))
-        self._calls.watching(lambda: wait is self._wait and not self._left, WATCH_S)
 
     def _budget(self) -> WaitBudget:
         self._wait = WaitBudget()
@@ -122,7 +118,6 @@ class HandlerThread(Rendezvous):
         super()._cancel()
         self._watching = False
         if self._wait is not None:
-            self._calls.hasten()
             self._wait.cancel()
 
     def _go(self, *, close: bool) -> None:
@@ -132,17 +127,12 @@ class HandlerThread(Rendezvous):
         """
         self._cancel()
         if self._thread is None:
-            self._calls.at_once("shutdown", self._handler.shutdown)
+            self._handler.shutdown()
             self._leave()
             return
         self._queue.put(lambda: self._shut_down(close))
         self._queue.put(None)
         self._agent.call_later(CANCEL_GRACE_S, lambda: self._leave() if self._busy else None)
-        self._calls.leaving(lambda: not self._left)
-
-    def _over(self, join: int, outcome: Outcome | m.RendezvousFailed) -> None:
-        self._calls.joined()
-        self._joined(join, outcome)
 
     def _changed(self, change: RoundChange, wait: WaitBudget) -> None:
         if wait is self._wait:
@@ -161,9 +151,7 @@ class HandlerThread(Rendezvous):
         self._handler.wait = wait
         outcome: Outcome | m.RendezvousFailed
         try:
-            with self._calls.call("next_rendezvous"):
-                place = self._handler.next_rendezvous()
-            outcome = self._agent.resolve(place, wait)
+            outcome = self._agent.resolve(self._handler.next_rendezvous(), wait)
         except WaitCancelledError:
             return
         except ElasticError as err:
@@ -172,7 +160,7 @@ class HandlerThread(Rendezvous):
             outcome = m.RendezvousFailed(summary=self._agent.raised("next_rendezvous", err).text)
         finally:
             self._busy = False
-        self._agent.post(lambda: self._over(join, outcome))
+        self._agent.post(lambda: self._joined(join, outcome))
 
     def _look(self, delay_s: float, wait: WaitBudget) -> None:
         self._handler.wait = wait
@@ -187,8 +175,7 @@ class HandlerThread(Rendezvous):
 
     def _look_once(self, wait: WaitBudget) -> RoundChange | None:
         try:
-            with self._calls.call("watch", WATCH_S):
-                change = self._handler.watch(WATCH_S)
+            change = self._handler.watch(WATCH_S)
         except WaitCancelledError:
             raise
         except Exception as err:  # noqa: BLE001  # a plugin's code: workers go on, the trouble is reported once
@@ -203,10 +190,8 @@ class HandlerThread(Rendezvous):
     def _shut_down(self, close: bool) -> None:
         try:
             if close:
-                with self._calls.call("set_closed"):
-                    self._handler.set_closed()
-            with self._calls.call("shutdown"):
-                self._handler.shutdown()
+                self._handler.set_closed()
+            self._handler.shutdown()
         except Exception as err:  # noqa: BLE001  # leaving must not replace the run's result; it is reported, not raised
             self._notice(self._words("shutdown", err))
         finally:

@@ -115,10 +115,6 @@ class Rendezvous:
         """How its nodes' agents know each other; None: not yet, or they don't. Threading: any."""
         return None
 
-    def overdue(self) -> str:
-        """Return in words what keeps this node's lease from being renewed: a call that hangs; empty: nothing known."""
-        return ""
-
     def close(self) -> None:
         """Take no part any more; idempotent. Called: when no event will be taken."""
         self._cancel()
