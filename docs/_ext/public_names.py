@@ -267,7 +267,7 @@ EMBEDDING_SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
         "record",
         "LOCAL_RANK_MACRO",
     ),
-    "Failures": ("ChildFailedError", "ProcessFailure", "remembered"),
+    "Failures": ("read_error_file", "parse_error_file", "remembered"),
     "Rendezvous": (
         "PluginRegistry",
         "PluginEntry",

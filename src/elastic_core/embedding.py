@@ -27,7 +27,9 @@ if TYPE_CHECKING:
     from elastic_core.plugins.discovery import PluginEntry, find_entries
     from elastic_core.plugins.entry_import import IN_CODE
     from elastic_core.plugins.registry import PluginRegistry
-    from elastic_core.processes.errors import ChildFailedError, ProcessFailure, record
+    from elastic_core.processes.errors import record
+    from elastic_core.processes.errors.reader import parse_json as parse_error_file
+    from elastic_core.processes.errors.reader import read_file as read_error_file
     from elastic_core.processes.group import WorkerGroup
     from elastic_core.processes.output.layout import LogLayout, RankPaths, Std, stream_plans
     from elastic_core.processes.output.sink import Console
@@ -54,7 +56,6 @@ __all__ = [
     "OPTIONS",
     "STORE_FORMAT",
     "CallStarter",
-    "ChildFailedError",
     "Choices",
     "Console",
     "CoordinatedRendezvous",
@@ -68,7 +69,6 @@ __all__ = [
     "OptionRow",
     "PluginEntry",
     "PluginRegistry",
-    "ProcessFailure",
     "RankPaths",
     "Reactor",
     "ReactorLoop",
@@ -90,7 +90,9 @@ __all__ = [
     "key_values",
     "make_entrypoint",
     "nearest",
+    "parse_error_file",
     "read_arguments",
+    "read_error_file",
     "record",
     "register_backend",
     "registered_backend",
@@ -120,7 +122,8 @@ _ROOMS: Final = {
     "elastic_core.plugins.discovery": "PluginEntry find_entries",
     "elastic_core.plugins.entry_import": "IN_CODE",
     "elastic_core.plugins.registry": "PluginRegistry",
-    "elastic_core.processes.errors": "ChildFailedError ProcessFailure record",
+    "elastic_core.processes.errors": "record",
+    "elastic_core.processes.errors.reader": "parse_json=parse_error_file read_file=read_error_file",
     "elastic_core.processes.group": "WorkerGroup",
     "elastic_core.processes.output.sink": "Console",
     "elastic_core.processes.output.layout": "LogLayout RankPaths Std stream_plans",
