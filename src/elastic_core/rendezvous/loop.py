@@ -4,11 +4,9 @@ Every backend is brought into this one form: the core's algorithm on a store and
 `RendezvousHandler` of somebody else, whose calls block, is by `HandlerThread`.
 """
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Protocol
 
-from elastic_core.clock import WaitBudget
 from elastic_core.errors import ElasticError, NodesRefusedError, RendezvousError
 from elastic_core.messages import (
     RendezvousEvent,
@@ -26,7 +24,7 @@ Outcome = Round | ElasticError
 
 
 class AgentSide(Protocol):
-    """What a rendezvous has of its agent. Threading: the agent's loop, unless said otherwise; only `resolve` blocks."""
+    """What a rendezvous has of its agent. Threading: the agent's loop, unless said otherwise; nothing blocks."""
 
     def post(self, callback: Callable[[], None]) -> None:
         """Call `callback` on the loop. Threading: any."""
@@ -64,22 +62,6 @@ class AgentSide(Protocol):
     def form(self, info: RendezvousInfo, done: Callable[[Outcome], None]) -> None:
         """Make the round of a place that says all but the master's port, perhaps, and call back with it."""
         ...
-
-    def await_port(self, wait: WaitBudget) -> int:
-        """Return what `reserve_port` gives. Threading: any but the loop's; blocks."""
-        ...
-
-    def resolve(self, info: RendezvousInfo | tuple[object, int, int], wait: WaitBudget) -> Round:
-        """Return the round of whatever a handler gave. Threading: any but the loop's; blocks."""
-        ...
-
-
-class Attachable(ABC):
-    """A handler of ours that gives events by itself."""
-
-    @abstractmethod
-    def attach(self, agent: AgentSide) -> "Rendezvous":
-        """Return its rounds as events; from then on the agent calls nothing else of it that blocks."""
 
 
 class Rendezvous:

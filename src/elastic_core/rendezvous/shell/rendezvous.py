@@ -4,7 +4,7 @@ from elastic_core import messages as m
 from elastic_core.clock import SYSTEM_CLOCK, Clock
 from elastic_core.errors import ElasticError, RendezvousConnectionError
 from elastic_core.rendezvous.loop import AgentSide, Rendezvous
-from elastic_core.rendezvous.member.protocol import Formed, JoinAsked, JoinFailed
+from elastic_core.rendezvous.member.protocol import DecisionPosted, Formed, JoinAsked, JoinFailed
 from elastic_core.rendezvous.shell.call_watch import consequence, late_call, look_period_s
 from elastic_core.rendezvous.shell.driver import HOST_LEAVE_S, LEAVE_S, Driver, Emitted, StoreCall
 from elastic_core.rendezvous.shell.node import Node
@@ -137,6 +137,11 @@ class MemberRounds(Rendezvous):
     def channel(self) -> AgentChannel | None:
         """How the agents of the run know each other."""
         return self.driver.channel
+
+    def close_run(self) -> None:
+        """End the run well for all nodes, unless its end was decided already; this node stays."""
+        if self.driver.in_round:
+            self.driver.post(DecisionPosted(post=self.driver.closing()))
 
     # --- a store that does not return
 
