@@ -36,7 +36,7 @@ from elastic_core.failure.runner import PolicyRunner
 from elastic_core.hooks.runner import HookRunner
 from elastic_core.moments import LaunchChange, Refuse
 from elastic_core.reactor import Reactor, Timer
-from elastic_core.rendezvous.loop import Rendezvous
+from elastic_core.rendezvous.events import Rendezvous
 from elastic_core.reports import NodeReport
 from elastic_core.types import (
     Decision,

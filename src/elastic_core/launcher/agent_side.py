@@ -17,8 +17,8 @@ from elastic_core.moments import StepsAsked, StepsSeen
 from elastic_core.plugin_faults import Fault, PluginFaults, PluginLabel
 from elastic_core.reactor import Reactor
 from elastic_core.rendezvous.coordinated import Backend, CoordinatedRendezvous
+from elastic_core.rendezvous.events import Rendezvous
 from elastic_core.rendezvous.local import LocalRendezvous, LocalRounds
-from elastic_core.rendezvous.loop import Rendezvous
 from elastic_core.rendezvous.rounds import resolve_round
 from elastic_core.reports import NodeReport
 from elastic_core.types import Failure, RendezvousInfo, RendezvousSettings, Round

@@ -18,7 +18,7 @@ from elastic_core.moments import Agreed, Moment, StepsSeen
 from elastic_core.processes.spec import WorkerLaunch
 from elastic_core.reactor import Reactor
 from elastic_core.rendezvous.coordinated import Backend
-from elastic_core.rendezvous.loop import Rendezvous
+from elastic_core.rendezvous.events import Rendezvous
 from elastic_core.rendezvous.store import CoordinationStore
 from elastic_core.reports import (
     AgentChannel,

@@ -49,8 +49,8 @@ from elastic_core.processes.spec import WorkerLaunch
 from elastic_core.processes.sweep import become_subreaper, has_strangers
 from elastic_core.reactor import Reactor
 from elastic_core.rendezvous.coordinated import Backend, CoordinatedRendezvous
+from elastic_core.rendezvous.events import Rendezvous
 from elastic_core.rendezvous.handler import takes_restarts
-from elastic_core.rendezvous.loop import Rendezvous
 from elastic_core.rundir.directory import RunDirectory
 from elastic_core.rundir.incident_files import IncidentFiles
 from elastic_core.starters import ReactorLoop, WorkerStarter

@@ -8,8 +8,8 @@ from typing import Protocol, assert_never
 from elastic_core import messages as m
 from elastic_core.clock import WaitBudget
 from elastic_core.errors import ElasticError, WaitCancelledError
+from elastic_core.rendezvous.events import AgentSide, Outcome, Rendezvous
 from elastic_core.rendezvous.handler import AgentServices, RendezvousHandler, takes_restarts
-from elastic_core.rendezvous.loop import AgentSide, Outcome, Rendezvous
 from elastic_core.types import Capability, RendezvousInfo, Round, RoundChange
 
 CANCEL_GRACE_S = 0.1

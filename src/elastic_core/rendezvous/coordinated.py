@@ -8,8 +8,8 @@ from elastic_core.rendezvous.store import CoordinationStore
 from elastic_core.types import Capability, RendezvousSettings
 
 if TYPE_CHECKING:
-    from elastic_core.rendezvous.loop import AgentSide
-    from elastic_core.rendezvous.shell.rendezvous import MemberRounds
+    from elastic_core.rendezvous.events import AgentSide
+    from elastic_core.rendezvous.shell.member_rounds import MemberRounds
 
 
 class CoordinatedRendezvous:
@@ -29,7 +29,7 @@ class CoordinatedRendezvous:
 
     def attach(self, agent: "AgentSide") -> "MemberRounds":
         """Return the rounds; no connection is made before the first join."""
-        from elastic_core.rendezvous.shell.rendezvous import MemberRounds  # the algorithm: only a run needs it
+        from elastic_core.rendezvous.shell.member_rounds import MemberRounds  # the algorithm: only a run needs it
 
         return MemberRounds(self.store, self.settings, agent, clock=self._clock)
 

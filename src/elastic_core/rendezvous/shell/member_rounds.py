@@ -3,7 +3,7 @@
 from elastic_core import messages as m
 from elastic_core.clock import SYSTEM_CLOCK, Clock
 from elastic_core.errors import ElasticError, RendezvousConnectionError
-from elastic_core.rendezvous.loop import AgentSide, Rendezvous
+from elastic_core.rendezvous.events import AgentSide, Rendezvous
 from elastic_core.rendezvous.member.protocol import DecisionPosted, Formed, JoinAsked, JoinFailed
 from elastic_core.rendezvous.shell.call_watch import consequence, late_call, look_period_s
 from elastic_core.rendezvous.shell.driver import HOST_LEAVE_S, LEAVE_S, Driver, Emitted, StoreCall
