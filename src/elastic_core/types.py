@@ -29,8 +29,6 @@ class Capability(enum.StrEnum):
     """Publishes one decision for the whole run, and its end."""
     MEMBERSHIP = "membership"
     """Tells when a node arrives or is lost, without being polled."""
-    EVIDENCE = "evidence"
-    """With `control`: stops all nodes at a failure, gathers what each of them has seen, then has one of them decide."""
 
 
 # --- rendezvous ---

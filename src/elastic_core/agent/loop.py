@@ -36,7 +36,7 @@ from elastic_core.failure.runner import PolicyRunner
 from elastic_core.hooks.runner import HookRunner
 from elastic_core.moments import LaunchChange, Refuse
 from elastic_core.reactor import Reactor, Timer
-from elastic_core.rendezvous.loop import Rendezvous
+from elastic_core.rendezvous.events import Rendezvous
 from elastic_core.reports import NodeReport
 from elastic_core.types import (
     Decision,
@@ -211,7 +211,7 @@ class Agent:
         self._feed.publish(moments.WorkerEnded(round_index=self._round_index, exit=exit))
         if exit.code == -signal.SIGKILL and exit.stop_signal is None and self._fence_passed(exit.at_s):
             # The guard did it, in place of this agent: no failure of the worker's, and the round goes on without us.
-            reason = self._rendezvous.overdue() or self._hooks.overdue() or self._policy.overdue() or FENCED
+            reason = self._hooks.overdue() or self._policy.overdue() or FENCED
             ended = RoundEnded(reason=reason, lost=(self._node_id,), stop_within_s=0.0)
             self.dispatch(m.RoundChanged(change=ended))
         self.dispatch(m.WorkerExited(exit=exit))

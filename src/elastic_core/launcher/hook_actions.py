@@ -17,8 +17,8 @@ from elastic_core.messages import AskSteps, ReportSteps, RestartRequested, State
 from elastic_core.moments import Agreed, Moment, StepsSeen
 from elastic_core.processes.spec import WorkerLaunch
 from elastic_core.reactor import Reactor
-from elastic_core.rendezvous.handler import RendezvousHandler
-from elastic_core.rendezvous.loop import Rendezvous
+from elastic_core.rendezvous.coordinated import Backend
+from elastic_core.rendezvous.events import Rendezvous
 from elastic_core.rendezvous.store import CoordinationStore
 from elastic_core.reports import (
     AgentChannel,
@@ -58,7 +58,6 @@ class HookActions:
         run_dir: Where the run directory is; replaced when it is made anew elsewhere.
         beats: What they say of themselves; None: nobody wanted to know.
         publish: Takes what happens, for the agent's feed.
-        asks_nodes: The rendezvous takes questions to all nodes.
         keep: Lets it stay, for a reason.
         feed: The feed of the hooks.
     """
@@ -77,7 +76,6 @@ class HookActions:
         run_dir: str,
         beats: "BeatFiles | None",
         publish: Callable[[Moment | FieldsPublished], None],
-        asks_nodes: bool,
         keep: Callable[[str], None],
         feed: HookFeed,
     ) -> None:
@@ -91,7 +89,6 @@ class HookActions:
         self._status = status
         self._stacks = stacks
         self._beats = beats
-        self._asks_nodes = asks_nodes
         self._workers = workers
         self._send = send
         self._agent = agent
@@ -208,14 +205,14 @@ class HookActions:
     def ask_steps(self) -> None:
         """Ask all nodes of the round; where this is the only one, or they can't be asked, nobody has answered."""
         round_ = self._round
-        if round_ is not None and round_.node_count > 1 and self._asks_nodes:
+        if round_ is not None and round_.node_count > 1 and self._rendezvous.gathers:
             self._rendezvous.post(AskSteps())
         else:
             self._publish(StepsSeen(seen=RunSteps(serial=0)))
 
     def report_steps(self, steps: NodeSteps) -> None:
         """Take this node's answer to the others."""
-        if self._asks_nodes:
+        if self._rendezvous.gathers:
             self._rendezvous.post(ReportSteps(steps=steps))
 
     def agree(self, topic: str, value: int) -> None:
@@ -239,7 +236,7 @@ METERED: Final = ("connect", "enlist", "update", "renew", "withdraw", "members",
 """Not `watch`: it waits for others."""
 
 
-def feed_hooks(of_hooks: HookFeed, feed: Feed, handler: RendezvousHandler) -> Callable[[Observation], None]:
+def feed_hooks(of_hooks: HookFeed, feed: Feed, handler: Backend) -> Callable[[Observation], None]:
     """Hand on to hooks what there is, if any take it; return what publishes beside the loop, from any thread."""
 
     def publish(what: Observation) -> None:
@@ -252,13 +249,13 @@ def feed_hooks(of_hooks: HookFeed, feed: Feed, handler: RendezvousHandler) -> Ca
     return publish
 
 
-def store_place(handler: RendezvousHandler) -> str:
+def store_place(handler: Backend) -> str:
     """Return where the handler's store is, for people; empty: it has none, or that is not known yet."""
     store = _store(handler)
     return "" if store is None else store.where
 
 
-def _store(handler: RendezvousHandler) -> CoordinationStore | None:
+def _store(handler: Backend) -> CoordinationStore | None:
     store = getattr(handler, "store", None)
     return store if isinstance(store, CoordinationStore) else None
 

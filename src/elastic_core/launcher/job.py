@@ -48,8 +48,9 @@ from elastic_core.processes.output.sink import Console
 from elastic_core.processes.spec import WorkerLaunch
 from elastic_core.processes.sweep import become_subreaper, has_strangers
 from elastic_core.reactor import Reactor
-from elastic_core.rendezvous.handler import RendezvousHandler, takes_restarts
-from elastic_core.rendezvous.loop import Rendezvous
+from elastic_core.rendezvous.coordinated import Backend, CoordinatedRendezvous
+from elastic_core.rendezvous.events import Rendezvous
+from elastic_core.rendezvous.handler import takes_restarts
 from elastic_core.rundir.directory import RunDirectory
 from elastic_core.rundir.incident_files import IncidentFiles
 from elastic_core.starters import ReactorLoop, WorkerStarter
@@ -179,7 +180,7 @@ class _Job:
             settings,
             str(run_dir.path),
             incarnation=self._incarnation,
-            restarts_nodes=takes_restarts(handler),
+            restarts_nodes=isinstance(handler, CoordinatedRendezvous) or takes_restarts(handler),
             own_process=self._own_process,
         )
         hooks, warnings = registry.make_hooks(of_hooks, settings.hook_options)
@@ -189,7 +190,7 @@ class _Job:
         notices = (*registry.warnings, *warnings, *filter(None, [run_dir.notice]))
         return self._supervise(handler, policy, hooks, notices, run_dir).exit_code
 
-    def _handler(self) -> RendezvousHandler:
+    def _handler(self) -> Backend:
         if self._injected.rendezvous is not None:
             return self._injected.rendezvous(self._rdzv)
         settings = self._settings
@@ -206,7 +207,7 @@ class _Job:
 
     def _supervise(
         self,
-        handler: RendezvousHandler,
+        handler: Backend,
         policy: FailureHandler,
         hooks: Sequence[NamedHook],
         warnings: Sequence[str],
@@ -320,7 +321,7 @@ class _Job:
         return guardian
 
     def _open_rendezvous(
-        self, reactor: Reactor, guardian: Guardian, handler: RendezvousHandler, feed: Feed, of_hooks: HookFeed
+        self, reactor: Reactor, guardian: Guardian, handler: Backend, feed: Feed, of_hooks: HookFeed
     ) -> Rendezvous:
         beside = feed_hooks(of_hooks, feed, handler)
         side = RunSide(
@@ -343,7 +344,7 @@ class _Job:
         self,
         reactor: Reactor,
         hooks: Sequence[NamedHook],
-        handler: RendezvousHandler,
+        handler: Backend,
         rendezvous: Rendezvous,
         run_dir: RunDirectory,
         feed: Feed,
@@ -362,7 +363,6 @@ class _Job:
             run_dir=str(run_dir.path),
             beats=self._beats.files,
             publish=feed.publish,
-            asks_nodes=Capability.EVIDENCE in handler.capabilities,
             keep=run_dir.keep,
             feed=of_hooks,
         )
@@ -432,7 +432,7 @@ class _Job:
             gc.freeze()
             gc.enable()
 
-    def _status_keeper(self, reactor: Reactor, handler: RendezvousHandler, run_dir: RunDirectory) -> StatusKeeper:
+    def _status_keeper(self, reactor: Reactor, handler: Backend, run_dir: RunDirectory) -> StatusKeeper:
         return StatusKeeper(
             self._settings,
             node_id=self._node_id,
@@ -460,7 +460,7 @@ class _Job:
         return thing
 
     def _master_servers(
-        self, loop: ReactorLoop, handler: RendezvousHandler, hooks: Sequence[NamedHook]
+        self, loop: ReactorLoop, handler: Backend, hooks: Sequence[NamedHook]
     ) -> "MasterServers | None":
         """Return what hooks host for the workers to meet at, begun where it is sure to be needed; None: nothing."""
         hosts = [named for named in hooks if Power.HOSTS in powers_of(type(named.hook))]
@@ -470,19 +470,19 @@ class _Job:
 
         servers = self._closing(MasterServers(hosts, loop, faults=self._faults))
         if handler.use_agent_store:
-            servers.leave(f"{handler.get_backend()!r} has a store of its own")
+            servers.leave(f"{self._settings.nodes.backend!r} has a store of its own")
         elif self._settings.nodes.max_nodes == 1 or self._settings.nodes.node_rank == 0:
             servers.prepare()
         return servers
 
-    def _own_children(self, guardian: Guardian, handler: RendezvousHandler) -> frozenset[int]:
+    def _own_children(self, guardian: Guardian, handler: Backend) -> frozenset[int]:
         """Return the children of this process that belong to no worker."""
         ours = guardian.pids() | handler.pids() | self._stacks.helpers()
         return ours if self._masters is None else ours | self._masters.pids()
 
     # --- what the agent asks for
 
-    def _plan(self, command: SpawnWorkers, handler: RendezvousHandler) -> list[WorkerLaunch]:
+    def _plan(self, command: SpawnWorkers, handler: Backend) -> list[WorkerLaunch]:
         settings = self._settings
         attempt = Attempt(
             round=command.round,

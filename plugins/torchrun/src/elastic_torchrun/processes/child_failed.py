@@ -6,10 +6,8 @@ import logging
 import socket
 from collections.abc import Mapping
 
-from elastic_core.errors import WorkerError
-from elastic_core.processes.errors.handler import get_error_handler
-from elastic_core.processes.errors.process_failure import ProcessFailure
-from elastic_core.processes.errors.recording import NOT_AVAILABLE
+from elastic_core.api import WorkerError, get_error_handler
+from elastic_torchrun.processes.process_failure import NOT_AVAILABLE, ProcessFailure
 
 logger = logging.getLogger(__name__)
 

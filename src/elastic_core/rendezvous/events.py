@@ -4,11 +4,9 @@ Every backend is brought into this one form: the core's algorithm on a store and
 `RendezvousHandler` of somebody else, whose calls block, is by `HandlerThread`.
 """
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Protocol
 
-from elastic_core.clock import WaitBudget
 from elastic_core.errors import ElasticError, NodesRefusedError, RendezvousError
 from elastic_core.messages import (
     RendezvousEvent,
@@ -26,7 +24,7 @@ Outcome = Round | ElasticError
 
 
 class AgentSide(Protocol):
-    """What a rendezvous has of its agent. Threading: the agent's loop, unless said otherwise; only `resolve` blocks."""
+    """What a rendezvous has of its agent. Threading: the agent's loop, unless said otherwise; nothing blocks."""
 
     def post(self, callback: Callable[[], None]) -> None:
         """Call `callback` on the loop. Threading: any."""
@@ -65,22 +63,6 @@ class AgentSide(Protocol):
         """Make the round of a place that says all but the master's port, perhaps, and call back with it."""
         ...
 
-    def await_port(self, wait: WaitBudget) -> int:
-        """Return what `reserve_port` gives. Threading: any but the loop's; blocks."""
-        ...
-
-    def resolve(self, info: RendezvousInfo | tuple[object, int, int], wait: WaitBudget) -> Round:
-        """Return the round of whatever a handler gave. Threading: any but the loop's; blocks."""
-        ...
-
-
-class Attachable(ABC):
-    """A handler of ours that gives events by itself."""
-
-    @abstractmethod
-    def attach(self, agent: AgentSide) -> "Rendezvous":
-        """Return its rounds as events; from then on the agent calls nothing else of it that blocks."""
-
 
 class Rendezvous:
     """The base of all forms. At most one round is joined at a time; of one that was cancelled nothing is said.
@@ -114,10 +96,6 @@ class Rendezvous:
     def channel(self) -> AgentChannel | None:
         """How its nodes' agents know each other; None: not yet, or they don't. Threading: any."""
         return None
-
-    def overdue(self) -> str:
-        """Return in words what keeps this node's lease from being renewed: a call that hangs; empty: nothing known."""
-        return ""
 
     def close(self) -> None:
         """Take no part any more; idempotent. Called: when no event will be taken."""

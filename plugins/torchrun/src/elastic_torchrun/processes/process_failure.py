@@ -10,12 +10,13 @@ from dataclasses import KW_ONLY, InitVar, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from elastic_core.clock import SYSTEM_CLOCK
-from elastic_core.processes.errors.reader import parse_json, read_file
-from elastic_core.processes.errors.recording import NOT_AVAILABLE
+from elastic_core.api import SYSTEM_CLOCK
+from elastic_core.embedding import parse_error_file, read_error_file
 
 logger = logging.getLogger(__name__)
 
+NOT_AVAILABLE = "<N/A>"
+"""Stands for an error file that does not exist, and for the name of a signal that has none."""
 _NS = 10**9
 
 
@@ -78,8 +79,8 @@ class ProcessFailure:
         return time.strftime("%Y-%m-%d_%H:%M:%S", time.localtime(self.timestamp))
 
     def _read(self) -> None:
-        content, mtime_ns = read_file(Path(self.error_file)) or (b"", 0)
-        data = parse_json(content)
+        content, mtime_ns = read_error_file(Path(self.error_file)) or (b"", 0)
+        data = parse_error_file(content)
         message = data.get("message") if isinstance(data, dict) else None
         if not isinstance(data, dict) or not isinstance(message, str | dict):
             logger.warning("error file %r holds no error record", self.error_file)

@@ -3,15 +3,15 @@
 from elastic_core import messages as m
 from elastic_core.clock import SYSTEM_CLOCK, Clock
 from elastic_core.errors import ElasticError, RendezvousConnectionError
-from elastic_core.rendezvous.loop import AgentSide, Rendezvous
-from elastic_core.rendezvous.member.protocol import Formed, JoinAsked, JoinFailed
-from elastic_core.rendezvous.shell.call_watch import CallWatch
-from elastic_core.rendezvous.shell.driver import HOST_LEAVE_S, LEAVE_S, Driver, Emitted
+from elastic_core.rendezvous.events import AgentSide, Rendezvous
+from elastic_core.rendezvous.member.protocol import DecisionPosted, Formed, JoinAsked, JoinFailed
+from elastic_core.rendezvous.shell.call_watch import consequence, late_call, look_period_s
+from elastic_core.rendezvous.shell.driver import HOST_LEAVE_S, LEAVE_S, Driver, Emitted, StoreCall
 from elastic_core.rendezvous.shell.node import Node
 from elastic_core.rendezvous.shell.outcome import Changes, error_of, place_of
 from elastic_core.rendezvous.store import CoordinationStore
 from elastic_core.reports import AgentChannel
-from elastic_core.types import RendezvousSettings, RoundChange, RoundEnded, Undecided
+from elastic_core.types import RendezvousSettings, RoundChange, RoundEnded
 
 
 class MemberRounds(Rendezvous):
@@ -32,7 +32,7 @@ class MemberRounds(Rendezvous):
         self._changes = Changes(settings.run_id, lambda operation, error: agent.raised(operation, error).text)
         self._watching = self._leaving = self._broken = False
         self._clock = clock
-        self._calls: CallWatch | None = None
+        self._lost: StoreCall | None = None
         self.driver = Driver(
             store,
             Node(store, settings, clock=clock),
@@ -82,8 +82,7 @@ class MemberRounds(Rendezvous):
                 if self._changes.ended:
                     self._joined(join, self._changes.error())
                 elif not self.driver.started:
-                    self.driver.start()
-                    self._calls = CallWatch(self.driver, self._agent, self, clock=self._clock)
+                    self._start()
 
         self._agent.reserve_port(ask)
 
@@ -95,7 +94,11 @@ class MemberRounds(Rendezvous):
         if self._changes.ended:
             self._joined(join, self._changes.error())
         elif not self.driver.started:
-            self.driver.start()
+            self._start()
+
+    def _start(self) -> None:
+        self.driver.start()
+        self._look_later()
 
     def _take(self, event: Emitted) -> None:
         """Take what the driver has emitted."""
@@ -135,35 +138,36 @@ class MemberRounds(Rendezvous):
         """How the agents of the run know each other."""
         return self.driver.channel
 
+    def close_run(self) -> None:
+        """End the run well for all nodes, unless its end was decided already; this node stays."""
+        if self.driver.in_round:
+            self.driver.post(DecisionPosted(post=self.driver.closing()))
+
     # --- a store that does not return
 
-    def overdue(self) -> str:
-        """Return in words what keeps the lease from being renewed."""
-        return "" if self._calls is None else self._calls.overdue()
+    def _look_later(self) -> None:
+        self._agent.call_later(look_period_s(self.driver.ttl_s), self._look)
 
-    @property
-    def over(self) -> bool:
-        """Whether nothing more is asked of the store."""
-        return self._left or self._changes.ended
+    def _look(self) -> None:
+        """Look at the store's call under way, from time to time, as long as the member lives."""
+        if self._left or self._changes.ended:
+            return
+        now_s = self._clock.monotonic_s()
+        late = late_call(self.driver, now_s)
+        if late is not None:
+            self._end_for(late, now_s)
+        self._look_later()
 
-    @property
-    def joining(self) -> bool:
-        """Whether the agent waits for a round."""
-        return self._joining
-
-    @property
-    def awaits(self) -> bool:
-        """Whether the agent waits for what the run decides."""
-        return self._changes.awaits and not self._joining
-
-    def lose(self, change: RoundEnded | Undecided) -> None:
-        """End the round: nobody keeps the lease."""
-        self._changes.add(change)
-        self._change()
-
-    def give_up(self, error: RendezvousConnectionError) -> None:
-        """End the join."""
-        self._joined(self._joins, error)
+    def _end_for(self, late: StoreCall, now_s: float) -> None:
+        """End the round or the join if the late call leaves no other way; should it return, the thread goes on."""
+        joining, awaits = self._joining, self._changes.awaits and not self._joining
+        end = consequence(late, self.driver, self._agent.backend, joining=joining, awaits=awaits, now_s=now_s)
+        if isinstance(end, RendezvousConnectionError):
+            self._joined(self._joins, end)
+        elif end is not None and late != self._lost:  # a round is lost once
+            self._lost = late
+            self._changes.add(end)
+            self._change()
 
     # --- the end
 
@@ -179,13 +183,7 @@ class MemberRounds(Rendezvous):
         self.driver.request(request)
         limit_s = HOST_LEAVE_S if self._store.hosting or self.driver.has_post else LEAVE_S
         self._agent.call_later(limit_s, self.driver.urge)
-        self._agent.call_later(limit_s + LEAVE_S, self._leave_behind)
-
-    def _leave_behind(self) -> None:
-        """Go without the driver, which has not ended."""
-        if not self._left and (text := self.overdue()):
-            self._agent.notice(f"{text}: left behind")
-        self._leave()
+        self._agent.call_later(limit_s + LEAVE_S, self._leave)  # also without the driver, if it has not ended
 
     def _ended(self, failure: Exception | None) -> None:
         """Take the driver's end."""

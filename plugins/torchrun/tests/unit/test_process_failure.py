@@ -7,7 +7,9 @@ from types import SimpleNamespace
 import pytest
 
 from elastic_core.errors import ElasticError
-from elastic_core.processes.errors import ChildFailedError, ErrorHandler, ProcessFailure, set_error_handler
+from elastic_core.processes.errors import ErrorHandler, set_error_handler
+from elastic_torchrun.processes.child_failed import ChildFailedError
+from elastic_torchrun.processes.process_failure import ProcessFailure
 
 NS = 10**9
 

@@ -1,12 +1,12 @@
-"""The core's rendezvous on a store passes the kit for handlers, with every capability that it declares."""
+"""The core's rendezvous on a store, as calls that block, passes the kit for handlers."""
 
 import pytest
 
-from elastic_core.rendezvous.shell.coordinated import CoordinatedRendezvous
 from elastic_plugin_kit import MemoryServer, MemoryStore, RendezvousConformance, rendezvous_settings
+from elastic_torchrun.rendezvous.blocking_rendezvous import BlockingRendezvous
 
 
-class TestCoordinated(RendezvousConformance):
+class TestBlockingRendezvous(RendezvousConformance):
     @pytest.fixture
     def make_handler(self):
         server = MemoryServer()
@@ -19,6 +19,6 @@ class TestCoordinated(RendezvousConformance):
                 max_nodes=max_nodes,
                 options={"lease_ttl": 2.0, "last_call_timeout": 0.2},
             )
-            return CoordinatedRendezvous(MemoryStore(settings, server=server), settings)
+            return BlockingRendezvous(MemoryStore(settings, server=server), settings)
 
         return make
