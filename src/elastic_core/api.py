@@ -10,22 +10,18 @@ What plugins are built with
     RendezvousSettings, PolicySettings, HookSettings, OptionSpec, RunOption, resolve_options, ResolvedOptions,
     duration_s, duration_text
 Waiting
-    WaitBudget, Interrupt, Clock, SystemClock, SYSTEM_CLOCK
+    WaitBudget, Clock, SystemClock, SYSTEM_CLOCK
 Stores
     Topic, Seat, Member, Members, Survey, Renewal, Document, Swapped, Revisions, Watched, compare, own_content,
     ROUND_KEY, CONTROL_KEY
-Reaching hosts
-    Endpoint, Address, parse_endpoint, resolve, dial, is_ip, is_loopback, route_source
-TLS and credentials
-    Tls, Login, start_tls, tls_context, tls_failure, waker
+Addresses
+    is_ip, is_loopback, route_source
 GPUs
     nvidia_gpus, NvidiaGpus, visible_entries
 Stock torchrun
     torch_handler
 In workers
     record, get_error_handler
-Hosting a server
-    HostedProcess, hosted_environment
 Rounds
     RendezvousInfo, RosterMember, Round, RunCounts, Capability, RoundChange, NodesWaiting, MemberLost,
     StopOrdered, Undecided, RoundEnded, Decided, RendezvousClosed, Suspended, Resumed
@@ -140,13 +136,9 @@ if TYPE_CHECKING:
     from elastic_core.plugins.torch_side import torch_handler
     from elastic_core.processes.errors import get_error_handler, record
     from elastic_core.processes.process import bound_to
+    from elastic_core.rendezvous.address import is_ip, is_loopback, route_source
     from elastic_core.rendezvous.handler import AgentServices, RendezvousHandler
     from elastic_core.rendezvous.identity import user_name
-    from elastic_core.rendezvous.net.address import is_loopback, route_source
-    from elastic_core.rendezvous.net.endpoint import Address, Endpoint, dial, is_ip, parse_endpoint, resolve
-    from elastic_core.rendezvous.net.hosted_server import HostedProcess, hosted_environment
-    from elastic_core.rendezvous.net.interrupt import Interrupt
-    from elastic_core.rendezvous.net.tls import Login, Tls, start_tls, tls_context, tls_failure, waker
     from elastic_core.rendezvous.store import (
         CONTROL_KEY,
         ROUND_KEY,
@@ -237,7 +229,6 @@ __all__ = [
     "ROUND_KEY",
     "SYSTEM_CLOCK",
     "AddEnvironment",
-    "Address",
     "AgentChannel",
     "AgentHook",
     "AgentLoop",
@@ -261,7 +252,6 @@ __all__ = [
     "Document",
     "Draining",
     "ElasticError",
-    "Endpoint",
     "Environment",
     "ErrorRecord",
     "FailedWorker",
@@ -273,16 +263,13 @@ __all__ = [
     "FoundIncident",
     "FoundRun",
     "HookSettings",
-    "HostedProcess",
     "Ignore",
     "Incident",
     "IncidentDecision",
     "Intensity",
-    "Interrupt",
     "Joining",
     "LaunchChange",
     "Launches",
-    "Login",
     "MasterServer",
     "Member",
     "MemberLost",
@@ -354,7 +341,6 @@ __all__ = [
     "Suspended",
     "Swapped",
     "SystemClock",
-    "Tls",
     "Topic",
     "Undecided",
     "WaitBudget",
@@ -383,7 +369,6 @@ __all__ = [
     "compare",
     "decode_json",
     "describe_decision",
-    "dial",
     "duration_s",
     "duration_text",
     "echo",
@@ -395,14 +380,12 @@ __all__ = [
     "find_runs",
     "get_error_handler",
     "hookimpl",
-    "hosted_environment",
     "import_entry",
     "is_ip",
     "is_loopback",
     "nvidia_gpus",
     "open_store",
     "own_content",
-    "parse_endpoint",
     "plugin_refusal",
     "plugin_remarks",
     "proposed_values",
@@ -410,22 +393,17 @@ __all__ = [
     "record",
     "register_hook",
     "render_incident",
-    "resolve",
     "resolve_options",
     "route_source",
     "run_at",
     "run_option",
     "run_places",
     "runs_named",
-    "start_tls",
     "stored_run",
-    "tls_context",
-    "tls_failure",
     "to_failure",
     "torch_handler",
     "user_name",
     "visible_entries",
-    "waker",
 ]
 
 _ROOMS: Final = {
@@ -468,16 +446,12 @@ _ROOMS: Final = {
     "elastic_core.plugins.torch_side": "torch_handler",
     "elastic_core.processes.process": "bound_to",
     "elastic_core.processes.errors": "get_error_handler record",
+    "elastic_core.rendezvous.address": "is_ip is_loopback route_source",
     "elastic_core.rendezvous.handler": "AgentServices RendezvousHandler",
     "elastic_core.rendezvous.identity": "user_name",
-    "elastic_core.rendezvous.net.address": "is_loopback route_source",
     "elastic_core.rendezvous.stored_run": (
         "stored_run StoredDecision StoredFailure StoredMember StoredRound StoredRun"
     ),
-    "elastic_core.rendezvous.net.endpoint": "Address dial Endpoint is_ip parse_endpoint resolve",
-    "elastic_core.rendezvous.net.hosted_server": "hosted_environment HostedProcess",
-    "elastic_core.rendezvous.net.interrupt": "Interrupt",
-    "elastic_core.rendezvous.net.tls": "Login start_tls Tls tls_context tls_failure waker",
     "elastic_core.rendezvous.store": (
         "compare CONTROL_KEY CoordinationStore Document Member Members own_content Renewal Revisions ROUND_KEY "
         "Seat Survey Swapped Topic Watched"

@@ -5,6 +5,7 @@ import socket
 from collections.abc import Iterator
 from typing import Final
 
+from elastic_backend_net.endpoint import parse_endpoint, resolve
 from elastic_core.api import (
     ConfigError,
     ElasticError,
@@ -13,8 +14,6 @@ from elastic_core.api import (
     WaitBudget,
     is_ip,
     is_loopback,
-    parse_endpoint,
-    resolve,
     route_source,
     stored_run,
 )
