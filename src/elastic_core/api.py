@@ -13,7 +13,7 @@ Waiting
     WaitBudget, Clock, SystemClock, SYSTEM_CLOCK
 Stores
     Topic, Seat, Member, Members, Survey, Renewal, Document, Swapped, Revisions, Watched, compare, own_content,
-    ROUND_KEY, CONTROL_KEY
+    ROUND_KEY, CONTROL_KEY, STORE_FORMAT, STORE_KEEP_S
 Addresses
     is_ip, is_loopback, route_source
 GPUs
@@ -30,8 +30,7 @@ Failures and decisions
     ErrorRecord, Origin, Decision, Restart, Stop, Ignore
 Commands of `elastic`
     echo, echo_json, run_option, chosen_policy, checked_decision, describe_decision, chosen_store, open_store,
-    proposed_values, StoreChoice, StoreReader, StoreReading, StoreWriter, stored_run, StoredRun, StoredRound,
-    StoredMember, StoredFailure, StoredDecision, user_name,
+    proposed_values, StoreChoice, user_name,
     find_runs, runs_named, run_at, run_places, FoundRun, AgentStatus, WorkerStatus, find_incidents,
     FoundIncident, Incident, IncidentDecision, render_incident, rank_ranges, to_failure
 Records and their JSON
@@ -67,9 +66,7 @@ if TYPE_CHECKING:
     from elastic_core.accelerators.nvml import NvidiaGpus, nvidia_gpus
     from elastic_core.accelerators.visible import visible_entries
     from elastic_core.cli.output import echo, echo_json
-    from elastic_core.cli.run_choices import chosen_policy, run_option
-    from elastic_core.cli.store_reader import StoreChoice, StoreReader, StoreReading, chosen_store, open_store
-    from elastic_core.cli.store_writer import StoreWriter
+    from elastic_core.cli.run_choices import StoreChoice, chosen_policy, chosen_store, open_store, run_option
     from elastic_core.clock import SYSTEM_CLOCK, Clock, SystemClock, WaitBudget, duration_text
     from elastic_core.encoding import clean, decode_json, encode_json
     from elastic_core.errors import (
@@ -139,6 +136,8 @@ if TYPE_CHECKING:
     from elastic_core.rendezvous.address import is_ip, is_loopback, route_source
     from elastic_core.rendezvous.handler import AgentServices, RendezvousHandler
     from elastic_core.rendezvous.identity import user_name
+    from elastic_core.rendezvous.member.documents import FORMAT as STORE_FORMAT
+    from elastic_core.rendezvous.member.leader import KEEP_S as STORE_KEEP_S
     from elastic_core.rendezvous.store import (
         CONTROL_KEY,
         ROUND_KEY,
@@ -155,14 +154,6 @@ if TYPE_CHECKING:
         Watched,
         compare,
         own_content,
-    )
-    from elastic_core.rendezvous.stored_run import (
-        StoredDecision,
-        StoredFailure,
-        StoredMember,
-        StoredRound,
-        StoredRun,
-        stored_run,
     )
     from elastic_core.reports import (
         AgentChannel,
@@ -227,6 +218,8 @@ __all__ = [
     "API_VERSION",
     "CONTROL_KEY",
     "ROUND_KEY",
+    "STORE_FORMAT",
+    "STORE_KEEP_S",
     "SYSTEM_CLOCK",
     "AddEnvironment",
     "AgentChannel",
@@ -329,14 +322,6 @@ __all__ = [
     "StopOrdered",
     "StopPlanned",
     "StoreChoice",
-    "StoreReader",
-    "StoreReading",
-    "StoreWriter",
-    "StoredDecision",
-    "StoredFailure",
-    "StoredMember",
-    "StoredRound",
-    "StoredRun",
     "Survey",
     "Suspended",
     "Swapped",
@@ -399,7 +384,6 @@ __all__ = [
     "run_option",
     "run_places",
     "runs_named",
-    "stored_run",
     "to_failure",
     "torch_handler",
     "user_name",
@@ -410,7 +394,7 @@ _ROOMS: Final = {
     "elastic_core.accelerators.nvml": "nvidia_gpus NvidiaGpus",
     "elastic_core.accelerators.visible": "visible_entries",
     "elastic_core.cli.output": "echo echo_json",
-    "elastic_core.cli.run_choices": "chosen_policy run_option",
+    "elastic_core.cli.run_choices": "chosen_policy chosen_store open_store run_option StoreChoice",
     "elastic_core.clock": "Clock SYSTEM_CLOCK SystemClock WaitBudget duration_text",
     "elastic_core.encoding": "clean decode_json encode_json",
     "elastic_core.errors": (
@@ -429,8 +413,6 @@ _ROOMS: Final = {
     "elastic_core.hooks.launches": "fault_of_variable",
     "elastic_core.hooks.master_server": "MasterServer",
     "elastic_core.options.environments": "proposed_values",
-    "elastic_core.cli.store_reader": "chosen_store open_store StoreChoice StoreReader StoreReading",
-    "elastic_core.cli.store_writer": "StoreWriter",
     "elastic_core.moments": (
         "Power AddEnvironment LaunchChange Launches Refuse "
         "AgentStarted AgentStopped DecisionTaken Draining FailureSeen Joining MembershipChanged Moment RoundJoined "
@@ -449,9 +431,8 @@ _ROOMS: Final = {
     "elastic_core.rendezvous.address": "is_ip is_loopback route_source",
     "elastic_core.rendezvous.handler": "AgentServices RendezvousHandler",
     "elastic_core.rendezvous.identity": "user_name",
-    "elastic_core.rendezvous.stored_run": (
-        "stored_run StoredDecision StoredFailure StoredMember StoredRound StoredRun"
-    ),
+    "elastic_core.rendezvous.member.documents": "FORMAT=STORE_FORMAT",
+    "elastic_core.rendezvous.member.leader": "KEEP_S=STORE_KEEP_S",
     "elastic_core.rendezvous.store": (
         "compare CONTROL_KEY CoordinationStore Document Member Members own_content Renewal Revisions ROUND_KEY "
         "Seat Survey Swapped Topic Watched"

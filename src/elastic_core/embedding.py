@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from elastic_core.rendezvous.handler import NoServices
     from elastic_core.rendezvous.identity import ALLOWABLE, attempt_from_environment
     from elastic_core.rendezvous.local import LocalRendezvous
-    from elastic_core.rendezvous.member.documents import FORMAT as STORE_FORMAT
     from elastic_core.rendezvous.registry import register as register_backend
     from elastic_core.rendezvous.registry import registered as registered_backend
     from elastic_core.rendezvous.shell.coordinated import CoordinatedRendezvous
@@ -52,7 +51,6 @@ __all__ = [
     "LOCAL_RANK_MACRO",
     "NOTHING",
     "OPTIONS",
-    "STORE_FORMAT",
     "CallStarter",
     "ChildFailedError",
     "Choices",
@@ -131,7 +129,6 @@ _ROOMS: Final = {
     "elastic_core.rendezvous.identity": "ALLOWABLE attempt_from_environment",
     "elastic_core.rendezvous.local": "LocalRendezvous",
     "elastic_core.rendezvous.shell.coordinated": "CoordinatedRendezvous",
-    "elastic_core.rendezvous.member.documents": "FORMAT=STORE_FORMAT",
     "elastic_core.rendezvous.registry": "register=register_backend registered=registered_backend",
     "elastic_core.starters": "CallStarter ReactorLoop",
 }
