@@ -26,6 +26,8 @@ DATA: Final[Mapping[str, str]] = {
     "[`Answer`](#answer).",
     "ROUND_KEY": "Key of a store's document with the round: its roster, and how it ended.",
     "CONTROL_KEY": "Key of a store's document with the run: what nodes compare when they join, and the verdict.",
+    "STORE_FORMAT": "The version of what nodes write into a store.",
+    "STORE_KEEP_S": "Seconds that a store keeps a run which has not ended, since it was last written.",
 }
 """What is neither a class nor documented where Sphinx could find it."""
 
@@ -53,7 +55,7 @@ API_SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
         "duration_s",
         "duration_text",
     ),
-    "Waiting": ("WaitBudget", "Interrupt", "Clock", "SystemClock", "SYSTEM_CLOCK"),
+    "Waiting": ("WaitBudget", "Clock", "SystemClock", "SYSTEM_CLOCK"),
     "Stores": (
         "Topic",
         "Seat",
@@ -69,22 +71,13 @@ API_SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
         "own_content",
         "ROUND_KEY",
         "CONTROL_KEY",
+        "STORE_FORMAT",
+        "STORE_KEEP_S",
     ),
-    "Reaching hosts": (
-        "Endpoint",
-        "Address",
-        "parse_endpoint",
-        "resolve",
-        "dial",
-        "is_ip",
-        "is_loopback",
-        "route_source",
-    ),
-    "TLS and credentials": ("Tls", "Login", "start_tls", "tls_context", "tls_failure", "waker"),
+    "Addresses": ("is_ip", "is_loopback", "route_source"),
     "GPUs": ("nvidia_gpus", "NvidiaGpus", "visible_entries"),
     "Stock torchrun": ("torch_handler",),
     "In workers": ("record", "get_error_handler"),
-    "Hosting a server": ("HostedProcess", "hosted_environment"),
     "Rounds": (
         "RendezvousInfo",
         "RosterMember",
@@ -130,15 +123,6 @@ API_SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
         "open_store",
         "proposed_values",
         "StoreChoice",
-        "StoreReader",
-        "StoreReading",
-        "StoreWriter",
-        "stored_run",
-        "StoredRun",
-        "StoredRound",
-        "StoredMember",
-        "StoredFailure",
-        "StoredDecision",
         "user_name",
         "find_runs",
         "runs_named",
@@ -293,7 +277,6 @@ EMBEDDING_SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
         "attempt_from_environment",
         "ALLOWABLE",
         "DEFAULT_LEASE_TTL_S",
-        "STORE_FORMAT",
     ),
     "Worker processes without a run": (
         "Reactor",
@@ -319,7 +302,6 @@ EMBEDDING_DATA: Final[Mapping[str, str]] = {
     "IN_CODE": "What stands for the distribution of what was registered in code.",
     "ALLOWABLE": "What nodes may be allowed to differ in (`--allow-mismatch`).",
     "DEFAULT_LEASE_TTL_S": "How long a lease lasts where nobody chose.",
-    "STORE_FORMAT": "The version of what nodes write into a store.",
 }
 
 

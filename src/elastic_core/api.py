@@ -10,22 +10,18 @@ What plugins are built with
     RendezvousSettings, PolicySettings, HookSettings, OptionSpec, RunOption, resolve_options, ResolvedOptions,
     duration_s, duration_text
 Waiting
-    WaitBudget, Interrupt, Clock, SystemClock, SYSTEM_CLOCK
+    WaitBudget, Clock, SystemClock, SYSTEM_CLOCK
 Stores
     Topic, Seat, Member, Members, Survey, Renewal, Document, Swapped, Revisions, Watched, compare, own_content,
-    ROUND_KEY, CONTROL_KEY
-Reaching hosts
-    Endpoint, Address, parse_endpoint, resolve, dial, is_ip, is_loopback, route_source
-TLS and credentials
-    Tls, Login, start_tls, tls_context, tls_failure, waker
+    ROUND_KEY, CONTROL_KEY, STORE_FORMAT, STORE_KEEP_S
+Addresses
+    is_ip, is_loopback, route_source
 GPUs
     nvidia_gpus, NvidiaGpus, visible_entries
 Stock torchrun
     torch_handler
 In workers
     record, get_error_handler
-Hosting a server
-    HostedProcess, hosted_environment
 Rounds
     RendezvousInfo, RosterMember, Round, RunCounts, Capability, RoundChange, NodesWaiting, MemberLost,
     StopOrdered, Undecided, RoundEnded, Decided, RendezvousClosed, Suspended, Resumed
@@ -34,8 +30,7 @@ Failures and decisions
     ErrorRecord, Origin, Decision, Restart, Stop, Ignore
 Commands of `elastic`
     echo, echo_json, run_option, chosen_policy, checked_decision, describe_decision, chosen_store, open_store,
-    proposed_values, StoreChoice, StoreReader, StoreReading, StoreWriter, stored_run, StoredRun, StoredRound,
-    StoredMember, StoredFailure, StoredDecision, user_name,
+    proposed_values, StoreChoice, user_name,
     find_runs, runs_named, run_at, run_places, FoundRun, AgentStatus, WorkerStatus, find_incidents,
     FoundIncident, Incident, IncidentDecision, render_incident, rank_ranges, to_failure
 Records and their JSON
@@ -71,9 +66,7 @@ if TYPE_CHECKING:
     from elastic_core.accelerators.nvml import NvidiaGpus, nvidia_gpus
     from elastic_core.accelerators.visible import visible_entries
     from elastic_core.cli.output import echo, echo_json
-    from elastic_core.cli.run_choices import chosen_policy, run_option
-    from elastic_core.cli.store_reader import StoreChoice, StoreReader, StoreReading, chosen_store, open_store
-    from elastic_core.cli.store_writer import StoreWriter
+    from elastic_core.cli.run_choices import StoreChoice, chosen_policy, chosen_store, open_store, run_option
     from elastic_core.clock import SYSTEM_CLOCK, Clock, SystemClock, WaitBudget, duration_text
     from elastic_core.encoding import clean, decode_json, encode_json
     from elastic_core.errors import (
@@ -141,13 +134,11 @@ if TYPE_CHECKING:
     from elastic_core.plugins.torch_side import torch_handler
     from elastic_core.processes.errors import get_error_handler, record
     from elastic_core.processes.process import bound_to
+    from elastic_core.rendezvous.address import is_ip, is_loopback, route_source
     from elastic_core.rendezvous.handler import AgentServices, RendezvousHandler
     from elastic_core.rendezvous.identity import user_name
-    from elastic_core.rendezvous.net.address import is_loopback, route_source
-    from elastic_core.rendezvous.net.endpoint import Address, Endpoint, dial, is_ip, parse_endpoint, resolve
-    from elastic_core.rendezvous.net.hosted_server import HostedProcess, hosted_environment
-    from elastic_core.rendezvous.net.interrupt import Interrupt
-    from elastic_core.rendezvous.net.tls import Login, Tls, start_tls, tls_context, tls_failure, waker
+    from elastic_core.rendezvous.member.documents import FORMAT as STORE_FORMAT
+    from elastic_core.rendezvous.member.leader import KEEP_S as STORE_KEEP_S
     from elastic_core.rendezvous.store import (
         CONTROL_KEY,
         ROUND_KEY,
@@ -164,14 +155,6 @@ if TYPE_CHECKING:
         Watched,
         compare,
         own_content,
-    )
-    from elastic_core.rendezvous.stored_run import (
-        StoredDecision,
-        StoredFailure,
-        StoredMember,
-        StoredRound,
-        StoredRun,
-        stored_run,
     )
     from elastic_core.reports import (
         AgentChannel,
@@ -234,9 +217,10 @@ __all__ = [
     "API_VERSION",
     "CONTROL_KEY",
     "ROUND_KEY",
+    "STORE_FORMAT",
+    "STORE_KEEP_S",
     "SYSTEM_CLOCK",
     "AddEnvironment",
-    "Address",
     "AgentChannel",
     "AgentHook",
     "AgentLoop",
@@ -260,7 +244,6 @@ __all__ = [
     "Document",
     "Draining",
     "ElasticError",
-    "Endpoint",
     "Environment",
     "ErrorRecord",
     "FailedWorker",
@@ -272,16 +255,13 @@ __all__ = [
     "FoundIncident",
     "FoundRun",
     "HookSettings",
-    "HostedProcess",
     "Ignore",
     "Incident",
     "IncidentDecision",
     "Intensity",
-    "Interrupt",
     "Joining",
     "LaunchChange",
     "Launches",
-    "Login",
     "MasterServer",
     "Member",
     "MemberLost",
@@ -341,19 +321,10 @@ __all__ = [
     "StopOrdered",
     "StopPlanned",
     "StoreChoice",
-    "StoreReader",
-    "StoreReading",
-    "StoreWriter",
-    "StoredDecision",
-    "StoredFailure",
-    "StoredMember",
-    "StoredRound",
-    "StoredRun",
     "Survey",
     "Suspended",
     "Swapped",
     "SystemClock",
-    "Tls",
     "Topic",
     "Undecided",
     "WaitBudget",
@@ -382,7 +353,6 @@ __all__ = [
     "compare",
     "decode_json",
     "describe_decision",
-    "dial",
     "duration_s",
     "duration_text",
     "echo",
@@ -394,14 +364,12 @@ __all__ = [
     "find_runs",
     "get_error_handler",
     "hookimpl",
-    "hosted_environment",
     "import_entry",
     "is_ip",
     "is_loopback",
     "nvidia_gpus",
     "open_store",
     "own_content",
-    "parse_endpoint",
     "plugin_refusal",
     "plugin_remarks",
     "proposed_values",
@@ -409,29 +377,23 @@ __all__ = [
     "record",
     "register_hook",
     "render_incident",
-    "resolve",
     "resolve_options",
     "route_source",
     "run_at",
     "run_option",
     "run_places",
     "runs_named",
-    "start_tls",
-    "stored_run",
-    "tls_context",
-    "tls_failure",
     "to_failure",
     "torch_handler",
     "user_name",
     "visible_entries",
-    "waker",
 ]
 
 _ROOMS: Final = {
     "elastic_core.accelerators.nvml": "nvidia_gpus NvidiaGpus",
     "elastic_core.accelerators.visible": "visible_entries",
     "elastic_core.cli.output": "echo echo_json",
-    "elastic_core.cli.run_choices": "chosen_policy run_option",
+    "elastic_core.cli.run_choices": "chosen_policy chosen_store open_store run_option StoreChoice",
     "elastic_core.clock": "Clock SYSTEM_CLOCK SystemClock WaitBudget duration_text",
     "elastic_core.encoding": "clean decode_json encode_json",
     "elastic_core.errors": (
@@ -451,8 +413,6 @@ _ROOMS: Final = {
     "elastic_core.hooks.master_server": "MasterServer",
     "elastic_core.option_spec": "OptionSpec RunOption",
     "elastic_core.options.environments": "proposed_values",
-    "elastic_core.cli.store_reader": "chosen_store open_store StoreChoice StoreReader StoreReading",
-    "elastic_core.cli.store_writer": "StoreWriter",
     "elastic_core.moments": (
         "Power AddEnvironment LaunchChange Launches Refuse "
         "AgentStarted AgentStopped DecisionTaken Draining FailureSeen Joining MembershipChanged Moment RoundJoined "
@@ -468,16 +428,11 @@ _ROOMS: Final = {
     "elastic_core.plugins.torch_side": "torch_handler",
     "elastic_core.processes.process": "bound_to",
     "elastic_core.processes.errors": "get_error_handler record",
+    "elastic_core.rendezvous.address": "is_ip is_loopback route_source",
     "elastic_core.rendezvous.handler": "AgentServices RendezvousHandler",
     "elastic_core.rendezvous.identity": "user_name",
-    "elastic_core.rendezvous.net.address": "is_loopback route_source",
-    "elastic_core.rendezvous.stored_run": (
-        "stored_run StoredDecision StoredFailure StoredMember StoredRound StoredRun"
-    ),
-    "elastic_core.rendezvous.net.endpoint": "Address dial Endpoint is_ip parse_endpoint resolve",
-    "elastic_core.rendezvous.net.hosted_server": "hosted_environment HostedProcess",
-    "elastic_core.rendezvous.net.interrupt": "Interrupt",
-    "elastic_core.rendezvous.net.tls": "Login start_tls Tls tls_context tls_failure waker",
+    "elastic_core.rendezvous.member.documents": "FORMAT=STORE_FORMAT",
+    "elastic_core.rendezvous.member.leader": "KEEP_S=STORE_KEEP_S",
     "elastic_core.rendezvous.store": (
         "compare CONTROL_KEY CoordinationStore Document Member Members own_content Renewal Revisions ROUND_KEY "
         "Seat Survey Swapped Topic Watched"

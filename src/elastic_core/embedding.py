@@ -53,7 +53,6 @@ if TYPE_CHECKING:
     from elastic_core.rendezvous.coordinated_options import DEFAULT_LEASE_TTL_S
     from elastic_core.rendezvous.identity import ALLOWABLE, attempt_from_environment
     from elastic_core.rendezvous.local import LocalRendezvous
-    from elastic_core.rendezvous.member.documents import FORMAT as STORE_FORMAT
     from elastic_core.rendezvous.registry import register as register_backend
     from elastic_core.rendezvous.registry import registered as registered_backend
     from elastic_core.starters import CallStarter, ReactorLoop
@@ -67,7 +66,6 @@ __all__ = [
     "LOCAL_RANK_MACRO",
     "NOTHING",
     "OPTIONS",
-    "STORE_FORMAT",
     "AnnounceDeparture",
     "Backend",
     "CallStarter",
@@ -163,7 +161,6 @@ _ROOMS: Final = {
     "elastic_core.rendezvous.coordinated_options": "DEFAULT_LEASE_TTL_S",
     "elastic_core.rendezvous.identity": "ALLOWABLE attempt_from_environment",
     "elastic_core.rendezvous.local": "LocalRendezvous",
-    "elastic_core.rendezvous.member.documents": "FORMAT=STORE_FORMAT",
     "elastic_core.rendezvous.registry": "register=register_backend registered=registered_backend",
     "elastic_core.starters": "CallStarter ReactorLoop",
 }

@@ -340,7 +340,7 @@ class HookSettings(Record, OptionValues, frozen=True, kw_only=True):
     own_process: bool = True
     """Whether this process exists for the run alone; else a program runs it by a library call."""
     incarnation: str = ""
-    """What marks this agent's processes, for `hosted_environment`; empty in a dry run."""
+    """What marks this agent's processes, for `hosted_environment` of elastic-backend-net; empty in a dry run."""
     local_world_size: int = 1
     """How many workers this node has."""
     devices: tuple[str, ...] = ()

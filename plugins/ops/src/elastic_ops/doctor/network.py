@@ -5,20 +5,19 @@ import socket
 from collections.abc import Iterator
 from typing import Final
 
+from elastic_backend_net.endpoint import parse_endpoint, resolve
 from elastic_core.api import (
     ConfigError,
     ElasticError,
     RendezvousConnectionError,
-    StoreReader,
     WaitBudget,
     is_ip,
     is_loopback,
-    parse_endpoint,
-    resolve,
     route_source,
-    stored_run,
 )
 from elastic_ops.doctor.findings import Asked, Finding, Level
+from elastic_ops.store import StoreReader
+from elastic_ops.stored_run import stored_run
 
 _OUTSIDE: Final = "192.0.2.1"
 """An address of nobody: the kernel says which way out it would take; nothing is sent."""

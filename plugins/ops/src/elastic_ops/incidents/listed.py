@@ -14,10 +14,10 @@ from elastic_core.api import (
     Incident,
     IncidentDecision,
     Record,
-    StoredFailure,
     decode_json,
     find_incidents,
 )
+from elastic_ops.stored_run import StoredFailure
 
 SCHEMA_VERSION: Final = 1
 

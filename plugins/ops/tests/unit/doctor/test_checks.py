@@ -10,9 +10,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from elastic_core.api import NvidiaGpus, RendezvousConnectionError, StoreChoice, StoreReading, Survey
+from elastic_core.api import NvidiaGpus, RendezvousConnectionError, StoreChoice, Survey
 from elastic_core.cli.main import main
 from elastic_ops.doctor import Asked, Finding, Level, checks, host, network, software, variables
+from elastic_ops.store import StoreReading
 
 STORE = StoreChoice(backend="redis", endpoint="redis.example:6379", run_id="bert", conf={})
 GIB = 1 << 30

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from typing import Any, Protocol
 
 from elastic_core.api import (
+    STORE_FORMAT,
     Capability,
     ElasticError,
     PluginError,
@@ -25,7 +26,7 @@ from elastic_core.api import (
     RendezvousTimeoutError,
     clean,
 )
-from elastic_core.embedding import STORE_FORMAT, CoordinatedRendezvous, PluginRegistry, attempt_from_environment
+from elastic_core.embedding import CoordinatedRendezvous, PluginRegistry, attempt_from_environment
 from elastic_torchrun.hosting.round_store import RoundStores
 from elastic_torchrun.rendezvous.agentless import AloneRounds, AloneServices
 from elastic_torchrun.rendezvous.blocking_rendezvous import BlockingRendezvous

@@ -1,6 +1,5 @@
 """Reaching a host by its name: every address tried, every failure on one line, every wait cancellable."""
 
-import os
 import re
 import socket
 import threading
@@ -8,10 +7,9 @@ import time
 
 import pytest
 
-from elastic_core.clock import WaitBudget
-from elastic_core.errors import BackendUnavailableError, WaitCancelledError, WaitExpiredError
-from elastic_core.rendezvous.net import address, endpoint
-from elastic_core.rendezvous.net.endpoint import ask, dial, resolve
+from elastic_backend_net import endpoint
+from elastic_backend_net.endpoint import dial, resolve
+from elastic_core.api import BackendUnavailableError, WaitBudget, WaitCancelledError
 from patience import kept
 
 
@@ -167,29 +165,3 @@ def test_a_name_server_that_does_not_answer(names):
         kept(time.monotonic() - began, 1)
     finally:
         never.set()
-
-
-def test_asks_in_a_thread_of_its_own():
-    assert ask(lambda: threading.current_thread() is threading.main_thread(), timeout_s=5, wait=WaitBudget()) is False
-    with pytest.raises(ZeroDivisionError):
-        ask(lambda: 1 / 0, timeout_s=5, wait=WaitBudget())
-    with pytest.raises(WaitExpiredError):
-        ask(lambda: 1, timeout_s=5, wait=WaitBudget.lasting(0))
-
-
-def test_the_full_name_may_be_unknown(monkeypatch):
-    never = threading.Event()
-    monkeypatch.setattr(address, "_FULL_NAME_LIMIT_S", 0.1)
-    monkeypatch.setattr(address.socket, "getfqdn", lambda: never.wait(20) and "")
-    try:
-        assert address.full_name(wait=WaitBudget()) == os.uname().nodename
-    finally:
-        never.set()
-    monkeypatch.setattr(address.socket, "getfqdn", lambda: "gpu-017.example")
-    assert address.full_name(wait=WaitBudget()) == "gpu-017.example"
-
-
-def test_route_source():
-    assert address.route_source("127.0.0.1") == "127.0.0.1"
-    assert address.route_source("not-an-address") == ""
-    assert address.route_source("") == ""

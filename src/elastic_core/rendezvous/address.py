@@ -6,20 +6,40 @@ them. `roster` takes the second unless all nodes are on one host.
 """
 
 import os
+import re
 import socket
 from pathlib import Path
 from typing import Final
 
 from elastic_core.clock import WaitBudget
 from elastic_core.errors import WaitExpiredError
-from elastic_core.rendezvous.net.endpoint import ask, is_ip, is_ipv6
 
 LOOPBACK: Final = "127.0.0.1"
 
+_ZONE: Final = re.compile(r"[\w.-]+")
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _NETWORK_NAMESPACE = Path("/proc/self/ns/net")
 _DISCARD_PORT = 9
 _FULL_NAME_LIMIT_S = 5.0
+
+
+def is_ipv6(host: str) -> bool:
+    """Return whether this is an IPv6 address, without brackets; a zone (`fe80::1%eth0`) may follow."""
+    address, percent, zone = host.partition("%")
+    return (not percent or bool(_ZONE.fullmatch(zone))) and _is_address(socket.AF_INET6, address)
+
+
+def is_ip(host: str) -> bool:
+    """Return whether this is an address, not a name: then nothing need be asked to resolve it."""
+    return is_ipv6(host) or _is_address(socket.AF_INET, host)
+
+
+def _is_address(family: int, text: str) -> bool:
+    try:
+        socket.inet_pton(family, text)
+    except (OSError, ValueError):  # ValueError: a null byte or a surrogate
+        return False
+    return True
 
 
 def is_loopback(address: str) -> bool:
@@ -70,6 +90,6 @@ def full_name(*, wait: WaitBudget) -> str:
     Threading: any; blocks.
     """
     try:
-        return ask(socket.getfqdn, timeout_s=_FULL_NAME_LIMIT_S, wait=wait)
+        return wait.call(socket.getfqdn, timeout_s=_FULL_NAME_LIMIT_S)
     except (WaitExpiredError, OSError, UnicodeError):
         return os.uname().nodename

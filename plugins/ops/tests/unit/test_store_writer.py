@@ -5,13 +5,17 @@ from functools import partial
 
 import pytest
 
-from elastic_core.cli import store_reader
-from elastic_core.cli.store_reader import StoreChoice
-from elastic_core.cli.store_writer import StoreWriter
-from elastic_core.clock import WaitBudget
-from elastic_core.errors import ConfigError, OutcomeUnknownError, RendezvousStateError
-from elastic_core.rendezvous.store import CONTROL_KEY
-from elastic_core.types import RendezvousSettings
+from elastic_core.api import (
+    CONTROL_KEY,
+    ConfigError,
+    OutcomeUnknownError,
+    RendezvousSettings,
+    RendezvousStateError,
+    StoreChoice,
+    WaitBudget,
+)
+from elastic_ops import store as run_store
+from elastic_ops.store import StoreWriter
 from elastic_plugin_kit.memory_server import MemoryServer
 from elastic_plugin_kit.memory_store import MemoryStore
 
@@ -27,7 +31,7 @@ def store(monkeypatch):
         backend="memory", run_id="r", endpoint="", min_nodes=1, max_nodes=1, local_world_size=1
     )
     make = partial(MemoryStore, settings, server=MemoryServer())
-    monkeypatch.setattr(store_reader, "open_store", lambda choice: make())
+    monkeypatch.setattr(run_store, "open_store", lambda choice: make())
     made = make()
     made.connect(wait=WAIT)
     return made

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Final
 
-from elastic_core.clock import SYSTEM_CLOCK, WaitBudget
+from elastic_core.api import SYSTEM_CLOCK, WaitBudget
 
 _INHERITED: Final = ("PATH", "LD_LIBRARY_PATH", "TZ")
 _LOOK_S: Final = 0.05

@@ -12,7 +12,6 @@ from elastic_core.api import (
     RendezvousStateError,
     Restart,
     StoreChoice,
-    StoreReading,
     Survey,
 )
 from elastic_core.rendezvous.member.documents import (
@@ -26,7 +25,8 @@ from elastic_core.rendezvous.member.documents import (
 )
 from elastic_core.reports import Absence
 from elastic_ops.status.command import _over
-from elastic_ops.stored_run import RunInStore
+from elastic_ops.status.store_view import RunInStore
+from elastic_ops.store import StoreReading
 
 CHOICE = StoreChoice(backend="redis", endpoint="r:6379", run_id="bert-7", conf={})
 FAILURE = Failure(

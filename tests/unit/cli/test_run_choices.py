@@ -1,8 +1,8 @@
-"""Which store the options of `elastic status` mean."""
+"""Which store the options of a command mean."""
 
 import pytest
 
-from elastic_core.cli.store_reader import StoreReader, chosen_store
+from elastic_core.cli.run_choices import chosen_store, open_store
 from elastic_core.errors import ConfigError
 
 REDIS = {"rdzv_backend": "redis", "rdzv_endpoint": "r:6379", "rdzv_id": "bert-7"}
@@ -50,4 +50,4 @@ def test_what_is_missing_or_malformed_is_named(given, said):
 def test_a_backend_without_a_store_is_refused(backend):
     choice = chosen_store(REDIS | {"rdzv_backend": backend}, {})
     with pytest.raises(ConfigError, match="keeps no store"):
-        StoreReader(choice)
+        open_store(choice)

@@ -4,8 +4,8 @@ import threading
 
 import pytest
 
-from elastic_core.clock import WaitBudget
-from elastic_core.rendezvous.net.interrupt import Interrupt
+from elastic_backend_net.interrupt import Interrupt
+from elastic_core.api import WaitBudget
 
 
 @pytest.fixture

@@ -6,7 +6,9 @@ import time
 
 import pytest
 
-from elastic_core.api import BackendError, BackendUnavailableError, Interrupt, Tls, WaitBudget, start_tls
+from elastic_backend_net.interrupt import Interrupt
+from elastic_backend_net.tls import Tls, start_tls
+from elastic_core.api import BackendError, BackendUnavailableError, WaitBudget
 from patience import kept
 from support import wait_for
 

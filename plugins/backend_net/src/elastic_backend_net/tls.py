@@ -8,10 +8,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from elastic_core.clock import WaitBudget
-from elastic_core.errors import BackendError, BackendRefusedError, BackendUnavailableError
-from elastic_core.rendezvous.net.interrupt import Interrupt
-from elastic_core.types import Record
+from elastic_backend_net.interrupt import Interrupt
+from elastic_core.api import BackendError, BackendRefusedError, BackendUnavailableError, Record, WaitBudget
 
 if TYPE_CHECKING:
     import ssl

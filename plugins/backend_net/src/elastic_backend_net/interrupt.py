@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from math import ceil, isinf
 from weakref import WeakSet, ref
 
-from elastic_core.clock import WaitBudget
+from elastic_core.api import WaitBudget
 
 
 class Interrupt:

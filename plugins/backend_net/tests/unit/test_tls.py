@@ -5,7 +5,8 @@ import ssl
 
 import pytest
 
-from elastic_core.api import BackendRefusedError, BackendUnavailableError, Login, Tls, tls_context, tls_failure
+from elastic_backend_net.tls import Login, Tls, tls_context, tls_failure
+from elastic_core.api import BackendRefusedError, BackendUnavailableError
 
 PLAIN = "http:// in place of https://"
 

@@ -2,9 +2,9 @@
 
 import pytest
 
+from elastic_core.rendezvous.address import host_identity, is_ip, is_ipv6, is_loopback
 from elastic_core.rendezvous.member.documents import MemberRecord
 from elastic_core.rendezvous.member.roster import Candidate
-from elastic_core.rendezvous.net.address import host_identity, is_loopback
 from elastic_core.rendezvous.shell import node
 from elastic_plugin_kit import MemoryServer, MemoryStore, rendezvous_settings
 
@@ -27,6 +27,16 @@ from elastic_plugin_kit import MemoryServer, MemoryStore, rendezvous_settings
 )
 def test_is_loopback(address, loopback):
     assert is_loopback(address) is loopback
+
+
+def test_tells_addresses_from_names():
+    assert is_ipv6("::1")
+    assert not is_ipv6("1.2.3.4")
+    assert not is_ipv6("::1%")
+    assert is_ip("1.2.3.4")
+    assert is_ip("fe80::1%eth0")
+    assert not is_ip("localhost")
+    assert not is_ip("1.2.3")
 
 
 def test_host_identity_is_the_same_each_time():

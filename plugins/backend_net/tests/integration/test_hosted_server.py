@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from elastic_core.api import HostedProcess, WaitBudget, WaitCancelledError, hosted_environment
+from elastic_backend_net.hosted_server import HostedProcess, hosted_environment
+from elastic_core.api import WaitBudget, WaitCancelledError
 from proc_kit import is_alive
 from support import wait_for
 

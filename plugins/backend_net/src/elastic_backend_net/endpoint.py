@@ -11,12 +11,18 @@ import re
 import select
 import socket
 import threading
-from collections.abc import Callable
-from typing import Final, Self, TypeVar
+from typing import Final, Self
 
-from elastic_core.clock import SYSTEM_CLOCK, WaitBudget
-from elastic_core.errors import BackendUnavailableError, ConfigError, WaitCancelledError, WaitExpiredError
-from elastic_core.types import Record
+from elastic_core.api import (
+    SYSTEM_CLOCK,
+    BackendUnavailableError,
+    ConfigError,
+    Record,
+    WaitBudget,
+    WaitCancelledError,
+    WaitExpiredError,
+    is_ip,
+)
 
 _NAME: Final = re.compile(r"[\w.-]+")
 _PORT: Final = re.compile(r"[0-9]{1,5}")
@@ -25,8 +31,6 @@ _SHOWN_ADDRESSES: Final = 4
 
 SocketAddress = tuple[str, int] | tuple[str, int, int, int]
 """What a socket connects to: of IPv4 or IPv6."""
-
-_T = TypeVar("_T")
 
 
 class Endpoint(Record, frozen=True, kw_only=True):
@@ -99,7 +103,7 @@ def _split(text: str) -> tuple[str, str | None]:
         if bracket and rest.startswith(":"):
             return host, rest[1:]
         return text, None  # a stray bracket: told as such
-    if ":" not in text or is_ipv6(text):
+    if ":" not in text or is_ip(text):
         return text, None
     host, _, port = text.rpartition(":")
     return host, port
@@ -111,7 +115,7 @@ def _problem(host: str, port: str | None, lowest_port: int) -> str:
         return "is a URL, where a host and a port are needed"
     if not host:
         return "has no host"
-    if ":" in host and not is_ipv6(host):
+    if ":" in host and not is_ip(host):
         return f"has the host {host!r}, which is no IPv6 address" if "@" not in host else "has a host that is none"
     if ":" not in host and not _NAME.fullmatch(host):
         return "has characters that no host name has"
@@ -122,59 +126,7 @@ def _problem(host: str, port: str | None, lowest_port: int) -> str:
     return ""
 
 
-def is_ipv6(host: str) -> bool:
-    """Return whether this is an IPv6 address, without brackets; a zone (`fe80::1%eth0`) may follow."""
-    address, percent, zone = host.partition("%")
-    return (not percent or bool(_NAME.fullmatch(zone))) and _is_address(socket.AF_INET6, address)
-
-
-def is_ip(host: str) -> bool:
-    """Return whether this is an address, not a name: then nothing need be asked to resolve it."""
-    return is_ipv6(host) or _is_address(socket.AF_INET, host)
-
-
-def _is_address(family: int, text: str) -> bool:
-    try:
-        socket.inet_pton(family, text)
-    except (OSError, ValueError):  # ValueError: a null byte or a surrogate
-        return False
-    return True
-
-
 # --- names
-
-
-def ask(function: Callable[[], _T], *, timeout_s: float, wait: WaitBudget) -> _T:
-    """Return what `function` returns or raises, for one that can't be interrupted (a look-up of a name).
-
-    It runs in a thread of its own, which is left to itself when the answer comes too late.
-
-    Raises:
-        WaitCancelledError: the agent asked the call to end.
-        WaitExpiredError: no answer within `timeout_s` or the budget.
-    """
-    woken = threading.Event()
-    values: list[_T] = []
-    errors: list[Exception] = []
-
-    def run() -> None:
-        try:
-            values.append(function())
-        except Exception as error:  # noqa: BLE001  # raised again where it is waited for
-            errors.append(error)
-        finally:
-            woken.set()
-
-    wait.check()
-    threading.Thread(target=run, name="elastic-ask", daemon=True).start()
-    wait.on_cancel(woken.set)
-    woken.wait(wait.remaining_s(timeout_s))
-    if errors:
-        raise errors[0]
-    if not values:
-        wait.check()
-        raise WaitExpiredError
-    return values[0]
 
 
 def resolve(host: str, port: int, *, wait: WaitBudget, timeout_s: float = 60.0) -> list[Address]:
@@ -194,7 +146,7 @@ def resolve(host: str, port: int, *, wait: WaitBudget, timeout_s: float = 60.0) 
         return list(dict.fromkeys(made))
 
     try:
-        return look_up() if is_ip(host) else ask(look_up, timeout_s=timeout_s, wait=wait)
+        return look_up() if is_ip(host) else wait.call(look_up, timeout_s=timeout_s)
     except WaitExpiredError as error:
         raise _unresolved(host, "no answer", began_s) from error
     except OSError as error:
