@@ -31,15 +31,15 @@ Rounds
     StopOrdered, Undecided, RoundEnded, Decided, RendezvousClosed, Suspended, Resumed
 Failures and decisions
     Failure, NodeReport, NodeSteps, RankStep, RunSteps, FailureClass, DeviceFault, FailedWorker, WorkerExit,
-    ErrorRecord, Origin, Decision, Restart, Stop, Ignore
+    ErrorRecord, Origin, Decision, Restart, Stop, Ignore, Absence
 Commands of `elastic`
     echo, echo_json, run_option, chosen_policy, checked_decision, describe_decision, chosen_store, open_store,
     proposed_values, StoreChoice, StoreReader, StoreReading, StoreWriter, stored_run, StoredRun, StoredRound,
     StoredMember, StoredFailure, StoredDecision, user_name,
-    find_runs, runs_named, run_at, run_places, FoundRun, AgentStatus, WorkerStatus, find_incidents,
-    FoundIncident, Incident, IncidentDecision, render_incident, rank_ranges, to_failure
-Records and their JSON
-    Record, encode_json, decode_json, clean
+    run_records, run_places, RunRecord, AgentIdentity, find_incidents, FoundIncident, Incident, IncidentDecision,
+    render_incident, rank_ranges, to_failure
+Records, their JSON, and files
+    Record, encode_json, decode_json, clean, read_file, replace_file
 What hooks may do
     Power, Launches, LaunchChange, AddEnvironment, Refuse, fault_of_variable
 Starting workers
@@ -138,6 +138,7 @@ if TYPE_CHECKING:
     from elastic_core.plugins.loading import plugin_remarks
     from elastic_core.plugins.options import ResolvedOptions, duration_s, resolve_options
     from elastic_core.plugins.torch_side import torch_handler
+    from elastic_core.private_file import read_file, replace_file
     from elastic_core.processes.errors import get_error_handler, record
     from elastic_core.processes.process import bound_to
     from elastic_core.rendezvous.handler import AgentServices, RendezvousHandler
@@ -173,6 +174,7 @@ if TYPE_CHECKING:
         stored_run,
     )
     from elastic_core.reports import (
+        Absence,
         AgentChannel,
         Answer,
         FailureReport,
@@ -189,11 +191,9 @@ if TYPE_CHECKING:
         WorkerStack,
     )
     from elastic_core.rundir.found_incidents import FoundIncident, find_incidents
-    from elastic_core.rundir.index import FoundRun, find_runs, runs_named
-    from elastic_core.rundir.index import look_at as run_at
-    from elastic_core.rundir.index import places as run_places
+    from elastic_core.rundir.identity import AgentIdentity
+    from elastic_core.rundir.run_records import RunRecord, run_places, run_records
     from elastic_core.starters import AgentLoop, RunTimer, StartedProcess, WorkerStart, WorkerStarter
-    from elastic_core.status import AgentStatus, WorkerStatus
     from elastic_core.types import (
         API_VERSION,
         Capability,
@@ -236,14 +236,15 @@ __all__ = [
     "CONTROL_KEY",
     "ROUND_KEY",
     "SYSTEM_CLOCK",
+    "Absence",
     "AddEnvironment",
     "Address",
     "AgentChannel",
     "AgentHook",
+    "AgentIdentity",
     "AgentLoop",
     "AgentServices",
     "AgentStarted",
-    "AgentStatus",
     "AgentStopped",
     "Agreed",
     "Answer",
@@ -271,7 +272,6 @@ __all__ = [
     "FailureReport",
     "FailureSeen",
     "FoundIncident",
-    "FoundRun",
     "HookSettings",
     "HostedProcess",
     "Ignore",
@@ -331,6 +331,7 @@ __all__ = [
     "RunEvent",
     "RunHandle",
     "RunOption",
+    "RunRecord",
     "RunSteps",
     "RunTimer",
     "RunningWorker",
@@ -369,7 +370,6 @@ __all__ = [
     "WorkerStack",
     "WorkerStart",
     "WorkerStarter",
-    "WorkerStatus",
     "WorkersStarted",
     "WorkersStarting",
     "WorkersStopping",
@@ -392,7 +392,6 @@ __all__ = [
     "fault_of_variable",
     "find_entries",
     "find_incidents",
-    "find_runs",
     "get_error_handler",
     "hookimpl",
     "hosted_environment",
@@ -407,16 +406,17 @@ __all__ = [
     "plugin_remarks",
     "proposed_values",
     "rank_ranges",
+    "read_file",
     "record",
     "register_hook",
     "render_incident",
+    "replace_file",
     "resolve",
     "resolve_options",
     "route_source",
-    "run_at",
     "run_option",
     "run_places",
-    "runs_named",
+    "run_records",
     "start_tls",
     "stored_run",
     "tls_context",
@@ -482,15 +482,16 @@ _ROOMS: Final = {
         "compare CONTROL_KEY CoordinationStore Document Member Members own_content Renewal Revisions ROUND_KEY "
         "Seat Survey Swapped Topic Watched"
     ),
+    "elastic_core.private_file": "read_file replace_file",
     "elastic_core.reports": (
-        "NodeReport RankStep NodeSteps RunSteps "
+        "NodeReport RankStep NodeSteps RunSteps Absence "
         "AgentChannel Answer FailureReport OpenSection Phase RunEvent RunningWorker WorkerBeats WorkerFault "
         "WorkerStack"
     ),
     "elastic_core.rundir.found_incidents": "find_incidents FoundIncident",
-    "elastic_core.rundir.index": "find_runs FoundRun look_at=run_at places=run_places runs_named",
+    "elastic_core.rundir.identity": "AgentIdentity",
+    "elastic_core.rundir.run_records": "run_places run_records RunRecord",
     "elastic_core.starters": "AgentLoop RunTimer StartedProcess WorkerStart WorkerStarter",
-    "elastic_core.status": "AgentStatus WorkerStatus",
     "elastic_core.types": (
         "API_VERSION Capability Decided Decision DeviceFault ErrorRecord FailedWorker Failure FailureClass "
         "HookSettings Ignore MemberLost NodesWaiting OptionSpec Origin "

@@ -393,6 +393,10 @@ class HookSettings(Record, OptionValues, frozen=True, kw_only=True):
     """What the workers run, as typed."""
     max_restarts: int = 0
     """`--max-restarts`."""
+    policy: str = ""
+    """The restart policy; only `intensity` promises a number of restarts."""
+    max_membership_changes: int | None = None
+    """`--max-membership-changes`; None: any number."""
     own_process: bool = True
     """Whether this process exists for the run alone; else a program runs it by a library call."""
     incarnation: str = ""

@@ -17,13 +17,6 @@ DEBUGGING: Final[tuple[OptionRow, ...]] = (
     ),
     row(
         Section.DEBUGGING,
-        "timings",
-        None,
-        "At the end, say on stderr where this run's milliseconds went.",
-        env=False,
-    ),
-    row(
-        Section.DEBUGGING,
         "debug-rank",
         "N",
         "Give the terminal to this local rank, so that pdb works in it; time limits are off.",

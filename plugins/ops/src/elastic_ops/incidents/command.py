@@ -13,9 +13,7 @@ from elastic_core.api import (
     StoreReader,
     echo,
     echo_json,
-    find_runs,
     render_incident,
-    runs_named,
 )
 from elastic_ops.incidents.listed import (
     IncidentDocument,
@@ -23,6 +21,7 @@ from elastic_ops.incidents.listed import (
     incidents_of_directories,
     incidents_of_store,
 )
+from elastic_ops.run_directories import find_runs, runs_named
 from elastic_ops.run_target import NoSuchRunError, complete_run, is_here, store_asked, store_params
 from elastic_ops.status.page import Table, aligned
 from elastic_ops.status.view import decision_words

@@ -10,7 +10,6 @@ from msgspec.structs import replace
 from elastic_core.api import (
     FailureClass,
     FoundIncident,
-    FoundRun,
     Incident,
     IncidentDecision,
     Record,
@@ -18,6 +17,7 @@ from elastic_core.api import (
     decode_json,
     find_incidents,
 )
+from elastic_ops.run_directories import FoundRun
 
 SCHEMA_VERSION: Final = 1
 
