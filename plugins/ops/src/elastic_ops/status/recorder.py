@@ -40,7 +40,7 @@ class RunRecorder(AgentHook):
     def on_agent_started(self, event: AgentStarted) -> None:
         """Begin to write soon, and offer the status."""
         self.run.offer(STATE, self._answer)
-        self.run.call_later(BEGIN_AFTER_S, self._begin)
+        self.run.call_later(BEGIN_AFTER_S, self._warm)
 
     def on_run_event(self, event: RunEvent) -> None:
         """Take it. Threading: the feed's."""
@@ -54,6 +54,9 @@ class RunRecorder(AgentHook):
             kept = event.values.get("run_dir_kept") is True
             if kept or files is not None:
                 self._begin().close(kept=kept, within_s=WRITE_S)
+
+    def _warm(self) -> None:
+        self._begin()
 
     def _begin(self) -> "StatusFiles":
         """Return what writes the files; the first call gives it what has happened so far. Threading: any."""
