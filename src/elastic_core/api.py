@@ -27,14 +27,14 @@ Rounds
     StopOrdered, Undecided, RoundEnded, Decided, RendezvousClosed, Suspended, Resumed
 Failures and decisions
     Failure, NodeReport, NodeSteps, RankStep, RunSteps, FailureClass, DeviceFault, FailedWorker, WorkerExit,
-    ErrorRecord, Origin, Decision, Restart, Stop, Ignore
+    ErrorRecord, Origin, Decision, Restart, Stop, Ignore, Absence
 Commands of `elastic`
     echo, echo_json, run_option, chosen_policy, checked_decision, describe_decision, chosen_store, open_store,
     proposed_values, StoreChoice, user_name,
-    find_runs, runs_named, run_at, run_places, FoundRun, AgentStatus, WorkerStatus, find_incidents,
-    FoundIncident, Incident, IncidentDecision, render_incident, rank_ranges, to_failure
-Records and their JSON
-    Record, encode_json, decode_json, clean
+    run_records, run_places, RunRecord, AgentIdentity, find_incidents, FoundIncident, Incident, IncidentDecision,
+    render_incident, rank_ranges, to_failure
+Records, their JSON, and files
+    Record, encode_json, decode_json, clean, read_file, replace_file
 What hooks may do
     Power, Launches, LaunchChange, AddEnvironment, Refuse, fault_of_variable
 Starting workers
@@ -132,6 +132,7 @@ if TYPE_CHECKING:
     from elastic_core.plugins.hookspecs import hookimpl
     from elastic_core.plugins.loading import plugin_remarks
     from elastic_core.plugins.torch_side import torch_handler
+    from elastic_core.private_file import read_file, replace_file
     from elastic_core.processes.errors import get_error_handler, record
     from elastic_core.processes.process import bound_to
     from elastic_core.rendezvous.address import is_ip, is_loopback, route_source
@@ -157,6 +158,7 @@ if TYPE_CHECKING:
         own_content,
     )
     from elastic_core.reports import (
+        Absence,
         AgentChannel,
         Answer,
         FailureReport,
@@ -173,11 +175,9 @@ if TYPE_CHECKING:
         WorkerStack,
     )
     from elastic_core.rundir.found_incidents import FoundIncident, find_incidents
-    from elastic_core.rundir.index import FoundRun, find_runs, runs_named
-    from elastic_core.rundir.index import look_at as run_at
-    from elastic_core.rundir.index import places as run_places
+    from elastic_core.rundir.identity import AgentIdentity
+    from elastic_core.rundir.run_records import RunRecord, run_places, run_records
     from elastic_core.starters import AgentLoop, RunTimer, StartedProcess, WorkerStart, WorkerStarter
-    from elastic_core.status import AgentStatus, WorkerStatus
     from elastic_core.types import (
         API_VERSION,
         Capability,
@@ -220,13 +220,14 @@ __all__ = [
     "STORE_FORMAT",
     "STORE_KEEP_S",
     "SYSTEM_CLOCK",
+    "Absence",
     "AddEnvironment",
     "AgentChannel",
     "AgentHook",
+    "AgentIdentity",
     "AgentLoop",
     "AgentServices",
     "AgentStarted",
-    "AgentStatus",
     "AgentStopped",
     "Agreed",
     "Answer",
@@ -253,7 +254,6 @@ __all__ = [
     "FailureReport",
     "FailureSeen",
     "FoundIncident",
-    "FoundRun",
     "HookSettings",
     "Ignore",
     "Incident",
@@ -310,6 +310,7 @@ __all__ = [
     "RunEvent",
     "RunHandle",
     "RunOption",
+    "RunRecord",
     "RunSteps",
     "RunTimer",
     "RunningWorker",
@@ -339,7 +340,6 @@ __all__ = [
     "WorkerStack",
     "WorkerStart",
     "WorkerStarter",
-    "WorkerStatus",
     "WorkersStarted",
     "WorkersStarting",
     "WorkersStopping",
@@ -361,7 +361,6 @@ __all__ = [
     "fault_of_variable",
     "find_entries",
     "find_incidents",
-    "find_runs",
     "get_error_handler",
     "hookimpl",
     "import_entry",
@@ -374,15 +373,16 @@ __all__ = [
     "plugin_remarks",
     "proposed_values",
     "rank_ranges",
+    "read_file",
     "record",
     "register_hook",
     "render_incident",
+    "replace_file",
     "resolve_options",
     "route_source",
-    "run_at",
     "run_option",
     "run_places",
-    "runs_named",
+    "run_records",
     "to_failure",
     "torch_handler",
     "user_name",
@@ -437,15 +437,16 @@ _ROOMS: Final = {
         "compare CONTROL_KEY CoordinationStore Document Member Members own_content Renewal Revisions ROUND_KEY "
         "Seat Survey Swapped Topic Watched"
     ),
+    "elastic_core.private_file": "read_file replace_file",
     "elastic_core.reports": (
-        "NodeReport RankStep NodeSteps RunSteps "
+        "NodeReport RankStep NodeSteps RunSteps Absence "
         "AgentChannel Answer FailureReport OpenSection Phase RunEvent RunningWorker WorkerBeats WorkerFault "
         "WorkerStack"
     ),
     "elastic_core.rundir.found_incidents": "find_incidents FoundIncident",
-    "elastic_core.rundir.index": "find_runs FoundRun look_at=run_at places=run_places runs_named",
+    "elastic_core.rundir.identity": "AgentIdentity",
+    "elastic_core.rundir.run_records": "run_places run_records RunRecord",
     "elastic_core.starters": "AgentLoop RunTimer StartedProcess WorkerStart WorkerStarter",
-    "elastic_core.status": "AgentStatus WorkerStatus",
     "elastic_core.types": (
         "API_VERSION Capability Decided Decision DeviceFault ErrorRecord FailedWorker Failure FailureClass "
         "HookSettings Ignore MemberLost NodesWaiting Origin "
@@ -455,7 +456,7 @@ _ROOMS: Final = {
     ),
     "elastic_core.worker.startup": "arm=arm_worker",
 }
-"""Where the names are; `look_at=run_at` has another name there than here."""
+"""Where the names are; `FORMAT=STORE_FORMAT` has another name there than here."""
 _PLACES: Final = {
     word.rpartition("=")[2]: (room, word.partition("=")[0]) for room, words in _ROOMS.items() for word in words.split()
 }

@@ -151,11 +151,7 @@ class MemberLost(Record, frozen=True, kw_only=True, tag="member_lost"):
 
 
 class RoundEnded(Record, frozen=True, kw_only=True, tag="round_ended"):
-    """The round is over because nodes came or went: every node stops its workers and joins the next one.
-
-    `stop_within_s` bounds the grace period: None leaves it as the user set it; a node that was cut off must be done
-    before its lease ends.
-    """
+    """The round is over because nodes came or went: every node stops its workers and joins the next one."""
 
     reason: str
     """A line for people."""
@@ -164,7 +160,8 @@ class RoundEnded(Record, frozen=True, kw_only=True, tag="round_ended"):
     arrived: int = 0
     """How many nodes came."""
     stop_within_s: float | None = None
-    """Seconds that workers have at most; None: as the user set it."""
+    """Seconds that workers have at most: those of a node that was cut off must end before its lease does. None: as the
+    user set it."""
     planned: bool = False
     """Nobody was lost: all workers of the run are healthy."""
 
@@ -337,6 +334,10 @@ class HookSettings(Record, OptionValues, frozen=True, kw_only=True):
     """What the workers run, as typed."""
     max_restarts: int = 0
     """`--max-restarts`."""
+    policy: str = ""
+    """The restart policy; only `intensity` promises a number of restarts."""
+    max_membership_changes: int | None = None
+    """`--max-membership-changes`; None: any number."""
     own_process: bool = True
     """Whether this process exists for the run alone; else a program runs it by a library call."""
     incarnation: str = ""

@@ -156,9 +156,7 @@ _CHECKS: Final[Mapping[str, Mapping[str, Check]]] = {
     "call_later": {"delay_s": _delay, "call": _function},
     "call_every": {"period_s": _period, "call": _function},
     "stacks": {"on_taken": _function, "ranks": _ranks},
-    "status": {"on_status": _function},
     "offer": {"name": _name, "answer": _function},
-    "listens_at": {"address": _text},
     "report_steps": {"steps": _steps},
     "agree": {"topic": _name, "value": _integer},
 }

@@ -55,15 +55,19 @@ class HookFeed:
         """Whether any hook takes it."""
         return bool(self._takers)
 
+    def takes(self, name: str) -> bool:
+        """Return whether any hook takes the events of this name."""
+        return any(taker.takes(name) for taker in tuple(self._takers.values()))
+
     def publish(self, name: str, values: Mapping[str, object], *, source: str = "") -> None:
-        """Hand an event to every hook but its source, some time soon; after the end, to none."""
+        """Hand an event to every hook that takes it but its source, some time soon; after the end, to none."""
         if self._closed or not self._takers:
             return
         event = RunEvent(
             name=name, at_s=self._clock.monotonic_s(), at_ns=self._clock.wall_ns(), values=values, source=source
         )
         for taker in tuple(self._takers.values()):
-            if not source or taker.name != source:
+            if (not source or taker.name != source) and taker.takes(name):
                 taker.put(event)
 
     def leave_out(self, hook: AgentHook) -> None:
@@ -72,9 +76,9 @@ class HookFeed:
         if taker is not None:
             taker.off = True
 
-    def close(self) -> None:
+    def close(self, *, run_dir_kept: bool = False) -> None:
         """Wait a moment until all is handed on, and end; idempotent. Threading: the supervisor's."""
-        self.publish(CLOSED, {})
+        self.publish(CLOSED, {"run_dir_kept": run_dir_kept})
         self._closed = True
         end_s = self._clock.monotonic_s() + CLOSE_LIMIT_S
         for taker in self._takers.values():
@@ -99,6 +103,8 @@ class _Taker:
         self.off = False
         self._label = label
         self._hook = hook
+        without: object = hook.without_events
+        self._without = without if isinstance(without, frozenset) else frozenset()
         self._say = say
         self._faults = faults
         self._queue: SimpleQueue[RunEvent] = SimpleQueue()
@@ -106,6 +112,9 @@ class _Taker:
         self._lock = threading.Lock()
         self._left_out = 0
         self._faults_in_a_row = 0
+
+    def takes(self, name: str) -> bool:
+        return name == CLOSED or name not in self._without
 
     def put(self, event: RunEvent) -> None:
         with self._lock:

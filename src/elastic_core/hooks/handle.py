@@ -1,7 +1,7 @@
 """The run's handle: what a hook with the power `run` may ask and know, from any thread."""
 
 from collections.abc import Callable, Collection, Mapping
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from elastic_core.hooks.arguments import checks_arguments
 from elastic_core.reports import (
@@ -15,9 +15,6 @@ from elastic_core.reports import (
     WorkerStack,
 )
 from elastic_core.starters import RunTimer
-
-if TYPE_CHECKING:
-    from elastic_core.status import AgentStatus
 
 StacksTaken = Callable[[Mapping[int, WorkerStack]], None]
 Offer = Callable[[Mapping[str, str]], Answer]
@@ -69,7 +66,7 @@ class RunHandle(Protocol):
         ...
 
     def publish(self, fields: Mapping[str, FieldValue]) -> None:
-        """Set what is said of the hook in `status.json`, in metrics, and in the incidents of this node."""
+        """Set what is shown of the hook in the incidents of this node; other hooks get it by the feed."""
         ...
 
     def record(self, name: str, values: Mapping[str, object]) -> None:
@@ -99,10 +96,6 @@ class RunHandle(Protocol):
         """
         ...
 
-    def status(self, on_status: "Callable[[AgentStatus], None]") -> None:
-        """Have the agent say what it is doing, as `status.json` would now; the answer comes as calls later do."""
-        ...
-
     def run_dir(self) -> str:
         """Return where the run directory is: it is made anew, perhaps elsewhere, when it has been removed."""
         ...
@@ -118,8 +111,8 @@ class RunHandle(Protocol):
         """Return all that is offered in this agent, by hooks and by itself."""
         ...
 
-    def listens_at(self, address: str) -> None:
-        """Say in `status.json` where requests to this agent are taken; empty: nowhere."""
+    def store_place(self) -> str:
+        """Return where the rendezvous store is, for people and without secrets; empty: there is none, or not yet."""
         ...
 
     def beats(self) -> Mapping[int, WorkerBeats]:
@@ -198,12 +191,8 @@ class RunActions(Protocol):
         """Take stacks, and hand them over."""
         ...
 
-    def status(self) -> "AgentStatus":
-        """Return what the agent is doing."""
-        ...
-
-    def listens_at(self, address: str) -> None:
-        """Say in the status where requests are taken."""
+    def store_place(self) -> str:
+        """Return where the rendezvous store is. Threading: any."""
         ...
 
     def beats(self) -> Mapping[int, WorkerBeats]:
@@ -332,15 +321,6 @@ class HookHandle:
 
         self._post(lambda: self._actions.stacks(take, ranks))
 
-    def status(self, on_status: "Callable[[AgentStatus], None]") -> None:
-        """Have the status of the moment."""
-
-        def ask() -> None:
-            status = self._actions.status()
-            self._call(lambda: on_status(status))
-
-        self._post(ask)
-
     def run_dir(self) -> str:
         """Return where the run directory is."""
         return self._actions.run_dir
@@ -353,9 +333,9 @@ class HookHandle:
         """Return what is offered."""
         return dict(self._actions.offers)
 
-    def listens_at(self, address: str) -> None:
-        """Say where requests are taken."""
-        self._post(lambda: self._actions.listens_at(address))
+    def store_place(self) -> str:
+        """Return where the rendezvous store is."""
+        return self._actions.store_place()
 
     def beats(self) -> Mapping[int, WorkerBeats]:
         """Return what workers have said."""

@@ -229,9 +229,9 @@ class HookRunner:
             self._changed.notify_all()
         self._flush_counts()
 
-    def close_feed(self) -> None:
+    def close_feed(self, *, run_dir_kept: bool = False) -> None:
         """Wait a moment until the feed is handed on, and end it; idempotent."""
-        self._feed.close()
+        self._feed.close(run_dir_kept=run_dir_kept)
         self._flush_counts()
 
     def _enqueue(self, moment: Moment, answer: Callable[[Task], None] | None) -> None:

@@ -12,7 +12,6 @@ from elastic_core.clock import SYSTEM_CLOCK, Clock
 from elastic_core.failure.reporter import Reporter
 from elastic_core.hooks.feed import HookFeed
 from elastic_core.hooks.handle import Offer
-from elastic_core.launcher.status_keeper import StatusKeeper
 from elastic_core.messages import AskSteps, ReportSteps, RestartRequested, StateNumber, StopRequested
 from elastic_core.moments import Agreed, Moment, StepsSeen
 from elastic_core.processes.spec import WorkerLaunch
@@ -35,7 +34,6 @@ from elastic_core.types import Failure, Round
 if TYPE_CHECKING:
     from elastic_core.agent.watch.beat_file import BeatFiles
     from elastic_core.launcher.worker_watch import WorkerStacks
-    from elastic_core.status import AgentStatus
 
 
 MOST_RESTARTS: Final = 10
@@ -49,7 +47,6 @@ class HookActions:
     Args:
         reactor: The loop.
         reporter: The voice of the run.
-        status: Says in `status.json` what hooks publish.
         stacks: Takes those of workers.
         workers: This node's.
         send: Signals one of them, by local rank.
@@ -60,6 +57,7 @@ class HookActions:
         publish: Takes what happens, for the agent's feed.
         keep: Lets it stay, for a reason.
         feed: The feed of the hooks.
+        store_place: Returns where the rendezvous store is, for people.
     """
 
     def __init__(
@@ -67,7 +65,6 @@ class HookActions:
         reactor: Reactor,
         *,
         reporter: Reporter,
-        status: StatusKeeper,
         stacks: "WorkerStacks",
         workers: Workers,
         send: Callable[[int, int], None],
@@ -78,15 +75,16 @@ class HookActions:
         publish: Callable[[Moment | FieldsPublished], None],
         keep: Callable[[str], None],
         feed: HookFeed,
+        store_place: Callable[[], str],
     ) -> None:
         self.offers: dict[str, Offer] = {}
         self.run_dir = run_dir
         self._keep = keep
         self._feed = feed
+        self._store_place = store_place
         self._publish = publish
         self._reactor = reactor
         self._reporter = reporter
-        self._status = status
         self._stacks = stacks
         self._beats = beats
         self._workers = workers
@@ -142,7 +140,7 @@ class HookActions:
         if round_ is not None and not by_user and not self._may_restart(hook, reason, round_.index):
             return
         if by_user:
-            reason = f"a restart was asked for on node {self.status().node_id}" + (f" ({reason})" if reason else "")
+            reason = f"a restart was asked for on node {self._agent().node_id}" + (f" ({reason})" if reason else "")
         if round_ is not None and round_.node_count > 1 and not self._rendezvous.takes_requests:
             self._reporter.notice(f"{reason}: left alone, the rendezvous can't tell the other nodes")
         else:
@@ -171,9 +169,8 @@ class HookActions:
         self._agent().dispatch(StopRequested(signum=signal.SIGTERM, grace_s=grace_s))
 
     def publish(self, hook: str, fields: Mapping[str, FieldValue]) -> None:
-        """Keep a hook's fields, for the status and for incidents, and hand them on."""
+        """Keep a hook's fields for incidents, and hand them on."""
         self._reporter.hook_fields[hook] = dict(fields)
-        self._status.publish(self._reporter.hook_fields)
         self._publish(FieldsPublished(hook=hook, fields=fields))
 
     def record(self, hook: str, name: str, values: Mapping[str, object]) -> None:
@@ -190,13 +187,12 @@ class HookActions:
         """Take the stacks of this node's workers."""
         self._stacks.take(on_taken, ranks=ranks)
 
-    def status(self) -> "AgentStatus":
-        """Return what `status.json` would say now."""
-        return self._status.now()
-
-    def listens_at(self, address: str) -> None:
-        """Say in `status.json` where requests are taken."""
-        self._status.answer_at(address)
+    def store_place(self) -> str:
+        """Return where the rendezvous store is, for people. Threading: any."""
+        try:
+            return self._store_place()
+        except Exception:  # noqa: BLE001  # a backend's code, which a hook has not called
+            return ""
 
     def beats(self) -> Mapping[int, WorkerBeats]:
         """Return what this node's workers have said of themselves."""
@@ -232,6 +228,7 @@ class HookActions:
         return self._rendezvous.channel
 
 
+STORE_CALL: Final = "store_call"
 METERED: Final = ("connect", "enlist", "update", "renew", "withdraw", "members", "load", "swap")
 """Not `watch`: it waits for others."""
 
@@ -244,7 +241,7 @@ def feed_hooks(of_hooks: HookFeed, feed: Feed, handler: Backend) -> Callable[[Ob
 
     if of_hooks.wanted:
         feed.subscribe(lambda what: of_hooks.publish(*described(what)))
-        if (store := _store(handler)) is not None:
+        if of_hooks.takes(STORE_CALL) and (store := _store(handler)) is not None:
             measure(store, publish)
     return publish
 

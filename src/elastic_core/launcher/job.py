@@ -3,21 +3,23 @@
 import gc
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
+from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from msgspec.structs import replace
 
-from elastic_core.agent.feed import Feed, RanksAssigned, journaling
+from elastic_core.agent.feed import Feed, RanksAssigned
 from elastic_core.agent.guard.guardian import Guardian
 from elastic_core.agent.loop import Agent
-from elastic_core.agent.machine.journal import Journal
 from elastic_core.agent.machine.states import Ending
 from elastic_core.agent.parts import AgentOptions, AgentResult
 from elastic_core.agent.suspension import suspend_node
+from elastic_core.clock import SYSTEM_CLOCK
+from elastic_core.errors import ElasticError
 from elastic_core.failure.handler import FailureHandler
 from elastic_core.failure.intensity import Intensity
 from elastic_core.failure.reporter import Reporter
@@ -33,7 +35,6 @@ from elastic_core.launcher.injected import NOTHING, Injected
 from elastic_core.launcher.logs import RunLogs, choose_logs_specs
 from elastic_core.launcher.plan import Attempt, hook_settings, worker_plan
 from elastic_core.launcher.run_files import RunFiles
-from elastic_core.launcher.status_keeper import StatusKeeper
 from elastic_core.launcher.worker_watch import Heartbeats, WorkerStacks
 from elastic_core.messages import SpawnWorkers
 from elastic_core.moments import Power
@@ -53,13 +54,13 @@ from elastic_core.rendezvous.events import Rendezvous
 from elastic_core.rendezvous.handler import takes_restarts
 from elastic_core.rundir.directory import RunDirectory
 from elastic_core.rundir.incident_files import IncidentFiles
+from elastic_core.rundir.run_records import RunEntry
 from elastic_core.starters import ReactorLoop, WorkerStarter
 from elastic_core.types import Capability
 
 if TYPE_CHECKING:
     from elastic_core.hooks.master_server import MasterServers
     from elastic_core.launcher.outcome import RunOutcome
-    from elastic_core.launcher.timings import Timings
     from elastic_core.starters import BegunCall, CallStarter
 
 WARM_AFTER_S = 0.5
@@ -72,7 +73,7 @@ def run_job(
     settings: RunSettings,
     *,
     own_process: bool = True,
-    timings: "Timings | None" = None,
+    began: Mapping[str, float] | None = None,
     outcome: "RunOutcome | None" = None,
     injected: Injected = NOTHING,
 ) -> int:
@@ -82,7 +83,8 @@ def run_job(
         settings: Every option, resolved.
         own_process: This process exists for the run alone (`elastic run`): it may become a subreaper. A library call
             leaves its caller as it was.
-        timings: Hears when what has ended (`--timings`).
+        began: What this process has done before, in order, each with when it ended in monotonic seconds;
+            None: it does not say.
         outcome: Filled at the end, for a caller that wants more than the code.
         injected: What the caller has made itself.
 
@@ -98,7 +100,7 @@ def run_job(
                 cleanup.callback(begun.close)
             if own_process:
                 cleanup.enter_context(early_stops(settings.stops.ending))
-            job = _Job(settings, cleanup, own_process=own_process, timings=timings, outcome=outcome, injected=injected)
+            job = _Job(settings, cleanup, own_process=own_process, began=began, outcome=outcome, injected=injected)
             return job.run(begun)
     except EarlyStop as stop:
         return 128 + stop.signum
@@ -124,7 +126,7 @@ class _Job:
         cleanup: ExitStack,
         *,
         own_process: bool,
-        timings: "Timings | None",
+        began: Mapping[str, float] | None,
         outcome: "RunOutcome | None",
         injected: Injected,
     ) -> None:
@@ -133,7 +135,7 @@ class _Job:
         self._own_process = own_process
         # Before anything of ours is started: what is there now is none of ours, nor is what it will start.
         self._strangers = own_process and has_strangers()
-        self._timings = timings
+        self._start_up = dict(began or {})
         self._outcome = outcome
         self._injected = injected
         self._incarnation = os.urandom(16).hex()
@@ -175,6 +177,13 @@ class _Job:
             self._logs = RunLogs(settings, run_dir=run_dir.path, chosen=chosen)
             self._files = RunFiles(self._closing(run_dir), self._logs)
             self._cleanup.callback(self._files.discard_unused)
+            self._entry = RunEntry.begin(
+                run_id=settings.nodes.run_id,
+                node_id=self._node_id,
+                script=settings.entrypoint.name,
+                run_dir=str(run_dir.path),
+            )
+            self._cleanup.push(self._end_by)
         self._logs.prepare()
         of_hooks = hook_settings(
             settings,
@@ -202,8 +211,7 @@ class _Job:
         return PluginLabel("backend", name) if injected else self._registry.label(RENDEZVOUS_GROUP, name)
 
     def _mark(self, what: str) -> None:
-        if self._timings is not None:
-            self._timings.mark(what)
+        self._start_up[what] = SYSTEM_CLOCK.monotonic_s()
 
     def _supervise(
         self,
@@ -219,10 +227,8 @@ class _Job:
         notice = self._reporter.notice
         guardian = self._start_guard(reactor)
         subreaper = self._own_process and become_subreaper()
-        journal, feed = Journal(), Feed()
-        feed.subscribe(journaling(journal))
+        feed = Feed()
         of_hooks = hook_feed(hooks, post=reactor.post, notice=notice, faults=self._faults)
-        self._status = self._closing(self._status_keeper(reactor, handler, run_dir))
         loop = ReactorLoop(reactor, notice=notice, own_process=self._own_process)
         self._masters = self._master_servers(loop, handler, hooks)
         calls = None if self._call is None else self._closing(self._call.on(loop))
@@ -252,7 +258,6 @@ class _Job:
                 read_ahead=self._reporter.read_ahead,
             )
         )
-        self._status.workers = workers
         self._stacks = self._closing(WorkerStacks(reactor, workers=lambda: workers, beat_file=self._beats.file))
         rendezvous = self._closing(self._open_rendezvous(reactor, guardian, handler, feed, of_hooks))
         runner = self._hook_runner(reactor, hooks, handler, rendezvous, run_dir, feed, of_hooks)
@@ -279,8 +284,10 @@ class _Job:
         )
         reactor.call_later(WARM_AFTER_S, self._settle_in)
         result = agent.run()
-        runner.close_feed()
-        self._end(reactor, result, journal, run_dir)
+        failed = result.ending is Ending.FAILED and self._reporter.began
+        kept = failed or self._logs.in_run_dir or self._faults.raised_any or bool(run_dir.kept_because)
+        runner.close_feed(run_dir_kept=kept)
+        self._end(reactor, result, run_dir)
         if self._outcome is not None:
             self._outcome.error = rendezvous.error
             value = calls.value if calls is not None else lambda _: None
@@ -354,7 +361,7 @@ class _Job:
         self._actions = HookActions(
             reactor,
             reporter=self._reporter,
-            status=self._status,
+            store_place=partial(store_place, handler),
             stacks=self._stacks,
             workers=self._workers,
             send=self._workers.send,
@@ -378,8 +385,7 @@ class _Job:
         self._cleanup.callback(runner.close_feed)
         if self._outcome is not None:
             feed.subscribe(self._outcome.observe)
-        for observer in (self._status.observe, runner.observe):
-            feed.subscribe(observer)
+        feed.subscribe(runner.observe)
         return runner
 
     def _policy_runner(self, reactor: Reactor, policy: FailureHandler) -> PolicyRunner:
@@ -395,7 +401,7 @@ class _Job:
             call_later=reactor.call_later,
         )
 
-    def _end(self, reactor: Reactor, result: AgentResult, journal: Journal, run_dir: RunDirectory) -> None:
+    def _end(self, reactor: Reactor, result: AgentResult, run_dir: RunDirectory) -> None:
         """Say what is left to say when the agent has ended, and end the run directory."""
         notice = self._reporter.notice
         if self._masters is not None:
@@ -403,13 +409,11 @@ class _Job:
         if kept := self._workers.left_running():
             until = " until this process ends, as process 1" if os.getpid() == 1 else ""
             notice(f"left running on purpose (ELASTIC_KEEP=1){until}: {', '.join(kept)}")
-        if self._timings is not None:
-            self._timings.take(journal.events)
         for text in self._faults.end():
             notice(text)
         while self._reporter.writing:  # what the run ended with is printed first
             reactor.turn()
-        self._finish(result, journal, run_dir)
+        self._finish(result, run_dir)
 
     def _agent_options(self, run_dir: RunDirectory) -> AgentOptions:
         settings = self._settings
@@ -421,28 +425,16 @@ class _Job:
             stops=settings.stops,
             join_timeout_s=settings.join_timeout_s,
             keep_interrupt=settings.workers.debug_rank is not None,
+            start_up=self._start_up,
             longest_option_s=max((v for v in settings.hook_options.values() if isinstance(v, float)), default=0.0),
         )
 
     def _settle_in(self) -> None:
         """Do what can wait until the workers run."""
         self._reporter.warm()
-        self._status.warm()
         if self._own_process:
             gc.freeze()
             gc.enable()
-
-    def _status_keeper(self, reactor: Reactor, handler: Backend, run_dir: RunDirectory) -> StatusKeeper:
-        return StatusKeeper(
-            self._settings,
-            node_id=self._node_id,
-            run_dir=run_dir.path,
-            call_later=reactor.call_later,
-            post=reactor.post,
-            notice=self._reporter.notice,
-            where=lambda: store_place(handler),
-            last_incident=lambda: self._reporter.last_incident,
-        )
 
     def _starters(
         self, calls: "CallStarter | None", loop: ReactorLoop, hooks: Sequence[NamedHook]
@@ -512,21 +504,33 @@ class _Job:
         """Go where the run directory has been made again."""
         self._actions.run_dir = str(run_dir)
         self._reporter.move(run_dir)
-        self._status.move(run_dir)
 
-    def _finish(self, result: AgentResult, journal: Journal, run_dir: RunDirectory) -> None:
+    def _finish(self, result: AgentResult, run_dir: RunDirectory) -> None:
         """Keep what is worth keeping, and name it."""
         limit_s = min(END_S, self._settings.stops.shutdown_timeout_s)
         failed = result.ending is Ending.FAILED and self._reporter.began
-        if failed:
-            self._files.keep_journal(journal, within_s=limit_s)
         if self._faults.raised_any:
             run_dir.keep("a plugin raised")
         if self._logs.in_run_dir:
             run_dir.keep("logs were asked for")
             self._reporter.notice(f"logs are in {str(run_dir.path)!r}")
-        self._status.end(result, kept=failed or bool(run_dir.kept_because))
-        self._files.finish(success=not failed, within_s=limit_s)
+        end = partial(
+            self._entry.end,
+            outcome=result.ending.value,
+            exit_code=result.exit_code,
+            result=self._reporter.cause or result.reason,
+        )
+        self._files.finish(success=not failed, record=end, within_s=limit_s)
+
+    def _end_by(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Record the end of a run that an error has ended."""
+        if isinstance(error, EarlyStop):
+            self._entry.end(outcome="stopped", exit_code=128 + error.signum, result=f"stopped by signal {error.signum}")
+        elif error is not None:
+            code = error.exit_code if isinstance(error, ElasticError) else 1
+            self._entry.end(outcome="failed", exit_code=code, result=str(error) or type(error).__name__)
 
 
 class _Closes(Protocol):

@@ -89,6 +89,7 @@ _KNOWN: Final = {
         "standby": "elastic-standby",
         "standby-imports": "elastic-standby",
         "startup-timeout": "elastic-hangs",
+        "timings": "elastic-ops",
         "uninterruptible-timeout": "elastic-hangs",
     },
     COMMANDS_GROUP: {

@@ -37,7 +37,8 @@ def test_built_ins_load_without_importlib_metadata_or_anything_heavy():
         assert module not in loaded
 
 
-HOOKS_OFF = ("-p", "no:control", "-p", "no:agent-store", "-p", "no:planned-stops", "-p", "no:training")
+ALWAYS_ON = ("agent-store", "control", "planned-stops", "recorder", "training")
+HOOKS_OFF = tuple(word for name in ALWAYS_ON for word in ("-p", f"no:{name}"))
 """Those of the distributions beside the core that are on in every run: each brings what it needs of the core."""
 
 

@@ -86,6 +86,24 @@ def test_nothing_is_started_or_kept_without_a_hook_that_takes_it():
     feed.close()
 
 
+def test_a_hook_leaves_out_the_events_that_its_class_names():
+    class Leaves(Taker):
+        without_events = frozenset({"store_call", "feed_closed"})
+
+    class Wrong(Taker):
+        without_events = 5
+
+    hook, wrong = make(Leaves), make(Wrong)
+    feed, _ = feed_for(hook)
+    assert (feed.takes("step"), feed.takes("store_call")) == (True, False)
+    feed.publish("store_call", {})
+    feed.publish("step", {})
+    feed.close(run_dir_kept=True)
+    assert hook.names == ["step", "feed_closed"]
+    assert hook.events[-1].values == {"run_dir_kept": True}
+    assert feed_for(wrong)[0].takes("store_call")
+
+
 def test_after_the_end_there_is_nothing_more():
     hook = make()
     feed, _ = feed_for(hook)
@@ -202,5 +220,7 @@ def test_a_step_has_its_events_fields_and_what_it_led_to():
     name, values = described(hung)
     assert (name, values["event"], values["state"], values["entered"]) == ("step", "HangFound", "created", True)
     assert (values["failure"], values["phases"]) == (sample_failure(), (phase,))
+    counts = (values["state_reason"], values["restart_count"], values["membership_changes"])
+    assert counts == (hung.step.reason, 0, 0)
     formed = StepTaken(event=m.RoundFormed(round=sample_round()), step=Step(state=Created()), at_s=2.0, entered=False)
     assert described(formed)[1]["round"] == sample_round()

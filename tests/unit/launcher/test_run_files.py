@@ -84,6 +84,6 @@ def test_nothing_is_made_for_workers_of_a_run_that_has_ended():
     files = RunFiles(Ended(), Ending())
     files.begin(disk, notice=lines.append, moved=lines.append)
     files.prepare(3, lambda: None, pipes=None)
-    files.finish(success=True, within_s=1.0)
+    files.finish(success=True, record=lambda: None, within_s=1.0)
     disk.waiting.pop()()
     assert lines == []

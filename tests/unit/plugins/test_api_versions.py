@@ -45,7 +45,7 @@ def registry(tmp_path, monkeypatch):
         (tmp_path / "old_plugins.py").write_text(textwrap.dedent(SOURCE).format(version=version))
         monkeypatch.syspath_prepend(str(tmp_path))
         monkeypatch.setattr(declaration_faults, "SERVED", LATER)
-        of_now = ("agent-store", "control", "planned-stops", "training")
+        of_now = ("agent-store", "control", "planned-stops", "recorder", "training")
         return PluginRegistry(disabled=of_now)  # which are of the current version
 
     yield make

@@ -4,7 +4,6 @@ from collections.abc import Callable, Collection, Mapping
 
 from elastic_core.api import (
     AgentChannel,
-    AgentStatus,
     FailureReport,
     NodeSteps,
     Offer,
@@ -50,12 +49,10 @@ class FakeRun:
         """Reasons and grace periods."""
         self.offered: dict[str, Offer] = {}
         """By name; put others' there, too."""
-        self.address = ""
-        """Where requests are taken."""
+        self.place = ""
+        """Where the rendezvous store is."""
         self.directory = ""
         """The run directory."""
-        self.status_now: AgentStatus | None = None
-        """What a question for the status is answered with; None: it is not answered."""
         self.notices: list[str] = []
         self.fields: dict[str, FieldValue] = {}
         self.events: list[tuple[str, dict[str, object]]] = []
@@ -132,12 +129,6 @@ class FakeRun:
             ),
         )
 
-    def status(self, on_status: Callable[[AgentStatus], None]) -> None:
-        """Answer, at the next `pass_time`."""
-        status = self.status_now
-        if status is not None:
-            self.call_later(0.0, lambda: on_status(status))
-
     def run_dir(self) -> str:
         """Return the directory."""
         return self.directory
@@ -150,9 +141,9 @@ class FakeRun:
         """Return what is offered."""
         return dict(self.offered)
 
-    def listens_at(self, address: str) -> None:
-        """Keep an address."""
-        self.address = address
+    def store_place(self) -> str:
+        """Return the store's place."""
+        return self.place
 
     def beats(self) -> Mapping[int, WorkerBeats]:
         """Return what workers have said."""

@@ -12,17 +12,14 @@ from msgspec.structs import replace
 
 from elastic_core.api import (
     SYSTEM_CLOCK,
-    FoundRun,
     RendezvousConnectionError,
     StoreChoice,
     WaitBudget,
     echo,
     echo_json,
-    find_runs,
-    run_at,
     run_places,
-    runs_named,
 )
+from elastic_ops.run_directories import FoundRun, find_runs, run_at, runs_named
 from elastic_ops.run_target import NoSuchRunError, complete_run, duration, is_here, store_asked, store_params
 from elastic_ops.status.live import live, show, wanted
 from elastic_ops.status.page import Page, page_of_run, page_of_runs, plain
