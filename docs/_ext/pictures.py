@@ -97,7 +97,7 @@ def run_picture() -> Figure:
 
 
 def recorded_crash() -> list[dict[str, Any]]:
-    """Make a run of two workers of which one crashes, twice; return the agent's journal of it."""
+    """Make a run of two workers of which one crashes, twice; return the steps of the agent from its journal."""
     with tempfile.TemporaryDirectory(prefix="elastic-crash-") as folder:
         script = Path(folder, "train.py")
         script.write_text(CRASHING)
@@ -107,17 +107,18 @@ def recorded_crash() -> list[dict[str, Any]]:
             [sys.executable, "-m", "elastic_core.run", *words, str(script)],
             env=env, cwd=folder, capture_output=True, timeout=60, check=False,
         )  # fmt: skip
-        return [json.loads(line) for line in Path(folder, "run", "journal.jsonl").read_text().splitlines()]
+        lines = Path(folder, "run", "journal.jsonl").read_text().splitlines()
+        return [event for event in map(json.loads, lines) if event["name"] == "step"]
 
 
 def spans(journal: Sequence[Mapping[str, Any]]) -> list[Span]:
     """Return what happened around the first crash: workers by rank, and what the agent did meanwhile."""
-    spawned = [entry["now_s"] for entry in journal if entry["event"] == "WorkersSpawned"]
-    exits = [entry for entry in journal if entry["event"] == "WorkerExited"]
-    crash = next(entry["fields"]["exit"] for entry in exits if entry["fields"]["exit"]["code"] > 0)
+    spawned = [entry["at_s"] for entry in journal if entry["values"]["event"] == "WorkersSpawned"]
+    exits = [entry["values"]["exit"] for entry in journal if entry["values"]["event"] == "WorkerExited"]
+    crash = next(exit for exit in exits if exit["code"] > 0)
     crash_s, again_s = crash["at_s"], spawned[1]
     found: list[Span] = []
-    ended = {entry["fields"]["exit"]["global_rank"]: entry["fields"]["exit"]["at_s"] for entry in reversed(exits)}
+    ended = {exit["global_rank"]: exit["at_s"] for exit in reversed(exits)}
     for rank in sorted(ended):
         colour = FAILED if rank == crash["global_rank"] else STOPPED
         label = "ValueError" if rank == crash["global_rank"] else "SIGTERM"
@@ -129,11 +130,10 @@ def spans(journal: Sequence[Mapping[str, Any]]) -> list[Span]:
              "RoundFormed": "rendezvous", "WorkersSpawned": "start"}  # fmt: skip
     begin_s = crash_s
     for entry in journal:
-        if crash_s < entry["now_s"] <= again_s and entry["event"] in marks:
-            found.append(
-                Span("agent", marks[entry["event"]], _ms(begin_s - crash_s), _ms(entry["now_s"] - crash_s), BUSY)
-            )
-            begin_s = entry["now_s"]
+        at_s, event = entry["at_s"], entry["values"]["event"]
+        if crash_s < at_s <= again_s and event in marks:
+            found.append(Span("agent", marks[event], _ms(begin_s - crash_s), _ms(at_s - crash_s), BUSY))
+            begin_s = at_s
     return found
 
 

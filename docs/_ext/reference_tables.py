@@ -225,12 +225,13 @@ def exit_codes() -> str:
 
 
 OFFERED: Final = (
+    ("`state`", "Answer with what `status.json` would have now, as JSON. Offered by the hook `recorder`."),
     (
         "`store`",
         "Open the workers' store beside this agent, as `--agent-store` does. Called by rank 0 when it finds none.",
     ),
 )
-"""What elastic-torchrun offers beside the control plane's own."""
+"""What hooks offer beside the control plane's own."""
 
 
 def agent_handlers() -> str:

@@ -17,4 +17,5 @@ class SameVersionOfCore(MetadataHookInterface):
         """Require the core in this very version, so that no index can answer with another project's file."""
         if "dependencies" not in metadata:
             core = tomllib.loads(Path(self.root, "../../pyproject.toml").read_text(encoding="utf-8"))["project"]["name"]
-            metadata["dependencies"] = [f"{core}=={metadata['version']}", *self.config["others"]]
+            others = [other.format(version=metadata["version"]) for other in self.config["others"]]
+            metadata["dependencies"] = [f"{core}=={metadata['version']}", *others]

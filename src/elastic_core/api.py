@@ -10,36 +10,31 @@ What plugins are built with
     RendezvousSettings, PolicySettings, HookSettings, OptionSpec, RunOption, resolve_options, ResolvedOptions,
     duration_s, duration_text
 Waiting
-    WaitBudget, Interrupt, Clock, SystemClock, SYSTEM_CLOCK
+    WaitBudget, Clock, SystemClock, SYSTEM_CLOCK
 Stores
     Topic, Seat, Member, Members, Survey, Renewal, Document, Swapped, Revisions, Watched, compare, own_content,
-    ROUND_KEY, CONTROL_KEY
-Reaching hosts
-    Endpoint, Address, parse_endpoint, resolve, dial, is_ip, is_loopback, route_source
-TLS and credentials
-    Tls, Login, start_tls, tls_context, tls_failure, waker
+    ROUND_KEY, CONTROL_KEY, STORE_FORMAT, STORE_KEEP_S
+Addresses
+    is_ip, is_loopback, route_source
 GPUs
     nvidia_gpus, NvidiaGpus, visible_entries
 Stock torchrun
     torch_handler
 In workers
     record, get_error_handler
-Hosting a server
-    HostedProcess, hosted_environment
 Rounds
     RendezvousInfo, RosterMember, Round, RunCounts, Capability, RoundChange, NodesWaiting, MemberLost,
     StopOrdered, Undecided, RoundEnded, Decided, RendezvousClosed, Suspended, Resumed
 Failures and decisions
     Failure, NodeReport, NodeSteps, RankStep, RunSteps, FailureClass, DeviceFault, FailedWorker, WorkerExit,
-    ErrorRecord, Origin, Decision, Restart, Stop, Ignore, parse_fault_frames, without_launcher, is_user_file
+    ErrorRecord, Origin, Decision, Restart, Stop, Ignore, Absence, parse_fault_frames, without_launcher, is_user_file
 Commands of `elastic`
     echo, echo_json, run_option, chosen_policy, checked_decision, describe_decision, chosen_store, open_store,
-    proposed_values, StoreChoice, StoreReader, StoreReading, StoreWriter, stored_run, StoredRun, StoredRound,
-    StoredMember, StoredFailure, StoredDecision, user_name,
-    find_runs, runs_named, run_at, run_places, FoundRun, AgentStatus, WorkerStatus, find_incidents,
-    FoundIncident, Incident, IncidentDecision, render_incident, rank_ranges, to_failure
-Records and their JSON
-    Record, encode_json, decode_json, clean
+    proposed_values, StoreChoice, user_name,
+    run_records, run_places, RunRecord, AgentIdentity, find_incidents, FoundIncident, Incident, IncidentDecision,
+    render_incident, rank_ranges, to_failure
+Records, their JSON, and files
+    Record, encode_json, decode_json, clean, read_file, replace_file
 What hooks may do
     Power, Launches, LaunchChange, Refuse, fault_of_variable
 Starting workers
@@ -71,9 +66,7 @@ if TYPE_CHECKING:
     from elastic_core.accelerators.nvml import NvidiaGpus, nvidia_gpus
     from elastic_core.accelerators.visible import visible_entries
     from elastic_core.cli.output import echo, echo_json
-    from elastic_core.cli.run_choices import chosen_policy, run_option
-    from elastic_core.cli.store_reader import StoreChoice, StoreReader, StoreReading, chosen_store, open_store
-    from elastic_core.cli.store_writer import StoreWriter
+    from elastic_core.cli.run_choices import StoreChoice, chosen_policy, chosen_store, open_store, run_option
     from elastic_core.clock import SYSTEM_CLOCK, Clock, SystemClock, WaitBudget, duration_text
     from elastic_core.encoding import clean, decode_json, encode_json
     from elastic_core.errors import (
@@ -138,16 +131,15 @@ if TYPE_CHECKING:
     from elastic_core.plugins.hookspecs import hookimpl
     from elastic_core.plugins.loading import check_plugin
     from elastic_core.plugins.torch_side import torch_handler
+    from elastic_core.private_file import read_file, replace_file
     from elastic_core.processes.errors import get_error_handler, record
     from elastic_core.processes.errors.frames import is_user_file, parse_fault_frames, without_launcher
     from elastic_core.processes.process import bound_to
+    from elastic_core.rendezvous.address import is_ip, is_loopback, route_source
     from elastic_core.rendezvous.handler import AgentServices, RendezvousHandler
     from elastic_core.rendezvous.identity import user_name
-    from elastic_core.rendezvous.net.address import is_loopback, route_source
-    from elastic_core.rendezvous.net.endpoint import Address, Endpoint, dial, is_ip, parse_endpoint, resolve
-    from elastic_core.rendezvous.net.hosted_server import HostedProcess, hosted_environment
-    from elastic_core.rendezvous.net.interrupt import Interrupt
-    from elastic_core.rendezvous.net.tls import Login, Tls, start_tls, tls_context, tls_failure, waker
+    from elastic_core.rendezvous.member.documents import FORMAT as STORE_FORMAT
+    from elastic_core.rendezvous.member.leader import KEEP_S as STORE_KEEP_S
     from elastic_core.rendezvous.store import (
         CONTROL_KEY,
         ROUND_KEY,
@@ -165,15 +157,8 @@ if TYPE_CHECKING:
         compare,
         own_content,
     )
-    from elastic_core.rendezvous.stored_run import (
-        StoredDecision,
-        StoredFailure,
-        StoredMember,
-        StoredRound,
-        StoredRun,
-        stored_run,
-    )
     from elastic_core.reports import (
+        Absence,
         AgentChannel,
         Answer,
         FailureReport,
@@ -187,11 +172,9 @@ if TYPE_CHECKING:
         WorkerFault,
     )
     from elastic_core.rundir.found_incidents import FoundIncident, find_incidents
-    from elastic_core.rundir.index import FoundRun, find_runs, runs_named
-    from elastic_core.rundir.index import look_at as run_at
-    from elastic_core.rundir.index import places as run_places
+    from elastic_core.rundir.identity import AgentIdentity
+    from elastic_core.rundir.run_records import RunRecord, run_places, run_records
     from elastic_core.starters import AgentLoop, RunTimer, StartedProcess, WorkerStart, WorkerStarter
-    from elastic_core.status import AgentStatus, WorkerStatus
     from elastic_core.types import (
         API_VERSION,
         Capability,
@@ -231,14 +214,16 @@ __all__ = [
     "API_VERSION",
     "CONTROL_KEY",
     "ROUND_KEY",
+    "STORE_FORMAT",
+    "STORE_KEEP_S",
     "SYSTEM_CLOCK",
-    "Address",
+    "Absence",
     "AgentChannel",
     "AgentHook",
+    "AgentIdentity",
     "AgentLoop",
     "AgentServices",
     "AgentStarted",
-    "AgentStatus",
     "AgentStopped",
     "Agreed",
     "Answer",
@@ -256,7 +241,6 @@ __all__ = [
     "Document",
     "Draining",
     "ElasticError",
-    "Endpoint",
     "Environment",
     "ErrorRecord",
     "FailedWorker",
@@ -266,18 +250,14 @@ __all__ = [
     "FailureReport",
     "FailureSeen",
     "FoundIncident",
-    "FoundRun",
     "HookSettings",
-    "HostedProcess",
     "Ignore",
     "Incident",
     "IncidentDecision",
     "Intensity",
-    "Interrupt",
     "Joining",
     "LaunchChange",
     "Launches",
-    "Login",
     "MasterServer",
     "Member",
     "MemberLost",
@@ -325,6 +305,7 @@ __all__ = [
     "RunEvent",
     "RunHandle",
     "RunOption",
+    "RunRecord",
     "RunSteps",
     "RunTimer",
     "RunningWorker",
@@ -336,19 +317,10 @@ __all__ = [
     "StopOrdered",
     "StopPlanned",
     "StoreChoice",
-    "StoreReader",
-    "StoreReading",
-    "StoreWriter",
-    "StoredDecision",
-    "StoredFailure",
-    "StoredMember",
-    "StoredRound",
-    "StoredRun",
     "Survey",
     "Suspended",
     "Swapped",
     "SystemClock",
-    "Tls",
     "Topic",
     "Undecided",
     "WaitBudget",
@@ -361,7 +333,6 @@ __all__ = [
     "WorkerFault",
     "WorkerStart",
     "WorkerStarter",
-    "WorkerStatus",
     "WorkersStarted",
     "WorkersStarting",
     "WorkersStopping",
@@ -376,7 +347,6 @@ __all__ = [
     "compare",
     "decode_json",
     "describe_decision",
-    "dial",
     "duration_s",
     "duration_text",
     "echo",
@@ -385,10 +355,8 @@ __all__ = [
     "fault_of_variable",
     "find_entries",
     "find_incidents",
-    "find_runs",
     "get_error_handler",
     "hookimpl",
-    "hosted_environment",
     "import_entry",
     "is_ip",
     "is_loopback",
@@ -396,30 +364,24 @@ __all__ = [
     "nvidia_gpus",
     "open_store",
     "own_content",
-    "parse_endpoint",
     "parse_fault_frames",
     "plugin_refusal",
     "proposed_values",
     "rank_ranges",
+    "read_file",
     "record",
     "register_hook",
     "render_incident",
-    "resolve",
+    "replace_file",
     "resolve_options",
     "route_source",
-    "run_at",
     "run_option",
     "run_places",
-    "runs_named",
-    "start_tls",
-    "stored_run",
-    "tls_context",
-    "tls_failure",
+    "run_records",
     "to_failure",
     "torch_handler",
     "user_name",
     "visible_entries",
-    "waker",
     "without_launcher",
 ]
 
@@ -427,7 +389,7 @@ _ROOMS: Final = {
     "elastic_core.accelerators.nvml": "nvidia_gpus NvidiaGpus",
     "elastic_core.accelerators.visible": "visible_entries",
     "elastic_core.cli.output": "echo echo_json",
-    "elastic_core.cli.run_choices": "chosen_policy run_option",
+    "elastic_core.cli.run_choices": "chosen_policy chosen_store open_store run_option StoreChoice",
     "elastic_core.clock": "Clock SYSTEM_CLOCK SystemClock WaitBudget duration_text",
     "elastic_core.encoding": "clean decode_json encode_json",
     "elastic_core.errors": (
@@ -447,8 +409,6 @@ _ROOMS: Final = {
     "elastic_core.hooks.master_server": "MasterServer",
     "elastic_core.option_spec": "OptionSpec RunOption",
     "elastic_core.options.environments": "proposed_values",
-    "elastic_core.cli.store_reader": "chosen_store open_store StoreChoice StoreReader StoreReading",
-    "elastic_core.cli.store_writer": "StoreWriter",
     "elastic_core.moments": (
         "Power LaunchChange Launches Refuse "
         "AgentStarted AgentStopped DecisionTaken Draining FailureSeen Joining MembershipChanged Moment RoundJoined "
@@ -465,28 +425,24 @@ _ROOMS: Final = {
     "elastic_core.processes.process": "bound_to",
     "elastic_core.processes.errors": "get_error_handler record",
     "elastic_core.processes.errors.frames": "is_user_file parse_fault_frames without_launcher",
+    "elastic_core.rendezvous.address": "is_ip is_loopback route_source",
     "elastic_core.rendezvous.handler": "AgentServices RendezvousHandler",
     "elastic_core.rendezvous.identity": "user_name",
-    "elastic_core.rendezvous.net.address": "is_loopback route_source",
-    "elastic_core.rendezvous.stored_run": (
-        "stored_run StoredDecision StoredFailure StoredMember StoredRound StoredRun"
-    ),
-    "elastic_core.rendezvous.net.endpoint": "Address dial Endpoint is_ip parse_endpoint resolve",
-    "elastic_core.rendezvous.net.hosted_server": "hosted_environment HostedProcess",
-    "elastic_core.rendezvous.net.interrupt": "Interrupt",
-    "elastic_core.rendezvous.net.tls": "Login start_tls Tls tls_context tls_failure waker",
+    "elastic_core.rendezvous.member.documents": "FORMAT=STORE_FORMAT",
+    "elastic_core.rendezvous.member.leader": "KEEP_S=STORE_KEEP_S",
     "elastic_core.rendezvous.store": (
         "compare CONTROL_KEY CoordinationStore Document Member Members own_content Renewal Revisions ROUND_KEY "
         "Seat Survey Swapped Topic Watched"
     ),
+    "elastic_core.private_file": "read_file replace_file",
     "elastic_core.reports": (
-        "NodeReport RankStep NodeSteps RunSteps "
+        "NodeReport RankStep NodeSteps RunSteps Absence "
         "AgentChannel Answer FailureReport Phase RunEvent RunningWorker WorkerFault"
     ),
     "elastic_core.rundir.found_incidents": "find_incidents FoundIncident",
-    "elastic_core.rundir.index": "find_runs FoundRun look_at=run_at places=run_places runs_named",
+    "elastic_core.rundir.identity": "AgentIdentity",
+    "elastic_core.rundir.run_records": "run_places run_records RunRecord",
     "elastic_core.starters": "AgentLoop RunTimer StartedProcess WorkerStart WorkerStarter",
-    "elastic_core.status": "AgentStatus WorkerStatus",
     "elastic_core.types": (
         "API_VERSION Capability Decided Decision DeviceFault ErrorRecord FailedWorker Failure FailureClass "
         "HookSettings Ignore MemberLost NodesWaiting Origin "
@@ -496,7 +452,7 @@ _ROOMS: Final = {
     ),
     "elastic_core.worker.startup": "arm=arm_worker",
 }
-"""Where the names are; `look_at=run_at` has another name there than here."""
+"""Where the names are; `FORMAT=STORE_FORMAT` has another name there than here."""
 _PLACES: Final = {
     word.rpartition("=")[2]: (room, word.partition("=")[0]) for room, words in _ROOMS.items() for word in words.split()
 }

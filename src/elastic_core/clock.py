@@ -7,11 +7,13 @@ moves.
 import threading
 import time
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVar
 
 from elastic_core.errors import WaitCancelledError, WaitExpiredError
 
 _A_CENTURY_S: Final = 3.2e9
+
+_T = TypeVar("_T")
 
 
 def duration_text(seconds: float) -> str:
@@ -120,3 +122,36 @@ class WaitBudget:
             raise WaitCancelledError
         if left_s < seconds:
             self.check()
+
+    def call(self, function: Callable[[], _T], *, timeout_s: float) -> _T:
+        """Return the result of a function that can't be interrupted, such as the look-up of a name.
+
+        The function runs in a thread of its own, which is abandoned if the result is late.
+
+        Raises:
+            Exception: what the function raises.
+            WaitCancelledError: the agent asked the call to end.
+            WaitExpiredError: no result within `timeout_s` or the budget.
+        """
+        woken = threading.Event()
+        results: list[_T] = []
+        errors: list[Exception] = []
+
+        def run() -> None:
+            try:
+                results.append(function())
+            except Exception as error:  # noqa: BLE001  # raised again in the caller's thread
+                errors.append(error)
+            finally:
+                woken.set()
+
+        self.check()
+        threading.Thread(target=run, name="elastic-call", daemon=True).start()
+        self.on_cancel(woken.set)
+        woken.wait(self.remaining_s(timeout_s))
+        if errors:
+            raise errors[0]
+        if not results:
+            self.check()
+            raise WaitExpiredError
+        return results[0]

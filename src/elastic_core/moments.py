@@ -18,6 +18,8 @@ class AgentStarted(Record, frozen=True, kw_only=True):
     """The run directory."""
     pid: int
     """The agent's process."""
+    start_up: Mapping[str, float] = {}
+    """What the agent's process has done before, in order, each with when it ended in monotonic seconds."""
 
 
 class Joining(Record, frozen=True, kw_only=True):
@@ -175,6 +177,8 @@ class AgentStopped(Record, frozen=True, kw_only=True):
     """The agent's exit code."""
     reason: str
     """A line for people."""
+    outcome: str = ""
+    """`succeeded`, `failed`, or `stopped` by a signal or a request."""
 
 
 Moment = (

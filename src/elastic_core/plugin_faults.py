@@ -55,52 +55,6 @@ class PluginLabel(NamedTuple):
         return f"{self}: {fault}. Try: {self.hint}" if self.hint else f"{self}: {fault}"
 
 
-class CallUnderWay(NamedTuple):
-    """A call of a plugin that has not returned; `due_s` is when it should have, at the latest."""
-
-    operation: str
-    began_s: float
-    due_s: float
-
-    def overdue(self, plugin: PluginLabel, now_s: float) -> str:
-        """Return in words that it is late: `renew of backend 'seats' (acme 1.0) has not returned, 3 s past …`."""
-        return f"{self.operation} of {plugin} has not returned, {now_s - self.due_s:.1f} s past its wait"
-
-
-class CurrentCall:
-    """The call into a plugin that a thread makes now, as other threads see it.
-
-    Threading: `call` on that thread, the others on any.
-    """
-
-    def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
-        self._clock = clock
-        self._lock = threading.Lock()
-        self._call: CallUnderWay | None = None
-
-    @contextmanager
-    def call(self, operation: str, due_s: float) -> Iterator[None]:
-        """Surround a call that should return by `due_s` of the clock's monotonic seconds."""
-        with self._lock:
-            self._call = CallUnderWay(operation, self._clock.monotonic_s(), due_s)
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._call = None
-
-    def hasten(self, due_s: float) -> None:
-        """Note that the call that is under way was asked to return at once."""
-        with self._lock:
-            if self._call is not None and due_s < self._call.due_s:
-                self._call = self._call._replace(due_s=due_s)
-
-    def late(self, now_s: float) -> CallUnderWay | None:
-        """Return the call that is under way, if it should have returned."""
-        call = self._call
-        return call if call is not None and now_s > call.due_s else None
-
-
 class Fault(NamedTuple):
     """What a plugin raised, for a line: `KeyError: 'seat' (acme.py:27 in renew)`; and whether it did so before."""
 

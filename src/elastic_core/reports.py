@@ -85,15 +85,14 @@ class WorkerFault(Record, frozen=True, kw_only=True):
 
 
 class Absence(Record, frozen=True, kw_only=True):
-    """Why a node is left out of rounds though it is there.
-
-    `by`: a hook of its own with its distribution, or the run's policy. `for_s` counts from when it was said: until the
-    hook is asked again, or the policy's time is over; None: until the policy's next decision.
-    """
+    """Why a node is left out of rounds though it is there."""
 
     by: str
+    """A hook of its own with its distribution, or the run's policy."""
     reason: str
+    """Why, for people."""
     for_s: float | None = None
+    """Seconds until the hook is asked again, or the policy's time is over; None: until the policy's next decision."""
     refused: bool = True
     """A hook refuses; else a policy has left the node out."""
 

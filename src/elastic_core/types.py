@@ -29,8 +29,6 @@ class Capability(enum.StrEnum):
     """Publishes one decision for the whole run, and its end."""
     MEMBERSHIP = "membership"
     """Tells when a node arrives or is lost, without being polled."""
-    EVIDENCE = "evidence"
-    """With `control`: stops all nodes at a failure, gathers what each of them has seen, then has one of them decide."""
 
 
 # --- rendezvous ---
@@ -153,11 +151,7 @@ class MemberLost(Record, frozen=True, kw_only=True, tag="member_lost"):
 
 
 class RoundEnded(Record, frozen=True, kw_only=True, tag="round_ended"):
-    """The round is over because nodes came or went: every node stops its workers and joins the next one.
-
-    `stop_within_s` bounds the grace period: None leaves it as the user set it; a node that was cut off must be done
-    before its lease ends.
-    """
+    """The round is over because nodes came or went: every node stops its workers and joins the next one."""
 
     reason: str
     """A line for people."""
@@ -166,7 +160,8 @@ class RoundEnded(Record, frozen=True, kw_only=True, tag="round_ended"):
     arrived: int = 0
     """How many nodes came."""
     stop_within_s: float | None = None
-    """Seconds that workers have at most; None: as the user set it."""
+    """Seconds that workers have at most: those of a node that was cut off must end before its lease does. None: as the
+    user set it."""
     planned: bool = False
     """Nobody was lost: all workers of the run are healthy."""
 
@@ -339,10 +334,14 @@ class HookSettings(Record, OptionValues, frozen=True, kw_only=True):
     """What the workers run, as typed."""
     max_restarts: int = 0
     """`--max-restarts`."""
+    policy: str = ""
+    """The restart policy; only `intensity` promises a number of restarts."""
+    max_membership_changes: int | None = None
+    """`--max-membership-changes`; None: any number."""
     own_process: bool = True
     """Whether this process exists for the run alone; else a program runs it by a library call."""
     incarnation: str = ""
-    """What marks this agent's processes, for `hosted_environment`; empty in a dry run."""
+    """What marks this agent's processes, for `hosted_environment` of elastic-backend-net; empty in a dry run."""
     local_world_size: int = 1
     """How many workers this node has."""
     devices: tuple[str, ...] = ()

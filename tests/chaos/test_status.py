@@ -9,7 +9,7 @@ import pytest
 from chaos.multi_node import Run
 from chaos.test_file_example import ENTRY_POINTS, METADATA, SOURCE
 from elastic_core.cli.main import main
-from elastic_core.cli.store_reader import chosen_store
+from elastic_core.cli.run_choices import chosen_store
 from elastic_core.errors import ConfigError
 from elastic_ops.status.command import StoreSource
 from patience import patience

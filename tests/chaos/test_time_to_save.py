@@ -134,7 +134,7 @@ def test_restart_that_somebody_asks_for_costs_no_step(training):
 
 def restart_of(run, folder):
     a, b = two_nodes(run, env=places_of_runs(folder))
-    place = next(folder.glob("elastic-*/*"))
+    place = next(folder.glob("elastic-*/*-*"))
     asked = [sys.executable, "-m", "elastic_core", "ctl", "--run", place, "restart", "reason=new data"]
     wait_for(lambda: subprocess.run(asked, check=False, timeout=60).returncode == 0, what="an agent that listens")
     again = [*began(a, world=4, gen=1), *began(b, world=4, gen=1)]

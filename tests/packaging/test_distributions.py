@@ -106,6 +106,7 @@ def test_the_torchrun_extra_brings_our_plugins_and_a_local_job_runs(dist, tmp_pa
     fresh.install("--find-links", dist, "elastic-core[torchrun]")
     installed = sorted(path.name for path in fresh.site.glob("elastic_*.dist-info"))
     names = (
+        "elastic_backend_net",
         "elastic_core",
         "elastic_numa",
         "elastic_ops",
@@ -164,9 +165,9 @@ def test_a_strangers_project_of_our_name_is_not_taken(dist, strange_index, tmp_p
     chosen, _ = would_install("--find-links", dist, "elastic-core[torchrun]")
     assert chosen == [
         f"elastic-{name}-{version()}"
-        for name in ("core", "numa", "ops", "rdzv-redis", "rdzv-static", "torchrun", "watch")
+        for name in ("backend-net", "core", "numa", "ops", "rdzv-redis", "rdzv-static", "torchrun", "watch")
     ]
-    chosen, error = would_install(wheel_of(ROOT / "plugins/rdzv_static", dist))
+    chosen, error = would_install(wheel_of(ROOT / "plugins/numa", dist))
     assert chosen == []
     assert f"elastic-core=={version()}" in error
 
@@ -203,14 +204,13 @@ def test_the_core_can_be_published_under_another_name(tmp_path):
     assert old.count('\nname = "elastic-core"\n') == 1
     place.write_text(old.replace('\nname = "elastic-core"\n', '\nname = "acme-elastic"\n'))
     build([tree / project.relative_to(ROOT) for project in OURS], tmp_path / "dist")
-    required = [
-        line for line in metadata_of(wheel_of(tree / "plugins/rdzv_static", tmp_path / "dist")) if "Dist" in line
-    ]
+    required = [line for line in metadata_of(wheel_of(tree / "plugins/numa", tmp_path / "dist")) if "Dist" in line]
     assert required == [f"Requires-Dist: acme-elastic=={version()}"]
     fresh = Environment(tmp_path / "venv")
     fresh.install("--find-links", tmp_path / "dist", "acme-elastic[torchrun]")
     assert sorted(path.name.split("-")[0] for path in fresh.site.glob("*elastic*.dist-info")) == [
         "acme_elastic",
+        "elastic_backend_net",
         "elastic_numa",
         "elastic_ops",
         "elastic_rdzv_redis",
@@ -234,12 +234,10 @@ def test_the_core_can_be_published_under_another_name(tmp_path):
 def test_a_plugin_of_another_version_than_the_core_is_refused_by_pip(dist, tmp_path):
     tree = tree_copy(tmp_path / "tree")
     (tree / "src/elastic_core/_version.py").write_text('__version__ = "7.8.9"\n')
-    checked(
-        [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", tmp_path], cwd=tree / "plugins/rdzv_static"
-    )
-    newer = tmp_path / "elastic_rdzv_static-7.8.9-py3-none-any.whl"
+    checked([sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", tmp_path], cwd=tree / "plugins/numa")
+    newer = tmp_path / "elastic_numa-7.8.9-py3-none-any.whl"
     fresh = Environment(tmp_path / "venv")
     done = fresh.pip("install", "--no-index", wheel_of(ROOT, dist), newer)
     assert done.returncode == 1
-    assert "elastic-rdzv-static 7.8.9 depends on elastic-core==7.8.9" in done.stdout
+    assert "elastic-numa 7.8.9 depends on elastic-core==7.8.9" in done.stdout
     assert list(fresh.site.glob("elastic*")) == []

@@ -1,5 +1,7 @@
 """Wait budgets end by deadline or by cancellation, and say which."""
 
+import threading
+
 import pytest
 
 from elastic_core.clock import WaitBudget, duration_text
@@ -71,3 +73,11 @@ def test_sleep_past_the_deadline_says_so():
 )
 def test_durations_are_in_units_that_people_use(seconds, shown):
     assert duration_text(seconds) == shown
+
+
+def test_a_call_runs_in_a_thread_of_its_own():
+    assert WaitBudget().call(threading.current_thread, timeout_s=5) is not threading.current_thread()
+    with pytest.raises(ZeroDivisionError):
+        WaitBudget().call(lambda: 1 / 0, timeout_s=5)
+    with pytest.raises(WaitExpiredError):
+        WaitBudget.lasting(0).call(lambda: 1, timeout_s=5)

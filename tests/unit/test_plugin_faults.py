@@ -6,7 +6,7 @@ import stat
 import pytest
 
 from elastic_core import plugin_faults
-from elastic_core.plugin_faults import FILE, CurrentCall, PluginFaults, PluginLabel, described, place_of, print_line
+from elastic_core.plugin_faults import FILE, PluginFaults, PluginLabel, described, place_of, print_line
 
 ACME = PluginLabel("hook", "seats", "acme 1.0", module="acme.seats", hint="-p no:seats")
 
@@ -161,14 +161,3 @@ def test_after_the_end_it_is_written_at_once(tmp_path, lines):
     faults.raised(ACME, "close", raised_by(SEAT))
     assert not jobs
     assert (tmp_path / FILE).exists()
-
-
-def test_a_call_is_late_from_when_it_should_have_returned():
-    current = CurrentCall()
-    with current.call("watch", 5.0):
-        assert current.late(5.1) is not None
-        assert current.late(4.9) is None
-        current.hasten(3.0)
-        assert current.late(3.1) is not None
-        assert current.late(2.9) is None
-    assert current.late(9.0) is None

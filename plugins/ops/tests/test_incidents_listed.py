@@ -3,10 +3,11 @@
 import pytest
 from msgspec.structs import replace
 
-from elastic_core.api import Failure, FailureClass, Origin, StoredDecision, StoredFailure, encode_json
+from elastic_core.api import Failure, FailureClass, Origin, encode_json
 from elastic_core.failure.incident import IncidentWorker, build_launcher_incident
 from elastic_core.failure.report import render
 from elastic_ops.incidents.listed import incidents_of_store
+from elastic_ops.stored_run import StoredDecision, StoredFailure
 
 RESTART = StoredDecision(type="restart", delay_s=2.0, rule="max-restarts")
 STOP = StoredDecision(type="stop", reason="budget used up", outcome="failed", rule="max-restarts")

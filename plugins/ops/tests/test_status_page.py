@@ -3,8 +3,8 @@
 import pytest
 from msgspec.structs import replace
 
-from elastic_core.api import WorkerStatus
 from elastic_core.failure.incident import iso_time
+from elastic_ops.status.document import WorkerStatus
 from elastic_ops.status.page import age, incident_line, page_of_run, page_of_runs, plain
 from elastic_ops.status.view import (
     AbsenceView,

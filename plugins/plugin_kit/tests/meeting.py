@@ -33,7 +33,7 @@ class Meeting(RendezvousHandler):
     """The member with the lowest seat writes the roster: of all that are ready, once nobody has come for a while."""
 
     api_version = API_VERSION
-    capabilities = frozenset(Capability) - {Capability.EVIDENCE}
+    capabilities = frozenset(Capability)
 
     def __init__(self, settings, *, server):
         super().__init__(settings)

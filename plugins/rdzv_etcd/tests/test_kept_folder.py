@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from elastic_core.api import HostedProcess
+from elastic_backend_net.hosted_server import HostedProcess
 from elastic_rdzv_etcd import folder_keeper
 from elastic_rdzv_etcd.kept_folder import KeptFolder
 from proc_kit import is_alive
@@ -41,7 +41,7 @@ def test_a_folder_that_can_not_be_made_leaves_no_keeper(tmp_path):
 
 OWNER = """
 import os, signal, sys
-from elastic_core.api import HostedProcess
+from elastic_backend_net.hosted_server import HostedProcess
 from elastic_rdzv_etcd.kept_folder import KeptFolder
 folder = KeptFolder("kept-", parent=sys.argv[1])
 folder.make()

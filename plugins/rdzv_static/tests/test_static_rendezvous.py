@@ -5,9 +5,9 @@ import threading
 
 import pytest
 
+from elastic_backend_net.endpoint import Address
 from elastic_core.api import (
     API_VERSION,
-    Address,
     BackendUnavailableError,
     ConfigError,
     RendezvousHandler,

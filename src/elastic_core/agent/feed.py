@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator
 from msgspec.structs import asdict
 
 from elastic_core.agent.machine import states as s
-from elastic_core.agent.machine.journal import Journal
 from elastic_core.agent.machine.states import Step
 from elastic_core.messages import AgentEvent, LeftOut
 from elastic_core.moments import FeedMoment, Moment
@@ -99,16 +98,6 @@ class Feed:
             observer(what)
 
 
-def journaling(journal: Journal) -> Observer:
-    """Return the observer that keeps each event of the machine in a journal."""
-
-    def observe(what: Observation) -> None:
-        if isinstance(what, StepTaken):
-            journal.add(what.event, what.at_s)
-
-    return observe
-
-
 def described(what: Observation) -> tuple[str, dict[str, object]]:
     """Return name and values of an observation as hooks get them: of a step, its event's, and what it led to."""
     if not isinstance(what, StepTaken):
@@ -116,8 +105,14 @@ def described(what: Observation) -> tuple[str, dict[str, object]]:
     state = what.step.state
     values: dict[str, object] = {**asdict(what.event), "event": type(what.event).__name__}
     values |= {"state": type(state).__name__.lower(), "entered": what.entered, "phases": what.phases}
-    round_: object = getattr(state, "round", None)
-    return "step", values if round_ is None else {**values, "round": round_}
+    ledger = state.running.ledger if isinstance(state, s.Settling) else state.ledger
+    values |= {"state_reason": what.step.reason, "restart_count": ledger.restart_count}
+    values |= {"membership_changes": ledger.membership_changes}
+    for name in ("round", "absence"):
+        value: object = getattr(state, name, None)
+        if value is not None:
+            values[name] = value
+    return "step", values
 
 
 def _snake_case(name: str) -> str:

@@ -38,7 +38,7 @@ from elastic_core.hooks.runner import HookRunner
 from elastic_core.moments import LaunchChange, Refuse
 from elastic_core.processes.group import WorkerGroup
 from elastic_core.reactor import Reactor, Timer
-from elastic_core.rendezvous.loop import Rendezvous
+from elastic_core.rendezvous.events import Rendezvous
 from elastic_core.reports import NodeReport
 from elastic_core.types import (
     Decision,
@@ -121,7 +121,7 @@ class Agent:
             call_later=reactor.call_later,
             now_s=reactor.now_s,
         )
-        self._context = FailureContext(lambda: self._node_id, clock, progress=progress)
+        self._context = FailureContext(lambda: self.node_id, clock, progress=progress)
         self._run_decision = RunDecision(
             reporter=reporter,
             rendezvous=rendezvous,
@@ -142,7 +142,11 @@ class Agent:
         signals.handle(self._reactor)
         self._feed.publish(
             moments.AgentStarted(
-                run_id=options.run_id, node_id=options.node_id, run_dir=options.run_dir, pid=options.pid
+                run_id=options.run_id,
+                node_id=options.node_id,
+                run_dir=options.run_dir,
+                pid=options.pid,
+                start_up=options.start_up,
             )
         )
         rendezvous = self._rendezvous
@@ -166,8 +170,7 @@ class Agent:
         if code == 0 and any(exit.unreapable for exit in self._exits):
             self._reporter.notice("exit code 1: a worker is still in uninterruptible sleep, and holds what it has")
             code = 1
-        self._feed.publish(moments.AgentStopped(exit_code=code, reason=outcome.reason))
-        self._hooks.close()
+        self._feed.publish(moments.AgentStopped(exit_code=code, reason=outcome.reason, outcome=outcome.ending.value))
         return AgentResult(exit_code=code, reason=outcome.reason, ending=outcome.ending)
 
     @property
@@ -213,7 +216,7 @@ class Agent:
         self._feed.publish(moments.WorkerEnded(round_index=self._round_index, exit=exit))
         if exit.code == -signal.SIGKILL and exit.stop_signal is None and self._fence_passed(exit.at_s):
             # The guard did it, in place of this agent: no failure of the worker's, and the round goes on without us.
-            ended = RoundEnded(reason=FENCED, lost=(self._node_id,), stop_within_s=0.0)
+            ended = RoundEnded(reason=FENCED, lost=(self.node_id,), stop_within_s=0.0)
             self.dispatch(m.RoundChanged(change=ended))
         self.dispatch(m.WorkerExited(exit=exit))
         self._ladder.worker_ended()
@@ -434,7 +437,7 @@ class Agent:
         return gathers and isinstance(state, Deciding) and state.round is not None and not state.alone
 
     @property
-    def _node_id(self) -> str:
+    def node_id(self) -> str:
         """This node's id as the others of its last round know it."""
         return (self._round.node_id if self._round is not None else "") or self._options.node_id
 

@@ -1,7 +1,7 @@
 """The parts that the agent's loop is wired to, its options, and its result."""
 
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from elastic_core import messages as m
@@ -56,6 +56,8 @@ class AgentOptions(Record, frozen=True, kw_only=True):
     stops: StopSettings = StopSettings(signals_to_handle=(), exit_timeout_s=0.0)
     join_timeout_s: float = 600.0
     """How long a hook may refuse where no other node can go on without this one."""
+    start_up: Mapping[str, float] = {}
+    """What this process has done before, in order, each with when it ended in monotonic seconds."""
     keep_interrupt: bool = False
     """SIGINT belongs to a worker that has the terminal (`--debug-rank`): the agent lets it pass."""
     longest_option_s: float = 0.0

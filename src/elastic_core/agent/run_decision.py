@@ -12,7 +12,7 @@ from elastic_core.errors import ElasticError, is_momentary
 from elastic_core.failure.reporter import Reporter
 from elastic_core.failure.runner import PolicyRunner
 from elastic_core.history import spent
-from elastic_core.rendezvous.loop import Rendezvous
+from elastic_core.rendezvous.events import Rendezvous
 from elastic_core.reports import NodeReport
 from elastic_core.types import Decision, Failure, FailureClass, Ignore, Restart, Round, Stop, WorkerExit
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from elastic_core.cli.arguments import Arguments
-    from elastic_core.launcher.timings import Timings
 
 _INTERRUPTED = 130  # 128 + SIGINT
 _BROKEN_PIPE = 141  # 128 + SIGPIPE
@@ -113,7 +112,9 @@ def start(arguments: "Arguments") -> int:
     """
     if "print_completion" in arguments.given:
         return _print_completion(str(arguments.given["print_completion"]))
-    timings = _timings() if "timings" in arguments.given else None
+    from elastic_core.clock import SYSTEM_CLOCK
+
+    began = {"interpreter and command line": SYSTEM_CLOCK.monotonic_s()}
     from elastic_core.options.resolve import resolve
 
     if arguments.script is None:
@@ -127,18 +128,11 @@ def start(arguments: "Arguments") -> int:
 
         echo(*describe(resolution, os.environ).split("\n"))
         return 0
-    if timings is not None:
-        timings.mark("options")
+    began["options"] = SYSTEM_CLOCK.monotonic_s()
     from elastic_core.launcher.job import run_job
 
-    if timings is None:
-        return run_job(resolution.settings)
-    timings.mark("launcher's imports")
-    try:
-        return run_job(resolution.settings, timings=timings)
-    finally:
-        timings.mark("exit")
-        sys.stderr.writelines(f"elastic: {line}\n" for line in timings.lines())
+    began["launcher's imports"] = SYSTEM_CLOCK.monotonic_s()
+    return run_job(resolution.settings, began=began)
 
 
 def _print_completion(shell: str) -> int:
@@ -150,12 +144,6 @@ def _print_completion(shell: str) -> int:
         raise ConfigError(f"--print-completion {shell!r}: needed a shell", hint=f"one of {', '.join(SHELLS)}")
     sys.stdout.write(completion_script(shell))
     return 0
-
-
-def _timings() -> "Timings":
-    from elastic_core.launcher.timings import Timings
-
-    return Timings()
 
 
 def _run_click(argv: list[str]) -> int:

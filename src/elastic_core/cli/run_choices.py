@@ -1,6 +1,7 @@
 """What options of `elastic run` choose, for commands of distributions that take some of them: a policy, a store."""
 
 from collections.abc import Mapping
+from typing import Final
 
 import click
 from msgspec.structs import replace
@@ -8,9 +9,17 @@ from msgspec.structs import replace
 from elastic_core.errors import ConfigError
 from elastic_core.failure.handler import FailureHandler
 from elastic_core.options.choices import Choices
+from elastic_core.options.readers import key_values, name_of, seconds
 from elastic_core.options.restart_options import is_file, policy_choice, policy_settings
 from elastic_core.options.table import BY_DEST
+from elastic_core.plugins.coordination import store_of_members, store_of_others
 from elastic_core.plugins.registry import PluginRegistry
+from elastic_core.rendezvous.store import CoordinationStore
+from elastic_core.types import Record, RendezvousSettings
+
+READ_LIMIT_S: Final = 5.0
+"""How long to wait for a server, unless `--connect-timeout` says otherwise: a person waits for the answer."""
+_WITHOUT_STORE: Final = ("local", "static")
 
 Given = Mapping[str, str | tuple[str, ...] | None]
 
@@ -64,3 +73,84 @@ def chosen_policy(given: Given, *, file: str | None = None) -> tuple[str, Failur
     registry = PluginRegistry()
     policy = registry.make_policy(name, replace(policy_settings(choices), name=name), conf)
     return name, policy, registry.warnings
+
+
+class StoreChoice(Record, frozen=True, kw_only=True):
+    """Which run in which store. `conf` may hold secrets."""
+
+    backend: str
+    """The backend's name."""
+    endpoint: str
+    """Where it is."""
+    run_id: str
+    """Which run."""
+    conf: Mapping[str, str]
+    """Its options as texts; may hold secrets."""
+    limit_s: float = READ_LIMIT_S
+    """Seconds to wait for the server."""
+
+
+def chosen_store(given: Mapping[str, str], environ: Mapping[str, str]) -> StoreChoice | None:
+    """Return the store that the options name; None: they name none.
+
+    The environment alone (`PET_RDZV_…`) names one if it has both a backend with a store and a run's id.
+
+    Raises:
+        ConfigError: a part is missing or malformed.
+    """
+    choices = Choices(given, environ, BY_DEST)
+    backend = (choices.text("rdzv_backend") or "").strip()
+    in_environment = choices.chosen("rdzv_id") and backend not in _WITHOUT_STORE
+    if not given and not in_environment:
+        return None
+    if not choices.chosen("rdzv_backend"):
+        raise ConfigError("no rendezvous backend named: the run's store can't be found", hint="--rdzv-backend NAME")
+    if not choices.chosen("rdzv_id"):
+        raise ConfigError("no run id: the store may have several runs", hint="--rdzv-id NAME, as on the run's nodes")
+    conf = key_values(choices, "rdzv_conf", [choices.text("rdzv_conf") or ""])
+    limit_s = READ_LIMIT_S
+    if choices.chosen("connect_timeout"):
+        limit_s = seconds(choices, "connect_timeout")
+    return StoreChoice(
+        backend=backend,
+        endpoint=(choices.text("rdzv_endpoint") or "").strip(),
+        run_id=name_of(choices, "rdzv_id"),
+        conf=conf,
+        limit_s=limit_s,
+    )
+
+
+def open_store(choice: StoreChoice, *, max_nodes: int = 1, may_host: bool = False) -> CoordinationStore:
+    """Return a run's store, which connects to nothing yet. Whoever opens one closes it.
+
+    Args:
+        choice: Which.
+        max_nodes: How many nodes use it at most.
+        may_host: Where one of the nodes keeps the server (`c10d`), this one may be it; else none is begun.
+
+    Raises:
+        PluginError: there is no such backend, or it is broken.
+        ConfigError: it keeps no store, or refuses endpoint or options.
+    """
+    if choice.backend in _WITHOUT_STORE:
+        raise _no_store(choice.backend)
+    settings = RendezvousSettings(
+        backend=choice.backend,
+        run_id=choice.run_id,
+        endpoint=choice.endpoint,
+        min_nodes=1,
+        max_nodes=max_nodes,
+        local_world_size=1,
+    )
+    handler = PluginRegistry().make_rendezvous(choice.backend, settings, choice.conf)
+    store = store_of_members(handler) if may_host else store_of_others(handler)
+    if store is None:
+        raise _no_store(choice.backend)
+    return store
+
+
+def _no_store(backend: str) -> ConfigError:
+    return ConfigError(
+        f"rendezvous backend {backend!r} keeps no store in which a run could be looked at",
+        hint="elastic status RUN_DIR on a node of the run",
+    )

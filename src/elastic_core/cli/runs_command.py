@@ -1,22 +1,20 @@
-"""`elastic runs`: this user's runs on this machine by their run directories, or one of them with its last incident."""
+"""`elastic runs`: this user's last runs on this machine, or one of them with its last incident."""
 
 import shutil
 import sys
 import time
-from contextlib import suppress
+from functools import partial
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING
 
 import click
-import msgspec
 
 from elastic_core.cli.output import echo
 from elastic_core.clock import SYSTEM_CLOCK, duration_text
 from elastic_core.errors import ConfigError
 from elastic_core.failure.classify import shortened
 from elastic_core.rundir.found_incidents import find_incidents
-from elastic_core.rundir.incident_files import INCIDENT_FILE
-from elastic_core.rundir.index import FoundRun, find_runs, places, runs_named
+from elastic_core.rundir.run_records import RunRecord, run_places, run_records
 
 if TYPE_CHECKING:
     from elastic_core.failure.incident import Incident
@@ -29,85 +27,76 @@ _LEAST_RESULT = 12
 
 
 def _runs(target: str | None) -> int:
-    found = find_runs()
+    found = run_records(partial(echo, err=True))
     if target is not None:
         run = _named(target, found)
-        echo(f"{_run_id(run)}  {_state(run)}  {run.path}")
+        echo(f"{run.run_id}  {_state(run)}  {run.run_dir}")
         _report(run)
-        return 0
-    if not found:
-        echo(f"no run of this user on this machine (looked in {places()})")
-        return 0
-    echo(*_table([_HEADS, *(_row(number, run) for number, run in enumerate(found, start=1))]))
+    elif not found:
+        echo(f"no run of this user on this machine (looked in {run_places()})")
+    else:
+        echo(*_table([_HEADS, *(_row(number, run) for number, run in enumerate(found, start=1))]))
     return 0
 
 
-def _named(target: str, found: list[FoundRun]) -> FoundRun:
-    """Return the run of an id, of a directory, of a number in the list, or of an id as the list shortens it."""
-    try:
-        return runs_named(target)[-1]
-    except ConfigError as err:
-        numbered = {str(number): run for number, run in enumerate(found, start=1)}
-        run = numbered.get(target) or {_short_id(run): run for run in found}.get(target)  # the last one of several
-        if run is None:
-            raise ConfigError(err.what, hint="elastic runs, which lists this machine's runs") from err
-        return run
+def _named(target: str, found: list[RunRecord]) -> RunRecord:
+    """Return the last run of an id, a directory, a number in the list, or an id as the list shortens it."""
+    directory = str(Path(target).expanduser().absolute())
+    names = (
+        {run.run_id: run for run in found},
+        {run.run_dir: run for run in found if run.run_dir == directory and target},
+        {str(number): run for number, run in enumerate(found, start=1)},
+        {_short_id(run): run for run in found},
+    )
+    for name, runs in zip((target, directory, target, target), names, strict=True):
+        if name in runs:
+            return runs[name]
+    raise ConfigError(
+        f"no run {target!r} of this user on this machine (looked in {run_places()})",
+        hint="elastic runs, which lists this machine's runs",
+    )
 
 
-def _row(number: int, run: FoundRun) -> tuple[str, ...]:
-    status = run.status
-    if status is None:
-        return (str(number), "-", "-", "-", PurePath(run.path).name[:_NAME_WIDTH], _result(run))
-    started_ns = status.agent.started_ns
-    until_ns = SYSTEM_CLOCK.wall_ns() if status.end is None and run.running else status.written_ns
+def _row(number: int, run: RunRecord) -> tuple[str, ...]:
+    started_ns = run.agent.started_ns
+    until_ns = run.ended_ns or (SYSTEM_CLOCK.wall_ns() if run.agent.running else 0)
     return (
         str(number),
         time.strftime("%Y-%m-%d %H:%M", time.localtime(started_ns // 10**9)),
-        duration_text((until_ns - started_ns) / 1e9),
-        shortened(PurePath(status.script).name or "-", _NAME_WIDTH),
+        duration_text((until_ns - started_ns) / 1e9) if until_ns >= started_ns else "-",
+        shortened(PurePath(run.script).name or "-", _NAME_WIDTH),
         _short_id(run),
         _result(run),
     )
 
 
-def _result(run: FoundRun) -> str:
-    """Return what became of a run, a failure by its first cause."""
-    end = None if run.status is None else run.status.end
-    if end is None or end.outcome != "failed":
-        return _state(run) if end is None else end.reason or end.outcome
-    from elastic_core.failure.incident import read_incident
-    from elastic_core.failure.report import headline
-
-    with suppress(OSError, msgspec.DecodeError, UnicodeDecodeError):
-        return headline(read_incident(Path(run.path) / INCIDENT_FILE))
-    return end.reason
+def _result(run: RunRecord) -> str:
+    """Return what became of a run; of a failure, its first cause."""
+    return _state(run) if run.outcome in ("", "succeeded") else run.result or run.outcome
 
 
-def _run_id(run: FoundRun) -> str:
-    return "-" if run.status is None else run.status.run_id
+def _state(run: RunRecord) -> str:
+    if run.outcome:
+        return run.outcome if run.outcome == "succeeded" else f"{run.outcome} (exit code {run.exit_code})"
+    running = run.agent.running
+    if running is None:
+        return "no end recorded (its agent can't be seen from here)"
+    return "running" if running else "agent dead, no end recorded"
 
 
-def _short_id(run: FoundRun) -> str:
-    run_id = _run_id(run)
+def _short_id(run: RunRecord) -> str:
     length, dash, first = _UUID
-    return run_id[:first] if len(run_id) == length and run_id[first] == dash else run_id[:_NAME_WIDTH]
+    return run.run_id[:first] if len(run.run_id) == length and run.run_id[first] == dash else run.run_id[:_NAME_WIDTH]
 
 
-def _state(run: FoundRun) -> str:
-    status = run.status
-    if status is None:
-        return "unknown"
-    if status.end is not None:
-        return f"{status.end.outcome} (exit code {status.end.exit_code})"
-    return "agent dead" if run.running is False else status.state
-
-
-def _report(run: FoundRun) -> None:
-    incidents = find_incidents(Path(run.path))
-    if not incidents:
+def _report(run: RunRecord) -> None:
+    incidents = find_incidents(Path(run.run_dir))
+    if incidents:
+        echo(*_block(incidents[-1].incident, incidents[-1].path).split("\n"))
+    elif run.outcome == "failed":
+        echo(f"{run.result} (its run directory holds no incident)")
+    else:
         echo("no incident: nothing has failed")
-        return
-    echo(*_block(incidents[-1].incident, incidents[-1].path).split("\n"))
 
 
 def _block(incident: "Incident", path: str) -> str:
@@ -132,6 +121,6 @@ command = click.Command(
     "runs",
     callback=_runs,
     params=[click.Argument(["target"], metavar="[RUN]", required=False)],
-    help="List this user's runs on this machine: when, how long, what, and the result or why it failed. With RUN, a "
-    "number of the list, an id or a directory, that one's directory and the report of its last incident.",
+    help="List this user's last runs on this machine: when, how long, what, and the result or why it failed. With RUN, "
+    "a number of the list, an id or a directory, that one's directory and the report of its last incident.",
 )

@@ -82,8 +82,8 @@ class Reporter:
         self.writing = 0
         """How many incidents are being written; what follows them waits."""
         self._evidence: WorkerEvidence | None = None
-        self.last_incident = ""
-        """The path of the last incident's file; empty: there is none."""
+        self.cause = ""
+        """What ended the run, in few words; empty: nothing that was recorded."""
         self.began = True
         """Whether a round was ever formed, or failed for another reason than that."""
         self.final_failure: Failure | None = None
@@ -335,6 +335,9 @@ class Reporter:
             incident = replace(self._final(round_, exits, failure, decision), progress=failure.progress)
         self._before_restart = incident if isinstance(decision, Restart) else None
         if isinstance(decision, Stop) and decision.outcome == "failed":
+            from elastic_core.failure.report import headline
+
+            self.cause = headline(incident)
             self._write(incident, then=lambda path: self._print_end(incident, path))
             return incident.exit_code
         self._write(incident)
@@ -410,7 +413,6 @@ class Reporter:
         def have(written: str | None, error: Exception | None) -> None:
             self.writing -= 1
             if written is not None:
-                self.last_incident = written
                 then(written)
             elif isinstance(error, OSError):
                 self.notice(f"the incident could not be written to {path!r}: {error.strerror}")

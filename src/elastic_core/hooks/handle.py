@@ -1,7 +1,7 @@
 """The run's handle: what a hook with the power `run` may ask and know, from any thread."""
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from elastic_core.hooks.arguments import checks_arguments
 from elastic_core.reports import (
@@ -13,9 +13,6 @@ from elastic_core.reports import (
     RunningWorker,
 )
 from elastic_core.starters import RunTimer
-
-if TYPE_CHECKING:
-    from elastic_core.status import AgentStatus
 
 Offer = Callable[[Mapping[str, str]], Answer]
 """What answers a request, by its parameters. Threading: that of whoever asks; several may ask at once."""
@@ -51,12 +48,8 @@ class RunActions(Protocol):
         """Let the run directory stay."""
         ...
 
-    def status(self) -> "AgentStatus":
-        """Return what the agent is doing."""
-        ...
-
-    def listens_at(self, address: str) -> None:
-        """Say in the status where requests are taken."""
+    def store_place(self) -> str:
+        """Return where the rendezvous store is. Threading: any."""
         ...
 
     def track_progress(self, hook: str, furthest_step: Callable[[], int | None]) -> None:
@@ -166,7 +159,7 @@ class RunHandle:
         self._say(f"{self._name}: {line}" if named else line)
 
     def publish(self, fields: Mapping[str, FieldValue]) -> None:
-        """Set what is said of the hook in `status.json`, in metrics, and in the incidents of this node."""
+        """Set what is shown of the hook in the incidents of this node; other hooks get it by the feed."""
         self._post(lambda: self._actions.publish(self._name, fields))
 
     def record(self, name: str, values: Mapping[str, object]) -> None:
@@ -207,15 +200,6 @@ class RunHandle:
 
         self._call_later(period_s, look)
 
-    def status(self, on_status: "Callable[[AgentStatus], None]") -> None:
-        """Have the agent say what it is doing, as `status.json` would now; the answer comes as calls later do."""
-
-        def ask() -> None:
-            status = self._actions.status()
-            self._call(lambda: on_status(status))
-
-        self._post(ask)
-
     def run_dir(self) -> str:
         """Return where the run directory is."""
         return self._actions.run_dir
@@ -231,9 +215,9 @@ class RunHandle:
         """Return all that is offered in this agent, by hooks and by itself."""
         return dict(self._actions.offers)
 
-    def listens_at(self, address: str) -> None:
-        """Say in `status.json` where requests to this agent are taken; empty: nowhere."""
-        self._post(lambda: self._actions.listens_at(address))
+    def store_place(self) -> str:
+        """Return where the rendezvous store is, for people and without secrets; empty: there is none, or not yet."""
+        return self._actions.store_place()
 
     def track_progress(self, furthest_step: Callable[[], int | None]) -> None:
         """Have the agent read the furthest step of this node's workers here; `None` means that it is not known.

@@ -77,6 +77,8 @@ class AgentHook:
     options: ClassVar[Sequence[OptionSpec]] = ()
     powers: ClassVar[frozenset[Power]] = frozenset()
     """What it does beside observing; an answer without its power is an error of the hook's."""
+    without_events: ClassVar[frozenset[str]] = frozenset()
+    """The events of the feed (`Power.FEED`) that it does not take; calls to the store are measured for takers only."""
     fail_closed: ClassVar[bool] = False
     """A health gate (`Power.REFUSAL`) that breaks refuses: raises, answers what is no answer, or overruns its deadline.
 

@@ -27,8 +27,8 @@ class MasterServer:
     """A server at MASTER_PORT, one for each round, beside the agent of the node with rank 0. Subclass it.
 
     It is used while its hook is `hosting`; workers then find `TORCHELASTIC_USE_AGENT_STORE=True`, and rank 0 connects
-    as the others do. Its process, if it has one, gets `HookSettings.incarnation` by `hosted_environment`: the guard
-    ends it when the agent can't, and spares it when the workers are ended.
+    as the others do. Its process, if it has one, gets `HookSettings.incarnation` by `hosted_environment` of
+    elastic-backend-net: the guard ends it when the agent can't, and spares it when the workers are ended.
 
     Threading: the agent's loop. Every call is awaited by all that the agent does, so none may block; what takes long
     goes on by the loop's timers and readers, or on a thread that comes back by `post`.

@@ -20,6 +20,8 @@ METHODS: Final[Mapping[type, str]] = {
 }
 """Which method of `AgentHook` takes what, as it is annotated there."""
 FEED: Final = METHODS[RunEvent]
+CLOSED: Final = "feed_closed"
+"""The last event of the feed."""
 
 
 class NamedHook(Record, frozen=True, kw_only=True):
@@ -36,6 +38,12 @@ class NamedHook(Record, frozen=True, kw_only=True):
     def label(self) -> PluginLabel:
         """The hook in lines for people."""
         return PluginLabel("hook", self.name, self.distribution, type(self.hook).__module__, self.hint)
+
+    def takes_event(self, name: str) -> bool:
+        """Return whether the hook takes the feed's events of a name."""
+        without: object = self.hook.without_events
+        left_out = isinstance(without, frozenset) and name in without
+        return Power.FEED in self.hook.powers and (name == CLOSED or not left_out)
 
 
 MOST_LINES: Final = 1000
@@ -87,6 +95,10 @@ class Member:
     def takes(self, method: str) -> bool:
         """Return whether the hook overrides a method: nobody is woken to do nothing."""
         return not self.abandoned and (method != FEED or self.feeds) and self.overrides(method)
+
+    def takes_event(self, name: str) -> bool:
+        """Return whether the hook takes the feed's events of a name."""
+        return self.takes(FEED) and self.named.takes_event(name)
 
     def catches(self, method: str) -> bool:
         """Return whether the hook takes by its catch-all what it has no method for."""

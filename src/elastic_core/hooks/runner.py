@@ -13,6 +13,7 @@ from elastic_core.hooks.arguments import is_seconds
 from elastic_core.hooks.handle import RunActions, RunHandle
 from elastic_core.hooks.members import (
     CATCH_ALL,
+    CLOSED,
     FEED,
     LINES_WITHIN_S,
     METHODS,
@@ -41,8 +42,6 @@ MOST_EVENTS: Final = 10_000
 """The same of events of the feed."""
 STRIKES: Final = 3
 """A hook that raises so often in a row gets no more of the feed."""
-CLOSED: Final = "feed_closed"
-"""The last event of the feed."""
 _THREAD_RETRY_S: Final = 0.5
 """When a thread is tried again that the system has refused."""
 OnJoin = Callable[[Refuse | None, str], None]
@@ -160,9 +159,9 @@ class HookRunner:
         return any(member.feeds for member in self._members)
 
     def publish(self, name: str, values: Mapping[str, object], *, source: str = "") -> None:
-        """Number an event, and hand it to all hooks that take the feed but its source. Threading: any."""
+        """Number an event, and hand it to all hooks that take it but its source. Threading: any."""
         with self._changed:
-            takers = [member for member in self._members if member.takes(FEED) and member.named.name != source]
+            takers = [each for each in self._members if each.takes_event(name) and each.named.name != source]
             if self._closing or not takers:
                 return
             self._event_count += 1
@@ -216,14 +215,15 @@ class HookRunner:
         holds: dict[str, float] = {}
         self._put(HoldTask(holding, lambda task: on_answer(holds), holds), first=True)
 
-    def close(self, timeout_s: float | None = None) -> None:
+    def close(self, timeout_s: float | None = None, *, run_dir_kept: Callable[[], bool] = lambda: False) -> None:
         """Make the calls that wait, then close the feed, and end the thread; idempotent.
 
-        Each of the two takes at most `timeout_s`; None: the deadline.
+        Each of the two takes at most `timeout_s`; None: the deadline. The feed's last event has what `run_dir_kept`
+        returns between them: whether the run directory stays.
         """
         limit_s = self._deadline_s if timeout_s is None else timeout_s
         self._finish(limit_s)
-        self.publish(CLOSED, {})
+        self.publish(CLOSED, {"run_dir_kept": run_dir_kept()})
         self._finish(limit_s)
         with self._changed:
             self._closing = True

@@ -16,14 +16,15 @@ from elastic_core.errors import ElasticError, is_momentary
 from elastic_core.moments import StepsAsked, StepsSeen, StoreReachable
 from elastic_core.plugin_faults import Fault, PluginFaults, PluginLabel
 from elastic_core.reactor import Reactor
-from elastic_core.rendezvous.handler import RendezvousHandler
+from elastic_core.rendezvous.coordinated import Backend, CoordinatedRendezvous
+from elastic_core.rendezvous.events import Rendezvous
 from elastic_core.rendezvous.local import LocalRendezvous, LocalRounds
-from elastic_core.rendezvous.loop import AgentSide, Attachable, Rendezvous
 from elastic_core.rendezvous.rounds import resolve_round
 from elastic_core.types import RendezvousInfo, RendezvousSettings, Round
 
 if TYPE_CHECKING:
     from elastic_core.hooks.master_server import MasterServers
+    from elastic_core.rendezvous.blocking import BlockingSide
 
 LOOPBACK: Final = "127.0.0.1"
 RESERVE_LIMIT_S: Final = 30.0
@@ -144,7 +145,7 @@ class RunSide:
         *,
         agent: Callable[[], Agent],
         guardian: Guardian,
-        handler: RendezvousHandler,
+        handler: Backend,
         settings: RendezvousSettings,
         port: RoundPort,
         masters: "MasterServers | None",
@@ -315,16 +316,16 @@ class RunSide:
         return settings.master_addr or settings.local_addr or own
 
 
-def open_rendezvous(handler: RendezvousHandler, agent: AgentSide) -> Rendezvous:
+def open_rendezvous(handler: Backend, agent: "BlockingSide") -> Rendezvous:
     """Return what posts a handler's events to the agent.
 
     Args:
-        handler: Ours, or somebody else's.
+        handler: The core's own, or its authors'.
         agent: Takes the events.
     """
     if type(handler) is LocalRendezvous:  # a class that is built on it may do more
         return LocalRounds(handler, agent)
-    if isinstance(handler, Attachable):
+    if isinstance(handler, CoordinatedRendezvous):
         return handler.attach(agent)
     from elastic_core.rendezvous.blocking import HandlerThread
 

@@ -4,21 +4,20 @@ import signal
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import wraps
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from elastic_core.agent.feed import Observation
 from elastic_core.agent.loop import Agent
 from elastic_core.clock import SYSTEM_CLOCK, Clock
 from elastic_core.failure.reporter import Reporter
 from elastic_core.hooks.handle import Offer
-from elastic_core.launcher.status_keeper import StatusKeeper
 from elastic_core.messages import AskSteps, ReportSteps, RestartRequested, StateNumber, StopRequested
 from elastic_core.moments import Agreed, FieldsPublished, Moment, StepsSeen, StoreCall, WorkerEnded, WorkersStarted
 from elastic_core.processes.group import WorkerGroup
 from elastic_core.processes.spec import WorkerLaunch
 from elastic_core.reactor import Reactor
-from elastic_core.rendezvous.handler import RendezvousHandler
-from elastic_core.rendezvous.loop import Rendezvous
+from elastic_core.rendezvous.coordinated import Backend
+from elastic_core.rendezvous.events import Rendezvous
 from elastic_core.rendezvous.store import CoordinationStore
 from elastic_core.reports import (
     AgentChannel,
@@ -29,10 +28,6 @@ from elastic_core.reports import (
     RunSteps,
 )
 from elastic_core.types import Failure, Round
-
-if TYPE_CHECKING:
-    from elastic_core.status import AgentStatus
-
 
 MOST_RESTARTS: Final = 10
 """So many rounds a hook may end by itself within `RESTARTS_WITHIN_S`: no budget counts them."""
@@ -45,14 +40,13 @@ class HookActions:
     Args:
         reactor: The loop.
         reporter: The voice of the run.
-        status: Says in `status.json` what hooks publish.
         workers: This node's.
         agent: Returns the agent.
         rendezvous: Where it asks for rounds.
         run_dir: Where the run directory is.
         publish: Takes what happens, for the agent's feed.
-        asks_nodes: The rendezvous takes questions to all nodes.
         keep: Lets it stay, for a reason.
+        store_place: Returns where the rendezvous store is, for people.
     """
 
     def __init__(
@@ -60,24 +54,22 @@ class HookActions:
         reactor: Reactor,
         *,
         reporter: Reporter,
-        status: StatusKeeper,
         workers: WorkerGroup,
         agent: Callable[[], Agent],
         rendezvous: Rendezvous,
         run_dir: str,
         publish: Callable[[Moment | FieldsPublished], None],
-        asks_nodes: bool,
         keep: Callable[[str], None],
+        store_place: Callable[[], str],
     ) -> None:
         self.offers: dict[str, Offer] = {}
         self.run_dir = run_dir
         self.workers: tuple[RunningWorker, ...] = ()
         self._keep = keep
+        self._store_place = store_place
         self._publish = publish
         self._reactor = reactor
         self._reporter = reporter
-        self._status = status
-        self._asks_nodes = asks_nodes
         self._group = workers
         self._agent = agent
         self._rendezvous = rendezvous
@@ -138,7 +130,7 @@ class HookActions:
         if round_ is not None and not by_user and not self._may_restart(hook, reason, round_.index):
             return
         if by_user:
-            reason = f"a restart was asked for on node {self.status().node_id}" + (f" ({reason})" if reason else "")
+            reason = f"a restart was asked for on node {self._agent().node_id}" + (f" ({reason})" if reason else "")
         if round_ is not None and round_.node_count > 1 and not self._rendezvous.takes_requests:
             self._reporter.notice(f"{reason}: left alone, the rendezvous can't tell the other nodes")
         else:
@@ -167,22 +159,20 @@ class HookActions:
         self._agent().dispatch(StopRequested(signum=signal.SIGTERM, grace_s=grace_s))
 
     def publish(self, hook: str, fields: Mapping[str, FieldValue]) -> None:
-        """Keep a hook's fields, for the status and for incidents, and hand them on."""
+        """Keep a hook's fields for incidents, and hand them on."""
         self._reporter.hook_fields[hook] = dict(fields)
-        self._status.publish(self._reporter.hook_fields)
         self._publish(FieldsPublished(hook=hook, fields=fields))
 
     def keep_run_dir(self, because: str) -> None:
         """Let the run directory stay."""
         self._keep(because)
 
-    def status(self) -> "AgentStatus":
-        """Return what `status.json` would say now."""
-        return self._status.now()
-
-    def listens_at(self, address: str) -> None:
-        """Say in `status.json` where requests are taken."""
-        self._status.answer_at(address)
+    def store_place(self) -> str:
+        """Return where the rendezvous store is, for people. Threading: any."""
+        try:
+            return self._store_place()
+        except Exception:  # noqa: BLE001  # a backend's code, which a hook has not called
+            return ""
 
     def track_progress(self, hook: str, furthest_step: Callable[[], int | None]) -> None:
         """Read a hook's furthest step from now on. Threading: any."""
@@ -199,14 +189,14 @@ class HookActions:
     def ask_steps(self) -> None:
         """Ask all nodes of the round; where this is the only one, or they can't be asked, nobody has answered."""
         round_ = self._round
-        if round_ is not None and round_.node_count > 1 and self._asks_nodes:
+        if round_ is not None and round_.node_count > 1 and self._rendezvous.gathers:
             self._rendezvous.post(AskSteps())
         else:
             self._publish(StepsSeen(seen=RunSteps(serial=0)))
 
     def report_steps(self, steps: NodeSteps) -> None:
         """Take this node's answer to the others."""
-        if self._asks_nodes:
+        if self._rendezvous.gathers:
             self._rendezvous.post(ReportSteps(steps=steps))
 
     def agree(self, topic: str, value: int) -> None:
@@ -226,23 +216,25 @@ class HookActions:
         return self._rendezvous.channel
 
 
+STORE_CALL: Final = "store_call"
+"""The event of the feed that a measured call becomes."""
 METERED: Final = ("connect", "enlist", "update", "renew", "withdraw", "members", "load", "swap")
 """Not `watch`: it waits for others."""
 
 
-def measure_store(handler: RendezvousHandler, take: Callable[[StoreCall], None]) -> None:
+def measure_store(handler: Backend, take: Callable[[StoreCall], None]) -> None:
     """Measure the calls to the handler's store, if it has one, from now on; `take` as for `measure`."""
     if (store := _store(handler)) is not None:
         measure(store, take)
 
 
-def store_place(handler: RendezvousHandler) -> str:
+def store_place(handler: Backend) -> str:
     """Return where the handler's store is, for people; empty: it has none, or that is not known yet."""
     store = _store(handler)
     return "" if store is None else store.where
 
 
-def _store(handler: RendezvousHandler) -> CoordinationStore | None:
+def _store(handler: Backend) -> CoordinationStore | None:
     store = getattr(handler, "store", None)
     return store if isinstance(store, CoordinationStore) else None
 

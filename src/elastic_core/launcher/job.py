@@ -3,20 +3,22 @@
 import gc
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
+from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from msgspec.structs import replace
 
-from elastic_core.agent.feed import Feed, Observation, described, journaling
+from elastic_core.agent.feed import Feed, Observation, described
 from elastic_core.agent.guard.guardian import Guardian
 from elastic_core.agent.loop import Agent
-from elastic_core.agent.machine.journal import Journal
 from elastic_core.agent.machine.states import Ending
 from elastic_core.agent.parts import AgentOptions, AgentResult
 from elastic_core.agent.suspension import suspend_node
+from elastic_core.clock import SYSTEM_CLOCK
+from elastic_core.errors import ElasticError
 from elastic_core.failure.handler import FailureHandler
 from elastic_core.failure.intensity import Intensity
 from elastic_core.failure.reporter import Reporter
@@ -25,12 +27,11 @@ from elastic_core.hooks.members import NamedHook, close_hooks
 from elastic_core.hooks.runner import HookRunner
 from elastic_core.launcher.agent_side import RoundPort, RunSide, open_rendezvous
 from elastic_core.launcher.early_stop import EarlyStop, early_stops, held
-from elastic_core.launcher.hook_actions import HookActions, measure_store, store_place
+from elastic_core.launcher.hook_actions import STORE_CALL, HookActions, measure_store, store_place
 from elastic_core.launcher.injected import NOTHING, Injected
 from elastic_core.launcher.logs import RunLogs, choose_logs_specs
 from elastic_core.launcher.plan import Attempt, hook_settings, worker_plan
 from elastic_core.launcher.run_files import RunFiles
-from elastic_core.launcher.status_keeper import StatusKeeper
 from elastic_core.messages import SpawnWorkers
 from elastic_core.moments import Power, RanksAssigned
 from elastic_core.options.settings import RunSettings
@@ -44,17 +45,18 @@ from elastic_core.processes.output.sink import Console
 from elastic_core.processes.spec import WorkerLaunch
 from elastic_core.processes.sweep import Sweeper, become_subreaper, has_strangers
 from elastic_core.reactor import Reactor
-from elastic_core.rendezvous.handler import RendezvousHandler, takes_restarts
-from elastic_core.rendezvous.loop import Rendezvous
+from elastic_core.rendezvous.coordinated import Backend, CoordinatedRendezvous
+from elastic_core.rendezvous.events import Rendezvous
+from elastic_core.rendezvous.handler import takes_restarts
 from elastic_core.rundir.directory import RunDirectory
 from elastic_core.rundir.incident_files import IncidentFiles
+from elastic_core.rundir.run_records import RunEntry
 from elastic_core.starters import ReactorLoop, WorkerStarter
 from elastic_core.types import Capability
 
 if TYPE_CHECKING:
     from elastic_core.hooks.master_server import MasterServers
     from elastic_core.launcher.outcome import RunOutcome
-    from elastic_core.launcher.timings import Timings
     from elastic_core.starters import BegunCall, CallStarter
 
 WARM_AFTER_S = 0.5
@@ -67,7 +69,7 @@ def run_job(
     settings: RunSettings,
     *,
     own_process: bool = True,
-    timings: "Timings | None" = None,
+    began: Mapping[str, float] | None = None,
     outcome: "RunOutcome | None" = None,
     injected: Injected = NOTHING,
 ) -> int:
@@ -77,7 +79,8 @@ def run_job(
         settings: Every option, resolved.
         own_process: This process exists for the run alone (`elastic run`): it may become a subreaper. A library call
             leaves its caller as it was.
-        timings: Hears when what has ended (`--timings`).
+        began: What this process has done before, in order, each with when it ended in monotonic seconds;
+            None: it does not say.
         outcome: Filled at the end, for a caller that wants more than the code.
         injected: What the caller has made itself.
 
@@ -93,7 +96,7 @@ def run_job(
                 cleanup.callback(begun.close)
             if own_process:
                 cleanup.enter_context(early_stops(settings.stops.ending))
-            job = _Job(settings, cleanup, own_process=own_process, timings=timings, outcome=outcome, injected=injected)
+            job = _Job(settings, cleanup, own_process=own_process, began=began, outcome=outcome, injected=injected)
             return job.run(begun)
     except EarlyStop as stop:
         return 128 + stop.signum
@@ -119,7 +122,7 @@ class _Job:
         cleanup: ExitStack,
         *,
         own_process: bool,
-        timings: "Timings | None",
+        began: Mapping[str, float] | None,
         outcome: "RunOutcome | None",
         injected: Injected,
     ) -> None:
@@ -128,7 +131,7 @@ class _Job:
         self._own_process = own_process
         # Before anything of ours is started: what is there now is none of ours, nor is what it will start.
         self._strangers = own_process and has_strangers()
-        self._timings = timings
+        self._start_up = dict(began or {})
         self._outcome = outcome
         self._injected = injected
         self._incarnation = os.urandom(16).hex()
@@ -170,12 +173,19 @@ class _Job:
             self._logs = RunLogs(settings, run_dir=run_dir.path, chosen=chosen)
             self._files = RunFiles(self._closing(run_dir), self._logs)
             self._cleanup.callback(self._files.discard_unused)
+            self._entry = RunEntry.begin(
+                run_id=settings.nodes.run_id,
+                node_id=self._node_id,
+                script=settings.entrypoint.name,
+                run_dir=str(run_dir.path),
+            )
+            self._cleanup.push(self._end_by)
         self._logs.prepare()
         of_hooks = hook_settings(
             settings,
             str(run_dir.path),
             incarnation=self._incarnation,
-            restarts_nodes=takes_restarts(handler),
+            restarts_nodes=isinstance(handler, CoordinatedRendezvous) or takes_restarts(handler),
             own_process=self._own_process,
         )
         hooks, warnings = registry.make_hooks(of_hooks, settings.hook_options)
@@ -185,7 +195,7 @@ class _Job:
         notices = (*registry.warnings, *warnings, *filter(None, [run_dir.notice]))
         return self._supervise(handler, policy, hooks, notices, run_dir).exit_code
 
-    def _handler(self) -> RendezvousHandler:
+    def _handler(self) -> Backend:
         if self._injected.rendezvous is not None:
             return self._injected.rendezvous(self._rdzv)
         settings = self._settings
@@ -197,12 +207,11 @@ class _Job:
         return PluginLabel("backend", name) if injected else self._registry.label(RENDEZVOUS_GROUP, name)
 
     def _mark(self, what: str) -> None:
-        if self._timings is not None:
-            self._timings.mark(what)
+        self._start_up[what] = SYSTEM_CLOCK.monotonic_s()
 
     def _supervise(
         self,
-        handler: RendezvousHandler,
+        handler: Backend,
         policy: FailureHandler,
         hooks: Sequence[NamedHook],
         warnings: Sequence[str],
@@ -214,9 +223,7 @@ class _Job:
         notice = self._reporter.notice
         guardian = self._start_guard(reactor)
         subreaper = self._own_process and become_subreaper()
-        journal, feed = Journal(), Feed()
-        feed.subscribe(journaling(journal))
-        self._status = self._closing(self._status_keeper(reactor, handler, run_dir))
+        feed = Feed()
         loop = ReactorLoop(reactor, notice=notice, own_process=self._own_process)
         self._masters = self._master_servers(loop, handler, hooks)
         calls = None if self._call is None else self._closing(self._call.on(loop))
@@ -239,7 +246,6 @@ class _Job:
                 read_ahead=self._reporter.read_ahead,
             )
         )
-        self._status.workers = workers
         rendezvous = self._closing(self._open_rendezvous(reactor, guardian, handler, feed, hooks))
         runner = self._hook_runner(reactor, hooks, handler, rendezvous, run_dir, feed)
         agent = self._agent = Agent(
@@ -266,7 +272,8 @@ class _Job:
         workers.attach(on_exit=agent.on_worker_exit, on_stopped=agent.on_workers_stopped, on_overdue=agent.on_overdue)
         reactor.call_later(WARM_AFTER_S, self._settle_in)
         result = agent.run()
-        self._end(reactor, result, journal, run_dir)
+        runner.close(run_dir_kept=lambda: self._keeps(result, run_dir))
+        self._end(reactor, result, run_dir)
         if self._outcome is not None:
             self._outcome.error = rendezvous.error
             value = calls.value if calls is not None else lambda _: None
@@ -306,18 +313,13 @@ class _Job:
         return guardian
 
     def _open_rendezvous(
-        self,
-        reactor: Reactor,
-        guardian: Guardian,
-        handler: RendezvousHandler,
-        feed: Feed,
-        hooks: Sequence[NamedHook],
+        self, reactor: Reactor, guardian: Guardian, handler: Backend, feed: Feed, hooks: Sequence[NamedHook]
     ) -> Rendezvous:
         def beside(what: Observation) -> None:
             """Publish what happens on another thread."""
             reactor.post(lambda: feed.publish(what))
 
-        if any(Power.FEED in named.hook.powers for named in hooks):
+        if any(named.takes_event(STORE_CALL) for named in hooks):
             measure_store(handler, beside)
         side = RunSide(
             reactor,
@@ -339,7 +341,7 @@ class _Job:
         self,
         reactor: Reactor,
         hooks: Sequence[NamedHook],
-        handler: RendezvousHandler,
+        handler: Backend,
         rendezvous: Rendezvous,
         run_dir: RunDirectory,
         feed: Feed,
@@ -348,13 +350,12 @@ class _Job:
         self._actions = HookActions(
             reactor,
             reporter=self._reporter,
-            status=self._status,
+            store_place=partial(store_place, handler),
             workers=self._workers,
             agent=lambda: self._agent,
             rendezvous=rendezvous,
             run_dir=str(run_dir.path),
             publish=feed.publish,
-            asks_nodes=Capability.EVIDENCE in handler.capabilities,
             keep=run_dir.keep,
         )
         runner = HookRunner(
@@ -368,7 +369,7 @@ class _Job:
         self._cleanup.callback(runner.close)
         if self._outcome is not None:
             feed.subscribe(self._outcome.observe)
-        for observer in (self._status.observe, self._actions.observe, runner.observe):
+        for observer in (self._actions.observe, runner.observe):
             feed.subscribe(observer)
         if runner.feeds:
             feed.subscribe(lambda what: runner.publish(*described(what)))
@@ -386,7 +387,7 @@ class _Job:
             call_later=reactor.call_later,
         )
 
-    def _end(self, reactor: Reactor, result: AgentResult, journal: Journal, run_dir: RunDirectory) -> None:
+    def _end(self, reactor: Reactor, result: AgentResult, run_dir: RunDirectory) -> None:
         """Say what is left to say when the agent has ended, and end the run directory."""
         notice = self._reporter.notice
         if self._masters is not None:
@@ -394,13 +395,11 @@ class _Job:
         if kept := self._workers.left_running():
             until = " until this process ends, as process 1" if os.getpid() == 1 else ""
             notice(f"left running on purpose (ELASTIC_KEEP=1){until}: {', '.join(kept)}")
-        if self._timings is not None:
-            self._timings.take(journal.events)
         for text in self._faults.end():
             notice(text)
         while self._reporter.writing:  # what the run ended with is printed first
             reactor.turn()
-        self._finish(result, journal, run_dir)
+        self._finish(result, run_dir)
 
     def _agent_options(self, run_dir: RunDirectory) -> AgentOptions:
         settings = self._settings
@@ -412,28 +411,16 @@ class _Job:
             stops=settings.stops,
             join_timeout_s=settings.join_timeout_s,
             keep_interrupt=settings.workers.debug_rank is not None,
+            start_up=self._start_up,
             longest_option_s=max((v for v in settings.hook_options.values() if isinstance(v, float)), default=0.0),
         )
 
     def _settle_in(self) -> None:
         """Do what can wait until the workers run."""
         self._reporter.warm()
-        self._status.warm()
         if self._own_process:
             gc.freeze()
             gc.enable()
-
-    def _status_keeper(self, reactor: Reactor, handler: RendezvousHandler, run_dir: RunDirectory) -> StatusKeeper:
-        return StatusKeeper(
-            self._settings,
-            node_id=self._node_id,
-            run_dir=run_dir.path,
-            call_later=reactor.call_later,
-            post=reactor.post,
-            notice=self._reporter.notice,
-            where=lambda: store_place(handler),
-            last_incident=lambda: self._reporter.last_incident,
-        )
 
     def _starters(
         self, calls: "CallStarter | None", loop: ReactorLoop, hooks: Sequence[NamedHook]
@@ -451,7 +438,7 @@ class _Job:
         return thing
 
     def _master_servers(
-        self, loop: ReactorLoop, handler: RendezvousHandler, hooks: Sequence[NamedHook]
+        self, loop: ReactorLoop, handler: Backend, hooks: Sequence[NamedHook]
     ) -> "MasterServers | None":
         """Return what hooks host for the workers to meet at, begun where it is sure to be needed; None: nothing."""
         hosts = [named for named in hooks if Power.HOSTS in named.hook.powers]
@@ -461,14 +448,12 @@ class _Job:
 
         servers = self._closing(MasterServers(hosts, loop, faults=self._faults))
         if handler.use_agent_store:
-            servers.leave(f"{handler.get_backend()!r} has a store of its own")
+            servers.leave(f"{self._settings.nodes.backend!r} has a store of its own")
         elif self._settings.nodes.max_nodes == 1 or self._settings.nodes.node_rank == 0:
             servers.prepare()
         return servers
 
-    def _own_children(
-        self, guardian: Guardian, handler: RendezvousHandler, starters: Sequence[WorkerStarter]
-    ) -> frozenset[int]:
+    def _own_children(self, guardian: Guardian, handler: Backend, starters: Sequence[WorkerStarter]) -> frozenset[int]:
         """Return the children of this process that belong to no worker."""
         ours = guardian.pids() | handler.pids()
         ours = ours.union(*(starter.pids() for starter in starters))
@@ -476,7 +461,7 @@ class _Job:
 
     # --- what the agent asks for
 
-    def _plan(self, command: SpawnWorkers, handler: RendezvousHandler) -> list[WorkerLaunch]:
+    def _plan(self, command: SpawnWorkers, handler: Backend) -> list[WorkerLaunch]:
         settings = self._settings
         attempt = Attempt(
             round=command.round,
@@ -500,19 +485,37 @@ class _Job:
             )
         return launches
 
-    def _finish(self, result: AgentResult, journal: Journal, run_dir: RunDirectory) -> None:
+    def _keeps(self, result: AgentResult, run_dir: RunDirectory) -> bool:
+        """Return whether the run directory stays."""
+        failed = result.ending is Ending.FAILED and self._reporter.began
+        return failed or self._logs.in_run_dir or self._faults.raised_any or bool(run_dir.kept_because)
+
+    def _finish(self, result: AgentResult, run_dir: RunDirectory) -> None:
         """Keep what is worth keeping, and name it."""
         limit_s = min(END_S, self._settings.stops.shutdown_timeout_s)
         failed = result.ending is Ending.FAILED and self._reporter.began
-        if failed:
-            self._files.keep_journal(journal, within_s=limit_s)
         if self._faults.raised_any:
             run_dir.keep("a plugin raised")
         if self._logs.in_run_dir:
             run_dir.keep("logs were asked for")
             self._reporter.notice(f"logs are in {str(run_dir.path)!r}")
-        self._status.end(result, kept=failed or bool(run_dir.kept_because))
-        self._files.finish(success=not failed, within_s=limit_s)
+        end = partial(
+            self._entry.end,
+            outcome=result.ending.value,
+            exit_code=result.exit_code,
+            result=self._reporter.cause or result.reason,
+        )
+        self._files.finish(success=not failed, record=end, within_s=limit_s)
+
+    def _end_by(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Record the end of a run that an error has ended."""
+        if isinstance(error, EarlyStop):
+            self._entry.end(outcome="stopped", exit_code=128 + error.signum, result=f"stopped by signal {error.signum}")
+        elif error is not None:
+            code = error.exit_code if isinstance(error, ElasticError) else 1
+            self._entry.end(outcome="failed", exit_code=code, result=str(error) or type(error).__name__)
 
 
 class _Closes(Protocol):

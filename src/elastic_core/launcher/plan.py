@@ -51,6 +51,8 @@ def hook_settings(
         endpoint=settings.nodes.endpoint.rpartition("@")[2].partition("?")[0],  # secrets may be in a URL
         entry_point=settings.entrypoint.name,
         max_restarts=settings.restarts.max_restarts,
+        policy=settings.restarts.name,
+        max_membership_changes=settings.nodes.max_membership_changes,
         own_process=own_process,
         incarnation=incarnation,
         local_world_size=settings.nodes.local_world_size,

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 
-from elastic_core.agent.machine.journal import Journal
 from elastic_core.errors import ConfigError
 from elastic_core.launcher.logs import RunLogs
 from elastic_core.processes.output.disk import Disk
@@ -88,19 +87,15 @@ class RunFiles:
             raise files
         return self._logs.round_paths(round_) if files is None else files
 
-    def keep_journal(self, journal: Journal, *, within_s: float) -> None:
-        """Leave the journal of a run that has failed."""
-        path = self._run_dir.path / "journal.jsonl"
-        try:
-            self._disk.wait(str(path), lambda: journal.write(path), within_s=within_s)
-        except OSError as err:  # a full disk, say: no reason to hide how the run ended
-            self._notice(f"the run's journal could not be written to {str(path.parent)!r}: {err.strerror}")
+    def finish(self, *, success: bool, record: Callable[[], None], within_s: float) -> None:
+        """End the logs, and remove the run directory unless something is to stay in it.
 
-    def finish(self, *, success: bool, within_s: float) -> None:
-        """End the logs, and remove the run directory unless something is to stay in it."""
+        `record` writes down how the run has ended.
+        """
         self._finished = True
 
         def finish() -> None:
+            record()
             self._logs.finish()
             self._run_dir.finish(success=success)
 

@@ -16,12 +16,6 @@ DEBUGGING: Final = section(
         env="",
     ),
     RunOption(
-        name="timings",
-        type="bool",
-        help="At the end, say on stderr where this run's milliseconds went.",
-        env="",
-    ),
-    RunOption(
         name="debug_rank",
         type="int",
         metavar="N",

@@ -6,8 +6,8 @@ from msgspec.structs import replace
 
 from elastic_core.option_spec import OptionSpec
 from elastic_core.plugins.conversion import resolve_options
+from elastic_core.rendezvous.coordinated import Backend, CoordinatedRendezvous
 from elastic_core.rendezvous.coordinated_options import COORDINATED_KEYS, COORDINATED_OPTIONS, check_coordinated
-from elastic_core.rendezvous.handler import RendezvousHandler
 from elastic_core.rendezvous.store import CoordinationStore
 from elastic_core.types import RendezvousSettings
 
@@ -24,7 +24,9 @@ def shared_keys(conf: Mapping[str, str], declared: Sequence[OptionSpec]) -> dict
     return {key: text for key, text in conf.items() if key in COORDINATED_KEYS and key not in own}
 
 
-def coordinate(store: CoordinationStore, settings: RendezvousSettings, shared: Mapping[str, str]) -> RendezvousHandler:
+def coordinate(
+    store: CoordinationStore, settings: RendezvousSettings, shared: Mapping[str, str]
+) -> CoordinatedRendezvous:
     """Return the core's rendezvous on a store.
 
     Args:
@@ -39,21 +41,15 @@ def coordinate(store: CoordinationStore, settings: RendezvousSettings, shared: M
     resolved = resolve_options(shared, COORDINATED_OPTIONS, flag="--rdzv-conf", owner=owner)
     full = replace(settings, options={**resolved.values, **settings.options})
     check_coordinated(full.options, backend=settings.backend, min_ttl_s=store.min_ttl_s)
-    from elastic_core.rendezvous.shell.coordinated import (
-        CoordinatedRendezvous,  # the algorithm: for those who meet others
-    )
-
     return CoordinatedRendezvous(store, full)
 
 
-def store_of_members(handler: RendezvousHandler) -> CoordinationStore | None:
+def store_of_members(handler: Backend) -> CoordinationStore | None:
     """Return the store of a handler that nobody has used yet; None: it has none."""
-    from elastic_core.rendezvous.shell.coordinated import CoordinatedRendezvous
-
     return handler.store if isinstance(handler, CoordinatedRendezvous) else None
 
 
-def store_of_others(handler: RendezvousHandler) -> CoordinationStore | None:
+def store_of_others(handler: Backend) -> CoordinationStore | None:
     """Return a store for somebody who only looks: it never begins a server of its own; None: the handler has none."""
     store = store_of_members(handler)
     if store is None:

@@ -48,6 +48,7 @@ GROUPS: Final = frozenset((*KINDS, TORCH_SIDE_GROUP))
 
 OUR_DISTRIBUTIONS: Final = frozenset(
     {
+        "elastic-backend-net",
         "elastic-core",
         "elastic-doctor",
         "elastic-env-kubernetes",

@@ -24,7 +24,7 @@ CORE_FLAGS: Final = frozenset(
     node-id node-rank nproc-per-node omp-threads on-store-loss p plugin policy policy-conf preemption-signal
     print-completion r rdzv-attempt rdzv-backend rdzv-conf rdzv-endpoint rdzv-id redirects restart-backoff
     restart-window role run-dir run-path same-failure-limit shutdown-timeout signals-to-handle spares standalone
-    start-method store-outage-grace t tee timings virtual-local-rank
+    start-method store-outage-grace t tee virtual-local-rank
     """.split()  # noqa: SIM905  # as many words as a page of code would be
 )
 """What the core's own flags are called, long and short: no plugin's can be. A test compares them with its options."""

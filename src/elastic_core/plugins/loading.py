@@ -30,6 +30,7 @@ from elastic_core.plugins.entry_import import (
     refusal,
     too_heavy,
 )
+from elastic_core.rendezvous.coordinated import Backend
 from elastic_core.rendezvous.handler import RendezvousHandler
 from elastic_core.rendezvous.store import CoordinationStore
 from elastic_core.types import HookSettings, PolicySettings, RendezvousSettings
@@ -132,7 +133,7 @@ class LoadedPlugin:
         """Whether it is the class of a store; what a module makes shows only when it is made."""
         return isinstance(self._target, type) and issubclass(self._target, CoordinationStore)
 
-    def make_rendezvous(self, settings: RendezvousSettings) -> RendezvousHandler | CoordinationStore:
+    def make_rendezvous(self, settings: RendezvousSettings) -> Backend | CoordinationStore:
         """Build the backend, or the store for one.
 
         Raises:
@@ -140,12 +141,12 @@ class LoadedPlugin:
             ElasticError: the plugin's own word on the settings.
         """
         made = build(self.entry, self._limit, lambda: self._maker.make_rendezvous(settings))
-        return made if isinstance(made, (RendezvousHandler, CoordinationStore)) else self._refuse_product(made)
+        return made if isinstance(made, (Backend, CoordinationStore)) else self._refuse_product(made)
 
-    def make_handler(self, settings: RendezvousSettings) -> RendezvousHandler:
+    def make_handler(self, settings: RendezvousSettings) -> Backend:
         """Build the handler of a function, which makes no stores. Raises as `make_rendezvous`."""
         made = self.make_rendezvous(settings)
-        return made if isinstance(made, RendezvousHandler) else self._refuse_product(made)
+        return made if isinstance(made, Backend) else self._refuse_product(made)
 
     def make_policy(self, settings: PolicySettings) -> FailureHandler:
         """Build the policy; raises as `make_rendezvous` does."""

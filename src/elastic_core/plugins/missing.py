@@ -87,6 +87,7 @@ _KNOWN: Final = {
         "standby": "elastic-standby",
         "standby-imports": "elastic-standby",
         "startup-timeout": "elastic-watch",
+        "timings": "elastic-ops",
         "uninterruptible-timeout": "elastic-watch",
     },
     COMMANDS_GROUP: {

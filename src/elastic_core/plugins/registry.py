@@ -43,7 +43,8 @@ from elastic_core.plugins.loading import (
     refuse_heavy,
 )
 from elastic_core.rendezvous import registry as in_code
-from elastic_core.rendezvous.handler import RendezvousHandler
+from elastic_core.rendezvous.coordinated import Backend
+from elastic_core.rendezvous.store import CoordinationStore
 from elastic_core.types import HookSettings, PolicySettings, RendezvousSettings
 
 if TYPE_CHECKING:
@@ -90,7 +91,7 @@ class PluginRegistry:
 
     # --- the chosen ones
 
-    def make_rendezvous(self, name: str, settings: RendezvousSettings, conf: Mapping[str, str]) -> RendezvousHandler:
+    def make_rendezvous(self, name: str, settings: RendezvousSettings, conf: Mapping[str, str]) -> Backend:
         """Build the backend that the user named, with its options.
 
         Args:
@@ -113,7 +114,7 @@ class PluginRegistry:
         own = {key: text for key, text in conf.items() if key not in shared}
         full = self._with_options(settings, _options_of(plugin), own)
         made = plugin.make_rendezvous(full)
-        if isinstance(made, RendezvousHandler):
+        if not isinstance(made, CoordinationStore):
             if shared:
                 self._with_options(settings, plugin.options, shared)  # no store after all: unknown, or torch's
             return made

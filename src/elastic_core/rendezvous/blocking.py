@@ -1,24 +1,34 @@
 """A blocking `RendezvousHandler` as a rendezvous of events: one thread makes its calls."""
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from queue import SimpleQueue
-from typing import assert_never
+from typing import Protocol, assert_never
 
 from elastic_core import messages as m
 from elastic_core.clock import WaitBudget
 from elastic_core.errors import ElasticError, WaitCancelledError
-from elastic_core.rendezvous.blocking_calls import BlockingCalls
-from elastic_core.rendezvous.handler import RendezvousHandler, takes_restarts
-from elastic_core.rendezvous.loop import AgentSide, Outcome, Rendezvous
-from elastic_core.reports import NodeReport, RunSteps
-from elastic_core.types import Capability, Failure, RoundChange
+from elastic_core.rendezvous.events import AgentSide, Outcome, Rendezvous
+from elastic_core.rendezvous.handler import AgentServices, RendezvousHandler, takes_restarts
+from elastic_core.types import Capability, RendezvousInfo, Round, RoundChange
 
 CANCEL_GRACE_S = 0.1
 """A cancelled call that blocks for longer is left behind: some handlers block where nobody can wake them."""
 WATCH_S = 3600.0
 """The longest single `watch`; a new one follows at once."""
 WATCH_RETRY_S = 1.0
+
+
+class BlockingSide(AgentSide, Protocol):
+    """What a handler's thread has of its agent. Threading: that thread; both block."""
+
+    def await_port(self, wait: WaitBudget) -> int:
+        """Return what `reserve_port` gives."""
+        ...
+
+    def resolve(self, info: RendezvousInfo | tuple[object, int, int], wait: WaitBudget) -> Round:
+        """Return the round of whatever a handler gave."""
+        ...
 
 
 class HandlerThread(Rendezvous):
@@ -31,17 +41,16 @@ class HandlerThread(Rendezvous):
         agent: The agent.
     """
 
-    def __init__(self, handler: RendezvousHandler, agent: AgentSide) -> None:
+    def __init__(self, handler: RendezvousHandler, agent: BlockingSide) -> None:
         super().__init__(agent)
         self.control = Capability.CONTROL in handler.capabilities
-        self.gathers = Capability.EVIDENCE in handler.capabilities
         self.takes_requests = takes_restarts(handler)
         self._handler = handler
+        self._side = agent
         self._queue: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
         self._wait: WaitBudget | None = None
         self._busy = self._watching = self._in_trouble = False
-        self._calls = BlockingCalls(agent)
         handler.services = HandlerServices(agent, handler)
 
     def post(self, request: m.RendezvousRequest) -> None:
@@ -54,32 +63,22 @@ class HandlerThread(Rendezvous):
                 self._watch(delay_s)
             case m.CancelRendezvous():
                 self._cancel()
-            case m.StandAside():
-                pass  # its node keeps its place, and the others wait
             case m.LeaveRendezvous(close=close):
                 self._go(close=close)
             case m.PublishDecision(decision=decision, failure=failure):
                 self._call("publish", lambda: handler.publish(decision, failure))
             case m.RequestRestart(reason=reason):
                 self._call("request_restart", lambda: handler.request_restart(reason))
-            case m.StopRound(reason=reason, report=report):
-                self._call("order_stop", lambda: handler.order_stop(reason, report))
-            case m.ReportStopped(report=report):
-                self._call("report_stopped", lambda: handler.report_stopped(report))
-            case m.AnswerQuestion(decision=decision, failure=failure, evidence=evidence, question=question):
-                self._call("answer", lambda: handler.answer(decision, failure, evidence, question=question))
-            case m.AskSteps():
-                self._call("ask_steps", handler.ask_steps)
-            case m.ReportSteps(steps=steps):
-                self._call("report_steps", lambda: handler.report_steps(steps))
-            case m.StateNumber():
-                pass  # `agrees` is not set: whoever states one is answered at once
             case m.ReportFinishing():
                 self._call("report_finishing", handler.report_finishing)
             case m.ReportDone():
                 self._call("report_done", handler.report_done)
             case m.AnnounceDeparture():
                 self._call("announce_departure", handler.announce_departure)
+            case m.StopRound() | m.ReportStopped() | m.AnswerQuestion() | m.AskSteps() | m.ReportSteps():
+                pass  # `gathers` is not set: this node decides alone about its failures
+            case m.StandAside() | m.StateNumber():
+                pass  # neither `stands_aside` nor `agrees` is set: the others wait for this node's place
             case _:
                 assert_never(request)
 
@@ -90,7 +89,7 @@ class HandlerThread(Rendezvous):
 
     def _call(self, operation: str, call: Callable[[], None]) -> None:
         try:
-            self._calls.at_once(operation, call)
+            call()
         except Exception as err:  # noqa: BLE001  # a plugin's code: the supervisor must go on without its word
             fault = self._agent.raised(operation, err)
             if not fault.again:
@@ -103,7 +102,6 @@ class HandlerThread(Rendezvous):
             self._thread.start()
         join, wait = self._begin(), self._budget()
         self._queue.put(lambda: self._form(join, wait))
-        self._calls.joining(lambda: self._joining and join == self._joins)
 
     def _watch(self, delay_s: float) -> None:
         if self._watching:  # at most one runs
@@ -111,7 +109,6 @@ class HandlerThread(Rendezvous):
         self._watching = True
         wait = self._budget()
         self._queue.put(lambda: self._look(delay_s, wait))
-        self._calls.watching(lambda: wait is self._wait and not self._left, WATCH_S)
 
     def _budget(self) -> WaitBudget:
         self._wait = WaitBudget()
@@ -122,7 +119,6 @@ class HandlerThread(Rendezvous):
         super()._cancel()
         self._watching = False
         if self._wait is not None:
-            self._calls.hasten()
             self._wait.cancel()
 
     def _go(self, *, close: bool) -> None:
@@ -132,17 +128,12 @@ class HandlerThread(Rendezvous):
         """
         self._cancel()
         if self._thread is None:
-            self._calls.at_once("shutdown", self._handler.shutdown)
+            self._handler.shutdown()
             self._leave()
             return
         self._queue.put(lambda: self._shut_down(close))
         self._queue.put(None)
         self._agent.call_later(CANCEL_GRACE_S, lambda: self._leave() if self._busy else None)
-        self._calls.leaving(lambda: not self._left)
-
-    def _over(self, join: int, outcome: Outcome | m.RendezvousFailed) -> None:
-        self._calls.joined()
-        self._joined(join, outcome)
 
     def _changed(self, change: RoundChange, wait: WaitBudget) -> None:
         if wait is self._wait:
@@ -161,9 +152,7 @@ class HandlerThread(Rendezvous):
         self._handler.wait = wait
         outcome: Outcome | m.RendezvousFailed
         try:
-            with self._calls.call("next_rendezvous"):
-                place = self._handler.next_rendezvous()
-            outcome = self._agent.resolve(place, wait)
+            outcome = self._side.resolve(self._handler.next_rendezvous(), wait)
         except WaitCancelledError:
             return
         except ElasticError as err:
@@ -172,7 +161,7 @@ class HandlerThread(Rendezvous):
             outcome = m.RendezvousFailed(summary=self._agent.raised("next_rendezvous", err).text)
         finally:
             self._busy = False
-        self._agent.post(lambda: self._over(join, outcome))
+        self._agent.post(lambda: self._joined(join, outcome))
 
     def _look(self, delay_s: float, wait: WaitBudget) -> None:
         self._handler.wait = wait
@@ -187,8 +176,7 @@ class HandlerThread(Rendezvous):
 
     def _look_once(self, wait: WaitBudget) -> RoundChange | None:
         try:
-            with self._calls.call("watch", WATCH_S):
-                change = self._handler.watch(WATCH_S)
+            change = self._handler.watch(WATCH_S)
         except WaitCancelledError:
             raise
         except Exception as err:  # noqa: BLE001  # a plugin's code: workers go on, the trouble is reported once
@@ -203,10 +191,8 @@ class HandlerThread(Rendezvous):
     def _shut_down(self, close: bool) -> None:
         try:
             if close:
-                with self._calls.call("set_closed"):
-                    self._handler.set_closed()
-            with self._calls.call("shutdown"):
-                self._handler.shutdown()
+                self._handler.set_closed()
+            self._handler.shutdown()
         except Exception as err:  # noqa: BLE001  # leaving must not replace the run's result; it is reported, not raised
             self._notice(self._words("shutdown", err))
         finally:
@@ -222,44 +208,21 @@ class HandlerThread(Rendezvous):
         self._agent.post(lambda: self._agent.notice(text))
 
 
-class HandlerServices:
-    """An agent's services to a blocking handler: calls that become events. Threading: any."""
+class HandlerServices(AgentServices):
+    """An agent's services to a blocking handler. Threading: any."""
 
-    def __init__(self, agent: AgentSide, handler: RendezvousHandler) -> None:
+    def __init__(self, agent: BlockingSide, handler: RendezvousHandler) -> None:
         self._agent = agent
         self._handler = handler
-
-    def _take(self, event: m.RendezvousEvent) -> None:
-        self._agent.post(lambda: self._agent.take(event))
 
     def reserve_port(self) -> int:
         """Hold a fresh port for the worker of rank 0, in place of the last one, and return it."""
         return self._agent.await_port(self._handler.wait)
 
     def say(self, text: str) -> None:
-        """Show people one line."""
-        self._take(m.PrintLine(text=text))
+        """Print one line."""
+        self._agent.post(lambda: self._agent.take(m.PrintLine(text=text)))
 
     def ticked_s(self) -> float:
         """Return when the agent's loop last turned, and have it turn again."""
         return self._agent.turned_s()
-
-    def fence(self, until_s: float) -> None:
-        """Have the guard kill the workers at this time, unless there is a later word."""
-        self._take(m.Fenced(until_s=until_s))
-
-    def set_last_act(self, store: str, seat: bytes) -> None:
-        """Leave with the guard how to give the seat back when the agent has died."""
-        self._take(m.SeatHeld(store=store, seat=seat))
-
-    def decide(self, reports: Sequence[NodeReport], history: Sequence[Failure], *, question: str = "") -> None:
-        """Have the failure policy decide for the whole run; its answer comes through the handler's `answer`."""
-        self._take(m.DecisionAsked(reports=tuple(reports), history=tuple(history), question=question))
-
-    def tell_steps(self, serial: int) -> None:
-        """Have this node say how far its workers are."""
-        self._take(m.StepsAsked(serial=serial))
-
-    def hear_steps(self, seen: RunSteps) -> None:
-        """Have the watch over the workers know how far those of other nodes are."""
-        self._take(m.StepsSeen(seen=seen))

@@ -2,11 +2,10 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 from elastic_core.clock import WaitBudget
 from elastic_core.option_spec import OptionSpec
-from elastic_core.reports import NodeReport, NodeSteps, RunSteps
 from elastic_core.types import (
     Capability,
     Failure,
@@ -20,86 +19,28 @@ from elastic_core.types import (
 )
 
 
-class AgentServices(Protocol):
-    """What an agent does for its rendezvous handler. Every method may be called from any thread, and never blocks."""
+class AgentServices:
+    """An agent's services to its rendezvous handler. This base serves a handler without an agent: it does nothing.
+
+    Every method may be called from any thread. Only `reserve_port` may block.
+    """
 
     def reserve_port(self) -> int:
-        """Hold a fresh port for the worker of rank 0, in place of the last one, and return it.
+        """Hold a fresh port for the worker of rank 0, in place of the last one, and return it; 0: none is held.
 
         Called: in `next_rendezvous`, when no worker exists.
         """
-        ...
-
-    def say(self, text: str) -> None:
-        """Show people one line."""
-        ...
-
-    def ticked_s(self) -> float:
-        """Return when the agent's loop last turned, in monotonic seconds, and ask it to turn again."""
-        ...
-
-    def fence(self, until_s: float) -> None:
-        """See to it that the workers are dead at this monotonic time, also if the agent is not alive to do it.
-
-        A later word replaces an earlier one.
-        """
-        ...
-
-    def set_last_act(self, store: str, seat: bytes) -> None:
-        """Leave with the guard what to do when the agent has died and its workers are gone: give the seat back.
-
-        `store` is the class of the store (`module:Class`), `seat` its seat as JSON; empty: nothing to do any more.
-        """
-        ...
-
-    def decide(self, reports: Sequence[NodeReport], history: Sequence[Failure], *, question: str = "") -> None:
-        """Have the failure policy decide for the whole run; what it says comes through the handler's `answer`.
-
-        `history` has the run's failures before, with their decisions. `question` comes back with the answer, which may
-        take its time: by then another round may be the one that is asked about.
-        """
-        ...
-
-    def tell_steps(self, serial: int) -> None:
-        """Say how far the workers are, through the handler's `report_steps`, and write down where they stand.
-
-        Called: when workers of some node may hang.
-        """
-        ...
-
-    def hear_steps(self, seen: RunSteps) -> None:
-        """Hear how far the workers of all nodes are."""
-        ...
-
-
-class NoServices:
-    """Stands in where there is no agent: in tests, or a handler used by itself."""
-
-    def reserve_port(self) -> int:
-        """Return 0: none is held."""
         return 0
 
     def say(self, text: str) -> None:
-        """Show nothing."""
+        """Print one line."""
 
     def ticked_s(self) -> float:
-        """Return a time that is never too long ago."""
+        """Return when the agent's loop last turned, in monotonic seconds, and have it turn again.
+
+        A handler that keeps a lease on a thread of its own gives it up when the loop no longer turns.
+        """
         return float("inf")
-
-    def fence(self, until_s: float) -> None:
-        """Guard nothing."""
-
-    def set_last_act(self, store: str, seat: bytes) -> None:
-        """Leave nothing."""
-
-    def decide(self, reports: Sequence[NodeReport], history: Sequence[Failure], *, question: str = "") -> None:
-        """Leave it to others."""
-
-    def tell_steps(self, serial: int) -> None:
-        """Say nothing: there are no workers."""
-
-    def hear_steps(self, seen: RunSteps) -> None:
-        """Make nothing of it."""
 
 
 class RendezvousHandler(ABC):
@@ -119,7 +60,7 @@ class RendezvousHandler(ABC):
 
     wait: WaitBudget
     settings: RendezvousSettings
-    services: AgentServices = NoServices()
+    services: AgentServices = AgentServices()
     """Bound by the agent before its first call."""
 
     def __init__(self, settings: RendezvousSettings | None = None) -> None:
@@ -195,34 +136,6 @@ class RendezvousHandler(ABC):
         """
         return
 
-    # With `Capability.EVIDENCE`, too.
-
-    def order_stop(self, reason: str, report: NodeReport) -> None:
-        """Have all nodes of the round stop their workers, for a failure on this one; others hear `StopOrdered`."""
-        return
-
-    def report_stopped(self, report: NodeReport) -> None:
-        """Take what this node has seen to whoever decides; `watch` tells what was decided, or that nobody could."""
-        return
-
-    def answer(self, decision: Restart | Stop, failure: Failure, evidence: str, *, question: str = "") -> None:
-        """Take the answer to `services.decide` to all nodes, with what is known from all of them.
-
-        `question` is the one that was given there: an answer that comes too late is of no use, and must not be taken
-        for one about a later round.
-        """
-        return
-
-    def ask_steps(self) -> None:
-        """Ask all nodes how far their workers are, as some of this one may hang: each hears `services.tell_steps`."""
-        return
-
-    def report_steps(self, steps: NodeSteps) -> None:
-        """Take the answer to `services.tell_steps` to all nodes; they hear `services.hear_steps`."""
-        return
-
-    # With `Capability.CONTROL` again.
-
     def report_finishing(self) -> None:
         """Hear that the first worker of this node has ended well: nodes that come now have come too late."""
         return
@@ -257,5 +170,5 @@ class RendezvousHandler(ABC):
 
 
 def takes_restarts(handler: RendezvousHandler) -> bool:
-    """Return whether a handler can tell the other nodes of a restart that is asked for."""
+    """Return whether a handler takes a request for a restart to the other nodes."""
     return type(handler).request_restart is not RendezvousHandler.request_restart

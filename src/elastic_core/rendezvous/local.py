@@ -5,8 +5,8 @@ from typing import ClassVar
 
 from elastic_core import messages as m
 from elastic_core.errors import ConfigError
+from elastic_core.rendezvous.events import AgentSide, Rendezvous
 from elastic_core.rendezvous.handler import RendezvousHandler
-from elastic_core.rendezvous.loop import AgentSide, Rendezvous
 from elastic_core.types import RendezvousInfo, RendezvousSettings, RosterMember
 
 

@@ -4,11 +4,12 @@ from collections.abc import Callable
 from typing import Final
 
 from elastic_core.errors import PluginError
+from elastic_core.rendezvous.coordinated import Backend
 from elastic_core.rendezvous.handler import RendezvousHandler
 from elastic_core.rendezvous.store import CoordinationStore
 from elastic_core.types import RendezvousSettings
 
-Maker = type[RendezvousHandler] | type[CoordinationStore] | Callable[[RendezvousSettings], RendezvousHandler]
+Maker = type[RendezvousHandler] | type[CoordinationStore] | Callable[[RendezvousSettings], Backend]
 """A class, or a function that makes a handler and reads the options as typed: torch's creators are adapted to one."""
 
 _makers: Final[dict[str, Maker]] = {}

@@ -10,8 +10,7 @@ import msgspec
 
 from elastic_core.encoding import decode_json, encode_json
 from elastic_core.private_file import give_owner_rights
-from elastic_core.rundir.status_file import boot_id, is_running, own_identity
-from elastic_core.status import AgentIdentity
+from elastic_core.rundir.identity import AgentIdentity
 
 CLAIM_FILE: Final = "agent.lock"
 _MOST_BYTES: Final = 4096
@@ -31,7 +30,7 @@ class Claim:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         with suppress(OSError):
             os.ftruncate(fd, 0)
-            os.pwrite(fd, encode_json(own_identity(host=os.uname().nodename, started_ns=0)), 0)
+            os.pwrite(fd, encode_json(AgentIdentity.own(host=os.uname().nodename, started_ns=0)), 0)
 
     def release(self) -> None:
         """Let others have the directory; idempotent."""
@@ -75,7 +74,7 @@ def _take_over(path: Path) -> Claim | str:
     fd = os.open(path, _FLAGS)
     try:
         holder = _read(fd)
-        if holder is None or holder.boot_id != boot_id() or is_running(holder):
+        if holder is None or not holder.same_boot or holder.running:
             return _named(holder)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -105,8 +105,6 @@ class RunDirectory:
             return True
         self.close()
         remove_tree(self.path)
-        with suppress(OSError):  # another run's directory is in it, or another run has just removed it
-            self.path.parent.rmdir()
         return self.path.exists()
 
 

@@ -5,9 +5,8 @@ import signal
 import pytest
 
 from elastic_core import messages as m
-from elastic_core.agent.feed import Feed, journaling
+from elastic_core.agent.feed import Feed, StepTaken
 from elastic_core.agent.loop import FENCED, Agent
-from elastic_core.agent.machine.journal import Journal
 from elastic_core.agent.machine.states import PEERS_SETTLE_S
 from elastic_core.agent.parts import AgentOptions
 from elastic_core.reactor import Reactor
@@ -117,8 +116,8 @@ class Played:
     def __init__(self, reactor, fence_s, gathers, hooks):
         self.reactor = reactor
         self.rendezvous, self.policy, self.workers, self.reporter = Rendezvous(), Policy(), Workers(), Reporter()
-        self.journal, feed, self.prepared = Journal(), Feed(), []
-        feed.subscribe(journaling(self.journal))
+        self.events, feed, self.prepared = [], Feed(), []
+        feed.subscribe(lambda what: self.events.append(what.event) if isinstance(what, StepTaken) else None)
         self.agent = Agent(
             AgentOptions(run_id="r", node_id="b", run_dir="/run", pid=1), reactor=reactor, rendezvous=self.rendezvous,
             policy=self.policy, hooks=hooks or Hooks(), workers=self.workers, reporter=self.reporter, plan=lambda _: [],
@@ -143,7 +142,7 @@ def test_workers_that_the_guard_killed_did_not_fail(play):
     it = play(fence_s=49.0)
     for rank in (0, 1):
         it.agent.on_worker_exit(killed(rank))
-    changes = [event.change for _, event in it.journal.events if isinstance(event, m.RoundChanged)]
+    changes = [event.change for event in it.events if isinstance(event, m.RoundChanged)]
     assert changes[0] == RoundEnded(reason=FENCED, lost=("b/10.0.0.2",), stop_within_s=0.0)
     assert it.policy.answers == []
     assert it.workers.stops[0] == (signal.SIGTERM, 0.0)
@@ -154,7 +153,7 @@ def test_workers_that_the_guard_killed_did_not_fail(play):
 def test_other_deaths_are_failures_whatever_the_fence(play, exit):
     it = play(fence_s=49.0)
     it.agent.on_worker_exit(exit)
-    assert not [event for _, event in it.journal.events if isinstance(event, m.RoundChanged)]
+    assert not [event for event in it.events if isinstance(event, m.RoundChanged)]
 
 
 def test_a_hang_is_examined_only_where_nothing_else_is_being_decided(play):
@@ -227,5 +226,5 @@ def test_nothing_is_made_for_workers_where_a_hook_answers_only_when_the_agent_is
     it.agent.dispatch(m.StopRequested(signum=signal.SIGTERM))
     hooks.answer({}, None, "")
     assert it.prepared == []
-    assert not [event for _, event in it.journal.events if isinstance(event, m.StartAllowed)]
+    assert not [event for event in it.events if isinstance(event, m.StartAllowed)]
     assert play().prepared == [ROUND.index]

@@ -8,7 +8,6 @@ from elastic_core import messages as m
 from elastic_core.errors import RendezvousClosedError, RendezvousGracefulExitError, RendezvousTimeoutError
 from elastic_core.plugin_faults import Fault, PluginLabel, described
 from elastic_core.reactor import Reactor
-from elastic_core.rendezvous import blocking, blocking_calls
 from elastic_core.rendezvous.blocking import CANCEL_GRACE_S, HandlerThread
 from elastic_core.rendezvous.handler import RendezvousHandler
 from elastic_core.testing import sample_failure
@@ -225,57 +224,3 @@ def test_leaving_before_any_join_still_releases_the_handler(run):
     it.ask(m.LeaveRendezvous(close=False))
     assert it.events == [m.RendezvousLeft()]
     assert handler.calls == ["shutdown"]
-
-
-def test_a_join_that_does_not_return_is_named_again_and_again_and_so_is_its_return(run, monkeypatch):
-    monkeypatch.setattr(blocking_calls.BlockingCalls.joining, "__defaults__", (0.05,))
-    release = threading.Event()
-    it = run(Scripted(lambda: release.wait(30) and RendezvousInfo(rank=0, world_size=1)))
-    it.ask(m.JoinRendezvous())
-    it.until(lambda: len(it.notices) == 2)
-    release.set()
-    it.until(lambda: it.events)
-    fate = "it waits for other nodes, or it hangs; it is waited for until it does, or this agent is told to stop"
-    name = "next_rendezvous of backend 'scripted' (acme 1.0)"
-    told = [f"{name} has not returned after {late} s: {fate}" for late in ("0.05", "0.5")]
-    assert it.notices == [*told, f"{name} has returned"]
-    assert it.events[0].round.index == 3
-
-
-def test_a_watch_that_hangs_is_named_and_again_where_a_join_waits_for_it(run, monkeypatch):
-    monkeypatch.setattr(blocking, "WATCH_S", 0.0)
-    monkeypatch.setattr(blocking_calls, "WATCH_LINE_S", 0.05)
-    release = threading.Event()
-    handler = Scripted()
-    handler.watch = lambda timeout_s: release.wait(30) and None
-    it = run(handler)
-    it.ask(m.JoinRendezvous(), m.WatchRound(delay_s=0.0))
-    (line,) = it.until(lambda: it.notices)
-    release.set()
-    assert line.startswith("watch of backend 'scripted' (acme 1.0) has not returned, 0.")
-    assert line.endswith("s past its wait; this node does not notice who comes, nor what is decided")
-
-
-def test_a_shutdown_that_hangs_is_named_before_its_agent_goes(run, monkeypatch):
-    monkeypatch.setattr(blocking_calls, "LEAVE_LINE_S", 0.05)
-    release = threading.Event()
-    handler = Scripted()
-    handler.shutdown = lambda: release.wait(30)
-    it = run(handler)
-    it.ask(m.JoinRendezvous())
-    it.until(lambda: it.events)
-    it.ask(m.LeaveRendezvous(close=True))
-    (line,) = it.until(lambda: it.notices)
-    release.set()
-    assert line.startswith("shutdown of backend 'scripted' (acme 1.0) has not returned, 0.")
-    assert line.endswith("s past its wait; it is left behind")
-
-
-def test_a_call_that_should_not_block_and_does_is_named(run):
-    handler = Scripted()
-    handler.report_done = lambda: threading.Event().wait(blocking_calls.STILL_S)
-    it = run(handler)
-    it.ask(m.ReportDone())
-    (line,) = it.notices
-    assert line.startswith("report_done of backend 'scripted' (acme 1.0) took 1.")
-    assert line.endswith("and was deaf to signals: report_done must not block")

@@ -163,7 +163,7 @@ def test_full_disk_for_the_run_directory_hides_neither_the_report_nor_the_exit_c
     assert "rank 0 (local rank 0)" in done.stderr
     assert "exit code 9; the disk of its log and error files is full" in done.stderr
     assert "the incident could not be written" in done.stderr
-    assert "journal could not be written" in done.stderr
+    assert "status and journal could not be written" in done.stderr
 
 
 # --- processes
@@ -271,7 +271,7 @@ def test_a_run_that_fails_for_long_does_not_fill_the_disk_with_rounds(elastic, t
     told = ("--tee", "3") if logs else ()
     agent = elastic("--no-python", "--restart-backoff", "0", "--max-restarts", rounds - 1, *told, "/bin/false")
     assert agent.wait(120) == 1
-    (run_dir,) = agent.runtime.glob("elastic-*/*")
+    (run_dir,) = agent.runtime.glob("elastic-*/*-*")
     folders = {int(path.name.removeprefix("attempt_")) for path in run_dir.glob("attempt_*")}
     incidents = {int(path.stem.removeprefix("incident-")) for path in run_dir.glob("incident-*.json")}
     links = {int(path.parent.name.removeprefix("attempt_")) for path in run_dir.glob("attempt_*/incident.json")}

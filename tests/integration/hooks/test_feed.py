@@ -65,7 +65,7 @@ def test_a_hook_gets_the_feed_of_a_run(elastic, script, installed, tmp_path):
     assert phases[:3] == ["rendezvous", "start", "initialize"]
     for name in ("joining", "ranks_assigned", "round_joined", "workers_started", "worker_ended", "agent_stopped"):
         assert names.count(name) == 1, name
-    (added,) = [event for event in events if event["source"]]
+    (added,) = [event for event in events if event["source"] == "adds"]
     assert (added["name"], added["values"], added["source"]) == ("temperature", {"celsius": 41}, "adds")
     (fields,) = [event["values"] for event in events if event["name"] == "fields_published"]
     assert fields == {"hook": "adds", "fields": {"lost": 0, "driver": "550"}}

@@ -57,15 +57,16 @@ class Act(AgentHook):
 
     def asked(self):
         self.run.offer("hello", lambda params: Answer(content="hello " + params["who"]))
-        self.run.listens_at("/there")
-        def known(status):
+        def known():
             worker = self.run.workers()[0]
-            self.run.notice(f"{status.state}, {self.run.offers()['hello']({'who': 'you'}).content}")
+            state = json.loads(self.run.offers()["state"]({}).content)["state"]
+            self.run.notice(f"{state}, {self.run.offers()['hello']({'who': 'you'}).content}")
+            self.run.notice(f"meets {self.run.store_place()!r}")
             self.run.notice(f"files {os.path.dirname(worker.stdout) == os.path.dirname(worker.error_file)}")
             self.run.notice(f"in {self.run.run_dir()}")
             self.run.notice(f"{self.settings.shutdown_timeout_s} {self.settings.restarts_nodes}")
             self.run.ask_restart("new data", by_user=True)
-        self.run.status(known)
+        self.run.call_later(0.0, known)
 
     def steps(self):
         self.run.ask_steps()
@@ -153,6 +154,7 @@ def test_what_somebody_asks_a_hook_for(run, tmp_path):
     agent = run("asked", "--redirects", "3", "--shutdown-timeout", "7")
     assert agent.wait(40) == 0, agent.err
     assert "elastic: act: running, hello you" in agent.err
+    assert "elastic: act: meets ''" in agent.err
     assert "elastic: act: files True" in agent.err
     assert f"elastic: act: in {tmp_path / 'run'}\n" in agent.err
     assert "elastic: act: 7.0 False" in agent.err

@@ -37,7 +37,6 @@ CALLS = {
     "run.track_progress(5)": "track_progress: furthest_step: got 5; expected a function",
     "run.report_steps('x')": "report_steps: steps: got 'x'; expected NodeSteps",
     "run.publish({'a': object()})": "publish: fields: got values that JSON can't hold",
-    "run.listens_at(5)": "listens_at: address: got 5; expected text",
     "run.agree('wrong: step', '5')": "agree: value: got '5'; expected a whole number of 64 bits",
     "run.call_later('5', print)": "call_later: delay_s: got '5'; expected a number of seconds",
 }

@@ -12,9 +12,8 @@ from pathlib import Path
 import pytest
 
 from elastic_core.cli.main import main
-from elastic_core.rundir.status_file import STATUS_FILE, StatusWriter, read_status
-from elastic_core.status import AgentIdentity, AgentStatus
 from elastic_ops.status.command import NamedSource
+from elastic_ops.status.document import STATUS_FILE, read_status
 from patience import patience
 from support import wait_for
 
@@ -62,7 +61,7 @@ class Machine:
         return runs[0] if runs else None
 
     def run_dirs(self):
-        return sorted(self.runtime.glob("elastic-*/*"))
+        return sorted(self.runtime.glob("elastic-*/*-*"))
 
 
 @pytest.fixture
@@ -285,29 +284,3 @@ def test_a_terminal_gets_a_table_where_rich_is(machine, start):
     )
     assert "─" in done.stdout
     assert "\x1b[32mrunning" in done.stdout
-
-
-# --- the file's writer
-
-
-def test_a_disk_that_fails_is_told_once(tmp_path):
-    told = []
-    writer = StatusWriter(tmp_path / "missing" / "status.json", failed=told.append)
-    for number in range(3):
-        writer.put(sample(number))
-    writer.close(within_s=10)
-    (error,) = told
-    assert isinstance(error, FileNotFoundError)
-
-
-def test_the_newest_word_is_the_one_that_stays(tmp_path):
-    writer = StatusWriter(tmp_path / "status.json", failed=lambda err: None)
-    for number in range(200):
-        writer.put(sample(number))
-    writer.close(within_s=10)
-    assert read_status(tmp_path / "status.json").restart_count == 199
-
-
-def sample(number):
-    agent = AgentIdentity(pid=1)
-    return AgentStatus(run_id="x", node_id="n", agent=agent, backend="local", state="running", restart_count=number)

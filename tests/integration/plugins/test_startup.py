@@ -37,12 +37,12 @@ def test_built_ins_load_without_importlib_metadata_or_anything_heavy():
         assert module not in loaded
 
 
-OFF = ("control", "agent-store", "planned-stops", "training", "watch")
+ALWAYS_ON = ("agent-store", "control", "planned-stops", "recorder", "training", "watch")
 """Those of the distributions beside the core that are on in every run: each brings what it needs of the core."""
 
 
 def test_a_local_run_loads_about_a_hundred_modules_of_the_core():
-    off = [word for name in OFF for word in ("-p", f"no:{name}")]
+    off = [word for name in ALWAYS_ON for word in ("-p", f"no:{name}")]
     command = [sys.executable, "-X", "importtime", "-m", "elastic_core", "run", *off, "--no-python", "true"]
     run = subprocess.run(command, capture_output=True, text=True, check=True)
     loaded = set(re.findall(r"^import time:[ \d|]+ (elastic_[\w.]+)$", run.stderr, re.MULTILINE))

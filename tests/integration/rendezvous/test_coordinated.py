@@ -1,11 +1,12 @@
-"""The handler on a store, in one process: what reaches the agent, and what it is asked to do."""
+"""Members on a store, in one process: what reaches the agent, and what it is asked to do."""
 
 import threading
 
 import pytest
 from msgspec.structs import replace
 
-from elastic_core.clock import SYSTEM_CLOCK, WaitBudget
+from elastic_core import messages as m
+from elastic_core.clock import SYSTEM_CLOCK
 from elastic_core.errors import (
     BackendRefusedError,
     BackendUnavailableError,
@@ -15,60 +16,13 @@ from elastic_core.errors import (
     RendezvousGracefulExitError,
     RendezvousStateError,
     RendezvousTimeoutError,
-    WaitCancelledError,
 )
-from elastic_core.rendezvous.member import protocol as m
-from elastic_core.rendezvous.shell.coordinated import CoordinatedRendezvous
+from elastic_core.rendezvous.member.protocol import PeerAsked
 from elastic_core.reports import NodeReport
 from elastic_core.types import Decided, Restart, RoundEnded, Stop, StopOrdered, Undecided
 from elastic_plugin_kit import MemoryServer, MemoryStore, rendezvous_settings, sample_failure
+from member_kit import Member
 from support import wait_for
-
-
-class Services:
-    """What an agent would do, written down."""
-
-    def __init__(self):
-        self.lines, self.fences, self.acts, self.questions = [], [], [], []
-        self.turns = True
-        self._stuck_s = 0.0
-
-    def reserve_port(self):
-        return 4711
-
-    def say(self, text):
-        self.lines.append(text)
-
-    def ticked_s(self):
-        return SYSTEM_CLOCK.monotonic_s() if self.turns else self._stuck_s
-
-    def fence(self, until_s):
-        self.fences.append(until_s)
-
-    def set_last_act(self, store, seat):
-        self.acts.append((store, seat))
-
-    def decide(self, reports, history, *, question=""):
-        self.questions.append((reports, history, question))
-
-
-class Node:
-    """One handler, its services, and calls that must not take for ever."""
-
-    def __init__(self, server, cls=MemoryStore, **settings):
-        options = {"lease_ttl": 0.9, "last_call_timeout": 0.1, "join_timeout": 20.0, "connect_timeout": 20.0}
-        options |= settings.pop("options", {})
-        self.settings = replace(rendezvous_settings(run_id="bert", options=options), **settings)
-        self.handler = CoordinatedRendezvous(cls(self.settings, server=server), self.settings)
-        self.services = self.handler.services = Services()
-
-    def join(self, within_s=15.0):
-        self.handler.wait = WaitBudget.lasting(within_s)
-        return self.handler.next_rendezvous()
-
-    def watch(self, within_s=10.0):
-        self.handler.wait = WaitBudget()
-        return self.handler.watch(within_s)
 
 
 class Shifted:
@@ -95,15 +49,18 @@ def server(clock):
 def node(server):
     nodes = []
 
-    def make(node_id="a", *, nnodes=(1, 1), **more):
-        made = Node(server, node_id=node_id, min_nodes=nnodes[0], max_nodes=nnodes[1], **more)
-        nodes.append(made)
-        return made
+    def make(node_id="a", *, nnodes=(1, 1), cls=MemoryStore, **settings):
+        options = {"lease_ttl": 0.9, "last_call_timeout": 0.1, "join_timeout": 20.0, "connect_timeout": 20.0}
+        options |= settings.pop("options", {})
+        settings |= {"node_id": node_id, "min_nodes": nnodes[0], "max_nodes": nnodes[1]}
+        own = replace(rendezvous_settings(run_id="bert", options=options), **settings)
+        nodes.append(Member(cls(own, server=server), own))
+        return nodes[-1]
 
     yield make
     server.start()
     for made in nodes:
-        made.handler.shutdown()
+        made.shutdown()
 
 
 def together(*nodes):
@@ -138,7 +95,7 @@ def test_nodes_agree_and_hear_of_a_decision(node):
     assert {info.rank for info in places.values()} == {0, 1}
     assert places["a"].members == places["b"].members
     failure = sample_failure()
-    b.handler.publish(Restart(delay_s=0.25, rule="r"), failure)
+    b.publish(Restart(delay_s=0.25, rule="r"), failure)
     for one in (a, b):
         change = one.watch()
         assert change == Decided(
@@ -155,8 +112,8 @@ def test_nodes_agree_and_hear_of_a_decision(node):
 def test_the_first_of_two_decisions_stands(node):
     a, b = node("a", nnodes=(2, 2)), node("b", nnodes=(2, 2))
     together(a, b)
-    a.handler.publish(Restart(rule="from a"), sample_failure())
-    b.handler.publish(Stop(reason="from b"), sample_failure())
+    a.publish(Restart(rule="from a"), sample_failure())
+    b.publish(Stop(reason="from b"), sample_failure())
     first, second = a.watch(), b.watch()
     assert first == second
 
@@ -164,24 +121,24 @@ def test_the_first_of_two_decisions_stands(node):
 def test_the_verdict_is_told_to_latecomers(node):
     a = node("a")
     a.join()
-    a.handler.publish(Stop(reason="no use"), replace(sample_failure(), exit_code=7))
+    a.publish(Stop(reason="no use"), replace(sample_failure(), exit_code=7))
     assert isinstance(a.watch().decision, Stop)
     with pytest.raises(RendezvousClosedError, match="no use") as told:
         node("late").join()
     assert told.value.exit_code == 7
-    a.handler.shutdown()
+    a.shutdown()
     assert node("a").join().index == 0  # who was there begins the run again
 
 
 def test_done_when_all_are(node):
     a, b = node("a", nnodes=(2, 2)), node("b", nnodes=(2, 2))
     together(a, b)
-    a.handler.report_done()
-    b.handler.report_finishing()
-    b.handler.report_done()
+    a.ask(m.ReportDone())
+    b.ask(m.ReportFinishing())
+    b.ask(m.ReportDone())
     for one in (a, b):
         assert one.watch().decision.outcome == "done"
-    assert a.handler.is_closed()
+    assert a.rounds.driver.control.verdict is not None
 
 
 def test_a_newcomer_ends_the_round_and_joins_the_next(node):
@@ -217,7 +174,7 @@ def test_a_lower_attempt_is_refused_and_a_higher_one_takes_over(node):
     joining = threading.Thread(target=lambda: together(c))
     joining.start()
     assert "attempt 2" in a.watch().decision.reason
-    a.handler.shutdown()
+    a.shutdown()
     joining.join(10)
     assert not joining.is_alive()
 
@@ -256,40 +213,37 @@ def test_a_broken_store_is_one_clear_error(node):
 
 def test_a_cancelled_join_can_be_repeated(node):
     lonely = node("lonely", nnodes=(1, 2), options={"last_call_timeout": 0.8})
-    lonely.handler.wait = wait = WaitBudget()
-    timer = threading.Timer(0.1, wait.cancel)
-    timer.start()
-    with pytest.raises(WaitCancelledError):
-        lonely.handler.next_rendezvous()
-    timer.join()
+    lonely.ask(m.JoinRendezvous())
+    wait_for(lambda: lonely.acts, what="the seat")
+    lonely.ask(m.CancelRendezvous())
     assert lonely.join().world_size == 1
 
 
 def test_an_outage_of_a_lone_node_is_two_lines(node, server):
     a = node("a")
     a.join()
-    before = list(a.services.fences)
+    before = list(a.fences)
     server.stop()
-    wait_for(lambda: any("store unreachable" in line for line in a.services.lines), what="the line")
-    wait_for(lambda: a.services.fences[-1] > before[-1] + 1.5, what="a fence that moves on")
+    wait_for(lambda: any("store unreachable" in line for line in a.lines), what="the line")
+    wait_for(lambda: a.fences[-1] > before[-1] + 1.5, what="a fence that moves on")
     server.start()
-    wait_for(lambda: any("store back" in line for line in a.services.lines), what="the other line")
-    assert len(a.services.lines) == 2
+    wait_for(lambda: any("store back" in line for line in a.lines), what="the other line")
+    assert len(a.lines) == 2
     assert a.watch(0.3) is None
 
 
 def test_peers_that_do_not_reach_the_store_either_make_it_an_outage(node, server):
     both = [node(name, nnodes=(2, 2)) for name in "ab"]
     together(*both)
-    fences = [one.services.fences[-1] for one in both]
+    fences = [one.fences[-1] for one in both]
     server.stop()
     for one, fence_s in zip(both, fences, strict=True):
-        wait_for(lambda one=one, fence_s=fence_s: one.services.fences[-1] > fence_s + 1.5, what="fences that move on")
+        wait_for(lambda one=one, fence_s=fence_s: one.fences[-1] > fence_s + 1.5, what="fences that move on")
     server.start()
     for one in both:
-        wait_for(lambda one=one: len(one.services.lines) == 2, what="two lines")
-        assert "store unreachable" in one.services.lines[0]
-        assert "store back" in one.services.lines[1]
+        wait_for(lambda one=one: len(one.lines) == 2, what="two lines")
+        assert "store unreachable" in one.lines[0]
+        assert "store back" in one.lines[1]
     assert both[0].watch(1.2) is None  # longer than a lease
 
 
@@ -325,20 +279,20 @@ def test_a_node_whose_peers_reach_the_store_is_cut_off(node, monkeypatch):
 def test_a_stuck_loop_loses_its_lease(node):
     a = node("a")
     a.join()
-    a.services.turns = False
+    a.turns = False
     assert isinstance(a.watch(), RoundEnded)
     stopped_s = SYSTEM_CLOCK.monotonic_s()
-    assert stopped_s < a.services.fences[-1] < stopped_s + 0.9
+    assert stopped_s < a.fences[-1] < stopped_s + 0.9
 
 
 def test_the_guard_is_told_of_the_seat(node):
     a = node("a")
     a.join()
-    store, seat = a.services.acts[0]
+    store, seat = a.acts[0]
     assert store.endswith(":MemoryStore")
     assert b'"number"' in seat
-    a.handler.shutdown()
-    assert a.services.acts[-1] == ("", b"")
+    a.shutdown()
+    assert a.acts[-1] == ("", b"")
 
 
 # --- one decision on the evidence of all
@@ -352,53 +306,52 @@ def report(node_id, failure=None, **more):
 def stopped(node):
     """Return two nodes that have stopped for a failure of b's worker, a leading, and told what they saw."""
     a, b = node("a", nnodes=(2, 2), store_outage_grace_s=0.5), node("b", nnodes=(2, 2), store_outage_grace_s=0.5)
-    a.handler.wait = WaitBudget.lasting(15.0)
     joining = threading.Thread(target=lambda: a.join())
     joining.start()
-    wait_for(lambda: a.services.acts, what="a to have the first seat")
+    wait_for(lambda: a.acts, what="a to have the first seat")
     b.join()
     joining.join(10)
-    b.handler.order_stop("exit code 7", report("b", sample_failure(), age_s=0.1))
+    b.order_stop("exit code 7", report("b", sample_failure(), age_s=0.1))
     assert a.watch() == StopOrdered(reason="exit code 7", by="b")
     return a, b
 
 
 def all_said(a, b):
-    b.handler.report_stopped(report("b", sample_failure(), age_s=0.1, final=True))
-    a.handler.report_stopped(report("a", final=True))
+    b.report_stopped(report("b", sample_failure(), age_s=0.1, final=True))
+    a.report_stopped(report("a", final=True))
 
 
 def test_the_leader_is_asked_once_and_all_hear_what_it_decides(stopped):
     a, b = stopped
     all_said(a, b)
-    wait_for(lambda: a.services.questions, what="the question")
-    reports, history, question = a.services.questions[0]
-    assert {one.node_id: one.failure is not None for one in reports} == {"a": False, "b": True}
-    assert history == ()
-    a.handler.answer(Restart(rule="r"), sample_failure(), "all that is known", question=question)
+    wait_for(lambda: a.questions, what="the question")
+    asked = a.questions[0]
+    assert {one.node_id: one.failure is not None for one in asked.reports} == {"a": False, "b": True}
+    assert asked.history == ()
+    a.answer(Restart(rule="r"), sample_failure(), "all that is known", question=asked.question)
     for one in (a, b):
         change = one.watch()
         assert (change.decision, change.evidence) == (Restart(rule="r"), "all that is known")
     places = together(a, b)
     assert {info.restart_count for info in places.values()} == {1}
-    assert (len(a.services.questions), b.services.questions) == (1, [])
+    assert (len(a.questions), b.questions) == (1, [])
 
 
 def test_a_leader_that_does_not_answer_is_replaced(stopped):
     a, b = stopped
     all_said(a, b)
-    wait_for(lambda: b.services.questions, what="the next one to be asked")
-    failure, question = replace(sample_failure(), exit_code=7), b.services.questions[0][-1]
-    b.handler.answer(Stop(reason="no budget"), failure, "evidence of b's", question=question)
+    wait_for(lambda: b.questions, what="the next one to be asked")
+    failure, question = replace(sample_failure(), exit_code=7), b.questions[0].question
+    b.answer(Stop(reason="no budget"), failure, "evidence of b's", question=question)
     assert b.watch().evidence == "evidence of b's"
-    a.handler.answer(Restart(), sample_failure(), "evidence of a's, too late", question=question)
+    a.answer(Restart(), sample_failure(), "evidence of a's, too late", question=question)
     assert a.watch().evidence == "evidence of b's"
 
 
 def test_a_node_that_leaves_after_the_stop_is_no_failure_of_those_that_lost_it(stopped):
     a, b = stopped
-    a.handler.shutdown()
-    b.handler.report_stopped(report("b", sample_failure(), collateral=True, final=True))
+    a.shutdown()
+    b.report_stopped(report("b", sample_failure(), collateral=True, final=True))
     # The order had it that b failed by itself, and what b says now counts.
     change = b.watch()
     assert isinstance(change, RoundEnded)
@@ -420,7 +373,7 @@ def test_a_store_that_is_back_in_time_has_it_decided(stopped, server):
     server.stop()
     all_said(a, b)
     server.start()
-    wait_for(lambda: a.services.questions or b.services.questions, what="the question")
+    wait_for(lambda: a.questions or b.questions, what="the question")
 
 
 def test_a_verdict_that_a_node_came_to_alone_is_told_when_the_store_is_back_before_it_is_gone(stopped, server):
@@ -428,8 +381,8 @@ def test_a_verdict_that_a_node_came_to_alone_is_told_when_the_store_is_back_befo
     server.stop()
     all_said(a, b)
     assert isinstance(b.watch(), Undecided)
-    b.handler.publish(Stop(reason="decided alone"), replace(sample_failure(), exit_code=7))
-    leaving = threading.Thread(target=b.handler.shutdown)
+    b.publish(Stop(reason="decided alone"), replace(sample_failure(), exit_code=7))
+    leaving = threading.Thread(target=b.shutdown)
     leaving.start()
     server.start()
     leaving.join(10)
@@ -444,9 +397,9 @@ def test_a_verdict_that_a_node_came_to_alone_is_told_when_the_store_is_back_befo
 
 def end(one, decision=None, exit_code=7):
     one.join()
-    one.handler.publish(decision or Stop(reason="no use"), replace(sample_failure(), exit_code=exit_code))
+    one.publish(decision or Stop(reason="no use"), replace(sample_failure(), exit_code=exit_code))
     assert isinstance(one.watch().decision, Stop)
-    one.handler.shutdown()
+    one.shutdown()
 
 
 @pytest.mark.parametrize("outcome", ["failed", "done"])
@@ -499,10 +452,10 @@ def test_a_node_of_another_job_joins_a_run_that_goes_on(node):
 
 def cut(one, reach):
     """Let an agent be without its store until `reach` is set."""
-    driver = one.handler._driver
+    driver = one.rounds.driver
     perform = driver._perform
     driver._perform = lambda operation: (reach.wait(), perform(operation))[1]
-    driver.post(m.PeerAsked(token=0, nonce="", needs=False))  # ends the wait that is under way
+    driver.post(PeerAsked(token=0, nonce="", needs=False))  # ends the wait that is under way
 
 
 @pytest.fixture
@@ -518,17 +471,17 @@ LEASES = {"lease_ttl": 3.0, "last_call_timeout": 1.0}
 def test_a_run_whose_nodes_are_dead_is_begun_anew_whatever_it_was(node, clock, reach):
     a = node("a", fingerprint={"nproc": "4"}, attempt=3, store_outage_grace_s=1.0)
     a.join()
-    a.handler.publish(Restart(rule="r"), sample_failure())
+    a.publish(Restart(rule="r"), sample_failure())
     a.watch()
     assert a.join().restart_count == 1
     cut(a, reach)
-    a.handler._driver._peers.close()  # else it answers that it has workers
+    a.rounds.driver._peers.close()  # else it answers that it has workers
     clock.by_s += 3600
     b = node("b", fingerprint={"nproc": "8"})
     info = b.join()
     assert (info.index, info.restart_count, info.history) == (0, 0, ())
     said = "has no live node: a new run begins in "
-    assert any(said in line for line in b.services.lines)
+    assert any(said in line for line in b.lines)
 
 
 def told_that_it_ended(one):
@@ -545,9 +498,9 @@ def test_a_newcomer_waits_for_members_whose_leases_ended_while_the_store_was_awa
     b = node("b", options={**LEASES, "join_timeout": 60.0})
     waiting = threading.Thread(target=told_that_it_ended, args=(b,))
     waiting.start()
-    wait_for(lambda: any("has no live node" in line for line in b.services.lines), what="b at the door")
+    wait_for(lambda: any("has no live node" in line for line in b.lines), what="b at the door")
     reach.set()
-    wait_for(lambda: b.handler._driver.control is not None, what="b in a run")
-    assert b.handler._driver.control.epoch == a.handler._driver.control.epoch
-    b.handler.shutdown()
+    wait_for(lambda: b.rounds.driver.control is not None, what="b in a run")
+    assert b.rounds.driver.control.epoch == a.rounds.driver.control.epoch
+    b.shutdown()
     waiting.join(10)

@@ -10,7 +10,7 @@ from elastic_core import messages as m
 from elastic_core.launcher.agent_side import open_rendezvous
 from elastic_core.plugin_faults import Fault, PluginLabel, described
 from elastic_core.reactor import Reactor
-from elastic_core.rendezvous.shell.coordinated import CoordinatedRendezvous
+from elastic_core.rendezvous.coordinated import CoordinatedRendezvous
 from elastic_core.reports import NodeReport
 from elastic_core.testing import MemoryServer, MemoryStore, rendezvous_settings, sample_failure
 from elastic_core.types import Decided, Restart, Round, RoundEnded, Stop, StopOrdered, Undecided

@@ -10,6 +10,7 @@ import pytest
 from elastic_core.errors import RendezvousConnectionError
 from elastic_core.plugins.registry import PluginRegistry
 from elastic_plugin_kit import rendezvous_settings
+from member_kit import Member
 from patience import patience
 from ports import free_port
 from redis_servers import redis_server  # noqa: F401  # a fixture
@@ -109,11 +110,12 @@ BUSY_S = 0.8
 def test_an_address_that_drops_packets_costs_the_connect_timeout_and_no_more(black_hole, backend):
     settings = rendezvous_settings(run_id="hole", backend=backend, endpoint=black_hole, max_nodes=2)
     conf = {"connect_timeout": "4"} | ({"is_host": "false"} if backend == "c10d" else {})
-    handler = PluginRegistry().make_rendezvous(backend, settings, conf)
+    made = PluginRegistry().make_rendezvous(backend, settings, conf)
+    member = Member(made.store, made.settings)
     began_s = time.monotonic()
     try:
         with pytest.raises(RendezvousConnectionError, match="could not be reached within 4 s: "):
-            handler.next_rendezvous()
+            member.join()
         assert 4 <= time.monotonic() - began_s < 4 + 0.2 + BUSY_S
     finally:
-        handler.shutdown()
+        member.shutdown()

@@ -50,7 +50,7 @@ def failing(elastic, script, tmp_path):
 @pytest.mark.parametrize("clean", [as_tmpfiles, all_of_it])
 def test_a_failure_is_told_with_its_exception_where_the_directory_was_cleaned(failing, tmp_path, clean):
     run = failing("--redirects", "1")
-    (path,) = run.runtime.glob("elastic-*/*")
+    (path,) = run.runtime.glob("elastic-*/*-*")
     wait_for(lambda: (path / "status.json").exists(), what="a status")
     clean(path)
     (tmp_path / "go").touch()
@@ -68,7 +68,7 @@ def test_a_place_that_is_gone_for_good_does_not_end_the_run(failing, tmp_path):
     ours, theirs = pty.openpty()
     (tmp_path / "temp").mkdir(mode=0o700)
     run = failing("--redirects", "1", env={"TMPDIR": str(tmp_path / "temp")}, stdin=theirs)
-    (path,) = run.runtime.glob("elastic-*/*")  # it has a terminal
+    (path,) = run.runtime.glob("elastic-*/*-*")  # it has a terminal
     shutil.rmtree(run.runtime)
     run.runtime.touch()  # as a directory of root's, in which it can't be made again
     (tmp_path / "go").touch()
@@ -85,7 +85,7 @@ def test_a_run_without_a_terminal_is_in_the_temp_directory_and_found_there(faili
     temp = tmp_path / "temp"
     temp.mkdir(mode=0o700)
     run = failing(env={"TMPDIR": str(temp)})
-    (path,) = temp.glob("elastic-*/*")
+    (path,) = temp.glob("elastic-*/*-*")
     assert list(run.runtime.iterdir()) == []
     wait_for(lambda: (path / "status.json").exists(), what="a status")
     env = os.environ | {"TMPDIR": str(temp), "XDG_RUNTIME_DIR": str(run.runtime)}

@@ -1,6 +1,5 @@
 """The agent machine: the table is complete, steps keep to it, and the promises hold over random histories."""
 
-import msgspec
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -8,7 +7,6 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from msgspec.structs import replace
 
 from elastic_core import messages as m
-from elastic_core.agent.machine.journal import FIRST_EVENTS, LAST_EVENTS, Gap, Journal, read, replay
 from elastic_core.agent.machine.states import (
     SETTLE_S,
     STOP_SETTLE_S,
@@ -45,7 +43,6 @@ from elastic_core.types import (
     Resumed,
     Round,
     RoundEnded,
-    RunCounts,
     Stop,
     StopOrdered,
     Suspended,
@@ -415,50 +412,6 @@ def test_leaving_does_not_wait_for_ever():
     leaving = drive(m.StartRequested(), m.JoinAllowed(), m.StopRequested(signum=15)).state
     assert isinstance(leaving, Leaving)
     assert isinstance(drive(m.TimerFired(name="leave"), state=leaving).state, Ended)
-
-
-def test_journal_replays_to_the_same_steps(tmp_path):
-    events = [
-        *TO_RUNNING, m.WorkerExited(exit=make_exit(1, -9)), m.Examined(failure=make_failure(1)),
-        m.DecisionMade(failure=make_failure(1), decision=Restart(delay_s=0.5)), m.WorkersStopped(),
-        m.TimerFired(name="backoff"), m.StopRequested(signum=15),
-    ]  # fmt: skip
-    journal = Journal()
-    for number, event in enumerate(events):
-        journal.add(event, float(number))
-    journal.write(tmp_path / "journal.jsonl")
-    direct = list(replay([(float(n), e) for n, e in enumerate(events)]))
-    assert list(replay(read(tmp_path / "journal.jsonl"))) == direct
-    assert isinstance(direct[-1].state, Leaving)
-
-
-def test_a_journal_keeps_the_first_and_the_last_events_and_says_how_many_are_missing(tmp_path):
-    journal = Journal()
-    for number in range(FIRST_EVENTS + LAST_EVENTS + 7):
-        journal.add(m.RoundChanged(change=NodesWaiting(count=number)), float(number))
-    journal.write(tmp_path / "journal.jsonl")
-    events = list(read(tmp_path / "journal.jsonl"))
-    assert events == list(journal.events)
-    (at,) = [index for index, (_, event) in enumerate(events) if event == Gap(event_count=7)]
-    assert at == FIRST_EVENTS
-    assert [event.change.count for _, event in events[:at]] == list(range(FIRST_EVENTS))
-    assert [now_s for now_s, _ in events[at + 1 :]] == [float(FIRST_EVENTS + 7 + n) for n in range(LAST_EVENTS)]
-    started = [(0.0, m.StartRequested()), (1.0, Gap(event_count=7)), (2.0, m.WorkersSpawned())]
-    assert len(list(replay(started))) == 1, "what follows a gap can't be replayed"
-
-
-def test_a_journal_keeps_each_failure_of_the_rounds_histories_once():
-    def failure(number):  # another object each time, as each round's document is decoded anew
-        return msgspec.structs.replace(make_failure(1), round_index=number)
-
-    journal = Journal()
-    for number in range(20):
-        counts = RunCounts(restart_count=number, membership_changes=0, history=tuple(map(failure, range(number))))
-        round_ = msgspec.structs.replace(make_round(), index=number, counts=counts)
-        journal.add(m.RoundFormed(round=round_), float(number))
-    histories = [event.round.counts.history for _, event in journal.events]
-    assert histories[19] == tuple(map(failure, range(19)))
-    assert len({id(failure) for history in histories for failure in history}) == 19
 
 
 class Histories(RuleBasedStateMachine):

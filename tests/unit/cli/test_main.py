@@ -24,7 +24,7 @@ def job(monkeypatch):
     module.seen = []
     module.outcome = 0
 
-    def run_job(settings):
+    def run_job(settings, *, began):
         module.seen.append(settings)
         if isinstance(module.outcome, BaseException):
             raise module.outcome

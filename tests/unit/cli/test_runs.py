@@ -1,18 +1,18 @@
-"""`elastic runs`: with the core alone, what runs on this machine and why it failed."""
+"""`elastic runs`: with the core alone, what ran on this machine and why it failed."""
 
-import os
 import re
 
 import pytest
 from msgspec.structs import replace
 
 from elastic_core.cli.main import main
+from elastic_core.encoding import encode_json
 from elastic_core.failure.incident import build_launcher_incident
+from elastic_core.private_file import make_folder, replace_file
 from elastic_core.rundir.directory import RunDirectory
+from elastic_core.rundir.identity import AgentIdentity
 from elastic_core.rundir.incident_files import IncidentFiles
-from elastic_core.rundir.index import find_runs
-from elastic_core.rundir.status_file import STATUS_FILE, own_identity, write_status
-from elastic_core.status import AgentStatus, EndStatus
+from elastic_core.rundir.run_records import RECORDS_FOLDER, RunRecord
 from elastic_core.types import Failure, FailureClass
 
 
@@ -26,21 +26,18 @@ def place(tmp_path, monkeypatch):
 STARTED_NS = 1_767_225_600 * 10**9
 
 
-def leave(run_id, *, state, end=None, script="/home/me/train.py", started_s=0.0, took_s=0.0, dead=False):
-    """Leave the run directory of a run, which started so many seconds after the first one."""
+def leave(run_id, *, end=None, script="/home/me/train.py", started_s=0.0, took_s=0.0, **agent):
+    """Leave directory and record of a run, which started so many seconds after the first one."""
     run = RunDirectory.create(None, run_id)
-    agent = own_identity(host="n0", started_ns=STARTED_NS + round(started_s * 1e9))
-    status = AgentStatus(
-        run_id=run_id,
-        node_id="n0",
-        script=script,
-        agent=replace(agent, start_ticks=1) if dead else agent,
-        backend="local",
-        state=state,
-        end=end,
-        written_ns=agent.started_ns + round(took_s * 1e9),
-    )
-    write_status(run.path / STATUS_FILE, status)
+    own = replace(AgentIdentity.own(host="n0", started_ns=STARTED_NS + round(started_s * 1e9)), **agent)
+    record = RunRecord(run_id=run_id, node_id="n0", script=script, run_dir=str(run.path), agent=own)
+    if end is not None:
+        outcome, exit_code, result = end
+        ended_ns = own.started_ns + round(took_s * 1e9)
+        record = replace(record, ended_ns=ended_ns, outcome=outcome, exit_code=exit_code, result=result)
+    folder = run.path.parent / RECORDS_FOLDER
+    make_folder(str(folder))
+    replace_file(folder / f"{own.started_ns}-{run.path.name[-8:]}.json", encode_json(record))
     return run.path
 
 
@@ -67,56 +64,75 @@ def test_without_any_run_it_says_where_it_has_looked(place, capsys):
 
 
 UUID = "da94fb03-d58c-4225-b348-60a1c490ba0b"
-FAILED = EndStatus(outcome="failed", exit_code=7, reason="exit code 7")
+FAILED = ("failed", 7, "exit code 7")
 
 
 def test_runs_are_listed_with_what_became_of_them(place, capsys):
-    leave_incident(leave(UUID, state="ended", end=FAILED, took_s=125), "ValueError: boom", UUID)
-    leave("gpt", state="ended", end=FAILED, started_s=1, took_s=0.5)
-    stopped = EndStatus(outcome="stopped", exit_code=143, reason="stopped by signal 15")
-    leave("stopped", state="ended", end=stopped, started_s=2, took_s=3, script="")
-    leave("killed", state="running", started_s=3, took_s=60, dead=True)
-    leave("bert-7", state="running", started_s=4)
+    leave(UUID, end=("failed", 1, "ValueError: boom (train.py:11)"), took_s=125)
+    leave("good", end=("succeeded", 0, "all workers finished"), started_s=1, took_s=0.5)
+    leave("stopped", end=("stopped", 143, "stopped by signal 15"), started_s=2, took_s=3, script="")
+    leave("killed", started_s=3, start_ticks=1)
+    leave("elsewhere", started_s=4, boot_id="another")
+    leave("bert-7", started_s=5)
 
     heads, *rows = listed(capsys)
     assert heads == ["#", "STARTED", "TOOK", "SCRIPT", "RUN", "RESULT"]
     assert [[number, *rest] for number, _, _, *rest in rows] == [
-        ["1", "train.py", "da94fb03", "ValueError: boom"],
-        ["2", "train.py", "gpt", "exit code 7"],
+        ["1", "train.py", "da94fb03", "ValueError: boom (train.py:11)"],
+        ["2", "train.py", "good", "succeeded"],
         ["3", "-", "stopped", "stopped by signal 15"],
-        ["4", "train.py", "killed", "agent dead"],
-        ["5", "train.py", "bert-7", "running"],
+        ["4", "train.py", "killed", "agent dead, no end recorded"],
+        ["5", "train.py", "elsewhere", "no end recorded (its agent can't be seen from here)"],
+        ["6", "train.py", "bert-7", "running"],
     ]
-    assert [row[2] for row in rows[:4]] == ["2 min 5 s", "0.5 s", "3 s", "1 min"]
+    assert [row[2] for row in rows[:5]] == ["2 min 5 s", "0.5 s", "3 s", "-", "-"]
     assert all(re.fullmatch(r"20\d\d-\d\d-\d\d \d\d:\d\d", row[1]) for row in rows)
 
 
 def test_a_run_that_goes_on_has_taken_the_time_since_its_start(place, capsys, monkeypatch):
     monkeypatch.setattr("elastic_core.clock.SystemClock.wall_ns", lambda self: STARTED_NS + 7200 * 10**9)
-    leave("bert-7", state="running", took_s=5)
+    leave("bert-7")
     assert listed(capsys)[1][2] == "2 h"
 
 
 @pytest.mark.parametrize("columns", [80, 120])
 def test_a_row_fits_the_terminal_whatever_failed(place, capsys, monkeypatch, columns):
     monkeypatch.setenv("COLUMNS", str(columns))
-    leave_incident(leave("r" * 60, state="ended", end=FAILED), "ValueError: " + "x" * 300, "r")
-    leave("gpt", state="running", script="a/" * 40 + "train_a_model_of_many_words.py")
+    leave("r" * 60, end=("failed", 1, "ValueError: " + "x" * 300))
+    leave("gpt", script="a/" * 40 + "train_a_model_of_many_words.py", started_s=1)
     _, row, _ = listed(capsys, columns)
     assert row[4] == "r" * 16
     assert row[5].startswith("Value")
 
 
-def test_a_directory_without_a_status_is_listed(place, capsys):
-    run = RunDirectory.create(None, "bert-7")
-    assert listed(capsys)[1] == ["1", "-", "-", "-", run.path.name[:16], "unknown"]
+def test_a_run_whose_directory_is_gone_is_listed_and_shown(place, capsys):
+    run = leave("good", end=("succeeded", 0, ""))
+    run.rmdir()
+    failed = leave("bad", end=FAILED, started_s=1)
+    failed.rmdir()
+    assert [row[4:] for row in listed(capsys)[1:]] == [["good", "succeeded"], ["bad", "exit code 7"]]
+    assert main(["runs", "bad"]) == 0
+    assert capsys.readouterr().out.splitlines()[1] == "exit code 7 (its run directory holds no incident)"
+    assert main(["runs", str(run)]) == 0
+    assert "nothing has failed" in capsys.readouterr().out
 
 
-def test_one_run_is_shown_by_number_id_directory_or_what_the_list_shows(place, capsys):
-    first = leave(UUID, state="ended", end=FAILED)
+def test_a_record_that_can_not_be_read_is_a_line_beside_the_list(place, capsys):
+    path = leave("good", end=("succeeded", 0, ""))
+    (path.parent / RECORDS_FOLDER / "0.json").write_text("{")
+    assert main(["runs"]) == 0
+    said = capsys.readouterr()
+    assert len(said.out.splitlines()) == 2
+    assert said.err.count("\n") == 1
+    assert "can't be read" in said.err
+
+
+def test_one_run_is_shown_by_number_id_directory_or_what_the_list_shows(place, capsys, monkeypatch):
+    first = leave(UUID, end=FAILED)
     path = leave_incident(first, "exit code 7", UUID)
-    leave("bert-7", state="running", started_s=1)
-    for target in ("1", UUID, "da94fb03", str(first)):
+    leave("bert-7", started_s=1)
+    monkeypatch.chdir(first.parent)
+    for target in ("1", UUID, "da94fb03", str(first), first.name):
         assert main(["runs", target]) == 0
         out = capsys.readouterr().out
         assert out.startswith(f"{UUID}  failed (exit code 7)  {first}\n")
@@ -125,63 +141,18 @@ def test_one_run_is_shown_by_number_id_directory_or_what_the_list_shows(place, c
     assert main(["runs", "2"]) == 0
     assert "nothing has failed" in capsys.readouterr().out
     assert main(["runs", "3"]) == 2
-    assert "no run of that id in" in capsys.readouterr().err
+    assert "no run '3' of this user" in capsys.readouterr().err
 
 
 def test_an_id_counts_before_a_number(place, capsys):
-    leave("bert-7", state="running")
-    leave("1", state="running", started_s=1)
+    leave("bert-7")
+    leave("1", started_s=1)
     assert main(["runs", "1"]) == 0
     assert capsys.readouterr().out.startswith("1  running  ")
-
-
-class _Gone:
-    """An entry of a directory whose file has gone since the directory was read."""
-
-    def __init__(self, path):
-        self.path = path
-        self.name = os.path.basename(path)
-
-    def is_dir(self, **_):
-        return True
-
-    def stat(self, **_):
-        raise FileNotFoundError(2, "No such file or directory", self.path)
-
-
-def test_a_run_directory_that_vanishes_while_runs_are_listed_hides_no_other(place, monkeypatch):
-    first = leave("bert-7", state="running")
-    second = leave("gpt", state="running")
-    real = os.scandir
-
-    class Listing:
-        def __init__(self, path):
-            self._real = real(path)
-
-        def __enter__(self):
-            entries = list(self._real)
-            return iter([_Gone(f"{first}-gone"), entries[0], _Gone(f"{second}-gone"), *entries[1:]])
-
-        def __exit__(self, *error):
-            self._real.close()
-
-    monkeypatch.setattr("elastic_core.rundir.index.os.scandir", Listing)
-    runs = find_runs()
-    monkeypatch.undo()
-    assert {run.path for run in runs} == {str(first), str(second)}
-
-
-def test_a_place_of_runs_that_cannot_be_read_is_passed_over(place, monkeypatch):
-    def refuse(path):
-        raise PermissionError(13, "Permission denied", path)
-
-    leave("bert-7", state="running")
-    monkeypatch.setattr("elastic_core.rundir.index.os.scandir", refuse)
-    assert find_runs() == []
 
 
 def test_a_run_that_is_not_here_is_one_line(place, capsys):
     assert main(["runs", "bort"]) == 2
     error = capsys.readouterr().err
-    assert error.startswith("elastic: error: no run directory 'bort', and no run of that id in '")
+    assert error.startswith("elastic: error: no run 'bort' of this user on this machine (looked in '")
     assert error.endswith("Try: elastic runs, which lists this machine's runs\n")

@@ -97,6 +97,32 @@ def test_nothing_is_started_or_kept_without_a_hook_that_takes_it():
     runner.close()
 
 
+def test_a_hook_leaves_out_the_events_that_its_class_names():
+    class Leaves(Taker):
+        without_events = frozenset({"store_call", "feed_closed"})
+
+    class Wrong(Taker):
+        without_events = 5
+
+    hook, wrong = make(Leaves), make(Wrong)
+    runner, _ = runner_for(hook, wrong)
+    runner.publish("store_call", {})
+    runner.publish("step", {})
+    runner.close(run_dir_kept=lambda: True)
+    assert hook.names == ["step", "feed_closed"]
+    assert [event.number for event in hook.events] == [2, 3]
+    assert hook.events[-1].values == {"run_dir_kept": True}
+    assert wrong.names == ["store_call", "step", "feed_closed"]
+
+
+def test_the_store_is_measured_where_a_hook_takes_its_calls():
+    class Leaves(Taker):
+        without_events = frozenset({"store_call"})
+
+    named = [NamedHook(name="x", distribution="acme 1", hook=make(cls)) for cls in (Taker, Leaves, AgentHook)]
+    assert [each.takes_event("store_call") for each in named] == [True, False, False]
+
+
 def test_after_the_end_there_is_nothing_more():
     hook = make()
     runner, _ = runner_for(hook)
@@ -207,5 +233,7 @@ def test_a_step_has_its_events_fields_and_what_it_led_to():
     name, values = described(hung)
     assert (name, values["event"], values["state"], values["entered"]) == ("step", "HangFound", "created", True)
     assert (values["failure"], values["phases"]) == (sample_failure(), (phase,))
+    counts = (values["state_reason"], values["restart_count"], values["membership_changes"])
+    assert counts == (hung.step.reason, 0, 0)
     formed = StepTaken(event=m.RoundFormed(round=sample_round()), step=Step(state=Created()), at_s=2.0, entered=False)
     assert described(formed)[1]["round"] == sample_round()

@@ -87,6 +87,6 @@ def test_nothing_is_made_for_workers_of_a_run_that_has_ended(tmp_path):
     files = RunFiles(Ended(path=tmp_path), Ending())
     files.begin(disk, notice=lines.append)
     files.prepare(ROUND, lambda: None, pipes=None)
-    files.finish(success=True, within_s=1.0)
+    files.finish(success=True, record=lambda: None, within_s=1.0)
     disk.waiting.pop()()
     assert lines == []

@@ -3,7 +3,6 @@
 import importlib.metadata
 import sys
 import textwrap
-import types
 import zipfile
 
 import pytest
@@ -17,6 +16,7 @@ from elastic_core.option_spec import OptionSpec
 from elastic_core.plugins import discovery, registry
 from elastic_core.plugins.registry import PluginRegistry
 from elastic_core.rendezvous import registry as in_code
+from elastic_core.rendezvous.coordinated import CoordinatedRendezvous
 from elastic_core.rendezvous.handler import RendezvousHandler
 from elastic_core.rendezvous.local import LocalRendezvous
 from elastic_core.rendezvous.store import CoordinationStore
@@ -676,22 +676,8 @@ STORE = """
 SHARED = {"lease_ttl": 5.0, "last_call_timeout": None, "join_timeout": 600.0, "connect_timeout": 60.0}
 
 
-class Driven(RendezvousHandler):
-    """Stands where the core's rendezvous on a store is."""
-
-    def __init__(self, store, settings):
-        super().__init__(settings)
-        self.store = store
-
-    def next_rendezvous(self):
-        return (None, 0, 1)
-
-
 @pytest.fixture
-def driven(monkeypatch, install):
-    stand_in = types.ModuleType("elastic_core.rendezvous.shell.coordinated")
-    stand_in.CoordinatedRendezvous = Driven
-    monkeypatch.setitem(sys.modules, stand_in.__name__, stand_in)
+def driven(install):
     more = """
     api_version = 1
     options = Store.options
@@ -720,7 +706,7 @@ def in_code_store(driven, no_registrations):
 def test_a_store_gets_the_cores_rendezvous_with_the_options_of_every_store(name):
     conf = {"lease_ttl": "2500ms", "prefix": "q", "join_timeout": "'7'"}
     handler = make_backend(name, conf)
-    assert isinstance(handler, Driven)
+    assert isinstance(handler, CoordinatedRendezvous)
     assert isinstance(handler.store, CoordinationStore)
     assert handler.settings.options == SHARED | {"lease_ttl": 2.5, "prefix": "q", "join_timeout": 7.0}
     assert handler.store.settings.options["prefix"] == "q"

@@ -8,7 +8,7 @@ import pytest
 
 from elastic_core.compat.elastic.multiprocessing import errors as compat_errors
 from elastic_core.processes import errors
-from elastic_core.processes.errors import ChildFailedError, ProcessFailure, writer
+from elastic_core.processes.errors import writer
 from elastic_core.processes.errors.handler import ErrorHandler
 from elastic_core.processes.errors.recording import record
 from elastic_core.worker import startup
@@ -308,8 +308,12 @@ def test_a_failure_without_a_file_is_told_in_the_log(caplog):
     caplog.set_level("INFO", "elastic_core")
     log = Log()
 
+    class ChildFailedError(Exception):
+        def get_first_failure(self):
+            return 3, SimpleNamespace(error_file="<N/A>", exitcode=1)
+
     def main():
-        raise ChildFailedError("inner", {3: ProcessFailure(0, 5, 1, "")})
+        raise ChildFailedError
 
     caught(record(main, log))
     assert log.calls == ["initialize"]

@@ -62,6 +62,7 @@ def test_the_plugins_are_found():
     """A pattern that matches nothing would let everything pass."""
     packages = {path.parts[path.parts.index("src") + 1] for path in OUTSIDERS}
     assert packages == {
+        "elastic_backend_net",
         "elastic_doctor",
         "elastic_env_kubernetes",
         "elastic_env_slurm",

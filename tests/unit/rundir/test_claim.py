@@ -12,9 +12,9 @@ from elastic_core.errors import ConfigError
 from elastic_core.rundir import claim as claims
 from elastic_core.rundir.claim import CLAIM_FILE, Claim, claim
 from elastic_core.rundir.directory import RunDirectory
-from elastic_core.rundir.status_file import own_identity
+from elastic_core.rundir.identity import AgentIdentity
 
-OURS = own_identity(host="gpu-1", started_ns=0)
+OURS = AgentIdentity.own(host="gpu-1", started_ns=0)
 ENDED = replace(OURS, start_ticks=OURS.start_ticks + 1)  # an earlier process with our number
 CONTAINER = replace(OURS, pid_namespace="pid:[1]")
 OTHER_HOST = replace(OURS, host="gpu-2", boot_id="another")

@@ -9,8 +9,6 @@ from elastic_core.failure.incident import MAX_FILE_BYTES, build_launcher_inciden
 from elastic_core.rundir import incident_files
 from elastic_core.rundir.found_incidents import find_incidents
 from elastic_core.rundir.incident_files import IncidentFiles
-from elastic_core.rundir.index import look_at, runs_named
-from elastic_core.rundir.status_file import MOST_BYTES, STATUS_FILE
 from elastic_core.types import Failure, FailureClass
 
 
@@ -114,22 +112,6 @@ def test_a_run_directory_that_has_gone_since_it_was_found_has_no_incident(tmp_pa
     assert len(find_incidents(tmp_path)) == 1
 
 
-def test_a_folder_that_goes_while_a_chosen_directory_is_searched_does_not_end_the_search(tmp_path, monkeypatch):
-    IncidentFiles(tmp_path).write(incident(3))
-    (tmp_path / "incident.json").unlink()
-    (tmp_path / "incident-0.json").unlink()
-    (tmp_path / "attempt_0").mkdir()
-    real = os.scandir
-
-    def vanishing(path):
-        if str(path).endswith("attempt_0"):
-            raise FileNotFoundError(2, "No such file or directory", str(path))
-        return real(path)
-
-    monkeypatch.setattr(os, "scandir", vanishing)
-    assert runs_named(str(tmp_path))[0].path == str(tmp_path)
-
-
 @pytest.mark.parametrize(
     "content",
     [b"{" + b" " * MAX_FILE_BYTES, b'{"run_id":' + b"[" * 100_000, b"\xff", b"", b"[]"],
@@ -138,20 +120,3 @@ def test_a_folder_that_goes_while_a_chosen_directory_is_searched_does_not_end_th
 def test_what_is_no_incident_of_ours_is_passed_over(tmp_path, content):
     (tmp_path / "incident.json").write_bytes(content)
     assert find_incidents(tmp_path) == []
-
-
-@pytest.mark.parametrize("content", [b'{"run_id":' + b"[" * 100_000, b"\xff", b"", b"[]"])
-def test_what_is_no_status_of_ours_is_none(tmp_path, content):
-    (tmp_path / STATUS_FILE).write_bytes(content)
-    assert look_at(tmp_path).status is None
-
-
-def test_a_status_that_is_too_long_can_not_be_read(tmp_path):
-    (tmp_path / STATUS_FILE).write_bytes(b"{" + b" " * MOST_BYTES)
-    with pytest.raises(OSError, match="File too large"):
-        look_at(tmp_path)
-
-
-def test_a_pipe_in_the_place_of_a_status_is_none(tmp_path):
-    os.mkfifo(tmp_path / STATUS_FILE)
-    assert look_at(tmp_path).status is None

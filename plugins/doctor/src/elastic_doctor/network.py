@@ -5,18 +5,24 @@ import socket
 from collections.abc import Iterator
 from typing import Final
 
+import msgspec
+
+from elastic_backend_net.endpoint import parse_endpoint, resolve
 from elastic_core.api import (
+    CONTROL_KEY,
+    SYSTEM_CLOCK,
+    BackendUnavailableError,
     ConfigError,
     ElasticError,
-    RendezvousConnectionError,
-    StoreReader,
+    StoreChoice,
+    Survey,
     WaitBudget,
+    WaitExpiredError,
+    decode_json,
     is_ip,
     is_loopback,
-    parse_endpoint,
-    resolve,
+    open_store,
     route_source,
-    stored_run,
 )
 from elastic_doctor.findings import Asked, Finding, Level
 
@@ -28,6 +34,12 @@ _STEPS_MS: Final = (1, 2, 5, 10, 20, 50, 100, 200, 500)
 _WITHOUT_STORE: Final = ("local", "static")
 
 
+class _Control(msgspec.Struct):
+    """Of the run's document: how the run ended; `None` means that it goes on."""
+
+    verdict: object = None
+
+
 def endpoint(asked: Asked) -> Iterator[Finding]:
     """Whether the place where nodes meet is reached, lets us in, and is free for the run."""
     choice = asked.store
@@ -37,39 +49,51 @@ def endpoint(asked: Asked) -> Iterator[Finding]:
         yield Finding(check="endpoint", level=Level.OK, what=f"backend {choice.backend!r} has no store to reach")
         return
     try:
-        reader = StoreReader(choice)
+        store = open_store(choice)
     except ElasticError as err:
         yield _failed("endpoint", err)
         return
-    if asked.node_count > 1 and reader.hosted_by_member:  # nodes that meet there see for themselves
+    if asked.node_count > 1 and store.hosted_by_member:  # nodes that meet there see for themselves
         return
+    wait = WaitBudget.lasting(choice.limit_s)
     try:
-        reading = reader.read()
-        run = stored_run(reading.survey)
-    except RendezvousConnectionError as err:
-        if reader.hosted_by_member and _IN_USE not in err.what:
-            what = f"{err.what}: as long as no node of the run has begun, that is right"
+        store.connect(wait=wait)
+        began_s = SYSTEM_CLOCK.monotonic_s()
+        survey = store.survey((CONTROL_KEY,), wait=wait)
+        latency_s = SYSTEM_CLOCK.monotonic_s() - began_s
+    except (BackendUnavailableError, WaitExpiredError) as err:
+        found = _unreached(err, choice, store.where)
+        if store.hosted_by_member and _IN_USE not in found.what:
+            what = f"{found.what}: as long as no node of the run has begun, that is right"
             yield Finding(check="endpoint", level=Level.OK, what=what)
         else:
-            yield _failed("endpoint", err)
+            yield found
         return
     except ElasticError as err:
         yield _failed("endpoint", err)
         return
     finally:
-        reader.close()
-    took = next((f"{most} ms" for most in _STEPS_MS if reading.latency_s * 1000 <= most), f"{reading.latency_s:.0f} s")
-    what = f"{reader.where} answers within {took}"
-    verdict = None if run.control is None else run.control.verdict
-    live = sum(1 for incarnation, _ in run.members if incarnation not in run.silent)
-    state = (
-        "has ended"
-        if verdict is not None
-        else f"has {live} live node{'' if live == 1 else 's'}"
-        if live
-        else "is not there"
-    )
-    yield Finding(check="endpoint", level=Level.OK, what=f"{what}; run {choice.run_id!r} {state}")
+        store.close()
+    took = next((f"{most} ms" for most in _STEPS_MS if latency_s * 1000 <= most), f"{latency_s:.0f} s")
+    what = f"{store.where} answers within {took}; run {choice.run_id!r} {_state(survey)}"
+    yield Finding(check="endpoint", level=Level.OK, what=what)
+
+
+def _state(survey: Survey) -> str:
+    raw = survey.documents.get(CONTROL_KEY)
+    if raw is not None and decode_json(raw, _Control).verdict is not None:
+        return "has ended"
+    live = sum(1 for member in survey.members if member.incarnation not in survey.silent)
+    return f"has {live} live node{'' if live == 1 else 's'}" if live else "is not there"
+
+
+def _unreached(err: BackendUnavailableError | WaitExpiredError, choice: StoreChoice, where: str) -> Finding:
+    if isinstance(err, WaitExpiredError):
+        what, remedy = f"no answer within {choice.limit_s:g} s", "a longer --connect-timeout"
+    else:
+        what, remedy = err.what, err.hint or "is the server up, and the --rdzv-endpoint right?"
+    told = what if where in what else f"{where}: {what}"
+    return Finding(check="endpoint", level=Level.FAIL, what=told, remedy=remedy)
 
 
 def _failed(check: str, err: ElasticError) -> Finding:

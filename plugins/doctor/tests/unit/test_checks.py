@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from elastic_core.api import NvidiaGpus, RendezvousConnectionError, StoreChoice, StoreReading, Survey
+from elastic_core.api import CONTROL_KEY, BackendUnavailableError, Member, NvidiaGpus, StoreChoice, Survey
 from elastic_core.cli.main import main
 from elastic_doctor import Asked, Finding, Level, checks, host, network, software, variables
 
@@ -212,47 +212,65 @@ def test_interfaces_that_are_not_there_fail(monkeypatch, variable, text, level):
 # --- the network
 
 
-class Reader:
-    """A store that is read, or is not."""
+class Store:
+    """A store that answers, or does not."""
 
     where = "redis at redis.example:6379"
 
-    def __init__(self, error=None, *, hosted=False):
-        self.hosted_by_member, self._error = hosted, error
+    def __init__(self, error=None, *, hosted=False, **found):
+        self.hosted_by_member, self._error, self._found = hosted, error, {"members": (), **found}
 
-    def read(self):
+    def connect(self, *, wait):
         if self._error is not None:
             raise self._error
-        return StoreReading(survey=Survey(members=()), latency_s=0.0012)
+
+    def survey(self, keys, *, wait):
+        return Survey(**self._found)
 
     def close(self):
         pass
 
 
-AWAY = RendezvousConnectionError("redis at redis.example:6379: connection refused", hint="is it up?")
+class Clock:
+    """Each look at it takes 1.2 ms."""
+
+    now_s = 0.0
+
+    def monotonic_s(self):
+        self.now_s += 0.0012
+        return self.now_s
+
+
+AWAY = BackendUnavailableError("redis at redis.example:6379: connection refused", hint="is it up?")
+HERE = "redis at redis.example:6379 answers within 2 ms; run 'bert'"
+MEMBERS = tuple(Member(incarnation=each, seat=seat, record=b"") for seat, each in enumerate(("a", "b", "c")))
 
 
 @pytest.mark.parametrize(
-    ("reader", "level", "what"),
+    ("store", "level", "what"),
     [
-        (Reader(), "ok", "redis at redis.example:6379 answers within 2 ms; run 'bert' is not there"),
-        (Reader(AWAY), "fail", AWAY.what),
+        (Store(), "ok", f"{HERE} is not there"),
+        (Store(members=MEMBERS, silent=frozenset({"b"})), "ok", f"{HERE} has 2 live nodes"),
+        (Store(members=MEMBERS, documents={CONTROL_KEY: b'{"verdict":null}'}), "ok", f"{HERE} has 3 live nodes"),
+        (Store(documents={CONTROL_KEY: b'{"v":9,"verdict":{"outcome":"done"}}'}), "ok", f"{HERE} has ended"),
+        (Store(AWAY), "fail", AWAY.what),
         (
-            Reader(AWAY, hosted=True),
+            Store(AWAY, hosted=True),
             "ok",
             f"{AWAY.what}: as long as no node of the run has begun, that is right",
         ),
     ],
 )
-def test_endpoint(monkeypatch, reader, level, what):
-    monkeypatch.setattr(network, "StoreReader", lambda choice: reader)
+def test_endpoint(monkeypatch, store, level, what):
+    monkeypatch.setattr(network, "open_store", lambda choice: store)
+    monkeypatch.setattr(network, "SYSTEM_CLOCK", Clock())
     finding = only(network.endpoint(Asked(store=STORE)))
     assert (finding.level, finding.what) == (level, what)
 
 
 def test_a_port_that_another_run_has_fails_unless_nodes_meet_there(monkeypatch):
-    taken = RendezvousConnectionError("c10d at h:1: port 1 is in use by another run")
-    monkeypatch.setattr(network, "StoreReader", lambda choice: Reader(taken, hosted=True))
+    taken = BackendUnavailableError("c10d at h:1: port 1 is in use by another run")
+    monkeypatch.setattr(network, "open_store", lambda choice: Store(taken, hosted=True))
     assert only(network.endpoint(Asked(store=STORE))).level == "fail"
     assert list(network.endpoint(Asked(store=STORE, node_count=2))) == []
 

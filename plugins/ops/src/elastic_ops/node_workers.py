@@ -1,6 +1,7 @@
 """The workers of a node, as its agent tells of them."""
 
-from elastic_core.api import Record, WorkerStatus
+from elastic_core.api import Record
+from elastic_ops.status.document import WorkerStatus
 
 
 class WorkerState(WorkerStatus, frozen=True, kw_only=True):

@@ -12,3 +12,11 @@ NO_CONTROL_PLANE: Final = RunOption(
     default=False,
     help="Have the agent listen to nobody: 'elastic ctl' can't reach it or its workers, nor others its logs.",
 )
+TIMINGS: Final = RunOption(
+    name="timings",
+    hook="elastic_ops.timings:TimingsHook",
+    heading="Debugging",
+    type="bool",
+    default=False,
+    help="At the end, say on stderr where this run's milliseconds went.",
+)

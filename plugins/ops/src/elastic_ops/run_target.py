@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from elastic_core.api import ConfigError, StoreChoice, chosen_store, duration_s, find_runs, run_option
+from elastic_core.api import ConfigError, StoreChoice, chosen_store, duration_s, run_option
 from elastic_ops.jobs import has_runs, options_of_job
+from elastic_ops.run_directories import find_runs
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem

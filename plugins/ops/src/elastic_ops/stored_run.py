@@ -1,190 +1,264 @@
-"""A run as its store has it, in the form that `elastic status` shows."""
+"""A run as its store has it, for those who take no part in it.
 
-from typing import Final
+Read with an open mind, as its nodes may be of another version than the reader: what they added is left out, and what
+they left out has a default.
+"""
+
+from typing import TypeVar
+
+import msgspec
 
 from elastic_core.api import (
-    StoreChoice,
-    StoredFailure,
-    StoredMember,
-    StoredRound,
-    StoreReading,
-    stored_run,
-)
-from elastic_ops.run_target import no_such_run
-from elastic_ops.status.view import (
-    OUT,
-    AbsenceView,
-    IncidentView,
-    NodeView,
-    RoundView,
-    RunView,
-    StoreView,
-    VerdictView,
-    decision_words,
+    CONTROL_KEY,
+    ROUND_KEY,
+    STORE_FORMAT,
+    Record,
+    RendezvousStateError,
+    Survey,
+    decode_json,
 )
 
-LOST: Final = "lost"
-LEFT: Final = "left"
-"""No longer there, and nothing is wrong with that: the run has its verdict."""
-NO_NODE: Final = "no node is left"
-"""The state of a run without a verdict whose last node has left: a new one goes on with it."""
-SILENT: Final = "silent"
-STOPPED: Final = "stopped"
-STOPPED_BY: Final = "elastic stop"
-"""The rule of the verdict of a run that somebody has stopped from outside."""
+
+class StoredDecision(msgspec.Struct):
+    """What was decided about a failure; `type` is its kind."""
+
+    type: str = ""
+    """`restart`, `stop` or `ignore`."""
+    delay_s: float = 0.0
+    """Of a restart: seconds before it."""
+    rule: str = ""
+    """Which rule decided."""
+    reason: str = ""
+    """A line for people."""
+    outcome: str = ""
+    """Of a stop: `failed` or `done`."""
+    exclude_nodes: tuple[str, ...] = ()
+    """Nodes that stay out."""
 
 
-class RunInStore:
-    """A run as it was read from its store.
+class StoredFailure(msgspec.Struct):
+    """A failure in the run's history."""
+
+    failure_class: str
+    """What kind of failure it was."""
+    summary: str
+    """One line for people."""
+    node_id: str = ""
+    """The node to blame."""
+    round_index: int = -1
+    """In which round."""
+    at_s: float = 0.0
+    """Seconds since the run began."""
+    uptime_s: float = 0.0
+    """Seconds since the round's workers were started."""
+    exit_code: int = 1
+    """The failed worker's."""
+    global_rank: int | None = None
+    """Its rank; None: no worker was to blame."""
+    exception_type: str = ""
+    """The class of its exception; empty: none."""
+    message: str = ""
+    """Its text."""
+    decision: StoredDecision | None = None
+    """What was decided; None: not yet."""
+    spent: int = 0
+    """How many restarts the run had cost by then."""
+
+
+class StoredEnding(msgspec.Struct):
+    """How the round ended."""
+
+    token: int = 0
+    nonce: str = ""
+    kind: str = ""
+    reason: str = ""
+    evidence: str = ""
+
+
+class StoredStop(msgspec.Struct):
+    """Which round is being stopped."""
+
+    token: int = 0
+    nonce: str = ""
+
+
+class StoredVerdict(msgspec.Struct):
+    """How the run ended."""
+
+    outcome: str = ""
+    exit_code: int = 1
+    reason: str = ""
+    by: str = ""
+    rule: str = ""
+    evidence: str = ""
+
+
+class StoredDrain(msgspec.Struct):
+    """Somebody outside the run wants a node to end, or all."""
+
+    incarnation: str = ""
+    """Which; empty: all nodes, and with them the run."""
+    node: str = ""
+    """Its id."""
+    by: str = ""
+    """Who wants it."""
+    grace_s: float | None = None
+    """How long its workers have at most, if that was said."""
+
+
+class StoredControl(msgspec.Struct):
+    """Which run it is, and what is decided."""
+
+    v: int = 0
+    epoch: str = ""
+    ending: StoredEnding | None = None
+    stopping: StoredStop | None = None
+    verdict: StoredVerdict | None = None
+    history: tuple[StoredFailure, ...] = ()
+    user: str = ""
+    """Who has begun the run."""
+    drains: tuple[StoredDrain, ...] = ()
+    """Which nodes somebody outside wants to end."""
+    secret: str = ""
+    """What the run's agents know each other by."""
+    """Words, and a row for each failure before those in the history."""
+
+
+class StoredNode(msgspec.Struct, array_like=True):
+    """A node of the round, as an array. An empty address is the part of the node id behind its last `@`."""
+
+    incarnation: str
+    node: str
+    address: str = ""
+    agent_port: int = 0
+    nproc: int = 1
+    named_role: str = ""
+    """Its role; empty: `default`."""
+
+    @property
+    def role(self) -> str:
+        """The role."""
+        return self.named_role or "default"
+
+    @property
+    def host(self) -> str:
+        """The address."""
+        return self.address or self.node.rpartition("@")[2]
+
+
+class StoredRound(msgspec.Struct):
+    """The round, with its nodes in rank order."""
+
+    v: int = 0
+    """The version of this content."""
+    epoch: str = ""
+    """Of which run in the store."""
+    token: int = 0
+    """Its fencing token."""
+    nonce: str = ""
+    """Its random text."""
+    index: int = 0
+    """Which round of the run it is."""
+    restarts: int = 0
+    """Restarts before it."""
+    changes: int = 0
+    """Membership changes before it."""
+    master_addr: str = ""
+    """Where rank 0 listens."""
+    master_port: int = 0
+    """Its port."""
+    roster: tuple[StoredNode, ...] = ()
+    """Its nodes, in rank order."""
+
+
+class StoredAbsence(msgspec.Struct):
+    """Why a node is left out."""
+
+    by: str = ""
+    """A hook of its own with its distribution, or the policy."""
+    reason: str = ""
+    """Why."""
+    for_s: float | None = None
+    """For how long from when it said so; None: until the policy's next decision."""
+    refused: bool = True
+    """A hook of its own refuses; else the policy left it out."""
+
+
+class StoredMember(msgspec.Struct):
+    """What a node says of itself."""
+
+    v: int = 0
+    """The version of this content."""
+    epoch: str = ""
+    """Of which run in the store."""
+    node: str = ""
+    """The node's id."""
+    state: str = ""
+    """`ready`, `out`, `running`, `finishing`, `done` or `leaving`."""
+    token: int = 0
+    """The token of the round that it is in."""
+    nonce: str = ""
+    """The nonce of that round."""
+    address: str = ""
+    """Where others reach it."""
+    nproc: int = 1
+    """How many workers it has."""
+    role: str = ""
+    """`--role`."""
+    absence: StoredAbsence | None = None
+    """Why it is left out; None: it is not."""
+
+
+class StoredRun(Record, frozen=True, kw_only=True):
+    """What a store has of a run; None: not there, or (a round) of an earlier run. `members` have their incarnation."""
+
+    control: StoredControl | None = None
+    """The run's own document; None: there is none."""
+    round: StoredRound | None = None
+    """Its last round; None: there was none."""
+    members: tuple[tuple[str, StoredMember], ...] = ()
+    """Its live nodes, in the order of arrival."""
+    silent: frozenset[str] = frozenset()
+    """The incarnations of those that have not renewed their seats."""
+
+
+_D = TypeVar("_D", StoredControl, StoredRound, StoredMember)
+
+
+def stored_run(survey: Survey) -> StoredRun:
+    """Return what was read of a run.
 
     Raises:
-        NoSuchRunError: there is no such run.
-        RendezvousStateError: what is there is of another version, or not ours.
+        RendezvousStateError: what is there is of another format, or not ours.
     """
-
-    def __init__(self, reading: StoreReading, choice: StoreChoice, where: str) -> None:
-        """Decode it."""
-        self._where, self._choice, self._latency_s = where, choice, reading.latency_s
-        if not reading.survey.documents and not reading.survey.members:
-            raise no_such_run(choice.run_id, where)
-        self.run = run = stored_run(reading.survey)
-        self._control, self._round, self._members, self._silent = run.control, run.round, run.members, run.silent
-
-    @property
-    def history(self) -> tuple[StoredFailure, ...]:
-        """The run's last failures, oldest first."""
-        return () if self._control is None else self._control.history
-
-    @property
-    def evidence(self) -> str:
-        """What all nodes know of the last failure, as the JSON of an incident; empty: they left none."""
-        said = (self._control.verdict, self._control.ending) if self._control is not None else ()
-        return next((one.evidence for one in said if one is not None and one.evidence), "")
-
-    def view(self) -> RunView:
-        """Return what is to be shown."""
-        control, round_ = self._control, self._round
-        nodes = self._nodes()
-        verdict = None if control is None else control.verdict
-        return RunView(
-            run_id=self._choice.run_id,
-            source="store",
-            state=self._state(nodes),
-            backend=self._choice.backend,
-            round=None if round_ is None else _round_view(round_),
-            restart_count=0 if round_ is None else round_.restarts,
-            membership_changes=0 if round_ is None else round_.changes,
-            nodes=nodes,
-            waiting=tuple(node.node_id for node in nodes if node.first_rank is None and node.absence is None),
-            incident_count=len(self.history),
-            last_incident=short_failure(self.history[-1]) if self.history else None,
-            store=StoreView(where=self._where, reachable=True, latency_s=round(self._latency_s, 6)),
-            verdict=None
-            if verdict is None
-            else VerdictView(
-                outcome=verdict.outcome, exit_code=verdict.exit_code, reason=verdict.reason, by=verdict.by
-            ),
-        )
-
-    def _state(self, nodes: tuple[NodeView, ...]) -> str:
-        control, round_ = self._control, self._round
-        if control is not None and control.verdict is not None:
-            return STOPPED if control.verdict.rule == STOPPED_BY else control.verdict.outcome
-        if round_ is None:
-            return "waiting for a round"
-        ending = None if control is None else control.ending
-        if ending is not None and (ending.token, ending.nonce) == (round_.token, round_.nonce):
-            if not self._members:
-                return NO_NODE
-            return {"restart": "restarting", "asked": "restarting", "regroup": "regrouping"}.get(
-                ending.kind, ending.kind
-            )
-        stopping = None if control is None else control.stopping
-        if stopping is not None and (stopping.token, stopping.nonce) == (round_.token, round_.nonce):
-            return "stopping"
-        placed = [node.state for node in nodes if node.first_rank is not None]
-        if placed and all(state in (LOST, SILENT) for state in placed):
-            return "all nodes lost"
-        return "starting" if any(state in ("ready", "starting") for state in placed) else "running"
-
-    def _nodes(self) -> tuple[NodeView, ...]:
-        """Return the roster in rank order, then everybody else who has a seat."""
-        round_ = self._round
-        over = self._control is not None and self._control.verdict is not None
-        seats = dict(self._members)
-        nodes, rank = [], 0
-        roster = () if round_ is None else round_.roster
-        for number, entry in enumerate(roster):
-            record = seats.pop(entry.incarnation, None)
-            nodes.append(
-                NodeView(
-                    node_id=entry.node,
-                    address=entry.host,
-                    state=(LEFT if over else LOST) if record is None else self._said(entry.incarnation, record),
-                    node_rank=number,
-                    first_rank=rank,
-                    worker_count=entry.nproc,
-                    role=entry.role,
-                )
-            )
-            rank += entry.nproc
-        nodes += [
-            NodeView(
-                node_id=record.node,
-                address=record.address,
-                state=OUT if record.absence is not None else self._said(incarnation, record),
-                worker_count=record.nproc,
-                role=record.role,
-                absence=_absence(record),
-            )
-            for incarnation, record in seats.items()
-        ]
-        return tuple(nodes)
-
-    def _said(self, incarnation: str, record: StoredMember) -> str:
-        """Return a member's word of itself, if it was heard lately."""
-        if incarnation in self._silent:
-            return SILENT
-        round_ = self._round
-        if (
-            record.state == "running"
-            and round_ is not None
-            and (record.token, record.nonce)
-            != (
-                round_.token,
-                round_.nonce,
-            )
-        ):
-            return "starting"
-        return record.state
+    documents = survey.documents
+    control = _decode(documents.get(CONTROL_KEY), StoredControl, "control document")
+    round_ = _decode(documents.get(ROUND_KEY), StoredRound, "round document")
+    if round_ is not None and control is not None and round_.epoch != control.epoch:
+        round_ = None
+    members = (
+        (member.incarnation, _decode(member.record, StoredMember, "member's record")) for member in survey.members
+    )
+    return StoredRun(
+        control=control,
+        round=round_,
+        members=tuple((name, record) for name, record in members if record is not None and record.state != "gone"),
+        silent=frozenset(survey.silent),
+    )
 
 
-def _absence(record: StoredMember) -> AbsenceView | None:
-    absence = record.absence
-    if absence is None:
+def _decode(raw: bytes | None, kind: type[_D], what: str) -> _D | None:
+    if raw is None:
         return None
-    return AbsenceView(by=absence.by, reason=absence.reason, refused=absence.refused, for_s=absence.for_s)
-
-
-def _round_view(document: StoredRound) -> RoundView:
-    return RoundView(
-        index=document.index,
-        token=document.token,
-        node_count=len(document.roster),
-        world_size=sum(entry.nproc for entry in document.roster),
-        master_addr=document.master_addr,
-        master_port=document.master_port,
-    )
-
-
-def short_failure(failure: StoredFailure) -> IncidentView:
-    """Return a failure of the history in short."""
-    decision = failure.decision
-    return IncidentView(
-        failure_class=failure.failure_class,
-        summary=failure.summary,
-        node_id=failure.node_id,
-        rank=failure.global_rank,
-        round_index=failure.round_index,
-        decision="" if decision is None else decision_words(decision.type, decision.delay_s, decision.rule),
-    )
+    try:
+        document = decode_json(raw, kind)
+    except (msgspec.DecodeError, UnicodeDecodeError) as err:
+        raise RendezvousStateError(
+            f"the store holds a {what} that can't be read ({err})", hint="another --rdzv-id"
+        ) from err
+    if document.v != STORE_FORMAT:
+        raise RendezvousStateError(
+            f"the store holds a {what} of format {document.v!r}; this version of elastic-core reads {STORE_FORMAT}",
+            hint="the version of elastic-core that the run's nodes have",
+        )
+    return document

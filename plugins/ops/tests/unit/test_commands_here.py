@@ -7,15 +7,16 @@ import click
 import pytest
 
 import elastic_ops.control_plane.client as client
-from elastic_core.api import AgentStatus, ConfigError, runs_named
+from elastic_core.api import AgentIdentity, ConfigError, encode_json, replace_file
 from elastic_core.cli.main import main
 from elastic_core.rundir.directory import RunDirectory
-from elastic_core.rundir.status_file import STATUS_FILE, own_identity, write_status
-from elastic_core.status import EndStatus
+from elastic_core.rundir.run_records import RunEntry
 from elastic_ops import jobs
 from elastic_ops.ctl import command as ctl
 from elastic_ops.ending.drain import _read_words
+from elastic_ops.run_directories import runs_named
 from elastic_ops.run_target import is_here, store_asked
+from elastic_ops.status.document import STATUS_FILE, AgentStatus, EndStatus
 
 VARIABLES = {"PET_RDZV_BACKEND": "redis", "PET_RDZV_ENDPOINT": "r:6379"}
 
@@ -42,13 +43,14 @@ def agent():
         status = AgentStatus(
             run_id=run_id,
             node_id=node_id,
-            agent=own_identity(host="h", started_ns=len(kept)),
+            agent=AgentIdentity.own(host="h", started_ns=len(kept)),
             backend=backend,
             state="running" if end is None else "ended",
             end=end,
             control=control,
         )
-        write_status(kept[-1].path / STATUS_FILE, status)
+        replace_file(kept[-1].path / STATUS_FILE, encode_json(status))
+        RunEntry.begin(run_id=run_id, node_id=node_id, script="train.py", run_dir=str(kept[-1].path))
         return kept[-1].path
 
     return leave

@@ -4,7 +4,6 @@ from collections.abc import Callable, Mapping
 
 from elastic_core.api import (
     AgentChannel,
-    AgentStatus,
     FailureReport,
     NodeSteps,
     Offer,
@@ -49,12 +48,10 @@ class FakeRun(RunHandle):
         """Reasons and grace periods."""
         self.offered: dict[str, Offer] = {}
         """By name; put others' there, too."""
-        self.address = ""
-        """Where requests are taken."""
+        self.place = ""
+        """Where the rendezvous store is."""
         self.directory = ""
         """The run directory."""
-        self.status_now: AgentStatus | None = None
-        """What a question for the status is answered with; None: it is not answered."""
         self.notices: list[str] = []
         self.fields: dict[str, FieldValue] = {}
         self.events: list[tuple[str, dict[str, object]]] = []
@@ -118,12 +115,6 @@ class FakeRun(RunHandle):
         self.timers.append(timer)
         return timer
 
-    def status(self, on_status: Callable[[AgentStatus], None]) -> None:
-        """Answer, at the next `pass_time`."""
-        status = self.status_now
-        if status is not None:
-            self.call_later(0.0, lambda: on_status(status))
-
     def run_dir(self) -> str:
         """Return the directory."""
         return self.directory
@@ -136,9 +127,9 @@ class FakeRun(RunHandle):
         """Return what is offered."""
         return dict(self.offered)
 
-    def listens_at(self, address: str) -> None:
-        """Keep an address."""
-        self.address = address
+    def store_place(self) -> str:
+        """Return the store's place."""
+        return self.place
 
     def track_progress(self, furthest_step: Callable[[], int | None]) -> None:
         """Keep what progress is read by."""

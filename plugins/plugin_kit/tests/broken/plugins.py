@@ -14,7 +14,6 @@ from elastic_core.api import (
     API_VERSION,
     SYSTEM_CLOCK,
     AgentHook,
-    Capability,
     Failure,
     FailureHandler,
     Ignore,
@@ -498,11 +497,6 @@ class DeparturesAreTexts(Meeting):
     def change(self):
         change = super().change()
         return change.node_id if hasattr(change, "node_id") else change
-
-
-@broken(RENDEZVOUS, "a_failure_stops_all_and_one_decides")
-class PromisesToStopAll(Meeting):
-    capabilities = frozenset(Capability)
 
 
 @broken(RENDEZVOUS, "a_closed_rendezvous_forms_no_round", "the_end_is_told")

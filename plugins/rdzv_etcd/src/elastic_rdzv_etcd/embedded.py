@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Final
 
+from elastic_backend_net.endpoint import Endpoint, parse_endpoint
 from elastic_core.api import (
     SYSTEM_CLOCK,
     BackendRefusedError,
@@ -14,14 +15,12 @@ from elastic_core.api import (
     ConfigError,
     CoordinationStore,
     ElasticError,
-    Endpoint,
     RendezvousSettings,
     Revisions,
     Topic,
     WaitBudget,
     WaitExpiredError,
     is_ip,
-    parse_endpoint,
 )
 from elastic_rdzv_etcd.kept_folder import KeptFolder
 from elastic_rdzv_etcd.probe import LOOPBACK, member_names

@@ -6,12 +6,12 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 
+from elastic_backend_net.interrupt import Interrupt
 from elastic_core.api import (
     SYSTEM_CLOCK,
     BackendError,
     BackendRefusedError,
     BackendUnavailableError,
-    Interrupt,
     OutcomeUnknownError,
     WaitBudget,
     WaitCancelledError,

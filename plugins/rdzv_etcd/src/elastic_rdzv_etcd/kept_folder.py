@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from elastic_core.api import HostedProcess
+from elastic_backend_net.hosted_server import HostedProcess
 from elastic_rdzv_etcd.folder_keeper import KEPT_FOLDER_VARIABLE
 
 _KEEPER: Final = Path(__file__).absolute().with_name("folder_keeper.py")

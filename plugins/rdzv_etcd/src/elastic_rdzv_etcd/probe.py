@@ -4,7 +4,8 @@ import json
 import socket
 from typing import Final
 
-from elastic_core.api import SYSTEM_CLOCK, BackendUnavailableError, WaitBudget, dial
+from elastic_backend_net.endpoint import dial
+from elastic_core.api import SYSTEM_CLOCK, BackendUnavailableError, WaitBudget
 
 LOOPBACK: Final = "127.0.0.1"
 

@@ -8,15 +8,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final
 
-from elastic_core.api import (
-    SYSTEM_CLOCK,
-    BackendUnavailableError,
-    ElasticError,
-    HostedProcess,
-    WaitBudget,
-    WaitExpiredError,
-    hosted_environment,
-)
+from elastic_backend_net.hosted_server import HostedProcess, hosted_environment
+from elastic_core.api import SYSTEM_CLOCK, BackendUnavailableError, ElasticError, WaitBudget, WaitExpiredError
 from elastic_rdzv_etcd.errors import NotAnsweringError
 from elastic_rdzv_etcd.kept_folder import KeptFolder
 from elastic_rdzv_etcd.probe import LOOPBACK, member_names

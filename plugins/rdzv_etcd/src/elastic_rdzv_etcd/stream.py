@@ -6,13 +6,13 @@ from typing import Any, Final
 
 import msgspec
 
+from elastic_backend_net.interrupt import Interrupt
 from elastic_core.api import (
     SYSTEM_CLOCK,
     BackendError,
     BackendRefusedError,
     BackendUnavailableError,
     ElasticError,
-    Interrupt,
     WaitBudget,
     WaitCancelledError,
 )

@@ -1,10 +1,10 @@
-"""TLS on a connection to etcd: the core's, with what to do here about a server that has none."""
+"""TLS on a connection to etcd: that of elastic-backend-net, with what to do here about a server that has none."""
 
 from functools import partial
 from typing import Final
 
-from elastic_core.api import start_tls
-from elastic_core.api import tls_failure as failure_of_tls
+from elastic_backend_net.tls import start_tls
+from elastic_backend_net.tls import tls_failure as failure_of_tls
 
 PLAIN: Final = "http:// in place of https://"
 

@@ -5,7 +5,9 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 from urllib.parse import unquote
 
-from elastic_core.api import ConfigError, Endpoint, Login, Tls, parse_endpoint
+from elastic_backend_net.endpoint import Endpoint, parse_endpoint
+from elastic_backend_net.tls import Login, Tls
+from elastic_core.api import ConfigError
 
 __all__ = ["ENVIRONMENT", "PORT", "Login", "Target", "Tls", "parse_target"]
 

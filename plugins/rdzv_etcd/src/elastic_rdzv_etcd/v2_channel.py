@@ -7,7 +7,9 @@ from urllib.parse import urlencode, urlsplit
 from urllib3.connection import HTTPConnection
 from urllib3.exceptions import ProtocolError, ReadTimeoutError
 
-from elastic_core.api import SYSTEM_CLOCK, Endpoint, Interrupt, WaitBudget, WaitCancelledError
+from elastic_backend_net.endpoint import Endpoint
+from elastic_backend_net.interrupt import Interrupt
+from elastic_core.api import SYSTEM_CLOCK, WaitBudget, WaitCancelledError
 from elastic_rdzv_etcd.connection import LIMIT_S, Wire
 
 if TYPE_CHECKING:

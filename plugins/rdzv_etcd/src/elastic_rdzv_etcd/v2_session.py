@@ -9,14 +9,14 @@ from typing import Any, Final
 
 import etcd  # type: ignore[import-untyped]
 
+from elastic_backend_net.endpoint import Endpoint
+from elastic_backend_net.interrupt import Interrupt
 from elastic_core.api import (
     SYSTEM_CLOCK,
     BackendError,
     BackendRefusedError,
     BackendUnavailableError,
     ElasticError,
-    Endpoint,
-    Interrupt,
     OutcomeUnknownError,
     WaitBudget,
     WaitCancelledError,

@@ -13,6 +13,7 @@ from typing import ClassVar, Final
 
 import msgspec
 
+from elastic_backend_net.endpoint import Endpoint, parse_endpoint
 from elastic_core.api import (
     API_VERSION,
     SYSTEM_CLOCK,
@@ -36,7 +37,6 @@ from elastic_core.api import (
     Watched,
 )
 from elastic_rdzv_redis.credentials import FOLDER_VARIABLE, TOKEN_VARIABLE, Credentials
-from elastic_rdzv_redis.network import Endpoint, parse_endpoint
 from elastic_rdzv_redis.place import EVERYWHERE, UNSPECIFIED, Own, find_own, free_port, is_free, is_own_name
 from elastic_rdzv_redis.probe import Answer, who_answers
 from elastic_rdzv_redis.public import USER, write_public

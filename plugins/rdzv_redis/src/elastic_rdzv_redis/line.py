@@ -16,7 +16,8 @@ from redis.exceptions import AuthenticationError, RedisError, ResponseError
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.retry import Retry
 
-from elastic_core.api import SYSTEM_CLOCK, ElasticError, Interrupt, WaitBudget, WaitCancelledError
+from elastic_backend_net.interrupt import Interrupt
+from elastic_core.api import SYSTEM_CLOCK, ElasticError, WaitBudget, WaitCancelledError
 from elastic_rdzv_redis.failures import answered, translated
 from elastic_rdzv_redis.url import Login
 

@@ -7,15 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from elastic_core.api import (
-    Address,
-    BackendRefusedError,
-    BackendUnavailableError,
-    WaitBudget,
-    is_ip,
-    resolve,
-    route_source,
-)
+from elastic_backend_net.endpoint import Address, resolve
+from elastic_core.api import BackendRefusedError, BackendUnavailableError, WaitBudget, is_ip, route_source
 
 EVERYWHERE: Final = ("*", "-::*")
 """What makes the server listen on all addresses, also where there is no IPv6."""

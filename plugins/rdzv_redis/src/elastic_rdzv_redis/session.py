@@ -6,16 +6,11 @@ from typing import Any, Final
 
 from redis.exceptions import MovedError, NoScriptError
 
-from elastic_core.api import (
-    BackendRefusedError,
-    BackendUnavailableError,
-    Interrupt,
-    OutcomeUnknownError,
-    WaitBudget,
-)
+from elastic_backend_net.endpoint import Endpoint
+from elastic_backend_net.interrupt import Interrupt
+from elastic_core.api import BackendRefusedError, BackendUnavailableError, OutcomeUnknownError, WaitBudget
 from elastic_rdzv_redis.connector import Connector, Sentinels
 from elastic_rdzv_redis.line import Line
-from elastic_rdzv_redis.network import Endpoint
 from elastic_rdzv_redis.scripts import Script
 from elastic_rdzv_redis.url import Login, Target, Tls
 

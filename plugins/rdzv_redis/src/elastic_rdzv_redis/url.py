@@ -5,8 +5,9 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 from urllib.parse import unquote
 
-from elastic_core.api import ConfigError, Login, Tls
-from elastic_rdzv_redis.network import Endpoint, parse_endpoint
+from elastic_backend_net.endpoint import Endpoint, parse_endpoint
+from elastic_backend_net.tls import Login, Tls
+from elastic_core.api import ConfigError
 
 __all__ = ["PORT", "SENTINEL_PORT", "Login", "Target", "Tls", "parse_target"]
 

@@ -4,9 +4,9 @@ import socket
 from collections.abc import Sequence
 from typing import ClassVar, Final
 
+from elastic_backend_net.endpoint import Address, resolve
 from elastic_core.api import (
     API_VERSION,
-    Address,
     BackendUnavailableError,
     ConfigError,
     OptionSpec,
@@ -15,7 +15,6 @@ from elastic_core.api import (
     RendezvousSettings,
     WaitBudget,
     is_loopback,
-    resolve,
 )
 
 DEFAULT_PORT = 29500

@@ -58,20 +58,20 @@ NAMES: dict[str, dict[str, str]] = {
         ),
     },
     "elastic.multiprocessing": {
-        "elastic_core.processes.errors": "ProcessFailure",
         "elastic_torchrun.processes.context": "PContext",
         "elastic_torchrun.processes.group_context": "MultiprocessContext SubprocessContext",
         "elastic_torchrun.processes.logs_specs": "DefaultLogsSpecs LogsDest LogsSpecs",
+        "elastic_torchrun.processes.process_failure": "ProcessFailure",
         "elastic_torchrun.processes.run_result": "RunProcsResult",
         "elastic_torchrun.processes.signals": "SignalException",
         "elastic_torchrun.processes.start": "start_processes",
         "elastic_torchrun.processes.std": "Std to_map",
     },
     "elastic.multiprocessing.api": {
-        "elastic_core.processes.errors": "ProcessFailure",
         "elastic_torchrun.processes.context": "PContext",
         "elastic_torchrun.processes.group_context": "MultiprocessContext SubprocessContext",
         "elastic_torchrun.processes.logs_specs": "DefaultLogsSpecs LogsDest LogsSpecs",
+        "elastic_torchrun.processes.process_failure": "ProcessFailure",
         "elastic_torchrun.processes.run_result": "RunProcsResult",
         "elastic_torchrun.processes.signals": "SignalException",
         "elastic_torchrun.processes.std": "Std to_map",
@@ -80,10 +80,10 @@ NAMES: dict[str, dict[str, str]] = {
         "elastic_torchrun.processes.tail_log": "TailLog",
     },
     "elastic.multiprocessing.errors": {
-        "elastic_core.processes.errors": (
-            "ChildFailedError ErrorHandler ProcessFailure get_error_handler record set_error_handler"
-        ),
+        "elastic_core.processes.errors": "ErrorHandler get_error_handler record set_error_handler",
         "elastic_torchrun.helpers": "GlobalRank JSON",
+        "elastic_torchrun.processes.child_failed": "ChildFailedError",
+        "elastic_torchrun.processes.process_failure": "ProcessFailure",
     },
     "elastic.multiprocessing.errors.error_handler": {
         "elastic_core.processes.errors": "ErrorHandler",

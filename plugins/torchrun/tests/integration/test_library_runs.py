@@ -20,12 +20,12 @@ from elastic_core.hooks.members import NamedHook
 from elastic_core.launcher import LaunchConfig, elastic_launch, launch, launch_agent
 from elastic_core.moments import Power, Refuse
 from elastic_core.plugins.registry import PluginRegistry
-from elastic_core.processes.errors import ChildFailedError
 from elastic_core.rendezvous import registry
 from elastic_core.rendezvous.local import LocalRendezvous
 from elastic_core.types import HookSettings, RendezvousSettings
 from elastic_torchrun.agent import health_check_server
 from elastic_torchrun.functions.server_client import ForkServer
+from elastic_torchrun.processes.child_failed import ChildFailedError
 from elastic_watch import sleep_hook
 from group_kit import open_fds
 from patience import patience
@@ -382,7 +382,7 @@ def probed(url):
 NODE = """
 import json, sys
 from elastic_core.launcher import LaunchConfig, elastic_launch
-from elastic_core.processes.errors import ChildFailedError
+from elastic_torchrun.processes.child_failed import ChildFailedError
 config = LaunchConfig(**json.loads(sys.argv[1]))
 try:
     print("results", elastic_launch(config, "sh")("-c", sys.argv[2]))

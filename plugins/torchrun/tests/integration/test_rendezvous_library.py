@@ -29,6 +29,7 @@ from elastic_core.compat.elastic.utils import logging, process_state
 from elastic_core.compat.elastic.utils.store import store_timeout
 from elastic_core.errors import BackendRefusedError, BackendUnavailableError, OutcomeUnknownError
 from elastic_core.rendezvous import registry as in_code
+from elastic_core.rendezvous.coordinated import CoordinatedRendezvous
 from elastic_plugin_kit import rendezvous_settings
 from elastic_torchrun import torch_errors
 from elastic_torchrun.names import NAMES
@@ -160,7 +161,7 @@ def registered():
 def test_what_is_registered_for_scripts_serves_agents_with_all_that_they_know(registered):
     maker = in_code.registered("mine")
     handler = maker(rendezvous_settings(backend="mine", run_id="r", local_world_size=4, options={"join_timeout": "7"}))
-    assert isinstance(handler, DynamicRendezvousHandler)
+    assert isinstance(handler, CoordinatedRendezvous)
     assert (handler.settings.local_world_size, handler.settings.options["join_timeout"]) == (4, 7.0)
     assert get_rendezvous_handler(parameters()).get_backend() == "mine"
 

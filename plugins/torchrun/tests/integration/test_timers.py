@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from elastic_core.compat.elastic import timer
-from elastic_core.processes.errors import ChildFailedError
 from elastic_torchrun.launcher.api import LaunchConfig, elastic_launch
+from elastic_torchrun.processes.child_failed import ChildFailedError
 from support import wait_for
 from timer_kit import CLIENT, LATE, ON
 

@@ -12,8 +12,8 @@ from elastic_core.compat import run as compat_run
 from elastic_core.compat.elastic.multiprocessing import Std
 from elastic_core.errors import ConfigError
 from elastic_core.launcher import elastic_launch
-from elastic_core.processes.errors import ChildFailedError
 from elastic_torchrun.launcher.torchs_parser import settings_of_args
+from elastic_torchrun.processes.child_failed import ChildFailedError
 from ports import free_port
 
 SCRIPT = """

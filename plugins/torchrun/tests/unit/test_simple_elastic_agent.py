@@ -9,11 +9,11 @@ import pytest
 from elastic_core.compat.elastic.agent.server import RunResult, SimpleElasticAgent, WorkerSpec, WorkerState
 from elastic_core.compat.elastic.multiprocessing import SignalException
 from elastic_core.errors import ElasticError, RendezvousGracefulExitError, RendezvousStateError
-from elastic_core.processes.errors import ProcessFailure
 from elastic_ops import events
 from elastic_torchrun.agent import events as telling
 from elastic_torchrun.agent.exit_barrier import KEY, exit_barrier
 from elastic_torchrun.agent.ranks import Node, Place, assign_ranks, meet, place_of
+from elastic_torchrun.processes.process_failure import ProcessFailure
 
 HEALTHY = RunResult(state=WorkerState.HEALTHY)
 SUCCEEDED = RunResult(state=WorkerState.SUCCEEDED, return_values={0: "a", 1: "b"})

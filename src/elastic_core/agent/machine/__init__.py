@@ -1,1 +1,1 @@
-"""The agent as a pure state machine: its table, states and transitions, and its journal."""
+"""The agent as a pure state machine: its table, states and transitions."""

@@ -1,4 +1,4 @@
-"""What workers leave about their own failures, how it is read, and the errors made of it.
+"""What workers leave about their own failures, and how it is read.
 
 Importing it loads nothing: each name is fetched when it is first used.
 """
@@ -6,12 +6,10 @@ Importing it loads nothing: each name is fetched when it is first used.
 # Not from typing: the hook in a failing worker imports this package.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from elastic_core.processes.errors.child_failed import ChildFailedError
     from elastic_core.processes.errors.handler import ErrorHandler, get_error_handler, set_error_handler
-    from elastic_core.processes.errors.process_failure import ProcessFailure
     from elastic_core.processes.errors.recording import record
 
-__all__ = ["ChildFailedError", "ErrorHandler", "ProcessFailure", "get_error_handler", "record", "set_error_handler"]
+__all__ = ["ErrorHandler", "get_error_handler", "record", "set_error_handler"]
 
 
 def __getattr__(name: str) -> object:
@@ -19,14 +17,6 @@ def __getattr__(name: str) -> object:
         from elastic_core.processes.errors.recording import record
 
         return record
-    if name == "ChildFailedError":
-        from elastic_core.processes.errors.child_failed import ChildFailedError
-
-        return ChildFailedError
-    if name == "ProcessFailure":
-        from elastic_core.processes.errors.process_failure import ProcessFailure
-
-        return ProcessFailure
     if name in __all__:
         from elastic_core.processes.errors import handler
 

@@ -13,6 +13,7 @@ from collections.abc import Callable
 
 from msgspec.structs import replace
 
+from elastic_core.rendezvous.address import is_ip
 from elastic_core.rendezvous.member import protocol as m
 from elastic_core.rendezvous.member.admission import looks_again_s, puts_back
 from elastic_core.rendezvous.member.announce import GONE_S, PART_S, announce, knows_members, own_round, record_of
@@ -33,7 +34,6 @@ from elastic_core.rendezvous.member.outage import (
 from elastic_core.rendezvous.member.protocol import Step
 from elastic_core.rendezvous.member.state import LONG_AGO_S, NEVER_S, Progress, State, Want
 from elastic_core.rendezvous.member.steps import question
-from elastic_core.rendezvous.net.endpoint import is_ip
 from elastic_core.rendezvous.store import CONTROL_KEY, ROUND_KEY, Topic
 
 LAST_POST_S = 2.0

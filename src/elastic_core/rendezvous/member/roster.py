@@ -7,8 +7,8 @@ rank that it had where that is free; newcomers fill the holes, in order of arriv
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
+from elastic_core.rendezvous.address import is_loopback
 from elastic_core.rendezvous.member.documents import DEFAULT_ROLE, MemberRecord, RosterEntry
-from elastic_core.rendezvous.net.address import is_loopback
 from elastic_core.types import Record
 
 

@@ -3,7 +3,7 @@
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import Final, TypeVar, assert_never
+from typing import Final, NamedTuple, TypeVar, assert_never
 
 import msgspec
 from msgspec.structs import replace
@@ -18,7 +18,7 @@ from elastic_core.errors import (
     WaitExpiredError,
 )
 from elastic_core.messages import AnswerQuestion, DecisionAsked, Fenced, PublishDecision, RequestRestart, SeatHeld
-from elastic_core.plugin_faults import CurrentCall, wrong_answer
+from elastic_core.plugin_faults import wrong_answer
 from elastic_core.rendezvous.member import protocol as m
 from elastic_core.rendezvous.member.documents import (
     ControlDocument,
@@ -95,6 +95,14 @@ OPERATIONS: Final[Mapping[type, str]] = {
 """The store's methods, by what is asked of it."""
 
 
+class StoreCall(NamedTuple):
+    """A call of the store's that has not returned; `due_s` is when it should have, at the latest."""
+
+    operation: str
+    began_s: float
+    due_s: float
+
+
 class StoreFault(Exception):
     """What a store raised beside the errors that it may; its cause."""
 
@@ -135,8 +143,8 @@ class Driver:
         self._clock = clock
         self._mail: deque[m.Event] = deque()
         self._lock = threading.Condition()
-        self.calls = CurrentCall(clock)
-        """The store's."""
+        self.call: StoreCall | None = None
+        """The call that is under way. Threading: read on any."""
         self._wait: WaitBudget | None = None
         self._interruptible = False
         self._peers: PeerEndpoint | None = None
@@ -196,8 +204,9 @@ class Driver:
             self._mail.append(event)
             self._lock.notify_all()
             wait = self._wait if self._interruptible else None
+            if wait is not None and self.call is not None:
+                self.call = self.call._replace(due_s=min(self.call.due_s, self._clock.monotonic_s()))
         if wait is not None:
-            self.calls.hasten(self._clock.monotonic_s())
             wait.cancel()
 
     @property
@@ -401,23 +410,23 @@ class Driver:
         return WaitBudget(now_s + patience_s, clock=self._clock)
 
     def _ask_store(self, operation: m.Operation) -> m.Event:
-        wait = self._budget(operation)
+        wait, name = self._budget(operation), OPERATIONS[type(operation)]
         with self._lock:
             self._wait = wait
             self._interruptible = isinstance(operation, (m.Watch, m.Connect))
             if self._interruptible and self._mail:
                 wait.cancel()
-        due_s = self._clock.monotonic_s() + wait.remaining_s()
+            now_s = self._clock.monotonic_s()
+            self.call = StoreCall(name, now_s, now_s + wait.remaining_s())
         try:
-            with self.calls.call(OPERATIONS[type(operation)], due_s):
-                return self._call(operation, wait)
+            return self._call(operation, wait)
         except ElasticError:
             raise
         except BaseException as err:
-            raise _fault(OPERATIONS[type(operation)], err) from err
+            raise _fault(name, err) from err
         finally:
             with self._lock:
-                self._wait = None
+                self._wait = self.call = None
                 self._interruptible = False
 
     def _call(self, operation: m.Operation, wait: WaitBudget) -> m.Event:

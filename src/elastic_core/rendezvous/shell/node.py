@@ -4,6 +4,7 @@ import os
 import socket
 
 from elastic_core.clock import SYSTEM_CLOCK, Clock, WaitBudget
+from elastic_core.rendezvous.address import LOOPBACK, full_name, host_identity, is_loopback, route_source
 from elastic_core.rendezvous.coordinated_options import (
     DEFAULT_CONNECT_TIMEOUT_S,
     DEFAULT_JOIN_TIMEOUT_S,
@@ -14,7 +15,6 @@ from elastic_core.rendezvous.member import protocol as m
 from elastic_core.rendezvous.member.documents import MemberRecord
 from elastic_core.rendezvous.member.roster import Candidate
 from elastic_core.rendezvous.member.state import Me
-from elastic_core.rendezvous.net.address import LOOPBACK, full_name, host_identity, is_loopback, route_source
 from elastic_core.rendezvous.store import CoordinationStore
 from elastic_core.types import RendezvousSettings
 

@@ -62,9 +62,6 @@ class Changes:
         """Return whether the driver has."""
         return self._ended
 
-    def __len__(self) -> int:
-        return len(self._queue)
-
     def next(self) -> RoundChange | None:
         """Return the next change; None: there is none yet.
 

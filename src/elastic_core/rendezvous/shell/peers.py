@@ -22,9 +22,9 @@ import msgspec
 
 from elastic_core.clock import SYSTEM_CLOCK, Clock
 from elastic_core.errors import ConfigError
+from elastic_core.rendezvous.address import is_ip
 from elastic_core.rendezvous.member import protocol as m
 from elastic_core.rendezvous.member.documents import RosterEntry
-from elastic_core.rendezvous.net.endpoint import is_ip
 from elastic_core.rendezvous.shell.grants import Answer, PeerExchange, PeerView, Question
 
 _LARGEST_BYTES: Final = 65_536

@@ -6,8 +6,6 @@ import time
 import pytest
 from msgspec.structs import replace
 
-from elastic_core.clock import WaitBudget
-from elastic_core.rendezvous.handler import NoServices
 from elastic_core.reports import NodeReport
 from elastic_core.types import Decided, Restart, StopOrdered
 from elastic_plugin_kit import sample_failure
@@ -23,37 +21,32 @@ from time_limits import SPREAD_S
 __all__ = ["etcd_private", "redis_server"]
 
 
-class Deciding(NoServices):
-    """Decides whenever it is asked to, and notes what about."""
-
-    def __init__(self, handler, asked):
-        self.handler, self.asked = handler, asked
-
-    def decide(self, reports, history, *, question=""):
-        self.asked.append(reports)
-        failed = next(report for report in reports if report.failure is not None)
-        self.handler.answer(Restart(rule="test"), failed.failure, evidence="of all", question=question)
-
-
 @pytest.mark.parametrize("backend", ["redis", "etcd"])
 def test_64_nodes_stop_within_a_second_and_hear_one_decision(backend, request):
     store = {"redis": RedisStore, "etcd": EtcdStore}[backend]
     server = request.getfixturevalue({"redis": "redis_server", "etcd": "etcd_private"}[backend])
-    nodes = [Node(store, server.endpoint, number) for number in range(NODES)]
     asked, heard, decided = [], {}, {}
-    for node in nodes:
-        node.handler.services = Deciding(node.handler, asked)
+
+    def decide(member, event):
+        asked.append(event.reports)
+        failed = next(report for report in event.reports if report.failure is not None)
+        member.answer(Restart(rule="test"), failed.failure, "of all", question=event.question)
+
+    def node_at(number):
+        node = Node(store, server.endpoint, number, on_question=lambda event: decide(node.member, event))
+        return node
+
+    nodes = [node_at(number) for number in range(NODES)]
     failing = nodes[NODES // 2]
-    report = NodeReport(node_id=failing.handler.settings.node_id, failure=sample_failure(), age_s=0.1)
+    report = NodeReport(node_id=failing.member.settings.node_id, failure=sample_failure(), age_s=0.1)
 
     def follow(node):
-        node.handler.wait = WaitBudget.lasting(60)
-        change = node.handler.watch(60)
+        change = node.member.watch(60)
         if node is not failing:
             assert isinstance(change, StopOrdered)
             heard[node] = time.monotonic()
-            node.handler.report_stopped(NodeReport(node_id=node.handler.settings.node_id, final=True))
-            change = node.handler.watch(60)
+            node.member.report_stopped(NodeReport(node_id=node.member.settings.node_id, final=True))
+            change = node.member.watch(60)
         assert isinstance(change, Decided)
         decided[node] = (time.monotonic(), change.evidence)
 
@@ -64,12 +57,12 @@ def test_64_nodes_stop_within_a_second_and_hear_one_decision(backend, request):
         for node in nodes:
             threading.Thread(target=follow, args=(node,), daemon=True).start()
         began_s = time.monotonic()
-        failing.handler.order_stop("exit code 7", report)
-        failing.handler.report_stopped(replace(report, final=True))
+        failing.member.order_stop("exit code 7", report)
+        failing.member.report_stopped(replace(report, final=True))
         wait_for(lambda: len(heard) == NODES - 1, what="all to hear of the stop")
         wait_for(lambda: len(decided) == NODES, what="all to hear of the decision")
     finally:
-        leaving = [threading.Thread(target=node.handler.shutdown) for node in nodes]
+        leaving = [threading.Thread(target=node.member.shutdown) for node in nodes]
         for thread in leaving:
             thread.start()
         for thread in leaving:

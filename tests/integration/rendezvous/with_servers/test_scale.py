@@ -5,13 +5,12 @@ import threading
 import urllib.request
 from collections import Counter
 
-from elastic_core.clock import WaitBudget
-from elastic_core.rendezvous.shell.coordinated import CoordinatedRendezvous
 from elastic_core.types import RendezvousSettings
 from elastic_rdzv_etcd.connection import Wire
 from elastic_rdzv_etcd.store import EtcdStore
 from elastic_rdzv_redis.store import RedisStore
 from etcd_servers import etcd_private
+from member_kit import Member
 from redis_servers import redis_server
 from support import wait_for
 
@@ -28,7 +27,7 @@ SCRIPTS_BYTES = 40_000
 class Node(threading.Thread):
     """One node's rendezvous, as its agent would use it."""
 
-    def __init__(self, store, endpoint, number):
+    def __init__(self, store, endpoint, number, *, on_question=lambda event: None):
         super().__init__(daemon=True)
         settings = RendezvousSettings(
             backend="of the test", run_id="many", endpoint=endpoint, min_nodes=NODES, max_nodes=NODES,
@@ -37,12 +36,11 @@ class Node(threading.Thread):
             # No renewals while we count, however slow this machine is.
             options={"lease_ttl": 120.0},
         )  # fmt: skip
-        self.handler = CoordinatedRendezvous(store(settings), settings)
-        self.handler.wait = WaitBudget.lasting(60)
+        self.member = Member(store(settings), settings, on_question=on_question)
         self.info = None
 
     def run(self):
-        self.info = self.handler.next_rendezvous()
+        self.info = self.member.join(60.0)
 
 
 def form_a_round(store, endpoint, count):
@@ -60,14 +58,12 @@ def form_a_round(store, endpoint, count):
         infos = [node.info for node in nodes]
         assert sorted(info.rank for info in infos) == list(range(NODES))
         assert len({(info.round_token, info.nonce, info.members) for info in infos}) == 1
-        assert {member.node_id for member in infos[0].members} == {node.handler.settings.node_id for node in nodes}
+        assert {member.node_id for member in infos[0].members} == {node.member.settings.node_id for node in nodes}
         assert [infos[0].members[node.info.rank].node_id for node in nodes] == [
-            node.handler.settings.node_id for node in nodes
+            node.member.settings.node_id for node in nodes
         ]
     finally:
-        for node in nodes:
-            node.handler.wait.cancel()
-        left = [node.handler.shutdown() for node in nodes]
+        left = [node.member.shutdown() for node in nodes]
     assert all(left)
     return counted
 

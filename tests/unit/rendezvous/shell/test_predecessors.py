@@ -4,8 +4,8 @@ import socket
 
 import pytest
 
+from elastic_core.rendezvous.address import host_identity
 from elastic_core.rendezvous.member.documents import MemberRecord
-from elastic_core.rendezvous.net.address import host_identity
 from elastic_core.rendezvous.shell.node import proves_dead
 
 

@@ -6,7 +6,6 @@ from http import HTTPStatus
 from typing import Final, Generic, TypeVar
 
 from elastic_core.api import (
-    AgentStatus,
     ConfigError,
     ElasticError,
     HookSettings,
@@ -20,6 +19,8 @@ from elastic_core.api import (
 from elastic_ops.control_plane.client import AnswerTooLongError, call
 from elastic_ops.control_plane.handlers import JSON, TEXT, Handler, Request, Response
 from elastic_ops.node_workers import WorkersDocument, WorkerState
+from elastic_ops.status.document import AgentStatus
+from elastic_ops.status.recorder import STATE
 
 ANSWER_S: Final = 5.0
 """How long the agent may take to answer a question about itself."""
@@ -27,7 +28,7 @@ _WORKER_S: Final = 2.0
 _REASON_CHARS: Final = 200
 _LONGEST_STACKS: Final = 1 << 20
 _OVER: Final = ("leaving", "ended")
-AGENT_HANDLERS: Final = ("drain", "metrics", "ping", "restart", "stacks", "state", "workers")
+AGENT_HANDLERS: Final = ("drain", "metrics", "ping", "restart", "stacks", "workers")
 """All but what is offered by others: methods of `AgentHandlers`, whose first lines the docs show."""
 
 _T = TypeVar("_T")
@@ -144,9 +145,14 @@ class AgentHandlers:
         response.set_content(answer.content, answer.content_type)
 
     def _status(self) -> AgentStatus:
-        question: Question[AgentStatus] = Question()
-        self._run.status(question.answer)
-        return question.wait(ANSWER_S)
+        """Return the status as the recorder offers it, if the agent's loop turns."""
+        question: Question[None] = Question()
+        self._run.call_later(0.0, lambda: question.answer(None))
+        question.wait(ANSWER_S)
+        offer = self._run.offers().get(STATE)
+        if offer is None:
+            raise RefusedError(HTTPStatus.CONFLICT, "this agent has no status: its hook 'recorder' was left out")
+        return decode_json(offer({}).content, AgentStatus)
 
     # --- what is
 
@@ -154,10 +160,6 @@ class AgentHandlers:
         """Answer `pong`: the agent's loop turns."""
         self._status()
         response.set_content("pong", TEXT)
-
-    def state(self, request: Request, response: Response) -> None:
-        """Answer with what `status.json` would say now, as JSON."""
-        response.set_content(encode_json(self._status()), JSON)
 
     def workers(self, request: Request, response: Response) -> None:
         """Answer with this node's workers, as JSON: ranks, pid, state, uptime, paths of logs and socket."""

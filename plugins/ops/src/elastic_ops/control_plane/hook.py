@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, ClassVar, Final
 from elastic_core.api import (
     SYSTEM_CLOCK,
     AgentHook,
-    AgentStatus,
     AgentStopped,
     Clock,
     ElasticError,
@@ -25,6 +24,7 @@ from elastic_core.api import (
     WorkersStarting,
 )
 from elastic_ops.options import NO_CONTROL_PLANE
+from elastic_ops.status.recorder import LISTENING
 
 if TYPE_CHECKING:
     from elastic_ops.control_plane.agent_handlers import AgentHandlers
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from elastic_ops.logs.index import IndexWriter
     from elastic_ops.logs.serving import LogServer
     from elastic_ops.node_workers import WorkerState
+    from elastic_ops.status.document import AgentStatus
 
 VARIABLE: Final = "TORCH_WORKER_SERVER_SOCKET"
 """Where a worker's own server listens, if its script wants one."""
@@ -86,7 +87,7 @@ class ControlPlane(AgentHook):
         if self._paths is not None and self._paths.run_dir == folder:
             return
         if self._server is not None:
-            self.run.listens_at("")
+            self.run.record(LISTENING, {"address": ""})
         self._end()
         try:
             self._paths = SocketPaths(folder, self.settings.local_world_size)
@@ -143,7 +144,7 @@ class ControlPlane(AgentHook):
         except (ElasticError, OSError, RuntimeError) as err:
             self._complain(err)
         else:
-            self.run.listens_at(paths.agent)
+            self.run.record(LISTENING, {"address": paths.agent})
 
     def _complain(self, err: Exception) -> None:
         self._wanted = False
@@ -157,7 +158,7 @@ class ControlPlane(AgentHook):
             self._handlers = AgentHandlers(self.run, self.settings, details=self._details)
         return self._handlers
 
-    def _details(self, status: AgentStatus) -> "tuple[WorkerState, ...]":
+    def _details(self, status: "AgentStatus") -> "tuple[WorkerState, ...]":
         """Return this node's workers with what is known beside their status. Threading: that of a connection."""
         from elastic_ops.node_workers import WorkerState
 

@@ -7,7 +7,7 @@ import click
 import msgspec
 
 import elastic_ops.control_plane.client as client
-from elastic_core.api import AgentStatus, ConfigError, ElasticError, Record, echo, echo_json
+from elastic_core.api import ConfigError, ElasticError, Record, echo, echo_json
 from elastic_ops.ctl.target import (
     NO_SERVER,
     Target,
@@ -19,6 +19,7 @@ from elastic_ops.ctl.target import (
     workers_of,
 )
 from elastic_ops.run_target import complete_run, duration
+from elastic_ops.status.document import AgentStatus
 
 api_version = 1
 

@@ -8,17 +8,15 @@ from typing import Final, TypeVar
 
 import elastic_ops.control_plane.client as client
 from elastic_core.api import (
-    AgentStatus,
     ConfigError,
     ElasticError,
-    FoundRun,
     Record,
     decode_json,
-    find_runs,
     run_places,
-    runs_named,
 )
 from elastic_ops.node_workers import WorkersDocument, WorkerState
+from elastic_ops.run_directories import FoundRun, find_runs, runs_named
+from elastic_ops.status.document import AgentStatus
 
 NO_SERVER: Final = "put @elastic_ops.control_plane.worker_main() on the script's main function"
 

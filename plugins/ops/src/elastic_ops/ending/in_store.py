@@ -10,16 +10,14 @@ from elastic_core.api import (
     ElasticError,
     RendezvousConnectionError,
     StoreChoice,
-    StoredMember,
-    StoredRun,
-    StoreWriter,
     WaitBudget,
     echo,
-    stored_run,
     user_name,
 )
 from elastic_ops.ending.options import asker
 from elastic_ops.run_target import no_such_run
+from elastic_ops.store import StoreWriter
+from elastic_ops.stored_run import StoredMember, StoredRun, stored_run
 
 _LOOK_EVERY_S: Final = 0.25
 _NAMES: Final = 8

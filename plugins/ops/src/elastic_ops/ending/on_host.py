@@ -9,18 +9,15 @@ from typing import Final
 import elastic_ops.control_plane.client as client
 from elastic_core.api import (
     SYSTEM_CLOCK,
-    AgentStatus,
     ConfigError,
     ElasticError,
-    FoundRun,
     WaitBudget,
     echo,
-    find_runs,
-    run_at,
-    runs_named,
 )
 from elastic_ops.ctl.target import agent_of, asked
+from elastic_ops.run_directories import FoundRun, find_runs, run_at, runs_named
 from elastic_ops.run_target import WITHOUT_STORE
+from elastic_ops.status.document import AgentStatus
 
 _LOOK_EVERY_S: Final = 0.1
 _CONFLICT: Final = 409

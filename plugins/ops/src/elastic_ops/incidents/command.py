@@ -7,26 +7,19 @@ from typing import Final
 
 import click
 
-from elastic_core.api import (
-    ConfigError,
-    StoreChoice,
-    StoreReader,
-    echo,
-    echo_json,
-    find_runs,
-    render_incident,
-    runs_named,
-)
+from elastic_core.api import ConfigError, StoreChoice, echo, echo_json, render_incident
 from elastic_ops.incidents.listed import (
     IncidentDocument,
     ListedIncident,
     incidents_of_directories,
     incidents_of_store,
 )
+from elastic_ops.run_directories import find_runs, runs_named
 from elastic_ops.run_target import NoSuchRunError, complete_run, is_here, store_asked, store_params
 from elastic_ops.status.page import Table, aligned
+from elastic_ops.status.store_view import RunInStore
 from elastic_ops.status.view import decision_words
-from elastic_ops.stored_run import RunInStore
+from elastic_ops.store import StoreReader
 
 api_version = 1
 

@@ -10,14 +10,14 @@ from msgspec.structs import replace
 from elastic_core.api import (
     FailureClass,
     FoundIncident,
-    FoundRun,
     Incident,
     IncidentDecision,
     Record,
-    StoredFailure,
     decode_json,
     find_incidents,
 )
+from elastic_ops.run_directories import FoundRun
+from elastic_ops.stored_run import StoredFailure
 
 SCHEMA_VERSION: Final = 1
 

@@ -11,17 +11,15 @@ import click
 
 from elastic_core.api import (
     ConfigError,
-    FoundRun,
     StoreChoice,
     WaitBudget,
     echo,
-    find_runs,
     run_places,
-    runs_named,
     user_name,
 )
 from elastic_ops.logs.follow import STREAMS, HostLogs, LogLine
 from elastic_ops.logs.wire import Wanted, ranks_of, text_of
+from elastic_ops.run_directories import FoundRun, find_runs, runs_named
 from elastic_ops.run_target import complete_run, store_asked, store_params
 
 if TYPE_CHECKING:

@@ -5,9 +5,10 @@ from contextlib import closing
 from pathlib import Path
 from typing import Final
 
-from elastic_core.api import Record, run_at
+from elastic_core.api import Record
 from elastic_ops.logs.index import RoundLogs, WorkerLogs, read_index
 from elastic_ops.logs.tail import LogTail
+from elastic_ops.run_directories import run_at
 
 STREAMS: Final = ("stdout", "stderr")
 _LATE_LOOKS: Final = 2

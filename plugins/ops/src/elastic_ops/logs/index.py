@@ -1,13 +1,13 @@
 """Where the output of each round's workers goes, as the agent's hook leaves it in the run directory."""
 
-import os
 from collections import deque
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from elastic_core.api import AgentStatus, Record, RunningWorker, decode_json, encode_json
+from elastic_core.api import Record, RunningWorker, decode_json, encode_json, replace_file
+from elastic_ops.status.document import AgentStatus
 
 INDEX_FILE: Final = "logs.json"
 KEPT_ROUNDS: Final = 64
@@ -49,12 +49,8 @@ class IndexWriter:
         for round_index, workers in started:
             files = tuple(map(_files, workers))
             self._rounds.append(RoundLogs(round_index=round_index, workers=files))
-        fresh = run_dir / f".{INDEX_FILE}"
         with suppress(OSError):
-            fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-            with os.fdopen(fd, "wb") as file:
-                file.write(encode_json(LogIndex(rounds=tuple(self._rounds))))
-            fresh.replace(run_dir / INDEX_FILE)
+            replace_file(run_dir / INDEX_FILE, encode_json(LogIndex(rounds=tuple(self._rounds))))
 
 
 def _files(worker: RunningWorker) -> WorkerLogs:

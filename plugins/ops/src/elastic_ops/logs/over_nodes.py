@@ -10,19 +10,12 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from elastic_core.api import (
-    SYSTEM_CLOCK,
-    Clock,
-    ElasticError,
-    Record,
-    RendezvousConnectionError,
-    StoreChoice,
-    StoreReader,
-)
+from elastic_core.api import SYSTEM_CLOCK, Clock, ElasticError, Record, RendezvousConnectionError, StoreChoice
 from elastic_ops.logs.follow import LogLine
 from elastic_ops.logs.serving import BEAT_S
 from elastic_ops.logs.wire import HANDSHAKE_S, Refused, Wanted, ask, ranks_of, text_of
-from elastic_ops.stored_run import RunInStore
+from elastic_ops.status.store_view import RunInStore
+from elastic_ops.store import StoreReader
 
 MOST_FOLLOWED: Final = 64
 """Nodes that are followed at the same time: each takes a connection and a thread."""

@@ -12,23 +12,20 @@ from msgspec.structs import replace
 
 from elastic_core.api import (
     SYSTEM_CLOCK,
-    FoundRun,
     RendezvousConnectionError,
     StoreChoice,
-    StoreReader,
     WaitBudget,
     echo,
     echo_json,
-    find_runs,
-    run_at,
     run_places,
-    runs_named,
 )
+from elastic_ops.run_directories import FoundRun, find_runs, run_at, runs_named
 from elastic_ops.run_target import NoSuchRunError, complete_run, duration, is_here, store_asked, store_params
 from elastic_ops.status.live import live, show, wanted
 from elastic_ops.status.page import Page, page_of_run, page_of_runs, plain
+from elastic_ops.status.store_view import NO_NODE, RunInStore
 from elastic_ops.status.view import RunView, StatusDocument, StoreView, iso_time, view_of_directory
-from elastic_ops.stored_run import NO_NODE, RunInStore
+from elastic_ops.store import StoreReader
 
 api_version = 1
 

@@ -7,7 +7,9 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from elastic_core.api import AgentStatus, FoundIncident, FoundRun, Record, WorkerStatus, duration_text, find_incidents
+from elastic_core.api import FoundIncident, Record, duration_text, find_incidents
+from elastic_ops.run_directories import FoundRun
+from elastic_ops.status.document import AgentStatus, WorkerStatus
 
 SCHEMA_VERSION: Final = 1
 

@@ -7,13 +7,14 @@ from pathlib import Path
 import click
 import pytest
 
-from elastic_core.api import FoundRun, RunningWorker
+from elastic_core.api import RunningWorker
 from elastic_core.cli.main import main
 from elastic_ops.logs import command, follow
 from elastic_ops.logs.command import _follow, _notes_while_following, _ranks, _Shown
 from elastic_ops.logs.follow import HostLogs
 from elastic_ops.logs.index import KEPT_ROUNDS, IndexWriter, read_index
 from elastic_ops.logs.tail import LONGEST_LINE, LogTail
+from elastic_ops.run_directories import FoundRun
 
 
 class Log:

@@ -11,7 +11,7 @@ from pathlib import Path
 from signal import SIGKILL, pidfd_send_signal
 from typing import TypeVar
 
-from elastic_core.api import AgentStatus, Incident, Moment, Round, RoundJoined, WorkersStarted, find_incidents, run_at
+from elastic_core.api import Incident, Moment, Round, RoundJoined, WorkersStarted, find_incidents
 from elastic_plugin_kit.agents.recorder import read_moments
 
 M = TypeVar("M")
@@ -62,13 +62,6 @@ class Agent:
     def stderr(self) -> str:
         """What it and its workers have printed so far, where errors go."""
         return self._err.read_text(errors="replace")
-
-    @property
-    def status(self) -> AgentStatus | None:
-        """Its status.json, as `elastic status` reads it, a moment behind the agent; None: there is none yet."""
-        with suppress(OSError):
-            return run_at(self.run_dir).status
-        return None
 
     @property
     def incidents(self) -> list[Incident]:

@@ -1,26 +1,19 @@
 """The kit for rendezvous backends: does a `RendezvousHandler` form rounds that agree, and end when it is told to?"""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import nullcontext
 from typing import ClassVar, Final, Protocol, get_args
 
 import pytest
-from msgspec.structs import replace
 
 from elastic_core.api import (
     Capability,
-    Decided,
     ElasticError,
-    Failure,
-    NodeReport,
     RendezvousClosedError,
     RendezvousHandler,
     RendezvousInfo,
-    Restart,
     RoundChange,
-    RunSteps,
-    StopOrdered,
     WaitBudget,
     WaitCancelledError,
 )
@@ -35,7 +28,6 @@ from elastic_plugin_kit.conformance.kit import (
 )
 from elastic_plugin_kit.conformance.kit_process import check_imports, nothing_left
 from elastic_plugin_kit.conformance.store_run import fresh
-from elastic_plugin_kit.samples import sample_failure
 
 QUIET_S: Final = 0.3
 LATE_S: Final = 1.0
@@ -68,39 +60,6 @@ class RendezvousRun:
         for handler in self._handlers:
             handler.wait = WaitBudget.lasting(5)
             handler.shutdown()
-
-
-class _Agent:
-    """Decides whatever it is asked, and notes what about; an agent's other services do nothing."""
-
-    def __init__(self, handler: RendezvousHandler, asked: list[Sequence[NodeReport]]) -> None:
-        self._handler, self._asked = handler, asked
-
-    def reserve_port(self) -> int:
-        return 0
-
-    def say(self, text: str) -> None:
-        pass
-
-    def ticked_s(self) -> float:
-        return math.inf
-
-    def fence(self, until_s: float) -> None:
-        pass
-
-    def set_last_act(self, store: str, seat: bytes) -> None:
-        pass
-
-    def decide(self, reports: Sequence[NodeReport], history: Sequence[Failure], *, question: str = "") -> None:
-        self._asked.append(reports)
-        failure = next(report.failure for report in reports if report.failure is not None)
-        self._handler.answer(Restart(rule="kit"), failure, "what all have seen", question=question)
-
-    def tell_steps(self, serial: int) -> None:
-        pass
-
-    def hear_steps(self, seen: RunSteps) -> None:
-        pass
 
 
 class RendezvousConformance(Kit):
@@ -315,27 +274,6 @@ class RendezvousConformance(Kit):
         self._all_joined(handlers)
         _bound(handlers[0]).set_closed()
         self._told(handlers[1], "the end of the run")
-
-    def test_a_failure_stops_all_and_one_decides(self, run: RendezvousRun) -> None:
-        """`evidence`: the others hear the order, one node is asked with what all have seen, all hear its answer."""
-        self._needs(2, Capability.EVIDENCE, run)
-        handlers = [run.node(rank, nodes=2) for rank in range(2)]
-        asked: list[Sequence[NodeReport]] = []
-        for handler in handlers:
-            handler.services = _Agent(handler, asked)
-        self._all_joined(handlers)
-        failed = NodeReport(node_id="failed", failure=sample_failure(), age_s=0.1, failed_count=1)
-        handlers[0].order_stop("exit code 7", failed)
-        ordered = self._told(handlers[1], "an order to stop")
-        assert isinstance(ordered, StopOrdered), f"watch told {ordered!r} of an order to stop"
-        handlers[0].report_stopped(replace(failed, final=True))
-        handlers[1].report_stopped(NodeReport(node_id="stopped", stopped_count=1, final=True))
-        for handler in handlers:
-            decided = self._told(handler, "the decision")
-            assert isinstance(decided, Decided), f"watch told {decided!r} of the decision"
-            assert decided.evidence == "what all have seen", f"the evidence came as {decided.evidence!r}"
-        assert len(asked) == 1, f"{len(asked)} times a node was asked to decide"
-        assert {report.node_id for report in asked[0]} == {"failed", "stopped"}
 
     # --- behind them ---
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from elastic_core.embedding import ProcessFailure
     from elastic_torchrun.agent.worker_spec import WorkerSpec
+    from elastic_torchrun.processes.process_failure import ProcessFailure
 
 
 class WorkerState(str, enum.Enum):  # noqa: UP042  # torch's: str(state) is "WorkerState.INIT", which a StrEnum changes

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from typing import Any, Protocol
 
 from elastic_core.api import (
+    STORE_FORMAT,
     Capability,
     ElasticError,
     PluginError,
@@ -25,9 +26,10 @@ from elastic_core.api import (
     RendezvousTimeoutError,
     clean,
 )
-from elastic_core.embedding import STORE_FORMAT, PluginRegistry, attempt_from_environment
+from elastic_core.embedding import CoordinatedRendezvous, PluginRegistry, attempt_from_environment
 from elastic_torchrun.hosting.round_store import RoundStores
 from elastic_torchrun.rendezvous.agentless import AloneRounds, AloneServices
+from elastic_torchrun.rendezvous.blocking_rendezvous import BlockingRendezvous
 
 TORCH_RENDEZVOUS = "torch.distributed.elastic.rendezvous"
 
@@ -65,7 +67,8 @@ def make_handler(parameters: TorchParameters, backend: str) -> "TorchHandler":
     conf = _conf(parameters.config)
     registry = PluginRegistry()
     try:
-        handler = registry.make_rendezvous(backend, _settings(parameters, backend, conf), conf)
+        made = registry.make_rendezvous(backend, _settings(parameters, backend, conf), conf)
+        handler = BlockingRendezvous(made.store, made.settings) if isinstance(made, CoordinatedRendezvous) else made
         if Capability.CONTROL not in handler.capabilities:
             raise PluginError(f"rendezvous backend {backend!r} can't serve torchrun: it does not decide for a run")
     except ElasticError as error:

@@ -103,7 +103,7 @@ def launch(
 
 def _values(result: "RunResult", entry: Entrypoint) -> dict[int, Any]:
     if result.is_failed():
-        from elastic_core.embedding import ChildFailedError
+        from elastic_torchrun.processes.child_failed import ChildFailedError
 
         raise ChildFailedError(name=entry.name, failures=result.failures)
     return result.return_values

@@ -1,13 +1,13 @@
 """Wires what torch's `LocalElasticAgent` was given into a run of our agent."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final
 
 from msgspec.structs import replace
 
 from elastic_core.api import RendezvousHandler, RendezvousSettings, Round
-from elastic_core.embedding import Injected, RunOutcome, RunSettings
+from elastic_core.embedding import Backend, Injected, RunOutcome, RunSettings
 from elastic_torchrun.agent.worker_group import RunResult, Worker, WorkerGroup, WorkerState
 from elastic_torchrun.hosting.hosted import HostedRendezvous
 from elastic_torchrun.launcher.entrypoints import entry_of
@@ -105,12 +105,11 @@ def _placed(settings: RunSettings, handler: Any) -> RunSettings:  # noqa: ANN401
     return replace(settings, nodes=nodes)
 
 
-def _handler(handler: Any, settings: RendezvousSettings, *, barrier_s: float) -> RendezvousHandler:  # noqa: ANN401
-    """Return a handler for our agent: ours, told what it can't know, or one around torch's."""
-    adopt = getattr(handler, "adopt", None)
+def _handler(handler: Any, settings: RendezvousSettings, *, barrier_s: float) -> Backend:  # noqa: ANN401
+    """Return a backend for our agent: ours, with the run's settings, or a handler around torch's."""
+    adopt: Callable[[RendezvousSettings], Backend] | None = getattr(handler, "adopt", None)
     if isinstance(handler, RendezvousHandler) and adopt is not None:  # it was made of torch's parameters
-        adopt(settings)
-        return handler
+        return adopt(settings)
     if isinstance(handler, RendezvousHandler) and hasattr(handler, "settings"):
         handler.settings = replace(
             handler.settings,

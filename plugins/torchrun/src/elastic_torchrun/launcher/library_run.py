@@ -14,7 +14,7 @@ from elastic_torchrun.agent.worker_group import RunResult, WorkerState
 from elastic_torchrun.options import HEALTH_CHECK_PORT
 
 if TYPE_CHECKING:
-    from elastic_core.embedding import ProcessFailure
+    from elastic_torchrun.processes.process_failure import ProcessFailure
 
 _SET_FOR_TORCH: Final = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
 """What we set for handlers that were written for torch: they ask for it again and again."""
@@ -96,7 +96,7 @@ def failures_of(outcome: RunOutcome, cause: Failure) -> "dict[int, ProcessFailur
 
     That one comes first by its time, so that all nodes name the same; none at all where no worker is to blame.
     """
-    from elastic_core.embedding import ProcessFailure
+    from elastic_torchrun.processes.process_failure import ProcessFailure
 
     failures = {
         rank: ProcessFailure(

@@ -46,7 +46,7 @@ LOCAL_RANK_ARGUMENT: Final = f"--local-rank={LOCAL_RANK_MACRO}"
 """What scripts of old get as their first argument."""
 
 _STATIC, _STATIC_PORT = "static", 29500
-_LINE_ALONE: Final = frozenset({"dry_run", "timings"})
+_LINE_ALONE: Final = frozenset({"dry_run"})
 """Options of `elastic run` that a program has no use for."""
 _TYPES: Final[dict[str, Callable[[str], Any]]] = {
     "max_restarts": int,
@@ -280,7 +280,7 @@ def run(args: Namespace) -> None:
     settings = settings_of_args(args)
     result = run_for_caller(settings)
     if result.is_failed():
-        from elastic_core.embedding import ChildFailedError
+        from elastic_torchrun.processes.child_failed import ChildFailedError
 
         raise ChildFailedError(name=settings.entrypoint.name, failures=result.failures)
 

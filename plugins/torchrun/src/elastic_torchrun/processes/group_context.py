@@ -22,7 +22,7 @@ from elastic_torchrun.processes.signals import SignalWatch, wait_for
 from elastic_torchrun.processes.supervised import SupervisedWorkers
 
 if TYPE_CHECKING:
-    from elastic_core.embedding import ProcessFailure
+    from elastic_torchrun.processes.process_failure import ProcessFailure
 
 LOG = logging.getLogger(__name__)
 
@@ -131,7 +131,7 @@ class GroupContext(PContext):
         return self._result
 
     def _make_result(self, workers: SupervisedWorkers) -> RunProcsResult:
-        from elastic_core.embedding import ProcessFailure
+        from elastic_torchrun.processes.process_failure import ProcessFailure
 
         failures = {
             rank: ProcessFailure(

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from elastic_core.embedding import ProcessFailure
+    from elastic_torchrun.processes.process_failure import ProcessFailure
 
 
 # A dataclass, as in torch: callers make and change their own.

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from elastic_core.api import (
+    AgentServices,
     Decided,
     ElasticError,
     Failure,
@@ -20,7 +21,7 @@ from elastic_core.api import (
     Suspended,
     WaitBudget,
 )
-from elastic_core.embedding import DEFAULT_LEASE_TTL_S, NoServices
+from elastic_core.embedding import DEFAULT_LEASE_TTL_S
 
 
 class RoundStore(Protocol):
@@ -55,7 +56,6 @@ class AloneRounds:
         *,
         warn: Callable[[str], None],
         rule: str,
-        as_class: type[RendezvousHandler] | None = None,
     ) -> None:
         """Connect to nothing yet.
 
@@ -64,10 +64,8 @@ class AloneRounds:
             stores: What gives a round its store.
             warn: Shows people one line.
             rule: What the decisions of this node are ascribed to.
-            as_class: Whose methods are called: for a handler that is itself built on this, the class beneath it.
         """
         self._handler = handler
-        self._class = as_class or type(handler)
         self._stores = stores
         self._warn = warn
         self._rule = rule
@@ -101,7 +99,7 @@ class AloneRounds:
         if self._goes_on():
             failed = sys.exc_info()[1]
             if failed is None:
-                self._class.set_closed(self._handler)
+                self._handler.set_closed()
             else:
                 self._decide(Stop(reason=f"{self._rule} has no restart left", rule=self._rule), self._summary(failed))
         return self.leave()
@@ -112,8 +110,8 @@ class AloneRounds:
             return True
         self._shut = True
         atexit.unregister(self.leave)
-        self._class.announce_departure(self._handler)
-        left = self._class.shutdown(self._handler)
+        self._handler.announce_departure()
+        left = self._handler.shutdown()
         self._stores.close()
         return left
 
@@ -121,12 +119,12 @@ class AloneRounds:
 
     def _goes_on(self) -> bool:
         """Return whether there is a round that a word of this node could end."""
-        return self._in_round and not self.is_over() and not self._class.is_closed(self._handler)
+        return self._in_round and not self.is_over() and not self._handler.is_closed()
 
     def _join(self) -> RendezvousInfo:
         self._in_round = False
         self._handler.wait = WaitBudget()
-        info = self._class.next_rendezvous(self._handler)
+        info = self._handler.next_rendezvous()
         assert isinstance(info, RendezvousInfo)  # the core's own rendezvous
         self._in_round, self._over = True, False
         return info
@@ -141,14 +139,14 @@ class AloneRounds:
             at_s=0.0,
             uptime_s=0.0,
         )
-        self._class.publish(self._handler, decision, failure)
+        self._handler.publish(decision, failure)
         lease_s = self._handler.settings.options.get("lease_ttl")
         self._look(float(lease_s) if isinstance(lease_s, (int, float)) else DEFAULT_LEASE_TTL_S)
 
     def _look(self, timeout_s: float) -> None:
         self._handler.wait = WaitBudget()  # a fresh one: each call leaves a listener with it
         try:
-            change = self._class.watch(self._handler, timeout_s)
+            change = self._handler.watch(timeout_s)
         except ElasticError as error:
             # Nobody keeps this node's lease any more: the others will go on without it.
             if not self._told:
@@ -166,7 +164,7 @@ class AloneRounds:
         return f"rank {rank} failed with exit code {failure.exitcode}"
 
 
-class AloneServices(NoServices):
+class AloneServices(AgentServices):
     """What a handler of ours gets where there is no agent."""
 
     def __init__(self, stores: RoundStore, warn: Callable[[str], None]) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from elastic_core.api import RendezvousHandler, RendezvousSettings, WaitBudget
-from elastic_core.embedding import register_backend, registered_backend
+from elastic_core.embedding import Backend, register_backend, registered_backend
 from elastic_torchrun.rendezvous.parameters import RendezvousParameters
 
 RendezvousHandlerCreator = Callable[[RendezvousParameters], Any]
@@ -91,11 +91,11 @@ class _Maker:
         self.__module__ = getattr(creator, "__module__", __name__)
         self.__qualname__ = getattr(creator, "__qualname__", repr(creator))
 
-    def __call__(self, settings: RendezvousSettings) -> RendezvousHandler:
+    def __call__(self, settings: RendezvousSettings) -> Backend:
         made = self._creator(parameters_of(settings))
-        adopt = getattr(made, "adopt", None)
+        adopt: Callable[[RendezvousSettings], Backend] | None = getattr(made, "adopt", None)
         if adopt is not None:  # it was made of parameters, which know less than the run
-            adopt(settings)
+            return adopt(settings)
         if isinstance(made, RendezvousHandler):
             if not hasattr(made, "settings"):  # constructors with torch's arguments know of none
                 made.settings = settings

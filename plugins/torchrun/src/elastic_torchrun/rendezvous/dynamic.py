@@ -9,9 +9,10 @@ from typing import Any, ClassVar, Final
 from msgspec.structs import replace
 
 from elastic_core import api
-from elastic_core.api import API_VERSION, AgentServices, CoordinationStore, clean
+from elastic_core.api import API_VERSION, CoordinationStore, RendezvousHandler, clean
 from elastic_core.embedding import DEFAULT_LEASE_TTL_S, CoordinatedRendezvous
 from elastic_torchrun.rendezvous.agentless import AloneRounds, AloneServices, RoundStore
+from elastic_torchrun.rendezvous.blocking_rendezvous import BlockingRendezvous
 from elastic_torchrun.rendezvous.parameters import RendezvousParameters, run_id_of
 from elastic_torchrun.rendezvous.state_store import BACKOFF_OPTION, StateStore
 from elastic_torchrun.rendezvous.store_info import RendezvousInfo, RendezvousStoreInfo
@@ -126,12 +127,11 @@ class HandlerSettings(api.RendezvousSettings, frozen=True, kw_only=True):
         return float(value) if isinstance(value, (int, float)) else None
 
 
-class DynamicRendezvousHandler(CoordinatedRendezvous):
-    """The core's rendezvous, for whoever calls it: an agent of ours, torch's agent, or a script without any.
+class DynamicRendezvousHandler(RendezvousHandler):
+    """The core's rendezvous for a script, or for torch's agent; an agent of ours has the rounds themselves (`adopt`).
 
-    An agent of ours binds its services, and gets what every handler of ours gives. Without one, `next_rendezvous` also
-    gives a store of torch's for the round, and the end of a round is told by `num_nodes_waiting`: it then returns 1 on
-    all nodes, whoever came or left, and each calls `next_rendezvous` again. That needs torch.
+    `next_rendezvous` also gives a store of torch's for the round. `num_nodes_waiting` returns 1 on all nodes when the
+    round is over, whichever node came or left; each then calls `next_rendezvous` again. That needs torch.
 
     Threading: one thread at a time; a thread of its own keeps the node's lease.
     """
@@ -147,11 +147,11 @@ class DynamicRendezvousHandler(CoordinatedRendezvous):
             shared: A store of torch's that all nodes see, for what they say to each other in a round; None: the node
                 of rank 0 hosts one for each round.
         """
-        super().__init__(store, settings)
+        super().__init__(settings)
+        self.store = store
         self._shared = shared
-        self._agent: AgentServices | None = None
-        self._alone: AloneRounds | None = None
-        self._own: AgentServices | None = None
+        self._member: BlockingRendezvous | None = None
+        self._rounds: AloneRounds | None = None
 
     @classmethod
     def from_backend(
@@ -216,25 +216,12 @@ class DynamicRendezvousHandler(CoordinatedRendezvous):
     def settings(self, settings: api.RendezvousSettings) -> None:
         self._settings = HandlerSettings.of(settings)
 
-    @property
-    def services(self) -> AgentServices:
-        """Return what serves the rendezvous: an agent, or what stands in for one."""
-        if self._agent is not None:
-            return self._agent
-        if self._own is None:
-            stores = self._round_stores()
-            self._own = AloneServices(stores, _warn)
-            self._alone = AloneRounds(
-                self, stores, warn=_warn, rule=self.settings.backend, as_class=CoordinatedRendezvous
-            )
-        return self._own
+    def adopt(self, settings: api.RendezvousSettings) -> CoordinatedRendezvous:
+        """Return the same rendezvous for an agent of ours.
 
-    @services.setter
-    def services(self, services: AgentServices) -> None:
-        self._agent = services
-
-    def adopt(self, settings: api.RendezvousSettings) -> "DynamicRendezvousHandler":
-        """Take what an agent's run knows better (workers of a node, its name); options and addresses stay."""
+        The settings that only the agent's run has (workers of a node, its name) are taken over; options and addresses
+        stay.
+        """
         own = self.settings
         self.settings = replace(
             HandlerSettings.of(settings),
@@ -243,18 +230,15 @@ class DynamicRendezvousHandler(CoordinatedRendezvous):
             local_addr=own.local_addr or settings.local_addr,
             options={**settings.options, **own.options},
         )
-        return self
+        return CoordinatedRendezvous(self.store, self.settings)
 
     def next_rendezvous(self) -> api.RendezvousInfo:
-        """Block until there is a round with this node in it; without an agent: end the last one for all, first.
+        """Block until there is a round with this node in it; end the last one for all, first.
 
         Raises:
             RendezvousError: and its kinds, as its base class says.
         """
-        rounds = self._rounds()
-        if rounds is None:
-            return super().next_rendezvous()
-        info, store, port = rounds.join(again="a node asked for a new round")
+        info, store, port = self._joinable().join(again="a node asked for a new round")
         return RendezvousInfo(
             store,
             info.rank,
@@ -270,20 +254,36 @@ class DynamicRendezvousHandler(CoordinatedRendezvous):
         )
 
     def num_nodes_waiting(self) -> int:
-        """Return 1 when the round is over and all must join the next one; an agent hears of it by `watch`."""
-        rounds = self._rounds()
-        return super().num_nodes_waiting() if rounds is None else int(rounds.is_over())
+        """Return 1 when the round is over and all must join the next one."""
+        return 0 if self._rounds is None else int(self._rounds.is_over())
+
+    def is_closed(self) -> bool:
+        """Return whether it is known here that the run is over."""
+        return self._member is not None and self._member.is_closed()
+
+    def set_closed(self) -> None:
+        """End the run well for all nodes, unless it was decided already how it ends."""
+        if self._member is not None:
+            self._member.set_closed()
 
     def shutdown(self) -> bool:
-        """Leave; without an agent: end the run for all nodes, as torch has it."""
-        rounds = self._alone if self._agent is None else None
-        return super().shutdown() if rounds is None else rounds.end()
+        """Leave, and end the run for all nodes, as torch has it."""
+        if self._rounds is None:
+            self.store.close()
+            return True
+        return self._rounds.end()
 
-    def _rounds(self) -> AloneRounds | None:
-        """Return what follows rounds where there is no agent."""
-        if self._agent is None and self._alone is None:
-            assert self.services is self._own  # makes both
-        return self._alone if self._agent is None else None
+    def pids(self) -> frozenset[int]:
+        """Return the processes that the store keeps on this host (a server of its own)."""
+        return self.store.pids()
+
+    def _joinable(self) -> AloneRounds:
+        if self._rounds is None:
+            stores = self._round_stores()
+            self._member = BlockingRendezvous(self.store, self.settings)
+            self._member.services = AloneServices(stores, _warn)
+            self._rounds = AloneRounds(self._member, stores, warn=_warn, rule=self.settings.backend)
+        return self._rounds
 
     def _round_stores(self) -> RoundStore:
         from elastic_torchrun.hosting.round_store import GivenStore, RoundStores  # torch's stores

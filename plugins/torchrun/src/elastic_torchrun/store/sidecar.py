@@ -11,13 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from elastic_core.api import (
-    SYSTEM_CLOCK,
-    AgentLoop,
-    BackendUnavailableError,
-    ElasticError,
-    hosted_environment,
-)
+from elastic_backend_net.hosted_server import hosted_environment
+from elastic_core.api import SYSTEM_CLOCK, AgentLoop, BackendUnavailableError, ElasticError
 
 _START_LIMIT = 3
 _START_WINDOW_S = 60.0

@@ -1,0 +1,267 @@
+"""Endpoints of rendezvous backends: how people write them, and how to reach one.
+
+`parse_endpoint` is pure. `resolve` and `dial` do the I/O for backends whose client library can't be interrupted: both
+end within 100 ms of `wait.cancel()`, and say on one line what failed, and how far they had come.
+"""
+
+import errno
+import math
+import os
+import re
+import select
+import socket
+import threading
+from typing import Final, Self
+
+from elastic_core.api import (
+    SYSTEM_CLOCK,
+    BackendUnavailableError,
+    ConfigError,
+    Record,
+    WaitBudget,
+    WaitCancelledError,
+    WaitExpiredError,
+    is_ip,
+)
+
+_NAME: Final = re.compile(r"[\w.-]+")
+_PORT: Final = re.compile(r"[0-9]{1,5}")
+_HIGHEST_PORT: Final = 65535
+_SHOWN_ADDRESSES: Final = 4
+
+SocketAddress = tuple[str, int] | tuple[str, int, int, int]
+"""What a socket connects to: of IPv4 or IPv6."""
+
+
+class Endpoint(Record, frozen=True, kw_only=True):
+    """A host, without brackets, and a port."""
+
+    host: str
+    """A name or an address."""
+    port: int
+    """Its port."""
+
+    def __str__(self) -> str:
+        """Return `host:port`, an IPv6 address in brackets."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+class Address(Record, frozen=True, kw_only=True):
+    """One address of a host: the family of its socket, and what that connects or binds to."""
+
+    family: int
+    """A number of `socket`: `AF_INET` or `AF_INET6`."""
+    sockaddr: SocketAddress
+    """What `socket.connect` takes."""
+
+    @property
+    def ip(self) -> str:
+        """The address alone."""
+        return self.sockaddr[0]
+
+
+# --- parsing
+
+
+def parse_endpoint(
+    text: str, *, default_port: int, default_host: str = "localhost", lowest_port: int = 1, option: str = ""
+) -> Endpoint:
+    """Return host and port of `HOST`, `HOST:PORT`, `IPV6`, `[IPV6]` or `[IPV6]:PORT`.
+
+    What torch accepts is accepted with the same meaning, but for one case: an IPv6 address without brackets is an
+    address, not an address and a port, wherever it can be read as one.
+
+    Args:
+        text: What the user wrote; empty gives both defaults.
+        default_port: The port where none is written.
+        default_host: The host of an empty endpoint.
+        lowest_port: 0 where a free port may be asked for.
+        option: Where the user wrote it, for messages; default `--rdzv-endpoint`.
+
+    Raises:
+        ConfigError: it can't be read; the text shows nothing that may be a password.
+    """
+    stripped = text.strip()
+    if not stripped:
+        return Endpoint(host=default_host, port=default_port)
+    host, port_text = _split(stripped)
+    problem = _problem(host, port_text, lowest_port)
+    if problem:
+        shown = stripped if "@" not in stripped else f"…@{stripped.rpartition('@')[2]}"
+        raise ConfigError(
+            f"{option or '--rdzv-endpoint'} {shown!r} {problem}", hint=f"HOST:{default_port}, or [IPV6]:{default_port}"
+        )
+    return Endpoint(host=host, port=default_port if port_text is None else int(port_text))
+
+
+def _split(text: str) -> tuple[str, str | None]:
+    """Return host and port as written; None: no port."""
+    if text.startswith("["):
+        host, bracket, rest = text[1:].partition("]")
+        if bracket and not rest:
+            return host, None
+        if bracket and rest.startswith(":"):
+            return host, rest[1:]
+        return text, None  # a stray bracket: told as such
+    if ":" not in text or is_ip(text):
+        return text, None
+    host, _, port = text.rpartition(":")
+    return host, port
+
+
+def _problem(host: str, port: str | None, lowest_port: int) -> str:
+    """Say what is wrong with an endpoint; empty: nothing."""
+    if "://" in host:
+        return "is a URL, where a host and a port are needed"
+    if not host:
+        return "has no host"
+    if ":" in host and not is_ip(host):
+        return f"has the host {host!r}, which is no IPv6 address" if "@" not in host else "has a host that is none"
+    if ":" not in host and not _NAME.fullmatch(host):
+        return "has characters that no host name has"
+    if port is None:
+        return ""
+    if not _PORT.fullmatch(port) or not lowest_port <= int(port) <= _HIGHEST_PORT:
+        return f"has the port {port!r}, which is not a number from {lowest_port} to {_HIGHEST_PORT}"
+    return ""
+
+
+# --- names
+
+
+def resolve(host: str, port: int, *, wait: WaitBudget, timeout_s: float = 60.0) -> list[Address]:
+    """Return the addresses of a host in the order in which to try them, none twice.
+
+    Raises:
+        BackendUnavailableError: it can't be resolved within `timeout_s` or the budget.
+        WaitCancelledError: the agent asked the call to end.
+
+    Threading: any; blocks.
+    """
+    began_s = SYSTEM_CLOCK.monotonic_s()
+
+    def look_up() -> list[Address]:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        made = [Address(family=family, sockaddr=sockaddr) for family, _, _, _, sockaddr in found]  # type: ignore[arg-type]  # a stream socket's
+        return list(dict.fromkeys(made))
+
+    try:
+        return look_up() if is_ip(host) else wait.call(look_up, timeout_s=timeout_s)
+    except WaitExpiredError as error:
+        raise _unresolved(host, "no answer", began_s) from error
+    except OSError as error:
+        raise _unresolved(host, error.strerror or str(error), began_s) from error
+    except UnicodeError as error:  # an empty or overlong part of a name
+        raise _unresolved(host, "not a valid host name", began_s) from error
+
+
+def _unresolved(host: str, reason: str, began_s: float) -> BackendUnavailableError:
+    return BackendUnavailableError(f"cannot resolve {host!r} ({reason}) after {_since(began_s)}")
+
+
+# --- connections
+
+
+def dial(host: str, port: int, *, timeout_s: float, wait: WaitBudget) -> socket.socket:
+    """Return a blocking socket connected to the first address of a host that answers.
+
+    Each address gets an equal share of what is left of `timeout_s`, so that one that swallows packets does not keep the
+    next from being tried.
+
+    Raises:
+        BackendUnavailableError: none answered within `timeout_s` or the budget: phase, host, addresses tried, reasons
+            and seconds in its text.
+        WaitCancelledError: the agent asked the call to end.
+
+    Threading: any; blocks.
+    """
+    began_s = SYSTEM_CLOCK.monotonic_s()
+    end_s = began_s + wait.remaining_s(timeout_s)
+    addresses = resolve(host, port, wait=wait, timeout_s=timeout_s)
+    reasons: dict[str, list[str]] = {}
+    for at, address in enumerate(addresses):
+        share_s = max(0.0, end_s - SYSTEM_CLOCK.monotonic_s()) / (len(addresses) - at)
+        try:
+            return connect(address, timeout_s=share_s, wait=wait)
+        except OSError as error:
+            reasons.setdefault(error.strerror or str(error), []).append(address.ip)
+    tried = "; ".join(f"{_few(ips)}: {reason}" for reason, ips in reasons.items())
+    where = Endpoint(host=host, port=port)
+    raise BackendUnavailableError(f"cannot connect to {str(where)!r} ({tried}) after {_since(began_s)}")
+
+
+def connect(address: Address, *, timeout_s: float, wait: WaitBudget) -> socket.socket:
+    """Return a blocking socket connected to one address.
+
+    Raises:
+        OSError: it can't be, its `strerror` says why; `TimeoutError` when there is no answer in time.
+        WaitCancelledError: the agent asked the call to end.
+    """
+    sock = socket.socket(address.family, socket.SOCK_STREAM)
+    try:
+        sock.setblocking(False)
+        code = sock.connect_ex(address.sockaddr)
+        if code == errno.EINPROGRESS:
+            _until_writable(sock, timeout_s, wait)
+            code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if code:
+            raise OSError(code, os.strerror(code))
+        sock.setblocking(True)
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+def _until_writable(sock: socket.socket, timeout_s: float, wait: WaitBudget) -> None:
+    """Block until a connection is made or refused.
+
+    Raises:
+        TimeoutError: neither happened in time.
+        WaitCancelledError: the agent asked the call to end.
+    """
+    if wait.cancelled:
+        raise WaitCancelledError
+    ours, theirs = socket.socketpair()
+    with ours, theirs, _Waker(theirs) as waker:
+        wait.on_cancel(waker.wake)
+        poll = select.poll()
+        poll.register(sock, select.POLLOUT)
+        poll.register(ours, select.POLLIN)
+        ready = {fd for fd, _ in poll.poll(math.ceil(timeout_s * 1000))}
+    if wait.cancelled:
+        raise WaitCancelledError
+    if sock.fileno() not in ready:
+        raise TimeoutError(errno.ETIMEDOUT, f"no answer within {timeout_s:.1f} s")
+
+
+class _Waker:
+    """Shuts one end of a pair down when it is told to, and never touches it again after the block.
+
+    Budgets keep their listeners, and the number of a closed descriptor is soon somebody else's.
+    """
+
+    def __init__(self, end: socket.socket) -> None:
+        self._lock = threading.Lock()
+        self._end: socket.socket | None = end
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._end = None
+
+    def wake(self) -> None:
+        with self._lock:
+            if self._end is not None:
+                self._end.shutdown(socket.SHUT_RDWR)
+
+
+def _few(ips: list[str]) -> str:
+    more = len(ips) - _SHOWN_ADDRESSES
+    return ", ".join(ips[:_SHOWN_ADDRESSES]) + (f" and {more} more" if more > 0 else "")
+
+
+def _since(began_s: float) -> str:
+    return f"{SYSTEM_CLOCK.monotonic_s() - began_s:.1f} s"

@@ -1,0 +1,74 @@
+"""Ends whatever a call is blocked in when the agent cancels its wait."""
+
+import os
+import select
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from math import ceil, isinf
+from weakref import WeakSet, ref
+
+from elastic_core.api import WaitBudget
+
+
+class Interrupt:
+    """Wakes the one thread that is blocked in a call.
+
+    A budget keeps its listeners, so each one is given a single listener, however many calls it is used for.
+
+    Threading: one thread blocks; any may cancel.
+    """
+
+    def __init__(self) -> None:
+        """Make the descriptor that ends a `poll`."""
+        self._fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._known: WeakSet[WaitBudget] = WeakSet()
+        self._lock = threading.RLock()
+        self._wait: WaitBudget | None = None
+        self._wake: Callable[[], object] | None = None
+
+    @contextmanager
+    def by(self, wait: WaitBudget, wake: Callable[[], object]) -> Iterator[None]:
+        """Call `wake` when `wait` is cancelled before the block is left, and never later; more than once, perhaps."""
+        if wait not in self._known:
+            self._known.add(wait)
+            known = ref(wait)  # a budget that its own listener held would be left to the collector, each of them
+            wait.on_cancel(lambda: self._cancelled(known))
+        with self._lock:
+            self._wait, self._wake = wait, wake
+        try:
+            if wait.cancelled:
+                wake()
+            yield
+        finally:
+            with self._lock:  # a wake that came later would end the next call
+                self._wait = self._wake = None
+
+    def _cancelled(self, known: ref[WaitBudget]) -> None:
+        with self._lock:
+            if self._wake is not None and self._wait is known():
+                self._wake()
+
+    def poll(self, sock: socket.socket, timeout_s: float, wait: WaitBudget) -> bool:
+        """Block until there is something to read, `timeout_s` has passed or `wait` is cancelled: whether it is first.
+
+        Raises:
+            WaitCancelledError: from `wait`.
+        """
+        with suppress(BlockingIOError):
+            os.eventfd_read(self._fd)  # a cancellation that came when its call was over
+        poll = select.poll()
+        poll.register(sock, select.POLLIN)
+        poll.register(self._fd, select.POLLIN)
+        with self.by(wait, lambda: os.eventfd_write(self._fd, 1)):
+            ready = {fd for fd, _ in poll.poll(None if isinf(timeout_s) else ceil(timeout_s * 1000))}
+        if wait.cancelled:
+            wait.check()
+        return sock.fileno() in ready
+
+    def close(self) -> None:
+        """Give the descriptor back."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1

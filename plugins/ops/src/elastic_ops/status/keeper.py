@@ -1,0 +1,163 @@
+"""The status of an agent, made of the events of its feed. No I/O, no clock."""
+
+from collections.abc import Mapping
+from typing import Final
+
+from msgspec.structs import asdict, replace
+
+from elastic_core.api import (
+    Absence,
+    AgentIdentity,
+    Decided,
+    Failure,
+    HookSettings,
+    Restart,
+    Resumed,
+    Round,
+    RoundEnded,
+    RunEvent,
+    Stop,
+    Suspended,
+    WorkerExit,
+)
+from elastic_ops.status.document import AbsenceStatus, AgentStatus, EndStatus, PastRound, WorkerStatus
+
+MOST_ROUNDS: Final = 16
+_REASON_CHARS: Final = 240
+_MAY_RUN: Final = frozenset({"joining", "running", "ended"})
+"""In these states no hook of this node refuses any more."""
+
+
+class StatusKeeper:
+    """The status of one agent. Threading: one call at a time.
+
+    Args:
+        settings: Those of the hook that takes the feed.
+        agent: The agent's process.
+    """
+
+    def __init__(self, settings: HookSettings, agent: AgentIdentity) -> None:
+        self._now = AgentStatus(
+            run_id=settings.run_id,
+            node_id=settings.node_id,
+            script=settings.entry_point,
+            agent=agent,
+            backend=settings.backend,
+            state="created",
+            since_ns=agent.started_ns,
+            # Only the built-in policy promises a number of restarts; another's budget is its own.
+            max_restarts=settings.max_restarts if settings.policy == "intensity" else None,
+            max_membership_changes=settings.max_membership_changes,
+        )
+
+    def status(self, *, where: str, written_ns: int) -> AgentStatus:
+        """Return the status, with the store's place and the time of writing."""
+        workers = () if self._now.state == "ended" else self._now.workers
+        return replace(self._now, workers=workers, where=where, written_ns=written_ns)
+
+    def observe(self, event: RunEvent) -> None:
+        """Take the next event of the feed."""
+        match event.name, event.values:
+            case "step", values:
+                self._step(values, event.at_ns)
+            case "workers_started", {"round": Round() as round_, "pids": [*pids]}:
+                self._change(
+                    workers=tuple(
+                        WorkerStatus(local_rank=rank, global_rank=round_.global_rank(rank), pid=pid, state="alive")
+                        for rank, pid in enumerate(pids)
+                        if isinstance(pid, int)
+                    )
+                )
+            case "worker_ended", {"exit": WorkerExit() as exit}:
+                state = "done" if exit.code == 0 and exit.stop_signal is None else "ended"
+                self._change(
+                    workers=tuple(
+                        replace(worker, state=state) if worker.local_rank == exit.local_rank else worker
+                        for worker in self._now.workers
+                    )
+                )
+            case "left_out", {"absence": Absence() | None as absence}:
+                self._take_absence(absence, event.at_ns)
+            case "store_reachable", {"reachable": bool(reachable), "text": str(text)}:
+                self._set_trouble("" if reachable else text, event.at_ns)
+            case "fields_published", {"hook": str(hook), "fields": {**fields}}:
+                self._change(hooks={**self._now.hooks, hook: fields})
+            case "listening", {"address": str(address)}:
+                self._change(control=address)
+            case "agent_stopped", {"exit_code": int(code), "reason": str(reason), "outcome": str(outcome)}:
+                self._change(end=EndStatus(outcome=outcome, exit_code=code, reason=reason))
+            case _:
+                pass  # nothing that is shown changes by it
+
+    def _change(self, **fields: object) -> None:
+        self._now = replace(self._now, **fields)
+
+    def _step(self, values: Mapping[str, object], at_ns: int) -> None:
+        before = self._now
+        self._note_round(values, at_ns)
+        round_, state = values.get("round"), str(values["state"])
+        if isinstance(round_, Round):
+            shown = replace(round_, nonce="", counts=None)
+            self._change(round=shown, node_id=round_.node_id or before.node_id)
+        self._change(
+            state=state,
+            reason=values["state_reason"],
+            since_ns=at_ns if values["entered"] else before.since_ns,
+            restart_count=values["restart_count"],
+            membership_changes=values["membership_changes"],
+        )
+        absence = values.get("absence")
+        if isinstance(absence, Absence):
+            self._take_absence(absence, at_ns)
+        elif state in _MAY_RUN and before.absence is not None and before.absence.refused:
+            self._take_absence(None, at_ns)
+        if state == "running":
+            match values.get("change"):
+                case Suspended(reason=reason):
+                    self._set_trouble(reason, at_ns)
+                case Resumed():
+                    self._set_trouble("", at_ns)
+
+    def _note_round(self, values: Mapping[str, object], at_ns: int) -> None:
+        match values:
+            case {"event": "RoundFormed", "round": Round() as round_}:
+                formed = PastRound(
+                    index=round_.index,
+                    token=round_.token,
+                    node_count=round_.node_count,
+                    world_size=round_.world_size,
+                    began_ns=at_ns,
+                )
+                self._change(rounds=(*self._now.rounds, formed)[-MOST_ROUNDS:])
+            case {"event": "RoundChanged", "change": RoundEnded(reason=reason)}:
+                self._end_round("membership", reason, at_ns)
+            case {"event": "RoundChanged", "change": Decided(failure=None, decision=decision)}:
+                self._end_round("restart", decision.rule, at_ns)
+            case {"event": "RoundChanged", "change": Decided(failure=Failure() as failure)}:
+                self._end_round("failure", failure.summary, at_ns)
+            case {"event": "DecisionMade", "failure": Failure() as failure, "decision": Restart() | Stop()}:
+                self._end_round("failure", failure.summary, at_ns)
+
+    def _end_round(self, by: str, reason: str, at_ns: int) -> None:
+        rounds = self._now.rounds
+        if rounds and not rounds[-1].ended_ns:
+            ended = replace(rounds[-1], ended_ns=at_ns, ended_by=by, reason=reason[:_REASON_CHARS])
+            self._change(rounds=(*rounds[:-1], ended))
+
+    def _take_absence(self, absence: Absence | None, at_ns: int) -> None:
+        if absence is None:
+            self._change(absence=None)
+            return
+        before = self._now.absence
+        same = before is not None and (before.by, before.reason) == (absence.by, absence.reason)
+        self._change(
+            absence=AbsenceStatus(
+                **asdict(absence),
+                since_ns=before.since_ns if before is not None and same else at_ns,
+                until_ns=0 if absence.for_s is None else at_ns + round(absence.for_s * 1e9),
+            )
+        )
+
+    def _set_trouble(self, text: str, at_ns: int) -> None:
+        if text != self._now.trouble:
+            self._change(trouble=text, trouble_since_ns=at_ns if text else 0)

@@ -1,0 +1,179 @@
+"""A run's store, for commands that take no part in the run: what the store has of it, and orders to its nodes.
+
+Orders are that nodes end, or all of them. Whoever can write a run's store can give them: it asks who that is, by
+password or certificate. The document keeps what another version has written in it.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from elastic_core.api import (
+    CONTROL_KEY,
+    ROUND_KEY,
+    STORE_KEEP_S,
+    SYSTEM_CLOCK,
+    BackendUnavailableError,
+    Clock,
+    ConfigError,
+    Document,
+    OutcomeUnknownError,
+    Record,
+    RendezvousConnectionError,
+    StoreChoice,
+    Survey,
+    WaitBudget,
+    WaitExpiredError,
+    decode_json,
+    open_store,
+)
+from elastic_ops.stored_run import StoredDrain, stored_run
+
+_GONE: Final = 32
+"""So many orders to nodes that have gone since stay, for those who ask again: the document does not grow."""
+_MOST_TRIES: Final = 100
+"""Of a document that members of a large run write at the same time."""
+
+_T = TypeVar("_T")
+
+
+class StoreReading(Record, frozen=True, kw_only=True):
+    """What was read from a store in one go, and how long that took."""
+
+    survey: Survey
+    """What was read."""
+    latency_s: float
+    """Seconds that it took."""
+
+
+class StoreReader:
+    """Reads a run's content, and never writes. The server is reached by the first `read`, and again after a failure.
+
+    Threading: one thread.
+    """
+
+    def __init__(self, choice: StoreChoice, *, clock: Clock = SYSTEM_CLOCK) -> None:
+        """Choose the plugin; connect to nothing.
+
+        Raises:
+            PluginError: there is no such backend, or it is broken.
+            ConfigError: it keeps no store, or refuses endpoint or options.
+        """
+        self.choice = choice
+        self._clock = clock
+        self._connected = False
+        self._store = open_store(choice)
+
+    @property
+    def where(self) -> str:
+        """The server as people know it, without secrets."""
+        return self._store.where
+
+    @property
+    def hosted_by_member(self) -> bool:
+        """Whether the server is one of the run's own, and ends with it."""
+        return self._store.hosted_by_member
+
+    def read(self) -> StoreReading:
+        """Return what the store has of the run.
+
+        Raises:
+            RendezvousConnectionError: the server did not answer in time.
+            BackendRefusedError: it answered, and will not serve us.
+        """
+
+        def survey(wait: WaitBudget) -> StoreReading:
+            began_s = self._clock.monotonic_s()
+            survey = self._store.survey((CONTROL_KEY, ROUND_KEY), wait=wait)
+            return StoreReading(survey=survey, latency_s=self._clock.monotonic_s() - began_s)
+
+        return self._call(survey)
+
+    def _call(self, call: Callable[[WaitBudget], _T]) -> _T:
+        """Make a call to the store, connected; raises as `read` does."""
+        wait = WaitBudget.lasting(self.choice.limit_s, clock=self._clock)
+        try:
+            if not self._connected:
+                self._store.connect(wait=wait)
+                self._connected = True
+            return call(wait)
+        except (BackendUnavailableError, WaitExpiredError) as err:
+            self._connected = False
+            raise self._away(err) from err
+
+    def _away(self, err: BackendUnavailableError | WaitExpiredError) -> RendezvousConnectionError:
+        if isinstance(err, WaitExpiredError):
+            what, hint = f"no answer within {self.choice.limit_s:g} s", "a longer --connect-timeout"
+        else:
+            what, hint = err.what, err.hint
+        told = what if self.where in what else f"{self.where}: {what}"
+        return RendezvousConnectionError(told, hint=hint or "is the server up, and the --rdzv-endpoint right?")
+
+    def close(self) -> None:
+        """Give the connections back."""
+        self._store.close()
+
+
+class StoreWriter(StoreReader):
+    """Reads a run's content, and has its nodes end. Threading: one thread."""
+
+    def order_drain(self, nodes: Mapping[str, str] | None, *, by: str, grace_s: float | None = None) -> tuple[str, ...]:
+        """Have members end as SIGTERM to their agents would have them; return those that had no such order yet.
+
+        The order stands in the store until they have read it. A repeated one changes nothing, unless it says how long
+        workers have.
+
+        Args:
+            nodes: Ids of nodes by the incarnations of their members; None: all, those that come later as well, and
+                with them the run, whose verdict says so. Its one "incarnation" is empty.
+            by: Who wants it, for people.
+            grace_s: How long their workers have to end; None: as the run's options say.
+
+        Raises:
+            ConfigError: there is no such run.
+            RendezvousConnectionError: the server did not answer in time.
+            BackendRefusedError: it answered, and will not serve us, or not let us write.
+        """
+        wanted = {"": ""} if nodes is None else nodes
+        for _ in range(_MOST_TRIES):
+            live = {"", *(member.incarnation for member in self.read().survey.members)}
+            found = self._load()
+            if found is None:
+                raise ConfigError(f"no run {self.choice.run_id!r} in {self.where}", hint="its --rdzv-id")
+            control = stored_run(Survey(members=(), documents={CONTROL_KEY: found.value})).control
+            assert control is not None
+            standing = {order.incarnation: order for order in control.drains}
+            fresh = tuple(one for one in wanted if one not in standing)
+            changed = [one for one in wanted if one in fresh or grace_s not in (None, standing[one].grace_s)]
+            if control.verdict is not None or not changed:
+                return fresh
+            others = [order for order in control.drains if order.incarnation not in changed]
+            gone = [order for order in others if order.incarnation not in live]
+            kept = (order for order in others if order not in gone[:-_GONE])
+            orders = (
+                *kept,
+                *(StoredDrain(incarnation=one, node=wanted[one], by=by, grace_s=grace_s) for one in changed),
+            )
+            if self._swap(found, orders):
+                return fresh
+        raise RendezvousConnectionError(f"{self.where}: the run's document changes too fast to be written")
+
+    def _load(self) -> Document | None:
+        return self._call(lambda wait: self._store.load(CONTROL_KEY, wait=wait))
+
+    def _swap(self, found: Document, orders: Sequence[StoredDrain]) -> bool:
+        """Put orders into the control document; False: somebody was faster, or it is not known whether it was done."""
+        document = decode_json(found.value, dict[str, Any]) | {"drains": [_plain(order) for order in orders]}
+        raw = msgspec.json.encode(document)
+        try:
+            swapped = self._call(
+                lambda wait: self._store.swap(CONTROL_KEY, raw, expect=found.version, keep_s=STORE_KEEP_S, wait=wait)
+            )
+        except OutcomeUnknownError:
+            return False
+        return swapped.applied
+
+
+def _plain(order: StoredDrain) -> dict[str, Any]:
+    return {name: value for name, value in msgspec.structs.asdict(order).items() if value is not None}

@@ -1,0 +1,109 @@
+"""A worker process that failed, with what its error file says."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import time
+from dataclasses import KW_ONLY, InitVar, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from elastic_core.api import SYSTEM_CLOCK
+from elastic_core.embedding import parse_error_file, read_error_file
+
+logger = logging.getLogger(__name__)
+
+NOT_AVAILABLE = "<N/A>"
+"""Stands for an error file that does not exist, and for the name of a signal that has none."""
+_NS = 10**9
+
+
+@dataclass
+class ProcessFailure:
+    """A failed worker process.
+
+    The error file is read once, when this is made. One that is missing or can't be understood costs detail, never an
+    exception: `message` then says how the process ended.
+
+    Args:
+        local_rank: Its rank among the workers of its node.
+        pid: Its process id.
+        exitcode: Its exit code; -N where signal N ended it.
+        error_file: Where its recorder writes. `<N/A>` afterwards where there is no such file.
+        ended_ns: When it ended, in nanoseconds since the epoch, for one that left no file; None: now.
+
+    Attributes:
+        error_file_data: What the file holds; `{"message": "<NONE>"}` without one.
+        message: The record of the file (`{"message": …, "extraInfo": …}`), or a text.
+        timestamp: When it failed, in whole seconds since the epoch.
+        timestamp_ns: The same in nanoseconds: what orders failures.
+    """
+
+    local_rank: int
+    pid: int
+    exitcode: int
+    error_file: str
+    _: KW_ONLY
+    ended_ns: InitVar[int | None] = None
+    error_file_data: dict[str, Any] = field(init=False)
+    message: str | dict[str, Any] = field(init=False)
+    timestamp: int = field(init=False)
+    timestamp_ns: int = field(init=False)
+
+    def __post_init__(self, ended_ns: int | None) -> None:
+        """Read the error file."""
+        self.error_file_data = {"message": "<NONE>"}  # each its own: it may be added to
+        self.timestamp_ns = SYSTEM_CLOCK.wall_ns() if ended_ns is None else ended_ns
+        self.message = ""
+        if not os.path.isfile(self.error_file):  # noqa: PTH113  # torch's callers may give None
+            self.error_file = NOT_AVAILABLE
+        else:
+            self._read()
+        self.timestamp = self.timestamp_ns // _NS
+        if not self.message:
+            self.message = self._how_it_ended()
+
+    def signal_name(self) -> str:
+        """Return the name of the signal that ended it, `<N/A>` where none did."""
+        if self.exitcode >= 0:
+            return NOT_AVAILABLE
+        try:
+            return signal.Signals(-self.exitcode).name
+        except ValueError:
+            return NOT_AVAILABLE
+
+    def timestamp_isoformat(self) -> str:
+        """Return the local time of the failure, as `2026-11-21_09:30:05`."""
+        return time.strftime("%Y-%m-%d_%H:%M:%S", time.localtime(self.timestamp))
+
+    def _read(self) -> None:
+        content, mtime_ns = read_error_file(Path(self.error_file)) or (b"", 0)
+        data = parse_error_file(content)
+        message = data.get("message") if isinstance(data, dict) else None
+        if not isinstance(data, dict) or not isinstance(message, str | dict):
+            logger.warning("error file %r holds no error record", self.error_file)
+            return
+        information = message.get("extraInfo") if isinstance(message, dict) else data
+        self.error_file_data, self.message = data, message
+        self.timestamp_ns = _time_of(information if isinstance(information, dict) else {}, mtime_ns)
+
+    def _how_it_ended(self) -> str:
+        if self.exitcode < 0:
+            return f"Signal {-self.exitcode} ({self.signal_name()}) received by PID {self.pid}"
+        self.error_file_data["errorTraits"] = {"category": "system_terminated_error", "retryability": "False"}
+        return "no traceback was recorded. Try: decorate the main function with @record"
+
+
+def _time_of(information: dict[str, Any], mtime_ns: int) -> int:
+    """Return when a record was made: torch writes whole seconds, within which its file's own time is finer."""
+    given_ns = information.get("timestamp_ns")
+    if isinstance(given_ns, int):
+        return given_ns
+    try:
+        seconds = int(information.get("timestamp", 0))
+    except (TypeError, ValueError):
+        seconds = 0
+    near = seconds == 0 or 0 <= mtime_ns // _NS - seconds <= 1
+    return mtime_ns if near else seconds * _NS

@@ -1,0 +1,196 @@
+"""The rounds of a member as events on its agent's loop."""
+
+from elastic_core import messages as m
+from elastic_core.clock import SYSTEM_CLOCK, Clock
+from elastic_core.errors import ElasticError, RendezvousConnectionError
+from elastic_core.rendezvous.events import AgentSide, Rendezvous
+from elastic_core.rendezvous.member.protocol import DecisionPosted, Formed, JoinAsked, JoinFailed
+from elastic_core.rendezvous.shell.call_watch import consequence, late_call, look_period_s
+from elastic_core.rendezvous.shell.driver import HOST_LEAVE_S, LEAVE_S, Driver, Emitted, StoreCall
+from elastic_core.rendezvous.shell.node import Node
+from elastic_core.rendezvous.shell.outcome import Changes, error_of, place_of
+from elastic_core.rendezvous.store import CoordinationStore
+from elastic_core.reports import AgentChannel
+from elastic_core.types import RendezvousSettings, RoundChange, RoundEnded
+
+
+class MemberRounds(Rendezvous):
+    """A member, from its first join to its leaving; its driver's thread is the only one."""
+
+    control = gathers = takes_requests = stands_aside = agrees = True
+
+    def __init__(
+        self,
+        store: CoordinationStore,
+        settings: RendezvousSettings,
+        agent: AgentSide,
+        *,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        super().__init__(agent)
+        self._store = store
+        self._changes = Changes(settings.run_id, lambda operation, error: agent.raised(operation, error).text)
+        self._watching = self._leaving = self._broken = False
+        self._clock = clock
+        self._lost: StoreCall | None = None
+        self.driver = Driver(
+            store,
+            Node(store, settings, clock=clock),
+            emit=lambda event: agent.post(lambda: self._take(event)),
+            ended=lambda failure: agent.post(lambda: self._ended(failure)),
+            turned_s=agent.turned_s,
+            clock=clock,
+        )
+
+    def post(self, request: m.RendezvousRequest) -> None:
+        """Take a request."""
+        match request:
+            case m.JoinRendezvous():
+                self._join()
+            case m.StandAside():
+                self._stand_aside(request)
+            case m.WatchRound():  # at once, whatever its delay: only those who ask again and again need one
+                self._watching = True
+                self._change()
+            case m.CancelRendezvous():
+                self._cancel()
+            case m.LeaveRendezvous():
+                self._go(request)
+            case _ if self.driver.started:
+                self._changes.awaits = self._changes.awaits or isinstance(request, m.StopRound)
+                self.driver.request(request)
+                self._change()
+            case _:
+                pass  # it is in no round yet
+
+    def _cancel(self) -> None:
+        super()._cancel()
+        self._watching = False
+
+    # --- a round
+
+    def _join(self) -> None:
+        self._cancel()
+        self._changes.begin()
+        join = self._begin()
+
+        def ask(port: int | ElasticError) -> None:
+            if isinstance(port, ElasticError):
+                self._joined(join, port)
+            elif join == self._joins:
+                self.driver.request(JoinAsked(master_port=port))
+                if self._changes.ended:
+                    self._joined(join, self._changes.error())
+                elif not self.driver.started:
+                    self._start()
+
+        self._agent.reserve_port(ask)
+
+    def _stand_aside(self, request: m.StandAside) -> None:
+        self._cancel()
+        self._changes.begin()
+        join = self._begin()
+        self.driver.request(request)
+        if self._changes.ended:
+            self._joined(join, self._changes.error())
+        elif not self.driver.started:
+            self._start()
+
+    def _start(self) -> None:
+        self.driver.start()
+        self._look_later()
+
+    def _take(self, event: Emitted) -> None:
+        """Take what the driver has emitted."""
+        match event:
+            case Formed():
+                self._changes.clear()  # they were about the round before
+                if self._joining:
+                    join = self._joins
+                    self._agent.form(place_of(event), lambda outcome: self._joined(join, outcome))
+            case JoinFailed():
+                if self._joining:
+                    self._joined(self._joins, error_of(event), event.failure, event.evidence)
+            case m.RoundChanged(change=change):
+                self._changes.add(change)
+                self._change()
+            case _:
+                self._agent.take(event)
+
+    def _change(self) -> None:
+        """Pass the next change on, if the agent waits for one."""
+        if not self._watching or self._left:
+            return
+        change: RoundChange | None
+        try:
+            change = self._changes.next()
+        except ElasticError as err:
+            if self._broken:
+                return
+            self._broken = True
+            change = RoundEnded(reason=str(err))  # nobody keeps the lease any more
+        if change is not None:
+            self._watching = False
+            self._agent.take(m.RoundChanged(change=change))
+
+    @property
+    def channel(self) -> AgentChannel | None:
+        """How the agents of the run know each other."""
+        return self.driver.channel
+
+    def close_run(self) -> None:
+        """End the run well for all nodes, unless its end was decided already; this node stays."""
+        if self.driver.in_round:
+            self.driver.post(DecisionPosted(post=self.driver.closing()))
+
+    # --- a store that does not return
+
+    def _look_later(self) -> None:
+        self._agent.call_later(look_period_s(self.driver.ttl_s), self._look)
+
+    def _look(self) -> None:
+        """Look at the store's call under way, from time to time, as long as the member lives."""
+        if self._left or self._changes.ended:
+            return
+        now_s = self._clock.monotonic_s()
+        late = late_call(self.driver, now_s)
+        if late is not None:
+            self._end_for(late, now_s)
+        self._look_later()
+
+    def _end_for(self, late: StoreCall, now_s: float) -> None:
+        """End the round or the join if the late call leaves no other way; should it return, the thread goes on."""
+        joining, awaits = self._joining, self._changes.awaits and not self._joining
+        end = consequence(late, self.driver, self._agent.backend, joining=joining, awaits=awaits, now_s=now_s)
+        if isinstance(end, RendezvousConnectionError):
+            self._joined(self._joins, end)
+        elif end is not None and late != self._lost:  # a round is lost once
+            self._lost = late
+            self._changes.add(end)
+            self._change()
+
+    # --- the end
+
+    def _go(self, request: m.LeaveRendezvous) -> None:
+        """Give the seat back and let the thread end; what a dead store keeps us from doing, the lease does."""
+        self._cancel()
+        self._leaving = True
+        if not self.driver.started:
+            self._store.close()
+        if not self.driver.started or self._changes.ended:
+            self._leave()
+            return
+        self.driver.request(request)
+        limit_s = HOST_LEAVE_S if self._store.hosting or self.driver.has_post else LEAVE_S
+        self._agent.call_later(limit_s, self.driver.urge)
+        self._agent.call_later(limit_s + LEAVE_S, self._leave)  # also without the driver, if it has not ended
+
+    def _ended(self, failure: Exception | None) -> None:
+        """Take the driver's end."""
+        self._changes.end(failure)
+        if self._leaving:
+            self._leave()
+        elif self._joining:
+            self._joined(self._joins, self._changes.error())
+        else:
+            self._change()

@@ -1,0 +1,142 @@
+"""The runs of this user on this machine: one bounded record for each, written when it begins and when it ends."""
+
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from msgspec.structs import replace
+
+from elastic_core.clock import SYSTEM_CLOCK, Clock
+from elastic_core.encoding import decode_json, encode_json
+from elastic_core.errors import ElasticError
+from elastic_core.private_file import make_folder, read_file, replace_file
+from elastic_core.rundir.directory import runs_folders
+from elastic_core.rundir.identity import AgentIdentity, EpochNs
+from elastic_core.types import Record
+
+RECORDS_FOLDER: Final = "index"
+"""Beside the run directories, whose names all have a dash."""
+MOST_KEPT: Final = 200
+"""The runs that are listed at most: of more, the oldest are forgotten."""
+_MOST_CHARS: Final = 1000
+_MOST_BYTES: Final = 32 << 10
+_SCHEMA_VERSION: Final = 1
+
+
+class RunRecord(Record, frozen=True, kw_only=True):
+    """One run of this user on this machine, as its agent has recorded it."""
+
+    schema_version: int = _SCHEMA_VERSION
+    """The version of this document."""
+    run_id: str
+    """The run's id."""
+    node_id: str
+    """This node's id."""
+    script: str
+    """The script, module or program as typed."""
+    run_dir: str
+    """The run directory, which may be gone."""
+    agent: AgentIdentity
+    """The agent's process, and when it began."""
+    ended_ns: EpochNs = 0
+    """When the run ended on this node, nanoseconds since the Unix epoch; 0: no end was recorded."""
+    outcome: str = ""
+    """`succeeded`, `failed` or `stopped`; empty: no end was recorded."""
+    exit_code: int | None = None
+    """The agent's exit code; None: no end was recorded."""
+    result: str = ""
+    """A line for people about the end."""
+
+
+class RunEntry:
+    """The record of one run. Threading: one call at a time."""
+
+    def __init__(self, path: Path | None, record: RunRecord, clock: Clock = SYSTEM_CLOCK) -> None:
+        self.path = path
+        """Its file; None: there is no place for one, and nothing is written."""
+        self._record = record
+        self._clock = clock
+
+    @classmethod
+    def begin(cls, *, run_id: str, node_id: str, script: str, run_dir: str, clock: Clock = SYSTEM_CLOCK) -> "RunEntry":
+        """Record that a run begins. Where no record can be written the run goes on without one."""
+        agent = AgentIdentity.own(host=os.uname().nodename, started_ns=clock.wall_ns())
+        record = RunRecord(
+            run_id=run_id[:_MOST_CHARS],
+            node_id=node_id[:_MOST_CHARS],
+            script=script[:_MOST_CHARS],
+            run_dir=run_dir,
+            agent=agent,
+        )
+        return cls(_begun(record), record, clock)
+
+    def end(self, *, outcome: str, exit_code: int, result: str) -> None:
+        """Record how the run has ended; only the first end counts."""
+        path, self.path = self.path, None
+        if path is None:
+            return
+        record = replace(
+            self._record,
+            ended_ns=self._clock.wall_ns(),
+            outcome=outcome,
+            exit_code=exit_code,
+            result=result[:_MOST_CHARS],
+        )
+        with suppress(OSError):
+            replace_file(path, encode_json(record))
+
+
+def _begun(record: RunRecord) -> Path | None:
+    """Write a new record, forget the oldest if there are too many, and return its file; None: there is no place."""
+    with suppress(ElasticError):
+        for place in runs_folders():
+            folder = place / RECORDS_FOLDER
+            path = folder / f"{record.agent.started_ns:019d}-{record.agent.pid}.json"
+            with suppress(OSError):
+                make_folder(str(folder))
+                replace_file(path, encode_json(record))
+                for oldest in sorted(folder.iterdir())[:-MOST_KEPT]:
+                    oldest.unlink(missing_ok=True)  # another run may be faster
+                return path
+    return None
+
+
+def run_records(fault: Callable[[str], None] = lambda text: None) -> list[RunRecord]:
+    """Return the records of this user's last runs on this machine, the oldest first.
+
+    Args:
+        fault: Takes a line about each record that can't be read; it is left out.
+
+    Raises:
+        ConfigError: there is no place for records, or another user has taken it.
+    """
+    found: dict[str, RunRecord] = {}
+    for place in runs_folders():
+        with suppress(FileNotFoundError):
+            for path in (place / RECORDS_FOLDER).iterdir():
+                try:
+                    if path.suffix == ".json":
+                        found[path.name] = _read(path)
+                except FileNotFoundError:  # forgotten since it was named
+                    continue
+                except (OSError, ValueError) as err:
+                    fault(f"the record {str(path)!r} can't be read ({err}): it is left out")
+    return [record for _, record in sorted(found.items())]
+
+
+def _read(path: Path) -> RunRecord:
+    record = decode_json(read_file(path, most_bytes=_MOST_BYTES), RunRecord)
+    if record.schema_version != _SCHEMA_VERSION:
+        raise ValueError(f"it has version {record.schema_version}; expected {_SCHEMA_VERSION}")
+    return record
+
+
+def run_places() -> str:
+    """Return where run directories and records are looked for, for people.
+
+    Raises:
+        ConfigError: there is no place for them, or another user has taken it.
+    """
+    return " or ".join(repr(str(folder)) for folder in runs_folders())
