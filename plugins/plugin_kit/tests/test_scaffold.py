@@ -22,7 +22,7 @@ KINDS = {"rendezvous": "elastic-rdzv-own", "failure": "acme.Rules", "hook": "pag
 NAMES = {"rendezvous": "my-store"}
 """What is chosen by another name than the distribution's, by `--name`."""
 TRIALS = {
-    "command": " runs on this machine have seen a failure",
+    "command": " runs on this machine have failed",
     "environment": "My cluster: the first of MY_CLUSTER_HO",
 }
 """What the last of the printed commands prints; of the others, what `platform` does."""

@@ -68,7 +68,7 @@ def told(tmp_path):
     info.mkdir(parents=True)
     (site / "test_recorder.py").write_text(RECORDER)
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: test-recorder\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[elastic_core.hooks]\nrecorder = test_recorder:Recorder\n")
+    (info / "entry_points.txt").write_text("[elastic_core.hooks]\ntest-recorder = test_recorder:Recorder\n")
     moments = tmp_path / "moments.jsonl"
     moments.touch()
     env = {"PYTHONPATH": str(site), "MOMENTS": str(moments)}
@@ -151,5 +151,5 @@ def test_refused_start_is_asked_about_in_its_round_and_blames_no_earlier_worker(
     assert incident["failure_class"] == "health check"
     assert (incident["restart_count"], incident["round_index"]) == (1, 1)
     assert (incident["first"], incident["secondary"], incident["stopped"]) == (None, [], [])
-    line = "this node stays out: hook 'recorder' (test-recorder 1.0) refused: GPU 3 is too hot; it is asked again in "
+    line = "this node stays out: hook 'test-recorder' (test-recorder 1.0) refused: GPU 3 is too hot; it is asked again in "
     assert agent.err.count("this node stays out") == agent.err.count(line) == 1

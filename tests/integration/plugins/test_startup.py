@@ -33,7 +33,7 @@ def test_built_ins_load_without_importlib_metadata_or_anything_heavy():
         "redis",
     ):
         assert module not in loaded
-    for module in ("elastic_core.rendezvous.shell.coordinated", "elastic_rdzv_redis", "elastic_rdzv_static", "redis"):
+    for module in ("elastic_core.rendezvous.shell.member_rounds", "elastic_rdzv_redis", "elastic_rdzv_static", "redis"):
         assert module not in loaded
 
 

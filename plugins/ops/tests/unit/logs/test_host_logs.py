@@ -9,6 +9,9 @@ import pytest
 
 from elastic_core.api import RunningWorker
 from elastic_core.cli.main import main
+from elastic_core.failure.incident import build_launcher_incident
+from elastic_core.rundir.incident_files import IncidentFiles
+from elastic_core.types import Failure, FailureClass
 from elastic_ops.logs import command, follow
 from elastic_ops.logs.command import _follow, _notes_while_following, _ranks, _Shown
 from elastic_ops.logs.follow import HostLogs
@@ -368,10 +371,15 @@ def test_what_are_no_ranks_is_refused(text):
         _ranks(text)
 
 
+FAILURE = Failure(
+    failure_class=FailureClass.EXIT, summary="exit code 1", node_id="n0", round_index=0, at_s=9.0, uptime_s=8.0
+)
+
+
 def test_what_is_not_here_is_one_line(tmp_path, capsys):
     folder = tmp_path / "run"
     folder.mkdir()
-    (folder / "incident.json").write_text("{}")
+    IncidentFiles(folder).write(build_launcher_incident(FAILURE, run_id="r", host="n0", restart_count=0, at_ns=5))
     IndexWriter().add(folder, [(0, [running(0, stdout=str(tmp_path / "x")), running(1)])])
     (tmp_path / "x").write_text("fine \x1b[31m\n")
     assert main(["logs", "--rank", "0,1,17", str(folder)]) == 0

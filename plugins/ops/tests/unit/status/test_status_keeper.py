@@ -3,7 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
-from elastic_core.agent.feed import FieldsPublished, StepTaken, StoreReachable, described
+from elastic_core.agent.feed import StepTaken, described
 from elastic_core.agent.machine.states import (
     Gating,
     Joining,
@@ -17,7 +17,7 @@ from elastic_core.agent.machine.states import (
 from elastic_core.agent.machine.states import Rejoin as Again
 from elastic_core.api import AgentIdentity, HookSettings, RunEvent
 from elastic_core.messages import DecisionMade, JoinAllowed, LeftOut, RoundChanged, RoundFormed
-from elastic_core.moments import AgentStopped, WorkerEnded, WorkersStarted
+from elastic_core.moments import AgentStopped, FieldsPublished, StoreReachable, WorkerEnded, WorkersStarted
 from elastic_core.reports import Absence
 from elastic_core.types import (
     Decided,
