@@ -151,5 +151,7 @@ def test_refused_start_is_asked_about_in_its_round_and_blames_no_earlier_worker(
     assert incident["failure_class"] == "health check"
     assert (incident["restart_count"], incident["round_index"]) == (1, 1)
     assert (incident["first"], incident["secondary"], incident["stopped"]) == (None, [], [])
-    line = "this node stays out: hook 'test-recorder' (test-recorder 1.0) refused: GPU 3 is too hot; it is asked again in "
+    line = (
+        "this node stays out: hook 'test-recorder' (test-recorder 1.0) refused: GPU 3 is too hot; it is asked again in "
+    )
     assert agent.err.count("this node stays out") == agent.err.count(line) == 1

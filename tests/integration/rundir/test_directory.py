@@ -86,7 +86,7 @@ def test_a_run_without_a_terminal_is_in_the_temp_directory_and_found_there(faili
     temp.mkdir(mode=0o700)
     run = failing(env={"TMPDIR": str(temp)})
     (path,) = temp.glob("elastic-*/*-*")
-    assert list(run.runtime.iterdir()) == []
+    assert list(run.runtime.glob("elastic-*/*-*")) == []
     wait_for(lambda: (path / "status.json").exists(), what="a status")
     env = os.environ | {"TMPDIR": str(temp), "XDG_RUNTIME_DIR": str(run.runtime)}
     told = subprocess.run(

@@ -21,6 +21,7 @@ def place(tmp_path, monkeypatch):
     (tmp_path / "runtime").mkdir(mode=0o700)
     for variable in ("XDG_RUNTIME_DIR", "TMPDIR"):
         monkeypatch.setenv(variable, str(tmp_path / "runtime"))
+    monkeypatch.setenv("COLUMNS", "120")
 
 
 STARTED_NS = 1_767_225_600 * 10**9
@@ -98,6 +99,7 @@ def test_a_run_that_goes_on_has_taken_the_time_since_its_start(place, capsys, mo
 @pytest.mark.parametrize("columns", [80, 120])
 def test_a_row_fits_the_terminal_whatever_failed(place, capsys, monkeypatch, columns):
     monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setattr("elastic_core.clock.SystemClock.wall_ns", lambda self: STARTED_NS + 7201 * 10**9)
     leave("r" * 60, end=("failed", 1, "ValueError: " + "x" * 300))
     leave("gpt", script="a/" * 40 + "train_a_model_of_many_words.py", started_s=1)
     _, row, _ = listed(capsys, columns)

@@ -44,7 +44,7 @@ def test_the_agent_does_what_a_class_says(elastic, script, tmp_path, installed):
         **{f"r{rank}-a0.err": f"on stderr {rank}\n" for rank in range(3)},
         "loss.log": "[default1]:loss 1 r1-a0 \n",
     }
-    assert list(agent.runtime.iterdir()) == []
+    assert list(agent.runtime.glob("elastic-*/*-*")) == []
 
 
 def test_errors_are_read_from_the_files_of_a_class(elastic, script, tmp_path, installed):
@@ -61,7 +61,7 @@ def test_a_name_that_nothing_has_ends_the_run_before_it_begins(elastic, script, 
     assert agent.wait() == 2
     assert "--logs-specs 'nowhere' is not installed; entry points of group torchrun.logs_specs: " in agent.err
     assert agent.out == ""
-    assert list(agent.runtime.iterdir()) == []
+    assert list(agent.runtime.glob("elastic-*/*-*")) == []
 
 
 def test_a_class_that_raises_ends_the_run_with_its_name(elastic, script, installed):
