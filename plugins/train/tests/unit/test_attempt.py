@@ -102,7 +102,7 @@ class Agent:
         event = WorkersStarting(round=sample_round(index=index, world_size=world_size), restart_count=0, **more)
         answer = self.hook.on_workers_starting(event)
         if answer is not None:
-            self.monkeypatch.setenv(FILE_VARIABLE, answer.variables[FILE_VARIABLE])
+            self.monkeypatch.setenv(FILE_VARIABLE, answer.environment[FILE_VARIABLE])
         found = attempt()
         return found.last_world_size, found.last_end, found.last_reason
 
