@@ -29,12 +29,12 @@ KEEP_FAILED_S = 600.0
 
 def meet(state: State, now_s: float) -> Announced:
     """Find out whether the run in the store is this member's."""
-    control = state.control
-    if CONTROL_KEY not in state.fresh or control is None or state.begin or control.epoch == state.epoch:
+    control, run = state.seen.control, state.run
+    if CONTROL_KEY not in state.seen.fresh or control is None or run.begin or control.epoch == run.epoch:
         return state, NOTHING
     if state.want in (Want.NOTHING, Want.LEAVE):
         return state, NOTHING
-    if state.epoch:
+    if run.epoch:
         return _meet_other(state, control, now_s)
     if control.verdict is not None:
         return _meet_verdict(state, control, control.verdict, now_s)
@@ -51,22 +51,22 @@ def _other_job(control: ControlDocument, me: Me) -> bool:
 
 
 def _has_round(state: State, control: ControlDocument) -> bool:
-    return state.round is not None and state.round.epoch == control.epoch
+    return state.seen.round is not None and state.seen.round.epoch == control.epoch
 
 
 def _meet_verdict(state: State, control: ControlDocument, verdict: Verdict, now_s: float) -> Announced:
     """Give a latecomer the verdict; let a node that was there, or comes when that is long ago, begin a new run."""
-    if ROUND_KEY not in state.fresh:
+    if ROUND_KEY not in state.seen.fresh:
         return state, NOTHING
-    me, round_ = state.me, state.round
+    me, round_ = state.me, state.seen.round
     came_again = round_ is not None and any(given_id(entry.node) == me.node for entry in round_.roster)
     if not _has_round(state, control) or came_again or control.attempt != me.attempt or _other_job(control, me):
-        return replace(state, begin=True), NOTHING
-    ended = state.ended
+        return replace(state, run=replace(state.run, begin=True)), NOTHING
+    ended = state.run.ended
     if ended is None or ended.epoch != control.epoch:
         return state, NOTHING  # how long ago that was is read with the document
     if now_s - ended.at_s >= _answers_s(control, verdict, me):
-        return replace(state, begin=True), NOTHING
+        return replace(state, run=replace(state.run, begin=True)), NOTHING
     if ended.known or _given(control, me) or _is_alive(state, control):
         return closed(state, verdict, now_s)
     ended_how = _how(verdict)
@@ -87,7 +87,7 @@ def _answers_s(control: ControlDocument, verdict: Verdict, me: Me) -> float:
 
 def closed(state: State, verdict: Verdict, now_s: float) -> Announced:
     """Tell a node that would join how the run has ended, and that nothing was started."""
-    me, control, ended = state.me, state.control, state.ended
+    me, control, ended = state.me, state.seen.control, state.run.ended
     ended_how = _how(verdict)
     why = f"{verdict.failure.summary}; {verdict.reason}" if verdict.failure is not None else verdict.reason
     again = "another --rdzv-id or --rdzv-attempt begins a new run"
@@ -99,7 +99,7 @@ def closed(state: State, verdict: Verdict, now_s: float) -> Announced:
     nothing = "; nothing was started on this node" if state.mine is None else ""
     what = f"run {me.run_id!r} {ended_how}: {why}{nothing}"
     failed = m.JoinFailed(kind="closed", what=what, hint=again, exit_code=verdict.exit_code)
-    return replace(state, want=Want.NOTHING, verdict_announced=True), (failed,)
+    return replace(state, want=Want.NOTHING, end=replace(state.end, verdict_announced=True)), (failed,)
 
 
 def _how(verdict: Verdict) -> str:
@@ -116,7 +116,9 @@ def _ago(age_s: float) -> str:
 
 
 def _show_once(state: State, text: str) -> Announced:
-    return (state, NOTHING) if state.door_shown else (replace(state, door_shown=True), (m.PrintLine(text=text),))
+    if state.printed.door:
+        return state, NOTHING
+    return replace(state, printed=replace(state.printed, door=True)), (m.PrintLine(text=text),)
 
 
 # --- a run without a verdict
@@ -126,21 +128,22 @@ def _meet_standing(state: State, control: ControlDocument, now_s: float) -> Anno
     """Join the run, begin a new one in its place, or wait until it is clear which."""
     me, later = state.me, _later(control, state.me)
     if later < 0:
-        return replace(state, begin=True), NOTHING
-    if ROUND_KEY not in state.fresh:
+        return replace(state, run=replace(state.run, begin=True)), NOTHING
+    if ROUND_KEY not in state.seen.fresh:
         return state, NOTHING
     fits = not later and not compare_fingerprints(me.fingerprint, control.fingerprint, me.allow_mismatch)[0]
     # Without a round it has cost nobody anything: a thousand nodes that begin together need not look at each other.
     if _is_alive(state, control) or (fits and not _has_round(state, control)):
         return _superseded(state, control) if later else _compare(state, control)
     if is_over(state, control):
-        return replace(state, begin=True), NOTHING
+        return replace(state, run=replace(state.run, begin=True)), NOTHING
     if not _has_round(state, control) or not _is_empty(state, control):
         return state, NOTHING
     wait = f"a new run begins in {_over_s(state, control):g} s unless one comes back"
     text = f"run {me.run_id!r} has no live node: {wait}"
-    if state.door is not None and state.door.silent and state.round is not None:
-        names = named([entry.node for entry in state.round.roster])
+    door, round_ = state.run.door, state.seen.round
+    if door is not None and door.silent and round_ is not None:
+        names = named([entry.node for entry in round_.roster])
         text = f"run {me.run_id!r} has no live node, and {names} may train on without the store: {wait}"
         text += f". {_TRY_ATTEMPT} {me.attempt + 1}"
     return _show_once(state, text)
@@ -151,33 +154,33 @@ _TRY_ATTEMPT = "Try, where they are known to be dead: --rdzv-attempt"
 
 def _over_s(state: State, control: ControlDocument) -> float:
     """Return for how long nobody of the run must have been alive: longer where its members may train on."""
-    over_s = control.over_s or state.me.over_s
-    if state.door is None or not state.door.silent or state.round is None:
+    over_s, door, round_ = control.over_s or state.me.over_s, state.run.door, state.seen.round
+    if door is None or not door.silent or round_ is None:
         return over_s
-    return max(over_s, state.round.lease_s + state.me.last_call_s) + state.round.grace_s
+    return max(over_s, round_.lease_s + state.me.last_call_s) + round_.grace_s
 
 
 def _is_alive(state: State, control: ControlDocument) -> bool:
-    door = state.door
+    door = state.run.door
     return door is not None and door.epoch == control.epoch and door.alive
 
 
 def _is_empty(state: State, control: ControlDocument) -> bool:
-    door = state.door
+    door = state.run.door
     return door is not None and door.epoch == control.epoch and not door.alive
 
 
 def is_over(state: State, control: ControlDocument) -> bool:
     """Return whether nobody of a run has been alive for so long that it is over: by what was looked at since then."""
-    door = state.door
+    door = state.run.door
     if door is None or not _is_empty(state, control) or door.looked_s < door.empty_s + _over_s(state, control):
         return False
-    return not door.silent or door.looked_s >= state.silent_s + state.me.ttl_s
+    return not door.silent or door.looked_s >= state.peers.silent_s + state.me.ttl_s
 
 
 def looks_again_s(state: State, control: ControlDocument) -> float:
     """Return when a newcomer at the door looks again who is alive."""
-    door = state.door
+    door = state.run.door
     if door is None or door.epoch != control.epoch:
         return LONG_AGO_S
     next_s = door.looked_s + state.period_s
@@ -205,7 +208,8 @@ def _compare(state: State, control: ControlDocument) -> Announced:
         failed = m.JoinFailed(kind="refused", what=error.what, hint=error.hint)
         return replace(state, want=Want.NOTHING), (failed,)
     announcements = (m.PrintLine(text=mismatch_warning(me.run_id, warnings)),) if warnings else ()
-    return replace(state, epoch=control.epoch, kept=control, kept_round=None, door=None), announcements
+    run = replace(state.run, epoch=control.epoch, kept_control=control, kept_round=None, door=None)
+    return replace(state, run=run), announcements
 
 
 def _meet_other(state: State, control: ControlDocument, now_s: float) -> Announced:
@@ -215,7 +219,7 @@ def _meet_other(state: State, control: ControlDocument, now_s: float) -> Announc
     """
     if _later(control, state.me) > 0:
         return _superseded(state, control)
-    if ROUND_KEY not in state.fresh:
+    if ROUND_KEY not in state.seen.fresh:
         return state, NOTHING
     if puts_back(state) and not _has_round(state, control):
         return state, NOTHING
@@ -223,17 +227,17 @@ def _meet_other(state: State, control: ControlDocument, now_s: float) -> Announc
     if state.want is Want.RUN or state.awaiting:
         change = RoundEnded(reason="the store lost this run, and another has begun", stop_within_s=0.0)
         state, announcements = stop(state, change)
-    state = replace(state, epoch="", kept=None, kept_round=None)
+    state = replace(state, run=state.run.none())
     # A node that waits goes over at once: whoever leads there must hear in time which tokens it has seen.
     return meet(state, now_s) if state.want is Want.JOIN else (state, announcements)
 
 
 def puts_back(state: State) -> bool:
     """Return whether this member would put its copy of the control document in the place of another run's."""
-    control = state.control
+    control = state.seen.control
     return (
-        state.kept is not None
-        and state.kept_round is not None
+        state.run.kept_control is not None
+        and state.run.kept_round is not None
         and state.want in (Want.RUN, Want.STOP)
         and (control is None or (control.verdict is None and control.attempt == state.me.attempt))
     )

@@ -395,74 +395,76 @@ def _reason_of(lost: Sequence[RosterEntry], unclean: Sequence[str], refused: Map
 
 def do_duty(state: State, now_s: float) -> Planned:
     """Do what is owed: at once as the leader, after a while as a deputy."""
-    if state.ahead > DEPUTIES or (state.ahead == 0 and MEMBERS not in state.fresh) or state.seat is None:
+    seat, ahead = state.lease.seat, state.lease.ahead
+    if seat is None or ahead > DEPUTIES or (ahead == 0 and MEMBERS not in state.seen.fresh):
         return state, None
     view = _view(state, now_s)
-    if view is None or state.members_read_s == LONG_AGO_S:
+    if view is None or state.seen.members_read_s == LONG_AGO_S:
         return state, None
-    behind = leads(view, state.seat.number)
-    judgement = judge(view, state.notes)
-    look_s = min(state.look_s, judgement.look_s if judgement.look_s is not None else NEVER_S)
-    state = replace(state, notes=judgement.notes, look_s=look_s, obstacle=judgement.why)
+    behind = leads(view, seat.number)
+    judgement = judge(view, state.duty.notes)
+    look_s = min(state.duty.look_s, judgement.look_s if judgement.look_s is not None else NEVER_S)
+    duty = replace(state.duty, notes=judgement.notes, look_s=look_s, obstacle=judgement.why)
     if judgement.duty is None:
-        return replace(state, owed=""), None
+        return replace(state, duty=replace(duty, owed="")), None
     if state.me.node in excluded(view):
-        return state, None
+        return replace(state, duty=duty), None
     owed = _name(judgement.duty)
-    if state.owed != owed:
-        state = replace(state, owed=owed, owed_s=now_s)
-    due_s = state.owed_s + behind * DUTY_PERIODS * state.period_s
+    if duty.owed != owed:
+        duty = replace(duty, owed=owed, owed_s=now_s)
+    due_s = duty.owed_s + behind * DUTY_PERIODS * state.period_s
     if now_s < due_s:
-        return replace(state, look_s=min(state.look_s, due_s)), None
-    if behind and state.members_read_s < due_s - state.period_s:
+        return replace(state, duty=replace(duty, look_s=min(look_s, due_s))), None
+    state = replace(state, duty=duty)
+    if behind and state.seen.members_read_s < due_s - state.period_s:
         return state, None  # a deputy acts on what it has read lately; it reads again within a period
     if isinstance(judgement.duty, AskDecision):
         return _ask(state, judgement.duty, now_s)
-    return _do(replace(state, serial=state.serial + 1), judgement.duty)
+    return _do(replace(state, duty=replace(duty, serial=duty.serial + 1)), judgement.duty)
 
 
 def _view(state: State, now_s: float) -> View | None:
-    if state.control is None or ROUND_KEY not in state.fresh or CONTROL_KEY not in state.fresh:
+    me, seen = state.me, state.seen
+    if seen.control is None or ROUND_KEY not in seen.fresh or CONTROL_KEY not in seen.fresh:
         return None
-    me = state.me
     return View(
         now_s=now_s,
         node=me.node,
-        nonce=f"{me.incarnation}.{state.serial}",
-        incarnation=me.incarnation if state.ahead == 0 else "",
+        nonce=f"{me.incarnation}.{state.duty.serial}",
+        incarnation=me.incarnation if state.lease.ahead == 0 else "",
         min_nodes=me.min_nodes,
         max_nodes=me.max_nodes,
         first_call_s=me.first_call_s,
         last_call_s=me.last_call_s,
         max_changes=me.max_membership_changes,
-        control=state.control,
-        round=state.round,
-        members=state.members,
+        control=seen.control,
+        round=seen.round,
+        members=seen.members,
         ttl_s=state.ttl_s,
         shortest_ttl_s=me.ttl_s,
         grace_s=me.store_outage_grace_s,
         run_s=state.run_s(now_s),
-        heard_s=state.silent_s,
+        heard_s=state.peers.silent_s,
     )
 
 
-def _ask(state: State, duty: AskDecision, now_s: float) -> Planned:
+def _ask(state: State, question: AskDecision, now_s: float) -> Planned:
     """Ask the agent once; it may be busy, or on its way out."""
-    asked = (duty.token, duty.nonce)
-    again_s = state.asked_s + ANSWER_S
-    if state.asked == asked and now_s < again_s:
-        return replace(state, look_s=min(state.look_s, again_s)), None
-    assert state.control is not None
-    reports = (*duty.reports, *_left_out(state, now_s))
-    ask = m.Ask(question=question_about(*asked), reports=reports, history=state.control.history)
-    return replace(state, asked=asked, asked_s=now_s), ask
+    asked, before = (question.token, question.nonce), state.duty
+    again_s = before.asked_s + ANSWER_S
+    if before.asked == asked and now_s < again_s:
+        return replace(state, duty=replace(before, look_s=min(before.look_s, again_s))), None
+    assert state.seen.control is not None
+    reports = (*question.reports, *_left_out(state, now_s))
+    ask = m.Ask(question=question_about(*asked), reports=reports, history=state.seen.control.history)
+    return replace(state, duty=replace(before, asked=asked, asked_s=now_s)), ask
 
 
 def _left_out(state: State, now_s: float) -> Iterator[NodeReport]:
     """Say of each node that is left out by whom, why and for how long: for what is decided about the others."""
-    ending = state.control.ending if state.control is not None else None
-    until_s = out_until(ending, state.round, state.notes.ending_s)
-    for member in state.members:
+    ending = state.seen.control.ending if state.seen.control is not None else None
+    until_s = out_until(ending, state.seen.round, state.duty.notes.ending_s)
+    for member in state.seen.members:
         node, absence = member.record.node, member.record.absence
         if absence is not None and not absence.refused and absence.for_s is not None and node in until_s:
             absence = replace(absence, for_s=max(0.0, round(until_s[node] - now_s, 3)))
@@ -491,11 +493,11 @@ def _name(duty: Duty) -> str:
 
 
 def _do(state: State, duty: _Written) -> Planned:
-    control = state.control
+    control = state.seen.control
     assert control is not None
     match duty:
         case FormRound(document=document):
-            swap = m.Swap(key=ROUND_KEY, document=document, expect=state.round_version, keep_s=KEEP_S)
+            swap = m.Swap(key=ROUND_KEY, document=document, expect=state.seen.round_version, keep_s=KEEP_S)
             return state, swap
         case EndRound(ending=ending):
             return swap_control(state, replace(control, ending=ending, stopping=None))
@@ -517,5 +519,5 @@ def swap_control(state: State, document: ControlDocument) -> Planned:
     keep_s = KEEP_S
     if document.verdict is not None:
         keep_s = KEEP_DONE_S if document.verdict.outcome == "done" else KEEP_FAILED_S
-    swap = m.Swap(key=CONTROL_KEY, document=document, expect=state.control_version, keep_s=keep_s)
+    swap = m.Swap(key=CONTROL_KEY, document=document, expect=state.seen.control_version, keep_s=keep_s)
     return state, swap

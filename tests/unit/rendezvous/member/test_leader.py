@@ -19,7 +19,17 @@ from elastic_core.rendezvous.member.leader import GATHER_S, LOSS_MARGIN_S, judge
 from elastic_core.rendezvous.member.machine import step
 from elastic_core.rendezvous.member.observe import MEMBERS
 from elastic_core.rendezvous.member.roster import Candidate
-from elastic_core.rendezvous.member.state import Me, State, Want
+from elastic_core.rendezvous.member.state import (
+    LeaderDuty,
+    Me,
+    OwnLease,
+    OwnRun,
+    RoundEnd,
+    SeenStore,
+    State,
+    StoreConnection,
+    Want,
+)
 from elastic_core.rendezvous.store import CONTROL_KEY, ROUND_KEY, Renewal, Revisions, Seat
 from elastic_core.reports import NodeReport
 from elastic_core.types import Failure, FailureClass
@@ -177,15 +187,26 @@ def test_what_is_decided_because_its_time_has_come_rests_on_who_is_there_by_then
     me = Me(node="a", incarnation="a#", run_id="r", where="w", fresh_epoch="f", secret="s", min_nodes=1, max_nodes=2)
     victim = said("a", FAILURE, collateral=True)
     state = State(
-        me=me, want=Want.STOP, mine=ROUND, kept_round=ROUND, round=ROUND, epoch="e", control_version="1",
-        control=stopped_by("a", collateral=True), report=victim.record.report, stop_token=1, seen=1, announced=1,
-        connected=True, ever_connected=True, seat=Seat(number=1, incarnation="a#", ahead=0),
-        since=Revisions(), members=(victim, RUNS_B), members_read_s=1.0, held_s=1.0, confirmed_s=1.0,
-        fresh=frozenset({CONTROL_KEY, ROUND_KEY, MEMBERS}), notes=Notes(token=1, stopping_s=1.0),
-        look_s=1.0 + me.ttl_s + LOSS_MARGIN_S,
-    )  # fmt: skip
-    late_s = state.look_s + 0.1
-    state = replace(state, recorded=encode(record_of(state, late_s)))
+        me=me,
+        want=Want.STOP,
+        mine=ROUND,
+        run=OwnRun(kept_round=ROUND, epoch="e", seen_token=1),
+        seen=SeenStore(
+            round=ROUND,
+            control_version="1",
+            control=stopped_by("a", collateral=True),
+            since=Revisions(),
+            members=(victim, RUNS_B),
+            members_read_s=1.0,
+            fresh=frozenset({CONTROL_KEY, ROUND_KEY, MEMBERS}),
+        ),
+        end=RoundEnd(report=victim.record.report, stop_token=1, announced=1),
+        connection=StoreConnection(connected=True, ever_connected=True),
+        lease=OwnLease(seat=Seat(number=1, incarnation="a#", ahead=0), held_s=1.0, confirmed_s=1.0),
+        duty=LeaderDuty(notes=Notes(token=1, stopping_s=1.0), look_s=1.0 + me.ttl_s + LOSS_MARGIN_S),
+    )
+    late_s = state.duty.look_s + 0.1
+    state = replace(state, lease=replace(state.lease, recorded=encode(record_of(state, late_s))))
     alone = Renewal(ahead=0, live=1, next_expiry_s=None)
     told = step(state, (m.Renewed(renewal=alone, sent_s=late_s, ttl_s=me.ttl_s),), now_s=late_s)
     assert told.operation == m.ReadMembers()

@@ -11,7 +11,17 @@ from elastic_core.rendezvous.member.leader import judge
 from elastic_core.rendezvous.member.machine import step
 from elastic_core.rendezvous.member.observe import observe
 from elastic_core.rendezvous.member.roster import Candidate
-from elastic_core.rendezvous.member.state import LONG_AGO_S, Me, State, Trouble, Want
+from elastic_core.rendezvous.member.state import (
+    LONG_AGO_S,
+    Me,
+    OwnLease,
+    OwnRun,
+    SeenStore,
+    State,
+    StoreConnection,
+    Trouble,
+    Want,
+)
 from elastic_core.rendezvous.store import CONTROL_KEY, ROUND_KEY, Renewal, Revisions, Seat
 
 LEASE_S, GRACE_S = 5.0, 60.0
@@ -123,11 +133,17 @@ ME = Me(
     store_outage_grace_s=GRACE_S, ttl_s=LEASE_S,
 )  # fmt: skip
 RUNS = State(
-    me=ME, want=Want.RUN, mine=ROUND, seen=7, connected=True, ever_connected=True, epoch="e", since=Revisions(),
-    seat=Seat(number=2, incarnation="b#1", ahead=1), renew_s=200.0, confirmed_s=100.0, held_s=LEASE_S, round=ROUND,
-    control=CONTROL, kept=CONTROL, kept_round=ROUND, fresh=frozenset({CONTROL_KEY, ROUND_KEY}),
-)  # fmt: skip
-CUT = replace(RUNS, trouble=Trouble(since_s=101.0, retry_s=110.0, text="away"), needed_s=101.0)
+    me=ME,
+    want=Want.RUN,
+    mine=ROUND,
+    run=OwnRun(seen_token=7, epoch="e", kept_control=CONTROL, kept_round=ROUND),
+    connection=StoreConnection(connected=True, ever_connected=True),
+    seen=SeenStore(since=Revisions(), round=ROUND, control=CONTROL, fresh=frozenset({CONTROL_KEY, ROUND_KEY})),
+    lease=OwnLease(seat=Seat(number=2, incarnation="b#1", ahead=1), renew_s=200.0, confirmed_s=100.0, held_s=LEASE_S),
+)
+CUT = replace(
+    RUNS, trouble=Trouble(since_s=101.0, retry_s=110.0, text="away"), peers=replace(RUNS.peers, needed_s=101.0)
+)
 
 
 def gathered(oldest_s, **more):
@@ -157,7 +173,7 @@ def test_nothing_less_does(odd):
 
 def test_who_gave_a_grant_says_that_it_runs_until_it_has_ended_whatever_became_of_it():
     granted = step(CUT, (), now_s=102.0).state
-    assert granted.granted_s == 102.0
+    assert granted.peers.granted_s == 102.0
     waits = observe(granted, m.JoinAsked(master_port=1), 103.0)
     assert record_of(waits, 102.0 + LEASE_S - 0.01).state == "running"
     assert record_of(waits, 102.0 + LEASE_S).state == "ready"
@@ -165,9 +181,17 @@ def test_who_gave_a_grant_says_that_it_runs_until_it_has_ended_whatever_became_o
 
 def test_nor_does_it_start_workers_of_a_later_round_before():
     later = replace(ROUND, token=8, nonce="z")
-    state = replace(RUNS, want=Want.JOIN, granted_s=99.0, round=later, kept_round=ROUND, announced=7, confirmed_s=103.5)
+    state = replace(
+        RUNS,
+        want=Want.JOIN,
+        peers=replace(RUNS.peers, granted_s=99.0),
+        seen=replace(RUNS.seen, round=later),
+        run=replace(RUNS.run, kept_round=ROUND),
+        end=replace(RUNS.end, announced=7),
+        lease=replace(RUNS.lease, confirmed_s=103.5),
+    )
     assert not step(state, (), now_s=99.0 + LEASE_S - 0.2).announcements
-    done = step(replace(state, confirmed_s=104.0), (), now_s=99.0 + LEASE_S)
+    done = step(replace(state, lease=replace(state.lease, confirmed_s=104.0)), (), now_s=99.0 + LEASE_S)
     assert any(isinstance(one, m.Formed) for one in done.announcements)
 
 
@@ -175,16 +199,24 @@ def test_nor_does_it_start_workers_of_a_later_round_before():
 def test_a_node_takes_its_place_with_a_lease_of_the_length_that_the_round_has(held_s):
     """Others wait for so long before they take a node that has gone for the reason of their failures."""
     later = replace(ROUND, token=8, nonce="z")
-    state = replace(RUNS, want=Want.JOIN, round=later, announced=7, confirmed_s=104.0, held_s=held_s, renew_s=110.0)
+    state = replace(
+        RUNS,
+        want=Want.JOIN,
+        seen=replace(RUNS.seen, round=later),
+        end=replace(RUNS.end, announced=7),
+        lease=replace(RUNS.lease, confirmed_s=104.0, held_s=held_s, renew_s=110.0),
+    )
     first = step(state, (), now_s=104.5)
-    assert (first.operation, first.announcements) == (m.Renew(seat=state.seat, ttl_s=LEASE_S), ())
+    assert (first.operation, first.announcements) == (m.Renew(seat=state.lease.seat, ttl_s=LEASE_S), ())
     renewal = Renewal(ahead=0, live=2, next_expiry_s=None)
     done = step(first.state, (m.Renewed(renewal=renewal, sent_s=104.5, ttl_s=LEASE_S),), now_s=104.6)
     assert any(isinstance(one, m.Formed) for one in done.announcements)
 
 
 def test_a_store_that_stays_away_for_longer_than_the_grace_is_one_line():
-    state = replace(CUT, evidence_s=101.0 + GRACE_S, outage_shown=True)
+    state = replace(
+        CUT, peers=replace(CUT.peers, evidence_s=101.0 + GRACE_S), printed=replace(CUT.printed, outage=True)
+    )
     done = step(state, (), now_s=101.1 + GRACE_S)
     (line,) = [one.text for one in done.announcements]
     assert "may begin another round from now on" in line
@@ -204,14 +236,16 @@ def test_members_that_can_not_be_asked_are_one_line_a_round():
 def door(silent, now_s=200.0, **more):
     control = replace(CONTROL, over_s=7.0, **more)
     state = State(
-        me=replace(ME, node="d", incarnation="d#1"), want=Want.JOIN, connected=True, ever_connected=True,
-        since=Revisions(), control=control, round=ROUND, fresh=frozenset({CONTROL_KEY, ROUND_KEY}),
-    )  # fmt: skip
+        me=replace(ME, node="d", incarnation="d#1"),
+        want=Want.JOIN,
+        connection=StoreConnection(connected=True, ever_connected=True),
+        seen=SeenStore(since=Revisions(), control=control, round=ROUND, fresh=frozenset({CONTROL_KEY, ROUND_KEY})),
+    )
     return step(state, (m.Surveyed(epochs=frozenset(), silent=silent),), now_s=now_s)
 
 
 def begins(state, after_s, silent):
-    return step(state, (m.Surveyed(epochs=frozenset(), silent=silent),), now_s=200.0 + after_s).state.begin
+    return step(state, (m.Surveyed(epochs=frozenset(), silent=silent),), now_s=200.0 + after_s).state.run.begin
 
 
 @pytest.mark.parametrize(("silent", "more"), [({"a#1"}, {}), (None, {}), (set(), {"silent_of": "x"})])

@@ -16,7 +16,7 @@ from elastic_core.rendezvous.member.duty import Notes, PublishSteps, View
 from elastic_core.rendezvous.member.leader import judge
 from elastic_core.rendezvous.member.observe import observe
 from elastic_core.rendezvous.member.roster import Candidate
-from elastic_core.rendezvous.member.state import Me, State, Want
+from elastic_core.rendezvous.member.state import Me, OwnRun, SeenStore, State, Want
 from elastic_core.rendezvous.member.steps import GATHER_STEPS_S, announce_steps, merged, question
 from elastic_core.rendezvous.store import CONTROL_KEY
 from elastic_core.reports import NodeSteps, RankStep, RunSteps
@@ -53,8 +53,14 @@ def test_open_section_anywhere_protects_and_the_last_sign_of_anybody_counts():
 # --- one member
 
 
-def running(**given):
-    return State(me=ME, want=Want.RUN, mine=ROUND, epoch="e", control=CONTROL, fresh=frozenset({CONTROL_KEY}), **given)
+def running(control=CONTROL):
+    return State(
+        me=ME,
+        want=Want.RUN,
+        mine=ROUND,
+        run=OwnRun(epoch="e"),
+        seen=SeenStore(control=control, fresh=frozenset({CONTROL_KEY})),
+    )
 
 
 def test_nothing_is_asked_or_said_while_nobody_wants_to_know():
@@ -69,23 +75,23 @@ def test_who_wonders_asks_once_even_if_another_was_first():
     asked = question(state, CONTROL)
     assert (asked.serial, asked.by) == (1, "a")
     assert question(state, replace(CONTROL, steps=replace(ORDER, by="b"))) is None
-    again = observe(replace(state, steps_asked=1), m.AskSteps(), 1.0)
+    again = observe(replace(state, work=replace(state.work, steps_asked=1)), m.AskSteps(), 1.0)
     assert question(again, replace(CONTROL, steps=ORDER)).serial == 2
 
 
 @pytest.mark.parametrize("change", [{"nonce": "other"}, {"token": 2}])
 def test_question_about_another_round_is_nobodys(change):
-    state = replace(running(), control=replace(CONTROL, steps=replace(ORDER, **change)))
+    state = running(replace(CONTROL, steps=replace(ORDER, **change)))
     assert announce_steps(state, 0.0)[1] == ()
 
 
 def test_question_and_its_answer_are_told_once():
-    state = replace(running(), control=replace(CONTROL, steps=ORDER))
+    state = running(replace(CONTROL, steps=ORDER))
     state, told = announce_steps(state, 0.0)
     assert told == (m.StepsAsked(serial=1),)
     assert announce_steps(state, 1.0)[1] == ()
     seen = RunSteps(serial=1, max_step=4)
-    state = replace(state, control=replace(CONTROL, steps=replace(ORDER, seen=seen)))
+    state = replace(state, seen=replace(state.seen, control=replace(CONTROL, steps=replace(ORDER, seen=seen))))
     state, told = announce_steps(state, 2.0)
     assert told == (m.StepsSeen(seen=seen),)
     assert announce_steps(state, 3.0)[1] == ()
