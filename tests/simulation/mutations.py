@@ -112,7 +112,9 @@ def grants_of_some_are_taken_for_those_of_all(patch: pytest.MonkeyPatch) -> None
 def forget_silence(patch: pytest.MonkeyPatch) -> None:
     """Have no leader wait because it has seen the silence: one that has just begun to lead has not."""
     watch = leader.watch
-    patch.setattr(leader, "watch", lambda view, notes: replace(watch(view, notes), hold_until_s=notes.hold_until_s))
+    patch.setattr(
+        leader, "watch", lambda view, memory: replace(watch(view, memory), losses_from_s=memory.losses_from_s)
+    )
 
 
 @mutation(TRAINS, **parted(s.SPLIT))
@@ -138,7 +140,7 @@ def a_newcomer_grants_no_grace(patch: pytest.MonkeyPatch) -> None:
 
 @mutation(TRAINS, **parted(s.SPLIT, nodes=5, max_nodes=3))
 def a_spare_that_leads_waits_for_nobody(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(leader, "silent_until_s", lambda view, notes, current: view.now_s)
+    patch.setattr(leader, "silent_until_s", lambda view, memory, current: view.now_s)
 
 
 @mutation(TRAINS, "one run trains", **parted(s.UNHEARD, nodes=5, max_nodes=3, outage_grace_s=2.0))
@@ -198,8 +200,8 @@ def a_newcomer_counts_from_when_it_came(patch: pytest.MonkeyPatch) -> None:
 
     def early(state, epochs, silent, now_s):
         after = look(state, epochs, silent, now_s)
-        door = replace(after.run.door, empty_s=min(after.run.door.empty_s, state.waiting.began_s))
-        return replace(after, run=replace(after.run, door=door))
+        liveness = replace(after.run.liveness, empty_s=min(after.run.liveness.empty_s, state.waiting.began_s))
+        return replace(after, run=replace(after.run, liveness=liveness))
 
     patch.setattr(observe, "_look", early)
 
@@ -224,11 +226,11 @@ def expired_members_stay(patch: pytest.MonkeyPatch) -> None:
 def a_verdict_is_written_again(patch: pytest.MonkeyPatch) -> None:
     judge = leader.judge
 
-    def again(view, notes):
+    def again(view, memory):
         if view.control.verdict is None:
-            return judge(view, notes)
+            return judge(view, memory)
         verdict = replace(view.control.verdict, reason=f"again, says {view.node}")
-        return duty.Judgement(notes=notes, duty=duty.GiveVerdict(verdict=verdict))
+        return duty.Judgement(memory=memory, duty=duty.GiveVerdict(verdict=verdict))
 
     patch.setattr(leader, "judge", again)
 
@@ -237,10 +239,10 @@ def a_verdict_is_written_again(patch: pytest.MonkeyPatch) -> None:
 def one_that_is_done_is_done_for_all(patch: pytest.MonkeyPatch) -> None:
     keep = leader._keep
 
-    def hasty(view, notes, current):
+    def hasty(view, memory, current):
         if any(member.record.state == "done" for member in view.members):
-            return duty.Judgement(notes=notes, duty=leader._all_done(view, current))
-        return keep(view, notes, current)
+            return duty.Judgement(memory=memory, duty=leader._all_done(view, current))
+        return keep(view, memory, current)
 
     patch.setattr(leader, "_keep", hasty)
 
@@ -271,7 +273,7 @@ def a_spare_joins_beyond_the_most(patch: pytest.MonkeyPatch) -> None:
 @mutation("the size is as asked", nodes=3, min_nodes=3, first_call_s=0.0)
 def fewer_than_the_least_are_enough(patch: pytest.MonkeyPatch) -> None:
     form = leader.form
-    patch.setattr(leader, "form", lambda view, notes: form(replace(view, min_nodes=2), notes))
+    patch.setattr(leader, "form", lambda view, memory: form(replace(view, min_nodes=2), memory))
 
 
 @mutation(PLACE, END, **faults(s.POWER, s.CRASH))

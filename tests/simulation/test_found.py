@@ -13,7 +13,7 @@ from elastic_core.rendezvous.member.documents import (
     Verdict,
     decode,
 )
-from elastic_core.rendezvous.member.duty import Agree, Notes, View
+from elastic_core.rendezvous.member.duty import Agree, LeaderMemory, View
 from elastic_core.rendezvous.member.leader import judge
 from elastic_core.rendezvous.member.machine import step
 from elastic_core.rendezvous.member.observe import observe
@@ -101,8 +101,8 @@ def test_an_order_to_a_node_counts_before_it_is_in_the_run():
     assert not any(isinstance(each, m.DrainOrdered) for each in done.announcements)
 
 
-@pytest.mark.parametrize(("hold_until_s", "agrees"), [(100.5, False), (99.5, True)])
-def test_nodes_that_a_store_has_forgotten_are_waited_for_before_it_is_agreed(hold_until_s, agrees):
+@pytest.mark.parametrize(("losses_from_s", "agrees"), [(100.5, False), (99.5, True)])
+def test_nodes_that_a_store_has_forgotten_are_waited_for_before_it_is_agreed(losses_from_s, agrees):
     """One of them had stated a later step, and begun it, before the store was emptied."""
     names = ("n1", "n2")
     roster = tuple(
@@ -136,7 +136,7 @@ def test_nodes_that_a_store_has_forgotten_are_waited_for_before_it_is_agreed(hol
         round=round_,
         members=(Candidate(seat=1, incarnation="n1#1", record=record),),
     )
-    found = judge(view, Notes(token=1, hold_until_s=hold_until_s))
+    found = judge(view, LeaderMemory(token=1, losses_from_s=losses_from_s))
     assert isinstance(found.duty, Agree) == agrees
 
 

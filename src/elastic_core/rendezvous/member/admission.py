@@ -1,6 +1,6 @@
 """Whether the run in the store is a member's own, and what it does about another one: a rule of `announce`. Pure.
 
-A newcomer stands at the *door* until it knows. A run with a verdict answers those who come late. One without goes on
+A newcomer watches that run until it knows. A run with a verdict answers those who come late. One without goes on
 while somebody of it is alive; when nobody has been for its lease and its last call, it is over: so long the newcomer
 waits, from when it could first read the store, for members whose leases ended while the store was away.
 """
@@ -22,7 +22,7 @@ from elastic_core.types import Decided, FailureClass, RoundEnded, Stop
 ANSWER_S = 60.0
 """How long a verdict answers those who come late, where nobody has said which attempt this is."""
 KEEP_DONE_S = 24 * 3600.0
-"""How long it stands after a success, and answers those who were given the same attempt."""
+"""How long it is kept after a success, and answers nodes that were given the same attempt."""
 KEEP_FAILED_S = 600.0
 """The same after a failure."""
 
@@ -116,9 +116,9 @@ def _ago(age_s: float) -> str:
 
 
 def _show_once(state: State, text: str) -> Announced:
-    if state.printed.door:
+    if state.printed.newcomer:
         return state, NOTHING
-    return replace(state, printed=replace(state.printed, door=True)), (m.PrintLine(text=text),)
+    return replace(state, printed=replace(state.printed, newcomer=True)), (m.PrintLine(text=text),)
 
 
 # --- a run without a verdict
@@ -141,8 +141,8 @@ def _meet_standing(state: State, control: ControlDocument, now_s: float) -> Anno
         return state, NOTHING
     wait = f"a new run begins in {_over_s(state, control):g} s unless one comes back"
     text = f"run {me.run_id!r} has no live node: {wait}"
-    door, round_ = state.run.door, state.seen.round
-    if door is not None and door.silent and round_ is not None:
+    liveness, round_ = state.run.liveness, state.seen.round
+    if liveness is not None and liveness.silent and round_ is not None:
         names = named([entry.node for entry in round_.roster])
         text = f"run {me.run_id!r} has no live node, and {names} may train on without the store: {wait}"
         text += f". {_TRY_ATTEMPT} {me.attempt + 1}"
@@ -154,38 +154,42 @@ _TRY_ATTEMPT = "Try, where they are known to be dead: --rdzv-attempt"
 
 def _over_s(state: State, control: ControlDocument) -> float:
     """Return for how long nobody of the run must have been alive: longer where its members may train on."""
-    over_s, door, round_ = control.over_s or state.me.over_s, state.run.door, state.seen.round
-    if door is None or not door.silent or round_ is None:
+    over_s, liveness, round_ = control.over_s or state.me.over_s, state.run.liveness, state.seen.round
+    if liveness is None or not liveness.silent or round_ is None:
         return over_s
     return max(over_s, round_.lease_s + state.me.last_call_s) + round_.grace_s
 
 
 def _is_alive(state: State, control: ControlDocument) -> bool:
-    door = state.run.door
-    return door is not None and door.epoch == control.epoch and door.alive
+    liveness = state.run.liveness
+    return liveness is not None and liveness.epoch == control.epoch and liveness.alive
 
 
 def _is_empty(state: State, control: ControlDocument) -> bool:
-    door = state.run.door
-    return door is not None and door.epoch == control.epoch and not door.alive
+    liveness = state.run.liveness
+    return liveness is not None and liveness.epoch == control.epoch and not liveness.alive
 
 
 def is_over(state: State, control: ControlDocument) -> bool:
     """Return whether nobody of a run has been alive for so long that it is over: by what was looked at since then."""
-    door = state.run.door
-    if door is None or not _is_empty(state, control) or door.looked_s < door.empty_s + _over_s(state, control):
+    liveness = state.run.liveness
+    if (
+        liveness is None
+        or not _is_empty(state, control)
+        or liveness.looked_s < liveness.empty_s + _over_s(state, control)
+    ):
         return False
-    return not door.silent or door.looked_s >= state.peers.silent_s + state.me.ttl_s
+    return not liveness.silent or liveness.looked_s >= state.peers.silent_s + state.me.ttl_s
 
 
 def looks_again_s(state: State, control: ControlDocument) -> float:
-    """Return when a newcomer at the door looks again who is alive."""
-    door = state.run.door
-    if door is None or door.epoch != control.epoch:
+    """Return when a newcomer next looks which members are alive."""
+    liveness = state.run.liveness
+    if liveness is None or liveness.epoch != control.epoch:
         return LONG_AGO_S
-    next_s = door.looked_s + state.period_s
-    over_s = door.empty_s + _over_s(state, control)
-    return min(next_s, over_s) if not door.alive and door.looked_s < over_s else next_s
+    next_s = liveness.looked_s + state.period_s
+    over_s = liveness.empty_s + _over_s(state, control)
+    return min(next_s, over_s) if not liveness.alive and liveness.looked_s < over_s else next_s
 
 
 def _superseded(state: State, control: ControlDocument) -> Announced:
@@ -208,12 +212,12 @@ def _compare(state: State, control: ControlDocument) -> Announced:
         failed = m.JoinFailed(kind="refused", what=error.what, hint=error.hint)
         return replace(state, want=Want.NOTHING), (failed,)
     announcements = (m.PrintLine(text=mismatch_warning(me.run_id, warnings)),) if warnings else ()
-    run = replace(state.run, epoch=control.epoch, kept_control=control, kept_round=None, door=None)
+    run = replace(state.run, epoch=control.epoch, kept_control=control, kept_round=None, liveness=None)
     return replace(state, run=run), announcements
 
 
 def _meet_other(state: State, control: ControlDocument, now_s: float) -> Announced:
-    """Decide between the run that this member is of and another one that stands in the store.
+    """Decide between the run that this member is of and another one that is in the store.
 
     One that has no round yet was begun after the store had lost ours: ours is put back (by `machine`).
     """

@@ -22,7 +22,7 @@ _WITHOUT_WORKERS = ("ready", "out", "done", "stopped", "gone")
 
 
 def stated(state: State, topic: str, value: int) -> State:
-    """Return the state with this node's number for its round; the first word stands."""
+    """Return the state with this node's number for its round; the first one counts."""
     has_round = state.mine is not None and state.want in (Want.RUN, Want.STOP)
     known = state.work.stated
     if not has_round or topic in known or len(known) >= MOST_TOPICS:

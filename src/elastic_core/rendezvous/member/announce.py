@@ -106,8 +106,8 @@ def record_of(state: State, now_s: float) -> MemberRecord:
 
 def _report_in_time(state: State) -> NodeReport | None:
     """Return what this node has seen, by the time at which the order stood: that is the same for all."""
-    report, lag_s = state.end.report, state.end.lag_s
-    return report if report is None or not lag_s else replace(report, age_s=report.age_s + lag_s)
+    report, order_delay_s = state.end.report, state.end.order_delay_s
+    return report if report is None or not order_delay_s else replace(report, age_s=report.age_s + order_delay_s)
 
 
 def _stopping(state: State) -> str:
@@ -143,7 +143,7 @@ def _control(state: State, now_s: float) -> Announced:
     state = _drop_superseded(state, control)
     end = state.end
     if ordering and end.order is None:
-        end = replace(end, lag_s=end.lag_s or now_s - end.stopped_s)
+        end = replace(end, order_delay_s=end.order_delay_s or now_s - end.stopped_s)
         state = replace(state, end=end)
     if control.verdict is not None:
         return _verdict(state, control.verdict, now_s)
@@ -159,7 +159,7 @@ def _control(state: State, now_s: float) -> Announced:
 
 
 def _drop_superseded(state: State, control: ControlDocument) -> State:
-    """Forget what this node was about to publish and others have said already: the first word stands."""
+    """Forget what this node was about to publish and another node has published already: the first one counts."""
     post, order = state.end.post, state.end.order
     over = post is not None and _is_over(control, post.token, post.nonce) and not _from_outside(post)
     if post is not None and (control.verdict is not None or over):
@@ -168,11 +168,11 @@ def _drop_superseded(state: State, control: ControlDocument) -> State:
         return state
     if control.verdict is not None or _is_over(control, order.token, order.nonce):
         return replace(state, end=replace(state.end, order=None))
-    stands = control.stopping
-    if stands is None or (stands.token, stands.nonce) != (order.token, order.nonce):
+    published = control.stopping
+    if published is None or (published.token, published.nonce) != (order.token, order.nonce):
         return state
     # Another node was first: what failed here is in that order's place nowhere, so this node's record has it.
-    report = state.end.report if stands.incarnation == order.incarnation else state.end.report or order.report
+    report = state.end.report if published.incarnation == order.incarnation else state.end.report or order.report
     return replace(state, end=replace(state.end, order=None, report=report))
 
 
@@ -193,14 +193,14 @@ def _ordered(state: State, stopping: StopOrder | None, now_s: float) -> Announce
         return _order_again(state), NOTHING
     if state.want is not Want.RUN or state.end.stop_token >= stopping.token:
         return state, NOTHING
-    end = replace(state.end, stop_token=stopping.token, stopped_s=now_s, lag_s=0.0, stands=stopping)
+    end = replace(state.end, stop_token=stopping.token, stopped_s=now_s, order_delay_s=0.0, order_in_force=stopping)
     state = replace(state, want=Want.STOP, end=end)
     return state, (m.RoundChanged(change=StopOrdered(reason=stopping.reason, by=stopping.by)),)
 
 
 def _order_again(state: State) -> State:
     """Put back an order that the store has lost: this node has stopped its workers for it."""
-    order, control = state.end.stands, state.seen.control
+    order, control = state.end.order_in_force, state.seen.control
     if not state.awaiting or order is None or control is None or _is_over(control, order.token, order.nonce):
         return state
     return replace(state, end=replace(state.end, order=order))

@@ -173,10 +173,10 @@ def _write_control(state: State, now_s: float) -> Planned:
         return swap_control(replace(state, run=run.none()), fresh)
     if ROUND_KEY not in state.seen.fresh:
         return state, m.Load(key=ROUND_KEY)
-    return _stand_at_door(state, control, now_s)
+    return _survey_run(state, control, now_s)
 
 
-def _stand_at_door(state: State, control: ControlDocument, now_s: float) -> Planned:
+def _survey_run(state: State, control: ControlDocument, now_s: float) -> Planned:
     """Find out whether the run in the store goes on, or how long ago it ended."""
     ended, lease = state.run.ended, state.lease
     if control.verdict is not None and (ended is None or ended.epoch != control.epoch):
@@ -194,8 +194,8 @@ def puts_back_here(state: State) -> bool:
     return state.seen.control is None or puts_back(state)
 
 
-def _say_farewell(state: State, now_s: float) -> Planned:
-    """Give up the seat for one behind all others: whoever leads then reads there that no worker is left."""
+def _give_up_seat(state: State, now_s: float) -> Planned:
+    """Give up the seat for one behind all others: the leader then reads there that no worker is left."""
     seat = state.lease.seat
     if seat is None or seat.number != state.departure.farewell or state.want is Want.LEAVE:
         return state, None
@@ -236,7 +236,7 @@ def _update(state: State, now_s: float) -> Planned:
 
 
 def _order(state: State, now_s: float) -> Planned:
-    """Publish that all nodes stop, before anything else is said; `announce` forgets it once such an order stands."""
+    """Publish that all nodes stop, before anything else; `announce` forgets the order once one is in the store."""
     order, control = state.end.order, state.own_control
     if order is None or control is None:
         return state, None
@@ -253,7 +253,7 @@ def _ask_steps(state: State, now_s: float) -> Planned:
 
 
 def _post(state: State, now_s: float) -> Planned:
-    """Publish what was decided here; `announce` forgets it once something stands."""
+    """Publish what was decided here; `announce` forgets it once a decision is in the store."""
     post, control = state.end.post, state.own_control
     if post is None or control is None:
         return state, None
@@ -288,7 +288,7 @@ def _members(state: State, now_s: float) -> Planned:
             # What is decided because its time has come rests on who is there by then. A leader that got no turn for a
             # while, or whose store was slow, has not yet been told what happened meanwhile.
             due_s = now_s
-    elif ahead <= DEPUTIES and (MEMBERS not in seen.fresh or _pending(state) or duty.owed):
+    elif ahead <= DEPUTIES and (MEMBERS not in seen.fresh or _pending(state) or duty.outstanding):
         due_s = seen.members_read_s + state.period_s
     if _wants_names(state, now_s):
         due_s = now_s
@@ -329,7 +329,7 @@ _RULES: tuple[Rule, ...] = (
     _renew,
     _read_control,
     _write_control,
-    _say_farewell,
+    _give_up_seat,
     _enlist,
     _read_round,
     _write_round,

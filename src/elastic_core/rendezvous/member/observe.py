@@ -21,10 +21,10 @@ from elastic_core.rendezvous.member.state import (
     LONG_AGO_S,
     NEVER_S,
     PATIENCE_SHARE,
-    Door,
-    Ended,
+    EndedRun,
     OwnLease,
     Progress,
+    RunLiveness,
     State,
     Trouble,
     Want,
@@ -197,7 +197,9 @@ def _stopped(state: State, reason: str, report: NodeReport, now_s: float) -> Sta
         reason=reason,
         report=report,
     )
-    end = replace(state.end, order=order, stands=order, stop_token=mine.token, stopped_s=now_s, lag_s=0.0)
+    end = replace(
+        state.end, order=order, order_in_force=order, stop_token=mine.token, stopped_s=now_s, order_delay_s=0.0
+    )
     return replace(state, want=Want.STOP, end=end)
 
 
@@ -211,13 +213,13 @@ def _fail(state: State, event: m.Failed, now_s: float) -> State:
     pause_s = min(RETRY_S[min(count, len(RETRY_S)) - 1], state.ttl_s / PATIENCE_SHARE)
     retry_s = now_s + pause_s * (1 - jitter)
     # The last try before the limit has the least time: what one before it has found tells more than its silence.
-    telling = trouble if event.silent and trouble is not None and not state.connection.ever_connected else event
+    shown = trouble if event.silent and trouble is not None and not state.connection.ever_connected else event
     trouble = replace(
         trouble or Trouble(since_s=now_s),
         count=count,
         retry_s=retry_s,
-        text=telling.text,
-        hint=telling.hint,
+        text=shown.text,
+        hint=shown.hint,
         refused=event.refused,
         own=event.own,
         no_write=event.write,
@@ -286,16 +288,16 @@ def _doubt(state: State, now_s: float) -> State:
 
     Who had a lease when the trouble began is heard again, or has stopped its workers, before one lease has passed.
     """
-    hold_s = now_s + state.ttl_s if state.had_seat else state.duty.notes.hold_until_s
+    hold_s = now_s + state.ttl_s if state.had_seat else state.duty.memory.losses_from_s
     # The record, too: a store that went back in time may have an older one. And whoever waits for a run's members to
     # come back begins to wait anew: the trouble may have been theirs as well.
-    notes = replace(state.duty.notes, hold_until_s=hold_s)
+    memory = replace(state.duty.memory, losses_from_s=hold_s)
     return replace(
         state,
         seen=replace(state.seen, fresh=frozenset()),
         lease=replace(state.lease, recorded=b""),
-        duty=replace(state.duty, notes=notes),
-        run=replace(state.run, door=None),
+        duty=replace(state.duty, memory=memory),
+        run=replace(state.run, liveness=None),
     )
 
 
@@ -348,7 +350,7 @@ def _answer(state: State, event: m.Answer, now_s: float) -> State:
             return _look(state, epochs, silent, now_s)
         case m.SwapAnswered(key=key, swapped=swapped, value=value):
             current = swapped.current
-            state = replace(state, duty=replace(state.duty, owed=""), run=replace(state.run, begin=False))
+            state = replace(state, duty=replace(state.duty, outstanding=""), run=replace(state.run, begin=False))
             return _read(state, key, current.version if current is not None else None, value)
         case m.WatchEnded(watched=watched):
             assert watched is not None
@@ -358,19 +360,19 @@ def _answer(state: State, event: m.Answer, now_s: float) -> State:
 
 
 def _age(state: State, control: ControlDocument, age_s: float | None, now_s: float) -> State:
-    """Take note of when the run has ended that stands in the store."""
+    """Take note of when the run that is in the store has ended."""
     if control.verdict is None:
         return replace(state, run=replace(state.run, ended=None))
     known = state.run.ended
     if age_s is None and known is not None and known.epoch == control.epoch:
         return state
-    ended = Ended(epoch=control.epoch, at_s=now_s - (age_s or 0.0), known=age_s is not None)
+    ended = EndedRun(epoch=control.epoch, at_s=now_s - (age_s or 0.0), known=age_s is not None)
     return replace(state, run=replace(state.run, ended=ended))
 
 
 def _look(state: State, epochs: frozenset[str], silent: frozenset[str] | None, now_s: float) -> State:
     """Take note of whether somebody of the run in the store is alive, and who may be though nobody hears of it."""
-    control, door, round_ = state.seen.control, state.run.door, state.seen.round
+    control, liveness, round_ = state.seen.control, state.run.liveness, state.seen.round
     if control is None:
         return state
     epoch = control.epoch
@@ -378,11 +380,11 @@ def _look(state: State, epochs: frozenset[str], silent: frozenset[str] | None, n
     if round_ is not None:
         known = silent is not None and control.silent_of != round_.nonce
         may_train &= not known or not round_.incarnations.isdisjoint(silent or ())
-    empty = door is not None and door.epoch == epoch and not door.alive
-    empty_s = door.empty_s if door is not None and empty else now_s
+    empty = liveness is not None and liveness.epoch == epoch and not liveness.alive
+    empty_s = liveness.empty_s if liveness is not None and empty else now_s
     alive = epoch in epochs
-    door = Door(epoch=epoch, alive=alive, looked_s=now_s, empty_s=empty_s, silent=may_train and not alive)
-    return replace(state, run=replace(state.run, door=door))
+    liveness = RunLiveness(epoch=epoch, alive=alive, looked_s=now_s, empty_s=empty_s, silent=may_train and not alive)
+    return replace(state, run=replace(state.run, liveness=liveness))
 
 
 def _rerouted(member: Candidate, state: State) -> Candidate:
@@ -406,7 +408,7 @@ def _refusals(state: State, members: tuple[Candidate, ...]) -> dict[str, str]:
 
 
 def _confirmed(lease: OwnLease, sent_s: float, ttl_s: float) -> OwnLease:
-    return replace(lease, confirmed_s=sent_s, held_s=ttl_s, renew_s=sent_s + ttl_s / 3)
+    return replace(lease, confirmed_s=sent_s, length_s=ttl_s, renew_s=sent_s + ttl_s / 3)
 
 
 def _unseated(state: State, now_s: float) -> State:
@@ -437,8 +439,8 @@ def _watched(state: State, watched: Watched, now_s: float) -> State:
     if watched.reset:
         return _doubt(replace(state, lease=replace(state.lease, renew_s=now_s)), now_s)
     stale = {topic.value for topic in watched.changed}
-    if state.run.door is not None and Topic.MEMBERS in watched.changed:
-        state = replace(state, run=replace(state.run, door=replace(state.run.door, looked_s=LONG_AGO_S)))
+    if state.run.liveness is not None and Topic.MEMBERS in watched.changed:
+        state = replace(state, run=replace(state.run, liveness=replace(state.run.liveness, looked_s=LONG_AGO_S)))
     if Topic.DEPARTURES in watched.changed:
         stale.add(MEMBERS)
         if state.lease.ahead:

@@ -234,7 +234,7 @@ def announce_unreachable(state: State, now_s: float) -> Announced:
 
 def announce_silence(state: State, now_s: float) -> Announced:
     """Tell people once that members which the store does not hear of may train on, and are waited for."""
-    round_, since_s = state.seen.round, state.duty.notes.silent_s
+    round_, since_s = state.seen.round, state.duty.memory.silent_s
     if since_s is None or round_ is None or state.printed.silence_of == round_.nonce:
         return state, NOTHING
     names = named([entry.node for entry in round_.roster])

@@ -13,7 +13,7 @@ from elastic_core.rendezvous.member.documents import (
     StopOrder,
     Verdict,
 )
-from elastic_core.rendezvous.member.duty import Notes
+from elastic_core.rendezvous.member.duty import LeaderMemory
 from elastic_core.rendezvous.member.roster import Candidate
 from elastic_core.rendezvous.store import CONTROL_KEY, ROUND_KEY, Revisions, Seat
 from elastic_core.reports import Absence, NodeReport, NodeSteps
@@ -82,7 +82,7 @@ def question_about(token: int, nonce: str) -> str:
     return f"{token} {nonce}"
 
 
-class Ended(Record, frozen=True, kw_only=True):
+class EndedRun(Record, frozen=True, kw_only=True):
     """A run that has a verdict, and when it ended. Not `known`: the store can't tell, so that is when it was read."""
 
     epoch: str
@@ -90,8 +90,8 @@ class Ended(Record, frozen=True, kw_only=True):
     known: bool
 
 
-class Door(Record, frozen=True, kw_only=True):
-    """What a newcomer has seen of the run in the store, of which it does not know yet whether to join it.
+class RunLiveness(Record, frozen=True, kw_only=True):
+    """What a newcomer has seen of the members of the run in the store, before it knows whether to join it.
 
     `alive`: at `looked_s` somebody of it was. `empty_s`: since when nobody is, as far as this member could see.
     """
@@ -139,8 +139,8 @@ class OwnRun(Record, frozen=True, kw_only=True):
     """The epoch of a run, and when that run's age was 0: the earliest time that its rounds give."""
     begin: bool = False
     """Whether this member replaces the run in the store with a new one."""
-    ended: Ended | None = None
-    door: Door | None = None
+    ended: EndedRun | None = None
+    liveness: RunLiveness | None = None
 
     def none(self) -> "OwnRun":
         """Return this for a member that is of no run any more; the tokens that it has seen stay."""
@@ -174,7 +174,7 @@ class StoreConnection(Record, frozen=True, kw_only=True):
     """The address for members on other hosts, where `address` is a loopback one."""
     agent_port: int = 0
     master_port: int = 0
-    """A port that the agent holds for the worker of rank 0."""
+    """A port that the agent has reserved for the worker of rank 0."""
 
 
 class OwnLease(Record, frozen=True, kw_only=True):
@@ -189,7 +189,7 @@ class OwnLease(Record, frozen=True, kw_only=True):
     """When the record is written again even if it has not changed."""
     confirmed_s: float = LONG_AGO_S
     """When the last lease operation was sent that the store has confirmed."""
-    held_s: float = 0.0
+    length_s: float = 0.0
     """The length of the lease that it confirmed; 0: none yet."""
     renew_s: float = LONG_AGO_S
     """When the lease is renewed next."""
@@ -219,7 +219,7 @@ class RoundEnd(Record, frozen=True, kw_only=True):
 
     order: StopOrder | None = None
     """The order to stop that this node has yet to publish."""
-    stands: StopOrder | None = None
+    order_in_force: StopOrder | None = None
     """The order by which this node has stopped its workers: its own, or another node's in its place."""
     report: NodeReport | None = None
     """The failures and the state of this node's workers in the round that was stopped."""
@@ -227,7 +227,7 @@ class RoundEnd(Record, frozen=True, kw_only=True):
     """The token of the round for which this node has given or received an order to stop."""
     stopped_s: float = 0.0
     """When that was."""
-    lag_s: float = 0.0
+    order_delay_s: float = 0.0
     """By how much the published order is later than this node's own: all nodes report ages as of the published one."""
     alone: bool = False
     """Whether the agent was notified to decide for this node alone."""
@@ -273,10 +273,10 @@ class Departure(Record, frozen=True, kw_only=True):
 class LeaderDuty(Record, frozen=True, kw_only=True):
     """The work of a leader, of which its deputies keep track too."""
 
-    notes: Notes = Notes()
-    owed: str = ""
+    memory: LeaderMemory = LeaderMemory()
+    outstanding: str = ""
     """The name of the duty that is to be done; empty: none."""
-    owed_s: float = 0.0
+    outstanding_s: float = 0.0
     """Since when."""
     obstacle: str = ""
     """Why there is no duty now, as the last look found."""
@@ -319,7 +319,7 @@ class PrintedLines(Record, frozen=True, kw_only=True):
 
     outage: bool = False
     grace: bool = False
-    door: bool = False
+    newcomer: bool = False
     """That this newcomer does not know yet whether it joins the run in the store."""
     spare: bool = False
     unreachable_of: str = ""
@@ -386,7 +386,7 @@ class State(Record, frozen=True, kw_only=True):
     @property
     def last_lease_s(self) -> float:
         """Return the length of the lease that the store confirmed last."""
-        return self.lease.held_s or self.ttl_s
+        return self.lease.length_s or self.ttl_s
 
     @property
     def lease_s(self) -> float:
@@ -417,7 +417,7 @@ class State(Record, frozen=True, kw_only=True):
     @property
     def watches_silent(self) -> bool:
         """Return whether this member waits for members of the last round that may train on without the store."""
-        return self.duty.notes.silent_s is not None or (self.run.door is not None and self.run.door.silent)
+        return self.duty.memory.silent_s is not None or (self.run.liveness is not None and self.run.liveness.silent)
 
     def run_s(self, now_s: float) -> float:
         """Return the run's age: since its first round was formed."""

@@ -80,10 +80,10 @@ def _call_left_s(state: State, now_s: float) -> tuple[float, bool]:
         return 0.0, True
     begun = state.seen.round is not None and state.seen.round.epoch == state.run.epoch
     call_s = state.me.last_call_s if begun else state.me.first_call_s
-    enough_s = state.duty.notes.enough_s
-    if enough_s is None and not state.duty.owed:  # the leader counts it, and those who would be it next
+    enough_s = state.duty.memory.enough_s
+    if enough_s is None and not state.duty.outstanding:  # the leader counts it, and those who would be it next
         return state.waiting.since_s + call_s - now_s, False
-    return (0.0 if state.duty.owed or enough_s is None else enough_s + call_s - now_s), True
+    return (0.0 if state.duty.outstanding or enough_s is None else enough_s + call_s - now_s), True
 
 
 def _leader(state: State) -> str:

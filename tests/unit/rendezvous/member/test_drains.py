@@ -15,7 +15,7 @@ from elastic_core.rendezvous.member.documents import (
     RoundDocument,
     Verdict,
 )
-from elastic_core.rendezvous.member.duty import FormRound, Notes, View
+from elastic_core.rendezvous.member.duty import FormRound, LeaderMemory, View
 from elastic_core.rendezvous.member.leader import judge
 from elastic_core.rendezvous.member.observe import observe
 from elastic_core.rendezvous.member.roster import Candidate
@@ -117,7 +117,7 @@ def test_no_round_is_formed_of_nodes_that_come_meanwhile():
             now_s=0.0, node="c", nonce="y", min_nodes=1, max_nodes=3, first_call_s=0.0, last_call_s=0.0,
             max_changes=None, control=control, round=current, members=(ready,),
         )  # fmt: skip
-        return judge(view, Notes()).duty
+        return judge(view, LeaderMemory()).duty
 
     assert isinstance(duty(over), FormRound)
     assert duty(replace(over, drains=(ALL,))) is None

@@ -14,7 +14,7 @@ from elastic_core.rendezvous.member.documents import (
     StopOrder,
     Verdict,
 )
-from elastic_core.rendezvous.member.duty import EndRound, FormRound, Notes, View
+from elastic_core.rendezvous.member.duty import EndRound, FormRound, LeaderMemory, View
 from elastic_core.rendezvous.member.forming import excluded
 from elastic_core.rendezvous.member.leader import judge
 from elastic_core.rendezvous.member.machine import step
@@ -58,7 +58,7 @@ AB, ABC = round_of("ab"), round_of("abc")
 
 
 def test_a_round_goes_on_beside_a_node_that_is_out():
-    assert judge(view(A, B, member(3, "c", "out", token=0, seen=0), current=AB), Notes()).duty is None
+    assert judge(view(A, B, member(3, "c", "out", token=0, seen=0), current=AB), LeaderMemory()).duty is None
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_a_round_goes_on_beside_a_node_that_is_out():
     ],
 )
 def test_a_round_whose_start_a_node_refuses_ends_at_no_cost_and_says_why(min_nodes, out, follows):
-    duty = judge(view(A, B, C, current=ABC, min_nodes=min_nodes), Notes()).duty
+    duty = judge(view(A, B, C, current=ABC, min_nodes=min_nodes), LeaderMemory()).duty
     assert isinstance(duty, EndRound)
     ending = duty.ending
     assert (ending.kind, ending.lost, ending.unclean, ending.out) == ("regroup", ("c",), (), out)
@@ -80,24 +80,24 @@ def test_a_round_whose_start_a_node_refuses_ends_at_no_cost_and_says_why(min_nod
 def test_the_next_round_is_formed_without_it_and_waits_for_nobody():
     over = replace(CONTROL, ending=Ending(token=2, nonce="x2", kind="regroup", reason="r", by="a", lost=("c",)))
     ready = [member(1, "a", "ready"), member(2, "b", "ready"), C]
-    duty = judge(view(*ready, control=over, current=ABC), Notes()).duty
+    duty = judge(view(*ready, control=over, current=ABC), LeaderMemory()).duty
     assert isinstance(duty, FormRound)
     assert [entry.node for entry in duty.document.roster] == ["a", "b"]
     assert (duty.document.restarts, duty.document.changes) == (0, 1)
-    assert judge(view(*ready, control=over, current=ABC, min_nodes=3), Notes()).duty is None
+    assert judge(view(*ready, control=over, current=ABC, min_nodes=3), LeaderMemory()).duty is None
 
 
 def test_who_has_ended_a_round_at_its_start_again_waits_before_it_ends_another():
     """The first time it is taken in at once: most gates open for good."""
     over = Ending(token=2, nonce="x2", kind="regroup", reason="r", by="a", lost=("c",), out=("c",))
     ready = [member(1, "a", "ready"), member(2, "b", "ready"), C]
-    document = judge(view(*ready, control=replace(CONTROL, ending=over), current=ABC), Notes()).duty.document
+    document = judge(view(*ready, control=replace(CONTROL, ending=over), current=ABC), LeaderMemory()).duty.document
     assert document.strikes == {"c": 1}
     back = member(3, "c", "ready")
     running = [replace(one, record=replace(one.record, token=3, nonce=document.nonce, seen=3)) for one in (A, B)]
-    at_once = judge(view(*running, back, control=replace(CONTROL, ending=over), current=document), Notes())
+    at_once = judge(view(*running, back, control=replace(CONTROL, ending=over), current=document), LeaderMemory())
     assert isinstance(at_once.duty, EndRound)
-    later = judge(view(*running, back, control=CONTROL, current=replace(document, strikes={"c": 2})), Notes())
+    later = judge(view(*running, back, control=CONTROL, current=replace(document, strikes={"c": 2})), LeaderMemory())
     assert (later.duty, later.look_s) == (None, 10.0)
 
 
@@ -105,7 +105,9 @@ def test_a_stop_for_a_failure_does_not_wait_for_what_it_has_seen():
     report = NodeReport(node_id="a", final=True)
     order = StopOrder(token=2, nonce="x2", by="a", incarnation="a#", reason="r", report=report)
     stopped = replace(A, record=replace(A.record, state="stopped", report=report))
-    duty = judge(view(stopped, C, control=replace(CONTROL, stopping=order), current=round_of("ac")), Notes()).duty
+    duty = judge(
+        view(stopped, C, control=replace(CONTROL, stopping=order), current=round_of("ac")), LeaderMemory()
+    ).duty
     assert isinstance(duty, EndRound)
 
 

@@ -50,7 +50,7 @@ RUNS = State(
     mine=ROUND,
     run=OwnRun(seen_token=7, epoch="e", kept_control=CONTROL, kept_round=ROUND),
     connection=StoreConnection(connected=True, ever_connected=True),
-    lease=OwnLease(seat=SEAT, renew_s=101.0, confirmed_s=99.5, held_s=5.0),
+    lease=OwnLease(seat=SEAT, renew_s=101.0, confirmed_s=99.5, length_s=5.0),
     seen=SeenStore(since=Revisions(), round=ROUND, control=CONTROL, fresh=frozenset({CONTROL_KEY, ROUND_KEY})),
 )
 

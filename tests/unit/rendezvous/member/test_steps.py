@@ -12,7 +12,7 @@ from elastic_core.rendezvous.member.documents import (
     RoundDocument,
     StepsOrder,
 )
-from elastic_core.rendezvous.member.duty import Notes, PublishSteps, View
+from elastic_core.rendezvous.member.duty import LeaderMemory, PublishSteps, View
 from elastic_core.rendezvous.member.leader import judge
 from elastic_core.rendezvous.member.observe import observe
 from elastic_core.rendezvous.member.roster import Candidate
@@ -111,12 +111,12 @@ def member(node, answer=None, nonce="x"):
     return Candidate(seat=ord(node), incarnation=f"{node}#", record=record)
 
 
-def judged(*members, now_s=0.0, notes=None, order=ORDER):
+def judged(*members, now_s=0.0, memory=None, order=ORDER):
     view = View(
         now_s=now_s, node="a", nonce="y", min_nodes=1, max_nodes=2, first_call_s=1.0, last_call_s=1.0,
         max_changes=None, control=replace(CONTROL, steps=order), round=ROUND, members=members,
     )  # fmt: skip
-    return judge(view, notes or Notes())
+    return judge(view, memory or LeaderMemory())
 
 
 def test_all_answers_are_told_at_once():
@@ -129,7 +129,7 @@ def test_node_that_does_not_answer_is_waited_for_but_not_for_long():
     members = member("a", steps("a", max_step=4)), member("b")
     first = judged(*members, now_s=10.0)
     assert (first.duty, first.look_s) == (None, 10.0 + GATHER_STEPS_S)
-    late = judged(*members, now_s=10.0 + GATHER_STEPS_S, notes=first.notes)
+    late = judged(*members, now_s=10.0 + GATHER_STEPS_S, memory=first.memory)
     assert late.duty.seen.node_count == 1
 
 

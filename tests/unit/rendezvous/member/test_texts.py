@@ -5,7 +5,7 @@ from msgspec.structs import replace
 
 from elastic_core.rendezvous.member import protocol as m
 from elastic_core.rendezvous.member.documents import ControlDocument, MemberRecord, RosterEntry, RoundDocument
-from elastic_core.rendezvous.member.duty import LAST_CALL, Notes
+from elastic_core.rendezvous.member.duty import LAST_CALL, LeaderMemory
 from elastic_core.rendezvous.member.machine import step
 from elastic_core.rendezvous.member.observe import MEMBERS
 from elastic_core.rendezvous.member.roster import Candidate
@@ -43,7 +43,10 @@ def test_who_waits_for_nodes_says_how_many_are_missing():
 @pytest.mark.parametrize(
     ("known", "call"),
     [
-        ({"duty": LeaderDuty(obstacle=LAST_CALL, notes=Notes(enough_s=100.0))}, "last call for more, 24 s left"),
+        (
+            {"duty": LeaderDuty(obstacle=LAST_CALL, memory=LeaderMemory(enough_s=100.0))},
+            "last call for more, 24 s left",
+        ),
         ({"waiting": JoinWait(since_s=100.0)}, "last call for more, at most 24 s left"),  # others count it
     ],
 )
@@ -53,7 +56,7 @@ def test_who_waits_for_more_than_enough_names_the_last_call_and_its_option(known
 
 
 def test_a_call_that_outlasts_the_time_to_join_is_named_as_its_reason():
-    known = state(1, ["ready", "ready"], duty=LeaderDuty(obstacle=LAST_CALL, notes=Notes(enough_s=0.0)))
+    known = state(1, ["ready", "ready"], duty=LeaderDuty(obstacle=LAST_CALL, memory=LeaderMemory(enough_s=0.0)))
     call = "last call for more, 15 s left (--rdzv-conf last_call_timeout)"
     assert timed_out(known, 15.0) == (
         f"run 'r': no round within 600 s: 2 nodes joined (n, a), at least 1 needed: {call}"
@@ -70,7 +73,7 @@ def test_a_waiting_leader_prints_the_last_call_that_it_holds():
         want=Want.JOIN,
         connection=StoreConnection(connected=True, ever_connected=True),
         lease=OwnLease(seat=Seat(number=0, incarnation="i", ahead=0), confirmed_s=9.9, renew_s=11.0),
-        duty=LeaderDuty(notes=Notes(token=0, enough_s=0.0)),
+        duty=LeaderDuty(memory=LeaderMemory(token=0, enough_s=0.0)),
         waiting=JoinWait(line_s=10.0),
     )
     seen = replace(
@@ -91,7 +94,7 @@ def test_a_waiting_leader_prints_the_last_call_that_it_holds():
     ("duty", "obstacle", "hint"),
     [
         (
-            LeaderDuty(owed="form 0"),
+            LeaderDuty(outstanding="form 0"),
             "this node leads the run, and has not formed the round yet",
             "raise --join-timeout",
         ),
@@ -113,7 +116,7 @@ def test_who_gives_up_with_enough_nodes_says_what_the_round_waits_for(duty, obst
 def test_who_gives_up_on_another_node_that_leads_names_it():
     records = [MemberRecord(epoch="e", node=node, state="ready") for node in ("a", "n")]
     members = tuple(Candidate(seat=seat, incarnation=str(seat), record=one) for seat, one in enumerate(records))
-    known = state(2, seen=SeenStore(live=2, members=members), duty=LeaderDuty(owed="form 0"))
+    known = state(2, seen=SeenStore(live=2, members=members), duty=LeaderDuty(outstanding="form 0"))
     assert "needed: a leads the run, and has not formed the round yet" in timed_out(known, 700.0)
     assert missing(known, 700.0) == "look at a, or raise --join-timeout"
 
