@@ -60,6 +60,8 @@ def _meet_verdict(state: State, control: ControlDocument, verdict: Verdict, now_
         return state, NOTHING
     me, round_ = state.me, state.seen.round
     came_again = round_ is not None and any(given_id(entry.node) == me.node for entry in round_.roster)
+    # That run had no round, or this node was in its last one and was started again, or it is another attempt or job:
+    # its verdict does not answer this node.
     if not _has_round(state, control) or came_again or control.attempt != me.attempt or _other_job(control, me):
         return replace(state, run=replace(state.run, begin=True)), NOTHING
     ended = state.run.ended
@@ -67,6 +69,8 @@ def _meet_verdict(state: State, control: ControlDocument, verdict: Verdict, now_
         return state, NOTHING  # how long ago that was is read with the document
     if now_s - ended.at_s >= _answers_s(control, verdict, me):
         return replace(state, run=replace(state.run, begin=True)), NOTHING
+    # The store can't tell the verdict's age and no attempt was given: it may be of an earlier run, so this node waits
+    # until it has seen it for ANSWER_S.
     if ended.known or _given(control, me) or _is_alive(state, control):
         return closed(state, verdict, now_s)
     ended_how = _how(verdict)
@@ -127,6 +131,7 @@ def _show_once(state: State, text: str) -> Announced:
 def _meet_standing(state: State, control: ControlDocument, now_s: float) -> Announced:
     """Join the run, begin a new one in its place, or wait until it is clear which."""
     me, later = state.me, _later(control, state.me)
+    # This node's attempt is later: the scheduler has replaced the nodes of that run.
     if later < 0:
         return replace(state, run=replace(state.run, begin=True)), NOTHING
     if ROUND_KEY not in state.seen.fresh:
@@ -135,6 +140,7 @@ def _meet_standing(state: State, control: ControlDocument, now_s: float) -> Anno
     # Without a round it has cost nobody anything: a thousand nodes that begin together need not look at each other.
     if _is_alive(state, control) or (fits and not _has_round(state, control)):
         return _superseded(state, control) if later else _compare(state, control)
+    # All leases of that run have ended, and its last call has passed: a new run begins in its place.
     if is_over(state, control):
         return replace(state, run=replace(state.run, begin=True)), NOTHING
     if not _has_round(state, control) or not _is_empty(state, control):
@@ -179,6 +185,8 @@ def is_over(state: State, control: ControlDocument) -> bool:
         or liveness.looked_s < liveness.empty_s + _over_s(state, control)
     ):
         return False
+    # Members without a lease may train on while the store is away for them: one that has answered lately keeps the run
+    # alive.
     return not liveness.silent or liveness.looked_s >= state.peers.silent_s + state.me.ttl_s
 
 
@@ -189,6 +197,7 @@ def looks_again_s(state: State, control: ControlDocument) -> float:
         return LONG_AGO_S
     next_s = liveness.looked_s + state.period_s
     over_s = liveness.empty_s + _over_s(state, control)
+    # The look that finds the run over must come at that moment, not up to a period later.
     return min(next_s, over_s) if not liveness.alive and liveness.looked_s < over_s else next_s
 
 
@@ -225,6 +234,7 @@ def _meet_other(state: State, control: ControlDocument, now_s: float) -> Announc
         return _superseded(state, control)
     if ROUND_KEY not in state.seen.fresh:
         return state, NOTHING
+    # `machine` writes this run's document over that one.
     if puts_back(state) and not _has_round(state, control):
         return state, NOTHING
     announcements: tuple[m.Announcement, ...] = ()

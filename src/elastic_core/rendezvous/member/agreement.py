@@ -25,6 +25,7 @@ def stated(state: State, topic: str, value: int) -> State:
     """Return the state with this node's number for its round; the first one counts."""
     has_round = state.mine is not None and state.want in (Want.RUN, Want.STOP)
     known = state.work.stated
+    # A number that others may have read already must not change.
     if not has_round or topic in known or len(known) >= MOST_TOPICS:
         return state
     return replace(state, work=replace(state.work, stated={**known, topic: value}))

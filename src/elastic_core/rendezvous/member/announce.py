@@ -128,6 +128,7 @@ def _drain(state: State, now_s: float) -> Announced:
     stop = control.stop_order if state.own_control is not None else None
     # One to this member counts in whatever run: also where it was not let in yet, or begins another in its place.
     order = stop or next((order for order in control.drains if order.incarnation == state.me.incarnation), None)
+    # The agent was notified already; a repeated order counts only if it has another grace period.
     if order is None or (before is not None and order.grace_s in (None, before.grace_s)):
         return state, NOTHING
     what = "this node is to leave the run" if order.incarnation else f"run {state.me.run_id!r} is stopped"
@@ -143,6 +144,7 @@ def _control(state: State, now_s: float) -> Announced:
     state = _drop_superseded(state, control)
     end = state.end
     if ordering and end.order is None:
+        # All nodes count ages from the order in the store, which came later than this node's own stop.
         end = replace(end, order_delay_s=end.order_delay_s or now_s - end.stopped_s)
         state = replace(state, end=end)
     if control.verdict is not None:
@@ -150,6 +152,7 @@ def _control(state: State, now_s: float) -> Announced:
     ending, mine = control.ending, state.mine
     if mine is None:
         return state, NOTHING
+    # That ending is of an earlier round; this one goes on unless there is an order to stop it.
     if ending is None or (ending.token, ending.nonce) != (mine.token, mine.nonce):
         return _ordered(state, control.stopping, now_s)
     if end.announced >= ending.token or state.want not in (Want.RUN, Want.STOP):
@@ -171,7 +174,7 @@ def _drop_superseded(state: State, control: ControlDocument) -> State:
     published = control.stopping
     if published is None or (published.token, published.nonce) != (order.token, order.nonce):
         return state
-    # Another node was first: what failed here is in that order's place nowhere, so this node's record has it.
+    # Another node was first, and the order has that node's report: this node's report goes into its own record.
     report = state.end.report if published.incarnation == order.incarnation else state.end.report or order.report
     return replace(state, end=replace(state.end, order=None, report=report))
 
@@ -191,6 +194,7 @@ def _ordered(state: State, stopping: StopOrder | None, now_s: float) -> Announce
     assert mine is not None
     if stopping is None or (stopping.token, stopping.nonce) != (mine.token, mine.nonce):
         return _order_again(state), NOTHING
+    # This node has stopped by its own order already, or was notified of this one.
     if state.want is not Want.RUN or state.end.stop_token >= stopping.token:
         return state, NOTHING
     end = replace(state.end, stop_token=stopping.token, stopped_s=now_s, order_delay_s=0.0, order_in_force=stopping)
@@ -216,6 +220,7 @@ def _change(ending: Ending) -> RoundEnded | Decided:
         return Decided(decision=decision, failure=ending.failure, evidence=ending.evidence)
     if ending.kind == "asked":
         return Decided(decision=Restart(rule=ending.reason))
+    # Nodes came, or left with notice: hooks and metrics count that as planned.
     planned = not ending.unclean and not ending.out
     return RoundEnded(reason=ending.reason, lost=ending.lost, arrived=ending.arrived, planned=planned)
 
@@ -232,6 +237,7 @@ def _verdict(state: State, verdict: Verdict, now_s: float) -> Announced:
         return state, NOTHING
     decision = Stop(reason=verdict.reason, outcome=verdict.outcome, rule=verdict.rule)
     failure = verdict.failure
+    # A rule of the run has ended it, for example the limit of membership changes: no worker's failure is behind it.
     if failure is None and verdict.outcome == "failed":
         failure = replace(store_failure(state, verdict.reason), failure_class=FailureClass.NODE_LOST)
         failure = replace(failure, node_id=verdict.by, exit_code=verdict.exit_code)
@@ -253,6 +259,7 @@ def _exclusion(state: State, now_s: float) -> Announced:
     if until_s is None or until_s <= now_s:
         return _left_out(state, None)
     for_s = None if until_s == NEVER_S else round(until_s - state.waiting.ending_s, 3)
+    # A later ending carries the rest of the time on, without the failure: the reason stays.
     if before is not None and for_s is not None:
         return _left_out(state, replace(before, for_s=for_s))
     by = f"policy {ending.policy!r}" if ending.policy else "the policy"
@@ -286,10 +293,12 @@ def _round(state: State, now_s: float) -> Announced:
         if state.want is Want.STOP:
             reason = "the others have formed a round without this node"
             return stop(state, RoundEnded(reason=reason, lost=(state.me.node,), stop_within_s=0.0))
+    # Workers of an earlier round may exist: this node must stop them before it takes a place in another.
     if state.want is Want.RUN or state.awaiting:
         return _evicted(state, round_)
     if state.want is not Want.JOIN or control.verdict is not None:
         return state, NOTHING
+    # Between two rounds a spare waits like any other node, and its join timeout begins anew.
     if ended(control, round_):
         waiting = replace(state.waiting, spare=False, since_s=now_s) if state.waiting.spare else state.waiting
         return replace(state, waiting=waiting), NOTHING
@@ -371,11 +380,13 @@ def _part(state: State, now_s: float) -> Announced:
     if departure.farewell is not None:
         gone = state.trouble is not None or now_s >= departure.leave_s + GONE_S
         return over if gone else state, NOTHING
+    # Without a published end of the round the others may not have seen yet that this node leaves on purpose.
     known = state.end.verdict_announced or (state.mine is not None and state.end.announced >= state.mine.token)
     if state.trouble is not None or seat is None:
         return over, NOTHING
     if now_s < departure.leave_s + (0.0 if known or state.want is Want.JOIN else PART_S):
         return state, NOTHING
+    # Nodes outside the round can't tell a returned seat from an ended lease: a last record `gone` tells them apart.
     if crowded(state):
         return replace(state, departure=replace(departure, farewell=seat.number, leave_s=now_s)), NOTHING
     return over, NOTHING
@@ -393,6 +404,7 @@ def _wait(state: State, now_s: float) -> Announced:
     if state.want is not Want.JOIN:
         return state, NOTHING
     me, trouble, wait, ever_connected = state.me, state.trouble, state.waiting, state.connection.ever_connected
+    # Credentials or a setting are wrong: another try has the same result.
     if trouble is not None and trouble.refused:
         failed = m.JoinFailed(kind="connection", what=f"run {me.run_id!r}: {trouble.text}", hint=trouble.hint)
         return replace(state, want=Want.NOTHING), (failed,)
@@ -410,6 +422,7 @@ def _wait(state: State, now_s: float) -> Announced:
     if trouble is not None and me.on_store_loss == "fail" and now_s >= trouble.since_s + me.store_outage_grace_s:
         what = f"run {me.run_id!r}: {stayed_away(state)} (--on-store-loss is fail)"
         return replace(state, want=Want.NOTHING), (m.JoinFailed(kind="connection", what=what, hint=trouble.hint),)
+    # The line and the error name the members. They are read first, unless there is no store to read them from.
     knows = trouble is not None or knows_members(state, now_s) or not state.run.epoch
     if not wait.spare and now_s >= wait.since_s + me.join_timeout_s and knows:
         what, hint = timed_out(state, now_s), missing(state, now_s)

@@ -41,6 +41,7 @@ def form(view: View, memory: LeaderMemory) -> Judgement:
     """Form the next round once those who can be in it are there, and nobody has workers of another."""
     current = view.current
     roster = current.incarnations if current is not None else frozenset()
+    # Two rounds with workers at the same time would write the same checkpoint.
     blocker = next((member for member in view.members if _has_workers(member, view, current, roster)), None)
     if blocker is not None:
         unaware = blocker.record.state == "ready"
@@ -50,6 +51,7 @@ def form(view: View, memory: LeaderMemory) -> Judgement:
     memory, free, look_s = unpark(view, memory, ready, current)
     exclude = excluded(view)
     kept = [member for member in free if member.record.node not in exclude]
+    # Nodes that a policy left out take part all the same where the others are too few for a round.
     candidates = kept if len(kept) >= view.min_nodes else free
     if len(candidates) < view.min_nodes:
         memory = replace(memory, enough_s=None)
@@ -107,6 +109,7 @@ def unpark(
     for member in ready:
         count = exits.get(member.record.node, 0)
         until_s = view.now_s
+        # The incarnation of the last round has not left; one that was started again has.
         if count and member.incarnation not in stayed:
             until_s = back_s[member.incarnation] + PARK_S[min(count, len(PARK_S)) - 1]
         if until_s <= view.now_s:
@@ -144,6 +147,7 @@ def _document(view: View, candidates: Sequence[Candidate], current: RoundDocumen
     seen = max((member.record.seen for member in view.members), default=0)
     return RoundDocument(
         epoch=view.control.epoch,
+        # A store that lost rounds must not give a token again that a member has seen.
         token=1 + max(seen, view.round.token if view.round is not None else 0),
         nonce=view.nonce,
         index=current.index + 1 if current is not None else 0,
@@ -170,6 +174,7 @@ def _lease_s(view: View, current: RoundDocument | None, ending: Ending | None) -
     if current is None or ending is None:
         return shortest_s
     lost = bool(ending.unclean) or ending.kind == "outage"
+    # Nodes lost while workers start were starved of processor time rather than dead.
     starved = lost and ending.age_s < STARTING_LEASES * current.lease_s
     longer_s = current.lease_s * (2.0 if starved else 0.5)
     return min(max(longer_s, shortest_s), max(LONGEST_LEASE_S, shortest_s))

@@ -88,6 +88,7 @@ def judge(view: View, memory: LeaderMemory) -> Judgement:
     if view.control.verdict is not None:
         return Judgement(memory=memory, why="the run is over")
     token = current.token if current else 0
+    # What is remembered of members is about one round; times across rounds stay.
     if memory.token != token:
         memory = LeaderMemory(
             token=token,
@@ -103,10 +104,12 @@ def judge(view: View, memory: LeaderMemory) -> Judgement:
     if current is not None and memory.silent_s is not None:
         until_s = silent_until_s(view, memory, current)
         if view.now_s < until_s:
+            # The next leader, or a newcomer, must know that members without a lease may still train.
             noted = view.control.silent_of == current.nonce
             duty = None if noted else NoteSilent(nonce=current.nonce)
             return Judgement(memory=memory, duty=duty, look_s=until_s, why=SILENT)
     if current is None or ended(view.control, current):
+        # A run that was stopped from outside gets no further round; the first node that leaves publishes its verdict.
         if view.control.stop_order is not None:
             return Judgement(memory=memory, why="the run is being stopped")
         return form(view, memory)
@@ -146,6 +149,7 @@ def _keep(view: View, memory: LeaderMemory, current: RoundDocument) -> Judgement
     memory = _remember(replace(memory, done=memory.done | noted), current, live)
     if current.incarnations <= memory.done:
         return Judgement(memory=memory, duty=_all_done(view, current))
+    # The leader's own workers are done, and it may leave before the others: its successor must know that.
     if view.incarnation in memory.done - noted:
         duty = NoteDone(nonce=current.nonce, done=tuple(sorted(memory.done & current.incarnations)))
         return Judgement(memory=memory, duty=duty)
@@ -221,6 +225,7 @@ def _gather(view: View, memory: LeaderMemory, current: RoundDocument, order: Sto
     asked = [entry for entry in current.roster if entry.incarnation not in memory.done]
     lost = [entry for entry in asked if _gone(entry, live, current)]
     pending = [entry for entry in asked if entry not in lost and not _answered(reports.get(entry.incarnation))]
+    # Reports of nodes that still stop their workers may have the first cause.
     if pending and view.now_s < began_s + GATHER_S:
         return Judgement(memory=memory, look_s=began_s + GATHER_S, why="nodes are stopping their workers")
     if not any(report.failure is not None and not report.collateral for report in reports.values()):
@@ -297,6 +302,7 @@ def _change(
     back = not arrived and _are_back(view, lost)
     if back:
         reason = f"{named(names)} stopped while the store was away"
+    # Members that only stopped while the store was away count as no membership change.
     if not back and view.max_changes is not None and current.changes >= view.max_changes:
         return GiveVerdict(verdict=_too_many_changes(view, current, names, unclean, reason))
     exclude, exclude_s = carried(view.control.ending, current, memory.ending_s, view.now_s)
@@ -409,6 +415,7 @@ def do_duty(state: State, now_s: float) -> Planned:
     duty = replace(state.duty, memory=judgement.memory, look_s=look_s, obstacle=judgement.why)
     if judgement.duty is None:
         return replace(state, duty=replace(duty, outstanding="")), None
+    # This node is left out of the next round: one that takes part decides.
     if state.me.node in excluded(view):
         return replace(state, duty=duty), None
     outstanding = _name(judgement.duty)

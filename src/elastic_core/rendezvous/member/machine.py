@@ -76,8 +76,10 @@ def _leave(state: State, now_s: float) -> Planned:
         return state, None
     away = state.trouble is not None and not state.trouble.answers
     post, seat = state.end.post if state.trouble is None else None, state.lease.seat
+    # Without a connection nothing can be given back: the lease ends by itself, and other members see that.
     if away or not state.connection.connected or (seat is None and post is None):
         return state, m.Gone()
+    # The verdict of this node is published first, by `_post` below; `_leave_at_last` gives the seat back afterwards.
     if post is not None or seat is None:
         return state, None
     return state, m.Withdraw(seat=seat)
@@ -107,6 +109,8 @@ def _deadline_s(state: State, now_s: float) -> float:
     if departure.parting:
         due += [due_s for due_s in (departure.leave_s + GONE_S, departure.leave_s + PART_S) if due_s > now_s]
     if needs_lease(state):
+        # While the store is away the cut comes first. Else the fence: it passes only if this agent got no turn for
+        # long.
         due.append(state.cut_s if state.trouble is not None else state.fence_s)
     if state.want is Want.JOIN:
         if grant_ends_s(state) > now_s:
@@ -137,6 +141,8 @@ def _renew(state: State, now_s: float) -> Planned:
     lease = state.lease
     if lease.seat is None or state.want is Want.LEAVE:
         return state, None
+    # The leader and its first deputy look as soon as another member's lease has ended, not at their next renewal: the
+    # store's answer has the new order of the seats.
     expired = lease.ahead <= 1 and now_s >= lease.expiry_s + _EXPIRY_MARGIN_S
     if now_s >= lease.renew_s or expired:
         return state, m.Renew(seat=lease.seat, ttl_s=state.ttl_s)
@@ -153,6 +159,7 @@ def _write_control(state: State, now_s: float) -> Planned:
     if control is not None and control.epoch == run.epoch:
         return state, None
     if run.epoch and run.kept_control is not None and puts_back_here(state):
+        # The document of another run is there. Only one without a round may be replaced, so its round is read first.
         if control is not None and ROUND_KEY not in state.seen.fresh:
             return state, m.Load(key=ROUND_KEY)
         return swap_control(state, run.kept_control)
@@ -228,6 +235,7 @@ def _write_round(state: State, now_s: float) -> Planned:
 
 def _update(state: State, now_s: float) -> Planned:
     record = encode(record_of(state, now_s))
+    # A request that was given up during trouble may have arrived after the last update.
     if now_s >= state.lease.repeat_s:
         state = replace(state, lease=replace(state.lease, repeat_s=NEVER_S, recorded=b""))
     if state.lease.seat is None or state.want is Want.LEAVE or record == state.lease.recorded:
@@ -258,6 +266,7 @@ def _post(state: State, now_s: float) -> Planned:
     if post is None or control is None:
         return state, None
     noted = control.after(post.failure)
+    # The order to stop goes in the same write: in the next round it would be about nothing.
     if isinstance(post, Ending):
         return swap_control(state, replace(noted, ending=post, stopping=None))
     return swap_control(state, replace(noted, verdict=post, stopping=None))
@@ -288,6 +297,7 @@ def _members(state: State, now_s: float) -> Planned:
             # What is decided because its time has come rests on who is there by then. A leader that got no turn for a
             # while, or whose store was slow, has not yet been told what happened meanwhile.
             due_s = now_s
+    # Deputies read at the pace of renewals: for them a duty that waits costs less than a read of 1,000 members.
     elif ahead <= DEPUTIES and (MEMBERS not in seen.fresh or _pending(state) or duty.outstanding):
         due_s = seen.members_read_s + state.period_s
     if _wants_names(state, now_s):
@@ -298,6 +308,7 @@ def _members(state: State, now_s: float) -> Planned:
 
 
 def _wants_names(state: State, now_s: float) -> bool:
+    # Names are read only for a line or an error that is due, or to find out whether a spare is needed.
     if state.want is not Want.JOIN or knows_members(state, now_s):
         return False
     if state.waiting.spare:
@@ -310,6 +321,7 @@ def _wants_names(state: State, now_s: float) -> bool:
 
 def _topics(state: State) -> tuple[Topic, ...]:
     topics = (Topic.CONTROL, Topic.ROUND, Topic.DEPARTURES)
+    # Only the leader acts on each change of a record; 1,000 members would be woken for nothing.
     return (*topics, Topic.MEMBERS) if state.lease.ahead == 0 and state.lease.seat is not None else topics
 
 

@@ -71,6 +71,7 @@ def _request(state: State, event: m.Request, now_s: float) -> State:
     match event:
         case m.JoinAsked(master_port=port):
             return _joining(state, now_s, None, port)
+        # The node waits beside the round already: only the reason is new, and its timeouts go on.
         case m.StandAside(absence=absence) if state.waiting.absence is not None:
             return replace(state, waiting=replace(state.waiting, absence=absence))
         case m.StandAside(absence=absence):
@@ -209,6 +210,7 @@ def _stopped(state: State, reason: str, report: NodeReport, now_s: float) -> Sta
 def _fail(state: State, event: m.Failed, now_s: float) -> State:
     trouble = state.trouble
     count = trouble.count + 1 if trouble is not None else 1
+    # Members that lost the store together try again at different moments; from the name, so that a run can be replayed.
     jitter = zlib.crc32(f"{state.me.incarnation}/{count}".encode()) % 1000 / 3000
     pause_s = min(RETRY_S[min(count, len(RETRY_S)) - 1], state.ttl_s / PATIENCE_SHARE)
     retry_s = now_s + pause_s * (1 - jitter)
@@ -232,6 +234,7 @@ def _fail(state: State, event: m.Failed, now_s: float) -> State:
         state = replace(state, seen=seen, lease=lease)
     else:
         state = replace(state, seen=replace(state.seen, fresh=state.seen.fresh - {event.key}))
+    # The only node of a round needs no grant: no other member of it can begin another round.
     if state.mine is not None and len(state.mine.roster) == 1 and not event.own:
         state = replace(state, peers=replace(state.peers, evidence_s=now_s))
     return state
@@ -270,6 +273,7 @@ def _recover(state: State, event: m.Answer, now_s: float) -> State:
     """Take an answer of the store for the end of trouble: what was read before it must be read again."""
     if state.trouble is None:
         return state
+    # A full store reads and renews leases, but the write that failed has yet to succeed.
     if state.trouble.no_write and not _writes(event):
         return replace(state, trouble=replace(state.trouble, answers=True))
     # A request that was given up may arrive yet, and put an older record in the place of a newer one.
@@ -379,6 +383,7 @@ def _look(state: State, epochs: frozenset[str], silent: frozenset[str] | None, n
     may_train = round_ is not None and round_.epoch == epoch
     if round_ is not None:
         known = silent is not None and control.silent_of != round_.nonce
+        # Where the store can't list ended leases, or members were noted as silent, all of them may train on.
         may_train &= not known or not round_.incarnations.isdisjoint(silent or ())
     empty = liveness is not None and liveness.epoch == epoch and not liveness.alive
     empty_s = liveness.empty_s if liveness is not None and empty else now_s
@@ -413,6 +418,7 @@ def _confirmed(lease: OwnLease, sent_s: float, ttl_s: float) -> OwnLease:
 
 def _unseated(state: State, now_s: float) -> State:
     age_s = now_s - state.lease.confirmed_s
+    # By this host's clock the lease can't have ended: the store has lost the seat.
     early_s = age_s if age_s < EARLY_SHARE * state.last_lease_s else None
     lease = replace(state.lease, seat=None, recorded=b"", ahead=0, unseated_s=early_s)
     return _doubt(replace(state, lease=lease), now_s)
@@ -437,8 +443,10 @@ def _watched(state: State, watched: Watched, now_s: float) -> State:
     if first:
         return state
     if watched.reset:
+        # The store was replaced or went back in time: none of its revisions compares with those that were read.
         return _doubt(replace(state, lease=replace(state.lease, renew_s=now_s)), now_s)
     stale = {topic.value for topic in watched.changed}
+    # A member may be back: the newcomer looks at once.
     if state.run.liveness is not None and Topic.MEMBERS in watched.changed:
         state = replace(state, run=replace(state.run, liveness=replace(state.run.liveness, looked_s=LONG_AGO_S)))
     if Topic.DEPARTURES in watched.changed:

@@ -56,8 +56,10 @@ def keep_lease(state: State, now_s: float) -> Announced:
     cut_s = state.cut_s
     # Trouble that began later says nothing about the host of the store: this node itself stood still.
     stood_still = state.me.hosted and state.trouble is not None and state.trouble.since_s >= cut_s
+    # The store is away for too long: workers have until the fence to stop in order.
     if state.trouble is not None and now_s >= cut_s and not stood_still:
         return _cut_off(state, now_s)
+    # The agent was suspended or starved: the guard may have killed the workers by now.
     if now_s >= state.fence_s or stood_still:
         silent_s = now_s - state.lease_s
         reason = f"this node gave no sign of life for {silent_s:.1f} s, longer than its lease allows"
@@ -90,6 +92,7 @@ def misses_host_s(state: State) -> float:
 def grant(state: State, now_s: float) -> State:
     """Give a grant where another member of the round needs it, and the store does not answer this one either."""
     trouble, mine = state.trouble, state.mine
+    # A store that a member hosts is lost with it: grants could not make up for its loss.
     if trouble is None or trouble.own or state.me.hosted or mine is None or len(mine.roster) == 1:
         return state
     runs = state.want is Want.RUN or state.awaiting
@@ -126,6 +129,7 @@ def undecided_s(state: State) -> float:
     gone = end.report is not None and end.report.final
     if not state.awaiting or end.alone or not gone or trouble is None or mine is None:
         return NEVER_S
+    # With its host the store is gone for good: there is no decision to wait for.
     if me.hosted:
         return state.cut_s
     alone = len(mine.roster) == 1
@@ -188,6 +192,7 @@ def announce_outage(state: State, now_s: float) -> Announced:
         away = f"store unreachable: {trouble.text}; {goes_on}"
         announcements = (m.PrintLine(text=away, store_reachable=False),)
         state = replace(state, printed=replace(printed, outage=True))
+    # The user prefers the end of the run to workers without a rendezvous.
     if me.on_store_loss == "fail" and state.want is Want.RUN and away_s >= me.store_outage_grace_s:
         summary = stayed_away(state)
         decision = Stop(reason="--on-store-loss is fail", rule="store")
@@ -252,6 +257,7 @@ def announce_lost_seat(state: State, now_s: float) -> Announced:
     if age_s is None:
         return state, NOTHING
     state = replace(state, lease=replace(state.lease, unseated_s=None))
+    # A store that evicts keys loses seats again and again: the line would fill the log.
     if now_s < state.printed.lost_seat_s + SEAT_LINE_EVERY_S:
         return state, NOTHING
     lease = f"{age_s:.1f} s after its lease of {state.last_lease_s:g} s was renewed"

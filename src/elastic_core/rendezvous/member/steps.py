@@ -76,6 +76,7 @@ def announce_steps(state: State, now_s: float) -> Announced:
     if order is None:
         return state, NOTHING
     announcements: tuple[m.Announcement, ...] = ()
+    # Each question is passed on once, whichever node has asked it.
     if order.serial > work.steps_asked:
         work, announcements = replace(work, steps_asked=order.serial), (m.StepsAsked(serial=order.serial),)
     if order.seen is not None and order.serial > work.steps_seen:

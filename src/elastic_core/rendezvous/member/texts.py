@@ -134,7 +134,8 @@ def timed_out(state: State, now_s: float) -> str:
     if short <= 0:
         return f"run {state.me.run_id!r}: no round within {timeout_s:g} s: {_came(state)}: {_obstacle(state, now_s)}"
     lacks = f", {short} missing"
-    if state.waiting.most > here + len(_refused(state)):  # those who came first have given up first
+    # Nodes with a shorter timeout may have given up a moment before this one.
+    if state.waiting.most > here + len(_refused(state)):
         lacks += f"; at one time there were {state.waiting.most}"
     return f"run {state.me.run_id!r}: {_came(state)} within {timeout_s:g} s{lacks}{_reasons(state)}"
 
