@@ -298,6 +298,11 @@ def _round(state: State, now_s: float) -> Announced:
         return _evicted(state, round_)
     if state.want is not Want.JOIN or control.verdict is not None:
         return state, NOTHING
+    return _place(state, round_, control, now_s)
+
+
+def _place(state: State, round_: RoundDocument, control: ControlDocument, now_s: float) -> Announced:
+    """Take the place that a round has for this node, or wait for the next round."""
     # Between two rounds a spare waits like any other node, and its join timeout begins anew.
     if ended(control, round_):
         waiting = replace(state.waiting, spare=False, since_s=now_s) if state.waiting.spare else state.waiting
