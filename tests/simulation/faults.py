@@ -321,10 +321,10 @@ class Faults:
         victim.fail(collateral=collateral)
 
     def _leader(self) -> None:
-        members = [member for member in self._world.members if member.live and member.state.seat is not None]
+        members = [member for member in self._world.members if member.live and member.state.lease.seat is not None]
         if len(members) < 2:
             return
-        first = min(members, key=lambda member: member.state.seat.number if member.state.seat is not None else 0)
+        first = min(members, key=lambda member: getattr(member.state.lease.seat, "number", 0))
         self._fail(self._rng.choice(members), collateral=self._rng.random() < 0.3)
         guarded = self._rng.random() < 0.7
 

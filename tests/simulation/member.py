@@ -355,7 +355,7 @@ class SimulatedMember(SimulatedClient):
     def _clean_up(self) -> None:
         """Say that no worker is left, then give the seat back, as the guard's last act does."""
         self._kill()
-        seat = self.state.seat
+        seat = self.state.lease.seat
         if seat is None:
             return
         record = encode(replace(record_of(self.state, self.local_s), state="gone"))

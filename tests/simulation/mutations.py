@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from elastic_core.rendezvous.member import admission, announce, duty, forming, leader, machine, observe
 from elastic_core.rendezvous.member import protocol as m
-from elastic_core.rendezvous.member.state import LONG_AGO_S, NEVER_S, State, question_about
+from elastic_core.rendezvous.member.state import NEVER_S, PeerGrants, State, question_about
 from elastic_core.rendezvous.shell.grants import GrantTable, PeerExchange
 from elastic_plugin_kit.store_model import StoreModel
 from elastic_train import holding
@@ -84,7 +84,7 @@ def a_lease_that_ends_stops_nothing(patch: pytest.MonkeyPatch) -> None:
 
 @mutation(TRAINS, **faults(s.SIGSTOP))
 def the_guard_is_told_too_late_a_time(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(State, "fence_s", property(lambda self: self.confirmed_s + 1.6 * self.last_lease_s))
+    patch.setattr(State, "fence_s", property(lambda self: self.lease.confirmed_s + 1.6 * self.last_lease_s))
 
 
 # --- grants
@@ -112,21 +112,23 @@ def grants_of_some_are_taken_for_those_of_all(patch: pytest.MonkeyPatch) -> None
 def forget_silence(patch: pytest.MonkeyPatch) -> None:
     """Have no leader wait because it has seen the silence: one that has just begun to lead has not."""
     watch = leader.watch
-    patch.setattr(leader, "watch", lambda view, notes: replace(watch(view, notes), hold_until_s=notes.hold_until_s))
+    patch.setattr(
+        leader, "watch", lambda view, memory: replace(watch(view, memory), losses_from_s=memory.losses_from_s)
+    )
 
 
 @mutation(TRAINS, **parted(s.SPLIT))
 def a_member_is_ready_while_its_grant_lasts(patch: pytest.MonkeyPatch) -> None:
     forget_silence(patch)
     record_of = machine.record_of
-    patch.setattr(machine, "record_of", lambda state, now_s: record_of(replace(state, granted_s=LONG_AGO_S), now_s))
+    patch.setattr(machine, "record_of", lambda state, now_s: record_of(replace(state, peers=PeerGrants()), now_s))
 
 
 @mutation(TRAINS, **parted(s.SPLIT))
 def a_hold_by_an_own_grant_ends_early(patch: pytest.MonkeyPatch) -> None:
     forget_silence(patch)
     for module in (announce, machine):
-        patch.setattr(module, "grant_ends_s", lambda state: state.granted_s + 0.1 * state.grant_s)
+        patch.setattr(module, "grant_ends_s", lambda state: state.peers.granted_s + 0.1 * state.grant_s)
 
 
 @mutation(
@@ -138,7 +140,7 @@ def a_newcomer_grants_no_grace(patch: pytest.MonkeyPatch) -> None:
 
 @mutation(TRAINS, **parted(s.SPLIT, nodes=5, max_nodes=3))
 def a_spare_that_leads_waits_for_nobody(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(leader, "silent_until_s", lambda view, notes, current: view.now_s)
+    patch.setattr(leader, "silent_until_s", lambda view, memory, current: view.now_s)
 
 
 @mutation(TRAINS, "one run trains", **parted(s.UNHEARD, nodes=5, max_nodes=3, outage_grace_s=2.0))
@@ -159,7 +161,7 @@ def a_lease_is_never_longer(patch: pytest.MonkeyPatch) -> None:
 @mutation("an outage ends no round", TRAINS, **faults(s.STORE_EMPTIED, steady=True))
 def nothing_is_held_back_after_trouble(patch: pytest.MonkeyPatch) -> None:
     doubt = observe._doubt
-    patch.setattr(observe, "_doubt", lambda state, now_s: replace(doubt(state, now_s), notes=state.notes))
+    patch.setattr(observe, "_doubt", lambda state, now_s: replace(doubt(state, now_s), duty=state.duty))
 
 
 @mutation(PLACE, TRAINS, "tokens rise", "an outage ends no round", **faults(s.STORE_EMPTIED, steady=True))
@@ -198,7 +200,8 @@ def a_newcomer_counts_from_when_it_came(patch: pytest.MonkeyPatch) -> None:
 
     def early(state, epochs, silent, now_s):
         after = look(state, epochs, silent, now_s)
-        return replace(after, door=replace(after.door, empty_s=min(after.door.empty_s, state.began_s)))
+        liveness = replace(after.run.liveness, empty_s=min(after.run.liveness.empty_s, state.waiting.began_s))
+        return replace(after, run=replace(after.run, liveness=liveness))
 
     patch.setattr(observe, "_look", early)
 
@@ -223,11 +226,11 @@ def expired_members_stay(patch: pytest.MonkeyPatch) -> None:
 def a_verdict_is_written_again(patch: pytest.MonkeyPatch) -> None:
     judge = leader.judge
 
-    def again(view, notes):
+    def again(view, memory):
         if view.control.verdict is None:
-            return judge(view, notes)
+            return judge(view, memory)
         verdict = replace(view.control.verdict, reason=f"again, says {view.node}")
-        return duty.Judgement(notes=notes, duty=duty.GiveVerdict(verdict=verdict))
+        return duty.Judgement(memory=memory, duty=duty.GiveVerdict(verdict=verdict))
 
     patch.setattr(leader, "judge", again)
 
@@ -236,10 +239,10 @@ def a_verdict_is_written_again(patch: pytest.MonkeyPatch) -> None:
 def one_that_is_done_is_done_for_all(patch: pytest.MonkeyPatch) -> None:
     keep = leader._keep
 
-    def hasty(view, notes, current):
+    def hasty(view, memory, current):
         if any(member.record.state == "done" for member in view.members):
-            return duty.Judgement(notes=notes, duty=leader._all_done(view, current))
-        return keep(view, notes, current)
+            return duty.Judgement(memory=memory, duty=leader._all_done(view, current))
+        return keep(view, memory, current)
 
     patch.setattr(leader, "_keep", hasty)
 
@@ -270,7 +273,7 @@ def a_spare_joins_beyond_the_most(patch: pytest.MonkeyPatch) -> None:
 @mutation("the size is as asked", nodes=3, min_nodes=3, first_call_s=0.0)
 def fewer_than_the_least_are_enough(patch: pytest.MonkeyPatch) -> None:
     form = leader.form
-    patch.setattr(leader, "form", lambda view, notes: form(replace(view, min_nodes=2), notes))
+    patch.setattr(leader, "form", lambda view, memory: form(replace(view, min_nodes=2), memory))
 
 
 @mutation(PLACE, END, **faults(s.POWER, s.CRASH))
@@ -283,7 +286,8 @@ def nobody_stands_in_for_the_leader(patch: pytest.MonkeyPatch) -> None:
     renewed = observe._watched
 
     def deaf(state, watched, now_s):
-        return replace(renewed(state, watched, now_s), renew_s=state.renew_s)
+        after = renewed(state, watched, now_s)
+        return replace(after, lease=replace(after.lease, renew_s=state.lease.renew_s))
 
     patch.setattr(observe, "_watched", deaf)
     patch.setattr(observe, "_answer", _stuck_ahead(observe._answer))
@@ -292,8 +296,8 @@ def nobody_stands_in_for_the_leader(patch: pytest.MonkeyPatch) -> None:
 def _stuck_ahead(answer):
     def stuck(state, event, now_s):
         after = answer(state, event, now_s)
-        if isinstance(event, m.Renewed) and state.seat is not None and after.seat is not None:
-            return replace(after, ahead=state.seat.ahead)
+        if isinstance(event, m.Renewed) and state.lease.seat is not None and after.lease.seat is not None:
+            return replace(after, lease=replace(after.lease, ahead=state.lease.seat.ahead))
         return after
 
     return stuck
@@ -326,7 +330,8 @@ def a_word_that_comes_too_late_is_published(patch: pytest.MonkeyPatch) -> None:
     unsay = announce._drop_superseded
 
     def stubborn(state, control):
-        return replace(unsay(state, control), post=None if control.verdict is not None else state.post)
+        after = unsay(state, control)
+        return replace(after, end=replace(after.end, post=None if control.verdict is not None else state.end.post))
 
     patch.setattr(announce, "_drop_superseded", stubborn)
 
@@ -344,11 +349,11 @@ def the_verdict_is_not_told(patch: pytest.MonkeyPatch) -> None:
 @mutation(PLACE, "all save at the same step", **faults(s.STORE_BACK, s.DEPARTURE, s.FAILURE))
 def a_record_is_not_written_again(patch: pytest.MonkeyPatch) -> None:
     doubt = observe._doubt
-    patch.setattr(
-        observe,
-        "_doubt",
-        lambda state, now_s: replace(doubt(state, now_s), recorded=state.recorded, repeat_s=NEVER_S),
-    )
+
+    def careless(state, now_s):
+        return replace(doubt(state, now_s), lease=replace(state.lease, repeat_s=NEVER_S))
+
+    patch.setattr(observe, "_doubt", careless)
 
 
 @mutation("ranks are a bijection", "the roster is one")
@@ -366,8 +371,8 @@ def a_late_answer_is_taken_for_one_about_another_round(patch: pytest.MonkeyPatch
     take = observe._request
 
     def careless(state, event, now_s):
-        if isinstance(event, m.AnswerGiven) and state.asked is not None:
-            event = replace(event, question=question_about(*state.asked))
+        if isinstance(event, m.AnswerGiven) and state.duty.asked is not None:
+            event = replace(event, question=question_about(*state.duty.asked))
         return take(state, event, now_s)
 
     patch.setattr(observe, "_request", careless)
@@ -382,7 +387,7 @@ def an_order_to_stop_waits_for_the_next_renewal(patch: pytest.MonkeyPatch) -> No
 
 def _when_it_renews(order):
     def late(state, now_s):
-        return order(state, now_s) if now_s - state.confirmed_s < 0.1 else (state, None)
+        return order(state, now_s) if now_s - state.lease.confirmed_s < 0.1 else (state, None)
 
     return late
 
@@ -391,7 +396,7 @@ def _when_it_renews(order):
 def an_order_is_heard_by_the_leader_alone(patch: pytest.MonkeyPatch) -> None:
     ordered = announce._ordered
     patch.setattr(
-        announce, "_ordered", lambda state, order, now_s: ordered(state, order if not state.ahead else None, now_s)
+        announce, "_ordered", lambda state, order, now_s: ordered(state, None if state.lease.ahead else order, now_s)
     )
 
 

@@ -166,7 +166,7 @@ class Simulation:
     def _told(self, member: SimulatedMember) -> str:
         state = member.state
         mine = (state.mine.token, state.mine.nonce) if state.mine is not None else None
-        return f"{member.incarnation} {state.want} {mine} seen {state.seen} does {member.operation}"
+        return f"{member.incarnation} {state.want} {mine} seen {state.run.seen_token} does {member.operation}"
 
     # --- where everybody is
 
@@ -195,7 +195,7 @@ class Simulation:
         if round_ is None:
             return False
         if member.incarnation not in round_.incarnations:
-            return state.want is Want.JOIN and state.spare
+            return state.want is Want.JOIN and state.waiting.spare
         mine = state.mine
         return state.want is Want.RUN and mine is not None and (mine.token, mine.nonce) == (round_.token, round_.nonce)
 

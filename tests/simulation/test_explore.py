@@ -65,7 +65,7 @@ def test_two_that_are_away_together_train_on_while_a_spare_reaches_the_store():
 
 
 def without_waiting(patch):
-    patch.setattr(leader, "silent_until_s", lambda view, notes, current: view.now_s)
+    patch.setattr(leader, "silent_until_s", lambda view, memory, current: view.now_s)
 
 
 def without_end(patch):

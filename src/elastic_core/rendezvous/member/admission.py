@@ -1,6 +1,6 @@
 """Whether the run in the store is a member's own, and what it does about another one: a rule of `announce`. Pure.
 
-A newcomer stands at the *door* until it knows. A run with a verdict answers those who come late. One without goes on
+A newcomer watches that run until it knows. A run with a verdict answers those who come late. One without goes on
 while somebody of it is alive; when nobody has been for its lease and its last call, it is over: so long the newcomer
 waits, from when it could first read the store, for members whose leases ended while the store was away.
 """
@@ -22,19 +22,19 @@ from elastic_core.types import Decided, FailureClass, RoundEnded, Stop
 ANSWER_S = 60.0
 """How long a verdict answers those who come late, where nobody has said which attempt this is."""
 KEEP_DONE_S = 24 * 3600.0
-"""How long it stands after a success, and answers those who were given the same attempt."""
+"""How long it is kept after a success, and answers nodes that were given the same attempt."""
 KEEP_FAILED_S = 600.0
 """The same after a failure."""
 
 
 def meet(state: State, now_s: float) -> Announced:
     """Find out whether the run in the store is this member's."""
-    control = state.control
-    if CONTROL_KEY not in state.fresh or control is None or state.begin or control.epoch == state.epoch:
+    control, run = state.seen.control, state.run
+    if CONTROL_KEY not in state.seen.fresh or control is None or run.begin or control.epoch == run.epoch:
         return state, NOTHING
     if state.want in (Want.NOTHING, Want.LEAVE):
         return state, NOTHING
-    if state.epoch:
+    if run.epoch:
         return _meet_other(state, control, now_s)
     if control.verdict is not None:
         return _meet_verdict(state, control, control.verdict, now_s)
@@ -51,22 +51,26 @@ def _other_job(control: ControlDocument, me: Me) -> bool:
 
 
 def _has_round(state: State, control: ControlDocument) -> bool:
-    return state.round is not None and state.round.epoch == control.epoch
+    return state.seen.round is not None and state.seen.round.epoch == control.epoch
 
 
 def _meet_verdict(state: State, control: ControlDocument, verdict: Verdict, now_s: float) -> Announced:
     """Give a latecomer the verdict; let a node that was there, or comes when that is long ago, begin a new run."""
-    if ROUND_KEY not in state.fresh:
+    if ROUND_KEY not in state.seen.fresh:
         return state, NOTHING
-    me, round_ = state.me, state.round
+    me, round_ = state.me, state.seen.round
     came_again = round_ is not None and any(given_id(entry.node) == me.node for entry in round_.roster)
+    # That run had no round, or this node was in its last one and was started again, or it is another attempt or job:
+    # its verdict does not answer this node.
     if not _has_round(state, control) or came_again or control.attempt != me.attempt or _other_job(control, me):
-        return replace(state, begin=True), NOTHING
-    ended = state.ended
+        return replace(state, run=replace(state.run, begin=True)), NOTHING
+    ended = state.run.ended
     if ended is None or ended.epoch != control.epoch:
         return state, NOTHING  # how long ago that was is read with the document
     if now_s - ended.at_s >= _answers_s(control, verdict, me):
-        return replace(state, begin=True), NOTHING
+        return replace(state, run=replace(state.run, begin=True)), NOTHING
+    # The store can't tell the verdict's age and no attempt was given: it may be of an earlier run, so this node waits
+    # until it has seen it for ANSWER_S.
     if ended.known or _given(control, me) or _is_alive(state, control):
         return closed(state, verdict, now_s)
     ended_how = _how(verdict)
@@ -87,7 +91,7 @@ def _answers_s(control: ControlDocument, verdict: Verdict, me: Me) -> float:
 
 def closed(state: State, verdict: Verdict, now_s: float) -> Announced:
     """Tell a node that would join how the run has ended, and that nothing was started."""
-    me, control, ended = state.me, state.control, state.ended
+    me, control, ended = state.me, state.seen.control, state.run.ended
     ended_how = _how(verdict)
     why = f"{verdict.failure.summary}; {verdict.reason}" if verdict.failure is not None else verdict.reason
     again = "another --rdzv-id or --rdzv-attempt begins a new run"
@@ -99,7 +103,7 @@ def closed(state: State, verdict: Verdict, now_s: float) -> Announced:
     nothing = "; nothing was started on this node" if state.mine is None else ""
     what = f"run {me.run_id!r} {ended_how}: {why}{nothing}"
     failed = m.JoinFailed(kind="closed", what=what, hint=again, exit_code=verdict.exit_code)
-    return replace(state, want=Want.NOTHING, verdict_announced=True), (failed,)
+    return replace(state, want=Want.NOTHING, end=replace(state.end, verdict_announced=True)), (failed,)
 
 
 def _how(verdict: Verdict) -> str:
@@ -116,7 +120,9 @@ def _ago(age_s: float) -> str:
 
 
 def _show_once(state: State, text: str) -> Announced:
-    return (state, NOTHING) if state.door_shown else (replace(state, door_shown=True), (m.PrintLine(text=text),))
+    if state.printed.newcomer:
+        return state, NOTHING
+    return replace(state, printed=replace(state.printed, newcomer=True)), (m.PrintLine(text=text),)
 
 
 # --- a run without a verdict
@@ -125,22 +131,25 @@ def _show_once(state: State, text: str) -> Announced:
 def _meet_standing(state: State, control: ControlDocument, now_s: float) -> Announced:
     """Join the run, begin a new one in its place, or wait until it is clear which."""
     me, later = state.me, _later(control, state.me)
+    # This node's attempt is later: the scheduler has replaced the nodes of that run.
     if later < 0:
-        return replace(state, begin=True), NOTHING
-    if ROUND_KEY not in state.fresh:
+        return replace(state, run=replace(state.run, begin=True)), NOTHING
+    if ROUND_KEY not in state.seen.fresh:
         return state, NOTHING
     fits = not later and not compare_fingerprints(me.fingerprint, control.fingerprint, me.allow_mismatch)[0]
     # Without a round it has cost nobody anything: a thousand nodes that begin together need not look at each other.
     if _is_alive(state, control) or (fits and not _has_round(state, control)):
         return _superseded(state, control) if later else _compare(state, control)
+    # All leases of that run have ended, and its last call has passed: a new run begins in its place.
     if is_over(state, control):
-        return replace(state, begin=True), NOTHING
+        return replace(state, run=replace(state.run, begin=True)), NOTHING
     if not _has_round(state, control) or not _is_empty(state, control):
         return state, NOTHING
     wait = f"a new run begins in {_over_s(state, control):g} s unless one comes back"
     text = f"run {me.run_id!r} has no live node: {wait}"
-    if state.door is not None and state.door.silent and state.round is not None:
-        names = named([entry.node for entry in state.round.roster])
+    liveness, round_ = state.run.liveness, state.seen.round
+    if liveness is not None and liveness.silent and round_ is not None:
+        names = named([entry.node for entry in round_.roster])
         text = f"run {me.run_id!r} has no live node, and {names} may train on without the store: {wait}"
         text += f". {_TRY_ATTEMPT} {me.attempt + 1}"
     return _show_once(state, text)
@@ -151,38 +160,45 @@ _TRY_ATTEMPT = "Try, where they are known to be dead: --rdzv-attempt"
 
 def _over_s(state: State, control: ControlDocument) -> float:
     """Return for how long nobody of the run must have been alive: longer where its members may train on."""
-    over_s = control.over_s or state.me.over_s
-    if state.door is None or not state.door.silent or state.round is None:
+    over_s, liveness, round_ = control.over_s or state.me.over_s, state.run.liveness, state.seen.round
+    if liveness is None or not liveness.silent or round_ is None:
         return over_s
-    return max(over_s, state.round.lease_s + state.me.last_call_s) + state.round.grace_s
+    return max(over_s, round_.lease_s + state.me.last_call_s) + round_.grace_s
 
 
 def _is_alive(state: State, control: ControlDocument) -> bool:
-    door = state.door
-    return door is not None and door.epoch == control.epoch and door.alive
+    liveness = state.run.liveness
+    return liveness is not None and liveness.epoch == control.epoch and liveness.alive
 
 
 def _is_empty(state: State, control: ControlDocument) -> bool:
-    door = state.door
-    return door is not None and door.epoch == control.epoch and not door.alive
+    liveness = state.run.liveness
+    return liveness is not None and liveness.epoch == control.epoch and not liveness.alive
 
 
 def is_over(state: State, control: ControlDocument) -> bool:
     """Return whether nobody of a run has been alive for so long that it is over: by what was looked at since then."""
-    door = state.door
-    if door is None or not _is_empty(state, control) or door.looked_s < door.empty_s + _over_s(state, control):
+    liveness = state.run.liveness
+    if (
+        liveness is None
+        or not _is_empty(state, control)
+        or liveness.looked_s < liveness.empty_s + _over_s(state, control)
+    ):
         return False
-    return not door.silent or door.looked_s >= state.silent_s + state.me.ttl_s
+    # Members without a lease may train on while the store is away for them: one that has answered lately keeps the run
+    # alive.
+    return not liveness.silent or liveness.looked_s >= state.peers.silent_s + state.me.ttl_s
 
 
 def looks_again_s(state: State, control: ControlDocument) -> float:
-    """Return when a newcomer at the door looks again who is alive."""
-    door = state.door
-    if door is None or door.epoch != control.epoch:
+    """Return when a newcomer next looks which members are alive."""
+    liveness = state.run.liveness
+    if liveness is None or liveness.epoch != control.epoch:
         return LONG_AGO_S
-    next_s = door.looked_s + state.period_s
-    over_s = door.empty_s + _over_s(state, control)
-    return min(next_s, over_s) if not door.alive and door.looked_s < over_s else next_s
+    next_s = liveness.looked_s + state.period_s
+    over_s = liveness.empty_s + _over_s(state, control)
+    # The look that finds the run over must come at that moment, not up to a period later.
+    return min(next_s, over_s) if not liveness.alive and liveness.looked_s < over_s else next_s
 
 
 def _superseded(state: State, control: ControlDocument) -> Announced:
@@ -205,35 +221,37 @@ def _compare(state: State, control: ControlDocument) -> Announced:
         failed = m.JoinFailed(kind="refused", what=error.what, hint=error.hint)
         return replace(state, want=Want.NOTHING), (failed,)
     announcements = (m.PrintLine(text=mismatch_warning(me.run_id, warnings)),) if warnings else ()
-    return replace(state, epoch=control.epoch, kept=control, kept_round=None, door=None), announcements
+    run = replace(state.run, epoch=control.epoch, kept_control=control, kept_round=None, liveness=None)
+    return replace(state, run=run), announcements
 
 
 def _meet_other(state: State, control: ControlDocument, now_s: float) -> Announced:
-    """Decide between the run that this member is of and another one that stands in the store.
+    """Decide between the run that this member is of and another one that is in the store.
 
     One that has no round yet was begun after the store had lost ours: ours is put back (by `machine`).
     """
     if _later(control, state.me) > 0:
         return _superseded(state, control)
-    if ROUND_KEY not in state.fresh:
+    if ROUND_KEY not in state.seen.fresh:
         return state, NOTHING
+    # `machine` writes this run's document over that one.
     if puts_back(state) and not _has_round(state, control):
         return state, NOTHING
     announcements: tuple[m.Announcement, ...] = ()
     if state.want is Want.RUN or state.awaiting:
         change = RoundEnded(reason="the store lost this run, and another has begun", stop_within_s=0.0)
         state, announcements = stop(state, change)
-    state = replace(state, epoch="", kept=None, kept_round=None)
+    state = replace(state, run=state.run.none())
     # A node that waits goes over at once: whoever leads there must hear in time which tokens it has seen.
     return meet(state, now_s) if state.want is Want.JOIN else (state, announcements)
 
 
 def puts_back(state: State) -> bool:
     """Return whether this member would put its copy of the control document in the place of another run's."""
-    control = state.control
+    control = state.seen.control
     return (
-        state.kept is not None
-        and state.kept_round is not None
+        state.run.kept_control is not None
+        and state.run.kept_round is not None
         and state.want in (Want.RUN, Want.STOP)
         and (control is None or (control.verdict is None and control.attempt == state.me.attempt))
     )

@@ -15,7 +15,6 @@ from elastic_core.rendezvous.member.documents import Agreement, ControlDocument,
 from elastic_core.rendezvous.member.outage import NOTHING, Announced
 from elastic_core.rendezvous.member.roster import Candidate
 from elastic_core.rendezvous.member.state import State, Want
-from elastic_core.rendezvous.store import CONTROL_KEY
 
 MOST_TOPICS = 16
 """A round has no more: what nodes state must not fill their records."""
@@ -23,11 +22,13 @@ _WITHOUT_WORKERS = ("ready", "out", "done", "stopped", "gone")
 
 
 def stated(state: State, topic: str, value: int) -> State:
-    """Return the state with this node's number for its round; the first word stands."""
+    """Return the state with this node's number for its round; the first one counts."""
     has_round = state.mine is not None and state.want in (Want.RUN, Want.STOP)
-    if not has_round or topic in state.stated or len(state.stated) >= MOST_TOPICS:
+    known = state.work.stated
+    # A number that others may have read already must not change.
+    if not has_round or topic in known or len(known) >= MOST_TOPICS:
         return state
-    return replace(state, stated={**state.stated, topic: value})
+    return replace(state, work=replace(state.work, stated={**known, topic: value}))
 
 
 def due(control: ControlDocument, current: RoundDocument, members: tuple[Candidate, ...]) -> Agreement | None:
@@ -56,19 +57,20 @@ def standing(control: ControlDocument, round_: RoundDocument) -> Mapping[str, in
 
 def announce_agreed(state: State, now_s: float) -> Announced:
     """Pass on what the nodes of this node's round have agreed, of what it has stated itself."""
-    control, mine = state.control, state.mine
-    if CONTROL_KEY not in state.fresh or control is None or control.epoch != state.epoch or mine is None:
+    control, mine, work = state.own_control, state.mine, state.work
+    if control is None or mine is None:
         return state, NOTHING
     new = {
         topic: value
         for topic, value in standing(control, mine).items()
-        if topic in state.stated and topic not in state.agreed
+        if topic in work.stated and topic not in work.agreed
     }
     if not new:
         return state, NOTHING
     announced = tuple(m.Agreed(topic=topic, value=value) for topic, value in new.items())
     # A store that loses the agreement can only have the same made again, whoever is gone by then.
-    return replace(state, agreed=state.agreed | frozenset(new), stated={**state.stated, **new}), announced
+    work = replace(work, agreed=work.agreed | frozenset(new), stated={**work.stated, **new})
+    return replace(state, work=work), announced
 
 
 def _counts(record: MemberRecord, current: RoundDocument) -> bool:

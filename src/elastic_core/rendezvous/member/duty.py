@@ -1,4 +1,4 @@
-"""The records of a leader: what it looks at, remembers, and may find that it owes the run: the values of `leader`."""
+"""The records of a leader: what it looks at, what it remembers, and its duties."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -40,8 +40,8 @@ class View(Record, frozen=True, kw_only=True):
     grace_s: float = 0.0
     run_s: float = 0.0
     """The run's age."""
-    heard_s: float = float("-inf")
-    """When a member that is silent in the store last said that it runs the last round."""
+    still_runs_s: float = float("-inf")
+    """When a member without a lease last reported that it runs the last round."""
 
     @property
     def current(self) -> RoundDocument | None:
@@ -49,28 +49,32 @@ class View(Record, frozen=True, kw_only=True):
         return self.round if self.round is not None and self.round.epoch == self.control.epoch else None
 
 
-class Notes(Record, frozen=True, kw_only=True):
-    """What a member remembers from one look to the next. Times are of its own clock.
-
-    `hold_until_s`: after trouble with the store nobody is taken for lost, and no round formed, before all who were
-    alive can have been heard again. `steps`: the serial of the last question about steps, and when it saw that first.
-    `stopping_s`: when it first saw that the round was stopped; `ending_s`: that the
-    one before it had ended with `ending`; `silent_s`: that no member of the round was alive, though some may have
-    workers. `rested` are the members that were seen to have no workers of it any more.
-    """
+class LeaderMemory(Record, frozen=True, kw_only=True):
+    """The memory of a leader from one look to the next. Times are of its own clock."""
 
     token: int = -1
+    """The token of the round that the rest is about; 0: the run has had none."""
     ending: tuple[int, str] = (-1, "")
     ending_s: float = 0.0
+    """The token and the nonce of the last round that has ended, and when its ending was first seen."""
     stopping_s: float | None = None
+    """When the order to stop the round was first seen."""
     enough_s: float | None = None
+    """Since when enough nodes wait for the next round: the last call begins."""
     back_s: Mapping[str, float] = {}
+    """When each node that had left without a word was seen again, by incarnation."""
     steps: tuple[int, float] = (0, 0.0)
+    """The serial of the last question about steps, and when it was first seen."""
     done: frozenset[str] = frozenset()
     clean: frozenset[str] = frozenset()
+    """The members whose workers have all ended well, and those that left with notice."""
     rested: frozenset[str] = frozenset()
+    """The members that were seen to have no workers of the round any more."""
     silent_s: float | None = None
-    hold_until_s: float = float("-inf")
+    """Since when no member of the round is alive though some may have workers."""
+    losses_from_s: float = float("-inf")
+    """After trouble with the store no missing member counts as lost before, and no round is formed: all members that
+    were alive have had a lease's time to renew theirs."""
 
 
 class FormRound(Record, frozen=True, kw_only=True):
@@ -130,7 +134,7 @@ Duty = FormRound | EndRound | GiveVerdict | NoteDone | NoteSilent | PublishSteps
 class Judgement(Record, frozen=True, kw_only=True):
     """What is to be done; else why not, and when to look again even if nothing changes (None: need not)."""
 
-    notes: Notes
+    memory: LeaderMemory
     duty: Duty | None = None
     look_s: float | None = None
     why: str = ""

@@ -6,7 +6,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from elastic_core.rendezvous.member.documents import Ending, MemberRecord, RoundDocument
-from elastic_core.rendezvous.member.duty import LAST_CALL, FormRound, Judgement, Notes, View, ended
+from elastic_core.rendezvous.member.duty import LAST_CALL, FormRound, Judgement, LeaderMemory, View, ended
 from elastic_core.rendezvous.member.roster import Candidate, assign, choose, entries
 
 SILENT: Final = "members of the last round may train on without the store"
@@ -37,29 +37,31 @@ def excluded(view: View) -> frozenset[str]:
     return needed(names, others, view.min_nodes)
 
 
-def form(view: View, notes: Notes) -> Judgement:
+def form(view: View, memory: LeaderMemory) -> Judgement:
     """Form the next round once those who can be in it are there, and nobody has workers of another."""
     current = view.current
     roster = current.incarnations if current is not None else frozenset()
+    # Two rounds with workers at the same time would write the same checkpoint.
     blocker = next((member for member in view.members if _has_workers(member, view, current, roster)), None)
     if blocker is not None:
         unaware = blocker.record.state == "ready"
         what = "has not seen yet that its round is over" if unaware else "has workers still"
-        return Judgement(notes=notes, why=f"{blocker.record.node} {what}")
+        return Judgement(memory=memory, why=f"{blocker.record.node} {what}")
     ready = [m for m in view.members if m.record.epoch == view.control.epoch and m.record.state == "ready"]
-    notes, free, look_s = unpark(view, notes, ready, current)
+    memory, free, look_s = unpark(view, memory, ready, current)
     exclude = excluded(view)
     kept = [member for member in free if member.record.node not in exclude]
+    # Nodes that a policy left out take part all the same where the others are too few for a round.
     candidates = kept if len(kept) >= view.min_nodes else free
     if len(candidates) < view.min_nodes:
-        notes = replace(notes, enough_s=None)
-        return Judgement(notes=notes, look_s=look_s, why=_too_few(view, ready, candidates, look_s))
-    if view.now_s < notes.hold_until_s:
-        return Judgement(notes=notes, look_s=notes.hold_until_s, why="waiting for members to be heard again")
-    called_s, notes = _last_call(view, notes, candidates, current)
+        memory = replace(memory, enough_s=None)
+        return Judgement(memory=memory, look_s=look_s, why=_too_few(view, ready, candidates, look_s))
+    if view.now_s < memory.losses_from_s:
+        return Judgement(memory=memory, look_s=memory.losses_from_s, why="waiting for members to be heard again")
+    called_s, memory = _last_call(view, memory, candidates, current)
     if view.now_s < called_s:
-        return Judgement(notes=notes, look_s=called_s, why=LAST_CALL)
-    return Judgement(notes=notes, duty=FormRound(document=_document(view, candidates, current)))
+        return Judgement(memory=memory, look_s=called_s, why=LAST_CALL)
+    return Judgement(memory=memory, duty=FormRound(document=_document(view, candidates, current)))
 
 
 def _too_few(view: View, ready: Sequence[Candidate], free: Sequence[Candidate], look_s: float | None) -> str:
@@ -79,41 +81,42 @@ def _has_workers(member: Candidate, view: View, current: RoundDocument | None, r
 
 
 def _last_call(
-    view: View, notes: Notes, candidates: Sequence[Candidate], current: RoundDocument | None
-) -> tuple[float, Notes]:
+    view: View, memory: LeaderMemory, candidates: Sequence[Candidate], current: RoundDocument | None
+) -> tuple[float, LeaderMemory]:
     """Return until when to wait for more nodes than enough.
 
     Later rounds wait for nobody: whoever was in the last one is back or gone when no member has workers any more.
     """
     if len(candidates) >= view.max_nodes:
-        return view.now_s, notes
+        return view.now_s, memory
     roster = current.incarnations if current is not None else frozenset()
     back = any(member.incarnation in roster for member in candidates)
     if back:
-        return view.now_s, notes
-    enough_s = view.now_s if notes.enough_s is None else notes.enough_s
+        return view.now_s, memory
+    enough_s = view.now_s if memory.enough_s is None else memory.enough_s
     call_s = view.first_call_s if current is None else view.last_call_s
-    return enough_s + call_s, replace(notes, enough_s=enough_s)
+    return enough_s + call_s, replace(memory, enough_s=enough_s)
 
 
 def unpark(
-    view: View, notes: Notes, ready: Sequence[Candidate], current: RoundDocument | None
-) -> tuple[Notes, list[Candidate], float | None]:
+    view: View, memory: LeaderMemory, ready: Sequence[Candidate], current: RoundDocument | None
+) -> tuple[LeaderMemory, list[Candidate], float | None]:
     """Return those who need not wait as spares (any more), and when the next one is free."""
-    strikes = _strikes(view, current)
+    exits = _unplanned_exits(view, current)
     stayed = current.incarnations if current is not None else frozenset()
-    back_s = {m.incarnation: notes.back_s.get(m.incarnation, view.now_s) for m in ready if m.record.node in strikes}
+    back_s = {m.incarnation: memory.back_s.get(m.incarnation, view.now_s) for m in ready if m.record.node in exits}
     free, look_s = [], None
     for member in ready:
-        count = strikes.get(member.record.node, 0)
+        count = exits.get(member.record.node, 0)
         until_s = view.now_s
+        # The incarnation of the last round has not left; one that was started again has.
         if count and member.incarnation not in stayed:
             until_s = back_s[member.incarnation] + PARK_S[min(count, len(PARK_S)) - 1]
         if until_s <= view.now_s:
             free.append(member)
         else:
             look_s = until_s if look_s is None else min(look_s, until_s)
-    return replace(notes, back_s=back_s), free, look_s
+    return replace(memory, back_s=back_s), free, look_s
 
 
 def _lost(view: View) -> tuple[str, ...]:
@@ -122,15 +125,15 @@ def _lost(view: View) -> tuple[str, ...]:
     return () if ending is None else (*ending.unclean, *ending.out)
 
 
-def _strikes(view: View, current: RoundDocument | None) -> dict[str, int]:
+def _unplanned_exits(view: View, current: RoundDocument | None) -> dict[str, int]:
     """Return how often each node has left without a word, or as it was started; that of the current round included."""
     if current is None:
         return {}
-    strikes = dict(current.strikes)
+    exits = dict(current.strikes)
     if ended(view.control, current):
         for node in _lost(view):
-            strikes[node] = strikes.get(node, 0) + 1
-    return strikes
+            exits[node] = exits.get(node, 0) + 1
+    return exits
 
 
 def _document(view: View, candidates: Sequence[Candidate], current: RoundDocument | None) -> RoundDocument:
@@ -144,6 +147,7 @@ def _document(view: View, candidates: Sequence[Candidate], current: RoundDocumen
     seen = max((member.record.seen for member in view.members), default=0)
     return RoundDocument(
         epoch=view.control.epoch,
+        # A store that lost rounds must not give a token again that a member has seen.
         token=1 + max(seen, view.round.token if view.round is not None else 0),
         nonce=view.nonce,
         index=current.index + 1 if current is not None else 0,
@@ -156,7 +160,7 @@ def _document(view: View, candidates: Sequence[Candidate], current: RoundDocumen
         master_port=ranked[0].record.master_port,
         roster=roster,
         left=_recent({node: rank for node, rank in left.items() if node not in here}),
-        strikes=_recent(_strikes(view, current)),
+        strikes=_recent(_unplanned_exits(view, current)),
     )
 
 
@@ -170,6 +174,7 @@ def _lease_s(view: View, current: RoundDocument | None, ending: Ending | None) -
     if current is None or ending is None:
         return shortest_s
     lost = bool(ending.unclean) or ending.kind == "outage"
+    # Nodes lost while workers start were starved of processor time rather than dead.
     starved = lost and ending.age_s < STARTING_LEASES * current.lease_s
     longer_s = current.lease_s * (2.0 if starved else 0.5)
     return min(max(longer_s, shortest_s), max(LONGEST_LEASE_S, shortest_s))
@@ -235,21 +240,21 @@ def needed(names: Collection[str], others: int, min_nodes: int) -> frozenset[str
 # grants, for as long as the round's outage grace.
 
 
-def watch(view: View, notes: Notes) -> Notes:
-    """Return the notes with who of the last round is known to have no workers of it, and since when nobody is alive."""
+def watch(view: View, memory: LeaderMemory) -> LeaderMemory:
+    """Return the memory with the members that have no workers of the last round, and since when none is alive."""
     current = view.current
     if current is None:
-        return replace(notes, silent_s=None)
+        return replace(memory, silent_s=None)
     roster = current.incarnations
     records = {member.incarnation: member.record for member in view.members if member.incarnation in roster}
-    done = notes.done | (frozenset(view.control.done) if view.control.done_of == current.nonce else frozenset())
-    rested = notes.rested | done | {name for name, record in records.items() if _rests(record, current)}
+    done = memory.done | (frozenset(view.control.done) if view.control.done_of == current.nonce else frozenset())
+    rested = memory.rested | done | {name for name, record in records.items() if _rests(record, current)}
     alive = any(record.state != "gone" for record in records.values())
-    if alive and notes.silent_s is not None:  # the others of the round have as long to be heard again
-        notes = replace(notes, hold_until_s=max(notes.hold_until_s, view.now_s + current.lease_s))
+    if alive and memory.silent_s is not None:  # the others of the round have as long to be heard again
+        memory = replace(memory, losses_from_s=max(memory.losses_from_s, view.now_s + current.lease_s))
     if alive or roster <= rested:
-        return replace(notes, rested=rested, silent_s=None)
-    return replace(notes, rested=rested, silent_s=view.now_s if notes.silent_s is None else notes.silent_s)
+        return replace(memory, rested=rested, silent_s=None)
+    return replace(memory, rested=rested, silent_s=view.now_s if memory.silent_s is None else memory.silent_s)
 
 
 def _rests(record: MemberRecord, current: RoundDocument) -> bool:
@@ -257,8 +262,8 @@ def _rests(record: MemberRecord, current: RoundDocument) -> bool:
     return record.state in _RESTED and (record.token, record.nonce) == (current.token, current.nonce)
 
 
-def silent_until_s(view: View, notes: Notes, current: RoundDocument) -> float:
+def silent_until_s(view: View, memory: LeaderMemory, current: RoundDocument) -> float:
     """Return until when they are waited for: from when they were first missed, and never while one answers."""
-    if notes.silent_s is None:
+    if memory.silent_s is None:
         return view.now_s
-    return max(notes.silent_s + current.lease_s + current.grace_s, view.heard_s + current.lease_s)
+    return max(memory.silent_s + current.lease_s + current.grace_s, view.still_runs_s + current.lease_s)

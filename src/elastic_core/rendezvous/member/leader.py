@@ -1,4 +1,4 @@
-"""What the leader owes the run: forming rounds, ending them, the verdict. Pure.
+"""The duties of a run's leader: forming rounds, ending them, the verdict. Pure.
 
 Every member can compute it from what it read; the one with the lowest seat acts on it, the next one when it stays
 undone. The documents' compare-and-swap keeps two of them from doing harm.
@@ -31,8 +31,8 @@ from elastic_core.rendezvous.member.duty import (
     FormRound,
     GiveVerdict,
     Judgement,
+    LeaderMemory,
     NoteDone,
-    Notes,
     NoteSilent,
     PublishSteps,
     View,
@@ -77,49 +77,52 @@ Planned = tuple[State, Operation | None]
 _Written = FormRound | EndRound | NoteDone | NoteSilent | PublishSteps | Agree | GiveVerdict
 
 
-def judge(view: View, notes: Notes) -> Judgement:
+def judge(view: View, memory: LeaderMemory) -> Judgement:
     """Return what the leader must do now."""
     current = view.current
     # Also of a run that is over, as one is whose store goes with its node: its workers may still be asked to save.
-    if current is not None and not _is_partly_heard(view, notes, current):
+    if current is not None and not _awaits_members(view, memory, current):
         agreement = due(view.control, current, tuple(view.members))
         if agreement is not None:
-            return Judgement(notes=notes, duty=Agree(agreement=agreement))
+            return Judgement(memory=memory, duty=Agree(agreement=agreement))
     if view.control.verdict is not None:
-        return Judgement(notes=notes, why="the run is over")
+        return Judgement(memory=memory, why="the run is over")
     token = current.token if current else 0
-    if notes.token != token:
-        notes = Notes(
+    # What is remembered of members is about one round; times across rounds stay.
+    if memory.token != token:
+        memory = LeaderMemory(
             token=token,
-            ending=notes.ending,
-            ending_s=notes.ending_s,
-            hold_until_s=notes.hold_until_s,
-            back_s=notes.back_s,
+            ending=memory.ending,
+            ending_s=memory.ending_s,
+            losses_from_s=memory.losses_from_s,
+            back_s=memory.back_s,
         )
     ending = view.control.ending
-    if ending is not None and notes.ending != (ending.token, ending.nonce):
-        notes = replace(notes, ending=(ending.token, ending.nonce), ending_s=view.now_s)
-    notes = watch(view, notes)
-    if current is not None and notes.silent_s is not None:
-        until_s = silent_until_s(view, notes, current)
+    if ending is not None and memory.ending != (ending.token, ending.nonce):
+        memory = replace(memory, ending=(ending.token, ending.nonce), ending_s=view.now_s)
+    memory = watch(view, memory)
+    if current is not None and memory.silent_s is not None:
+        until_s = silent_until_s(view, memory, current)
         if view.now_s < until_s:
+            # The next leader, or a newcomer, must know that members without a lease may still train.
             noted = view.control.silent_of == current.nonce
             duty = None if noted else NoteSilent(nonce=current.nonce)
-            return Judgement(notes=notes, duty=duty, look_s=until_s, why=SILENT)
+            return Judgement(memory=memory, duty=duty, look_s=until_s, why=SILENT)
     if current is None or ended(view.control, current):
+        # A run that was stopped from outside gets no further round; the first node that leaves publishes its verdict.
         if view.control.stop_order is not None:
-            return Judgement(notes=notes, why="the run is being stopped")
-        return form(view, notes)
+            return Judgement(memory=memory, why="the run is being stopped")
+        return form(view, memory)
     order = view.control.stopping
     if order is not None and (order.token, order.nonce) == (current.token, current.nonce):
-        return _gather(view, notes, current, order)
-    return _keep(view, notes, current)
+        return _gather(view, memory, current, order)
+    return _keep(view, memory, current)
 
 
-def _is_partly_heard(view: View, notes: Notes, current: RoundDocument) -> bool:
+def _awaits_members(view: View, memory: LeaderMemory, current: RoundDocument) -> bool:
     """Return whether members of a round may still come back, after trouble with the store: each has its word."""
-    heard = {member.incarnation for member in view.members if member.record.epoch == current.epoch}
-    return view.now_s < notes.hold_until_s and not current.incarnations <= heard
+    present = {member.incarnation for member in view.members if member.record.epoch == current.epoch}
+    return view.now_s < memory.losses_from_s and not current.incarnations <= present
 
 
 def leads(view: View, seat: int) -> int:
@@ -138,24 +141,25 @@ def leads(view: View, seat: int) -> int:
 # --- while a round runs
 
 
-def _keep(view: View, notes: Notes, current: RoundDocument) -> Judgement:
+def _keep(view: View, memory: LeaderMemory, current: RoundDocument) -> Judgement:
     live = {member.incarnation: member.record for member in view.members if member.record.epoch == current.epoch}
     if any(record.seen > current.token for record in live.values()):
-        return Judgement(notes=notes, why="somebody has seen a later round: the store lost a write")
+        return Judgement(memory=memory, why="somebody has seen a later round: the store lost a write")
     noted = frozenset(view.control.done) if view.control.done_of == current.nonce else frozenset()
-    notes = _note(replace(notes, done=notes.done | noted), current, live)
-    if current.incarnations <= notes.done:
-        return Judgement(notes=notes, duty=_all_done(view, current))
-    if view.incarnation in notes.done - noted:
-        duty = NoteDone(nonce=current.nonce, done=tuple(sorted(notes.done & current.incarnations)))
-        return Judgement(notes=notes, duty=duty)
-    lost = [entry for entry in current.roster if entry.incarnation not in notes.done and _gone(entry, live, current)]
+    memory = _remember(replace(memory, done=memory.done | noted), current, live)
+    if current.incarnations <= memory.done:
+        return Judgement(memory=memory, duty=_all_done(view, current))
+    # The leader's own workers are done, and it may leave before the others: its successor must know that.
+    if view.incarnation in memory.done - noted:
+        duty = NoteDone(nonce=current.nonce, done=tuple(sorted(memory.done & current.incarnations)))
+        return Judgement(memory=memory, duty=duty)
+    lost = [entry for entry in current.roster if entry.incarnation not in memory.done and _gone(entry, live, current)]
     if lost:
         silent = all(entry.incarnation not in live for entry in lost)
-        if silent and view.now_s < notes.hold_until_s:
-            return Judgement(notes=notes, look_s=notes.hold_until_s, why="waiting for members to be heard again")
-        return Judgement(notes=notes, duty=_change(view, notes, current, lost, 0))
-    judgement = _newcomers(view, notes, current, live)
+        if silent and view.now_s < memory.losses_from_s:
+            return Judgement(memory=memory, look_s=memory.losses_from_s, why="waiting for members to be heard again")
+        return Judgement(memory=memory, duty=_change(view, memory, current, lost, 0))
+    judgement = _newcomers(view, memory, current, live)
     return judgement if judgement.duty is not None else _with_steps(view, judgement, current, live)
 
 
@@ -163,26 +167,26 @@ def _with_steps(
     view: View, judgement: Judgement, current: RoundDocument, live: Mapping[str, MemberRecord]
 ) -> Judgement:
     """Tell how far everybody's workers are, if that was asked and all have answered, or have had the time to."""
-    order, notes = standing(view.control, current), judgement.notes
+    order, memory = standing(view.control, current), judgement.memory
     if order is None or order.seen is not None:
         return judgement
-    serial, since_s = notes.steps
+    serial, since_s = memory.steps
     if serial != order.serial:
         serial, since_s = order.serial, view.now_s
     answered, complete = answers(order, current, live)
-    notes = replace(notes, steps=(serial, since_s))
+    memory = replace(memory, steps=(serial, since_s))
     if complete or view.now_s >= since_s + GATHER_STEPS_S:
-        return replace(judgement, notes=notes, duty=PublishSteps(seen=merged(order.serial, answered)))
+        return replace(judgement, memory=memory, duty=PublishSteps(seen=merged(order.serial, answered)))
     look_s = min(since_s + GATHER_STEPS_S, judgement.look_s if judgement.look_s is not None else float("inf"))
-    return replace(judgement, notes=notes, look_s=look_s, why="nodes say how far their workers are")
+    return replace(judgement, memory=memory, look_s=look_s, why="nodes say how far their workers are")
 
 
-def _note(notes: Notes, current: RoundDocument, live: Mapping[str, MemberRecord]) -> Notes:
+def _remember(memory: LeaderMemory, current: RoundDocument, live: Mapping[str, MemberRecord]) -> LeaderMemory:
     roster = current.incarnations
     mine = {inc: record for inc, record in live.items() if inc in roster and _of(record, current)}
     done = frozenset(inc for inc, record in mine.items() if record.state == "done")
     clean = frozenset(inc for inc, record in mine.items() if record.state in ("leaving", "ready", "out"))
-    return replace(notes, done=notes.done | done, clean=notes.clean | clean)
+    return replace(memory, done=memory.done | done, clean=memory.clean | clean)
 
 
 def _of(record: MemberRecord, current: RoundDocument) -> bool:
@@ -205,7 +209,7 @@ def _all_done(view: View, current: RoundDocument) -> GiveVerdict:
 # --- while a round is stopped
 
 
-def _gather(view: View, notes: Notes, current: RoundDocument, order: StopOrder) -> Judgement:
+def _gather(view: View, memory: LeaderMemory, current: RoundDocument, order: StopOrder) -> Judgement:
     """Wait for what the nodes have seen, then have it decided; a lost node alone is no failure of the run's.
 
     Workers that merely lost a peer say nothing of why: then a node that says nothing at all is waited for until its
@@ -213,30 +217,33 @@ def _gather(view: View, notes: Notes, current: RoundDocument, order: StopOrder) 
     """
     live = {member.incarnation: member.record for member in view.members if member.record.epoch == current.epoch}
     if any(record.seen > current.token for record in live.values()):
-        return Judgement(notes=notes, why="somebody has seen a later round: the store lost a write")
-    began_s = view.now_s if notes.stopping_s is None else notes.stopping_s
+        return Judgement(memory=memory, why="somebody has seen a later round: the store lost a write")
+    began_s = view.now_s if memory.stopping_s is None else memory.stopping_s
     noted = frozenset(view.control.done) if view.control.done_of == current.nonce else frozenset()
-    notes = _note(replace(notes, stopping_s=began_s, done=notes.done | noted), current, live)
-    reports = _reports(current, live, order, notes.done)
-    asked = [entry for entry in current.roster if entry.incarnation not in notes.done]
+    memory = _remember(replace(memory, stopping_s=began_s, done=memory.done | noted), current, live)
+    reports = _reports(current, live, order, memory.done)
+    asked = [entry for entry in current.roster if entry.incarnation not in memory.done]
     lost = [entry for entry in asked if _gone(entry, live, current)]
     pending = [entry for entry in asked if entry not in lost and not _answered(reports.get(entry.incarnation))]
+    # Reports of nodes that still stop their workers may have the first cause.
     if pending and view.now_s < began_s + GATHER_S:
-        return Judgement(notes=notes, look_s=began_s + GATHER_S, why="nodes are stopping their workers")
+        return Judgement(memory=memory, look_s=began_s + GATHER_S, why="nodes are stopping their workers")
     if not any(report.failure is not None and not report.collateral for report in reports.values()):
         if lost:
             silent = all(entry.incarnation not in live for entry in lost)
-            if silent and view.now_s < notes.hold_until_s:
-                return Judgement(notes=notes, look_s=notes.hold_until_s, why="waiting for members to be heard again")
-            return Judgement(notes=notes, duty=_change(view, notes, current, lost, 0))
+            if silent and view.now_s < memory.losses_from_s:
+                return Judgement(
+                    memory=memory, look_s=memory.losses_from_s, why="waiting for members to be heard again"
+                )
+            return Judgement(memory=memory, duty=_change(view, memory, current, lost, 0))
         quiet = [entry for entry in pending if entry.incarnation not in reports]
         # Before it takes its place in a round, a node may have the lease of the last one: at most twice as long.
         inside = all(_of(live[entry.incarnation], current) for entry in quiet)
         end_s = began_s + view.ttl_s * (1 if inside else 2) + LOSS_MARGIN_S
         if quiet and view.now_s < end_s:
-            return Judgement(notes=notes, look_s=end_s, why="a node that says nothing may be why the others failed")
+            return Judgement(memory=memory, look_s=end_s, why="a node that says nothing may be why the others failed")
     return Judgement(
-        notes=notes, duty=AskDecision(token=current.token, nonce=current.nonce, reports=tuple(reports.values()))
+        memory=memory, duty=AskDecision(token=current.token, nonce=current.nonce, reports=tuple(reports.values()))
     )
 
 
@@ -260,14 +267,14 @@ def _answered(report: NodeReport | None) -> bool:
     return report is not None and report.final
 
 
-def _newcomers(view: View, notes: Notes, current: RoundDocument, live: Mapping[str, MemberRecord]) -> Judgement:
+def _newcomers(view: View, memory: LeaderMemory, current: RoundDocument, live: Mapping[str, MemberRecord]) -> Judgement:
     roster = current.incarnations
     finishing = any(record.state in ("finishing", "done") for inc, record in live.items() if inc in roster)
-    if finishing or notes.done:  # some who were done may have gone
-        return Judgement(notes=notes, why="workers have begun to finish")
+    if finishing or memory.done:  # some who were done may have gone
+        return Judgement(memory=memory, why="workers have begun to finish")
     if len(current.roster) >= view.max_nodes:
-        return Judgement(notes=notes, why="the round is full")
-    out, back_s = still_out(view.control.ending, current, notes.ending_s, view.now_s)
+        return Judgement(memory=memory, why="the round is full")
+    out, back_s = still_out(view.control.ending, current, memory.ending_s, view.now_s)
     ready = [
         member
         for member in view.members
@@ -276,18 +283,18 @@ def _newcomers(view: View, notes: Notes, current: RoundDocument, live: Mapping[s
         and member.record.state == "ready"
         and member.record.node not in out
     ]
-    notes, free, look_s = unpark(view, notes, ready, current)
+    memory, free, look_s = unpark(view, memory, ready, current)
     if free:
-        return Judgement(notes=notes, duty=_change(view, notes, current, [], len(free)))
+        return Judgement(memory=memory, duty=_change(view, memory, current, [], len(free)))
     look_s = min((s for s in (look_s, back_s) if s is not None), default=None)
-    return Judgement(notes=notes, look_s=look_s, why="the round runs")
+    return Judgement(memory=memory, look_s=look_s, why="the round runs")
 
 
 def _change(
-    view: View, notes: Notes, current: RoundDocument, lost: Sequence[RosterEntry], arrived: int
+    view: View, memory: LeaderMemory, current: RoundDocument, lost: Sequence[RosterEntry], arrived: int
 ) -> EndRound | GiveVerdict:
     names = tuple(entry.node for entry in lost)
-    unclean = tuple(entry.node for entry in lost if entry.incarnation not in notes.clean)
+    unclean = tuple(entry.node for entry in lost if entry.incarnation not in memory.clean)
     refused = _refused(view, lost)
     reason = _reason_of(lost, unclean, refused, arrived)
     # Where the others are too few without it, they wait for it: it may come back as soon as it can.
@@ -295,9 +302,10 @@ def _change(
     back = not arrived and _are_back(view, lost)
     if back:
         reason = f"{named(names)} stopped while the store was away"
+    # Members that only stopped while the store was away count as no membership change.
     if not back and view.max_changes is not None and current.changes >= view.max_changes:
         return GiveVerdict(verdict=_too_many_changes(view, current, names, unclean, reason))
-    exclude, exclude_s = carried(view.control.ending, current, notes.ending_s, view.now_s)
+    exclude, exclude_s = carried(view.control.ending, current, memory.ending_s, view.now_s)
     ending = Ending(
         token=current.token,
         nonce=current.nonce,
@@ -390,79 +398,82 @@ def _reason_of(lost: Sequence[RosterEntry], unclean: Sequence[str], refused: Map
     return "; ".join(parts)
 
 
-# --- doing what is owed, when it is a member's turn
+# --- doing a duty, when it is a member's turn
 
 
 def do_duty(state: State, now_s: float) -> Planned:
-    """Do what is owed: at once as the leader, after a while as a deputy."""
-    if state.ahead > DEPUTIES or (state.ahead == 0 and MEMBERS not in state.fresh) or state.seat is None:
+    """Do what is outstanding: at once as the leader, after a while as a deputy."""
+    seat, ahead = state.lease.seat, state.lease.ahead
+    if seat is None or ahead > DEPUTIES or (ahead == 0 and MEMBERS not in state.seen.fresh):
         return state, None
     view = _view(state, now_s)
-    if view is None or state.members_read_s == LONG_AGO_S:
+    if view is None or state.seen.members_read_s == LONG_AGO_S:
         return state, None
-    behind = leads(view, state.seat.number)
-    judgement = judge(view, state.notes)
-    look_s = min(state.look_s, judgement.look_s if judgement.look_s is not None else NEVER_S)
-    state = replace(state, notes=judgement.notes, look_s=look_s, obstacle=judgement.why)
+    behind = leads(view, seat.number)
+    judgement = judge(view, state.duty.memory)
+    look_s = min(state.duty.look_s, judgement.look_s if judgement.look_s is not None else NEVER_S)
+    duty = replace(state.duty, memory=judgement.memory, look_s=look_s, obstacle=judgement.why)
     if judgement.duty is None:
-        return replace(state, owed=""), None
+        return replace(state, duty=replace(duty, outstanding="")), None
+    # This node is left out of the next round: one that takes part decides.
     if state.me.node in excluded(view):
-        return state, None
-    owed = _name(judgement.duty)
-    if state.owed != owed:
-        state = replace(state, owed=owed, owed_s=now_s)
-    due_s = state.owed_s + behind * DUTY_PERIODS * state.period_s
+        return replace(state, duty=duty), None
+    outstanding = _name(judgement.duty)
+    if duty.outstanding != outstanding:
+        duty = replace(duty, outstanding=outstanding, outstanding_s=now_s)
+    due_s = duty.outstanding_s + behind * DUTY_PERIODS * state.period_s
     if now_s < due_s:
-        return replace(state, look_s=min(state.look_s, due_s)), None
-    if behind and state.members_read_s < due_s - state.period_s:
+        return replace(state, duty=replace(duty, look_s=min(look_s, due_s))), None
+    state = replace(state, duty=duty)
+    if behind and state.seen.members_read_s < due_s - state.period_s:
         return state, None  # a deputy acts on what it has read lately; it reads again within a period
     if isinstance(judgement.duty, AskDecision):
         return _ask(state, judgement.duty, now_s)
-    return _do(replace(state, serial=state.serial + 1), judgement.duty)
+    return _do(replace(state, duty=replace(duty, serial=duty.serial + 1)), judgement.duty)
 
 
 def _view(state: State, now_s: float) -> View | None:
-    if state.control is None or ROUND_KEY not in state.fresh or CONTROL_KEY not in state.fresh:
+    me, seen = state.me, state.seen
+    if seen.control is None or ROUND_KEY not in seen.fresh or CONTROL_KEY not in seen.fresh:
         return None
-    me = state.me
     return View(
         now_s=now_s,
         node=me.node,
-        nonce=f"{me.incarnation}.{state.serial}",
-        incarnation=me.incarnation if state.ahead == 0 else "",
+        nonce=f"{me.incarnation}.{state.duty.serial}",
+        incarnation=me.incarnation if state.lease.ahead == 0 else "",
         min_nodes=me.min_nodes,
         max_nodes=me.max_nodes,
         first_call_s=me.first_call_s,
         last_call_s=me.last_call_s,
         max_changes=me.max_membership_changes,
-        control=state.control,
-        round=state.round,
-        members=state.members,
+        control=seen.control,
+        round=seen.round,
+        members=seen.members,
         ttl_s=state.ttl_s,
         shortest_ttl_s=me.ttl_s,
         grace_s=me.store_outage_grace_s,
         run_s=state.run_s(now_s),
-        heard_s=state.silent_s,
+        still_runs_s=state.peers.silent_s,
     )
 
 
-def _ask(state: State, duty: AskDecision, now_s: float) -> Planned:
+def _ask(state: State, question: AskDecision, now_s: float) -> Planned:
     """Ask the agent once; it may be busy, or on its way out."""
-    asked = (duty.token, duty.nonce)
-    again_s = state.asked_s + ANSWER_S
-    if state.asked == asked and now_s < again_s:
-        return replace(state, look_s=min(state.look_s, again_s)), None
-    assert state.control is not None
-    reports = (*duty.reports, *_left_out(state, now_s))
-    ask = m.Ask(question=question_about(*asked), reports=reports, history=state.control.history)
-    return replace(state, asked=asked, asked_s=now_s), ask
+    asked, before = (question.token, question.nonce), state.duty
+    again_s = before.asked_s + ANSWER_S
+    if before.asked == asked and now_s < again_s:
+        return replace(state, duty=replace(before, look_s=min(before.look_s, again_s))), None
+    assert state.seen.control is not None
+    reports = (*question.reports, *_left_out(state, now_s))
+    ask = m.Ask(question=question_about(*asked), reports=reports, history=state.seen.control.history)
+    return replace(state, duty=replace(before, asked=asked, asked_s=now_s)), ask
 
 
 def _left_out(state: State, now_s: float) -> Iterator[NodeReport]:
     """Say of each node that is left out by whom, why and for how long: for what is decided about the others."""
-    ending = state.control.ending if state.control is not None else None
-    until_s = out_until(ending, state.round, state.notes.ending_s)
-    for member in state.members:
+    ending = state.seen.control.ending if state.seen.control is not None else None
+    until_s = out_until(ending, state.seen.round, state.duty.memory.ending_s)
+    for member in state.seen.members:
         node, absence = member.record.node, member.record.absence
         if absence is not None and not absence.refused and absence.for_s is not None and node in until_s:
             absence = replace(absence, for_s=max(0.0, round(until_s[node] - now_s, 3)))
@@ -491,11 +502,11 @@ def _name(duty: Duty) -> str:
 
 
 def _do(state: State, duty: _Written) -> Planned:
-    control = state.control
+    control = state.seen.control
     assert control is not None
     match duty:
         case FormRound(document=document):
-            swap = m.Swap(key=ROUND_KEY, document=document, expect=state.round_version, keep_s=KEEP_S)
+            swap = m.Swap(key=ROUND_KEY, document=document, expect=state.seen.round_version, keep_s=KEEP_S)
             return state, swap
         case EndRound(ending=ending):
             return swap_control(state, replace(control, ending=ending, stopping=None))
@@ -517,5 +528,5 @@ def swap_control(state: State, document: ControlDocument) -> Planned:
     keep_s = KEEP_S
     if document.verdict is not None:
         keep_s = KEEP_DONE_S if document.verdict.outcome == "done" else KEEP_FAILED_S
-    swap = m.Swap(key=CONTROL_KEY, document=document, expect=state.control_version, keep_s=keep_s)
+    swap = m.Swap(key=CONTROL_KEY, document=document, expect=state.seen.control_version, keep_s=keep_s)
     return state, swap

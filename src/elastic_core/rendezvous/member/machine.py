@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from elastic_core.rendezvous.address import is_ip
 from elastic_core.rendezvous.member import protocol as m
 from elastic_core.rendezvous.member.admission import looks_again_s, puts_back
-from elastic_core.rendezvous.member.announce import GONE_S, PART_S, announce, knows_members, own_round, record_of
+from elastic_core.rendezvous.member.announce import GONE_S, PART_S, announce, knows_members, record_of
 from elastic_core.rendezvous.member.documents import ControlDocument, Ending, Verdict, encode
 from elastic_core.rendezvous.member.leader import DEPUTIES, KEEP_S, Planned, do_duty, swap_control
 from elastic_core.rendezvous.member.observe import MEMBERS, observe
@@ -75,18 +75,20 @@ def _leave(state: State, now_s: float) -> Planned:
     if state.trouble is not None and now_s < _last_post_s(state):
         return state, None
     away = state.trouble is not None and not state.trouble.answers
-    post = state.post if state.trouble is None else None
-    if away or not state.connected or (state.seat is None and post is None):
+    post, seat = state.end.post if state.trouble is None else None, state.lease.seat
+    # Without a connection nothing can be given back: the lease ends by itself, and other members see that.
+    if away or not state.connection.connected or (seat is None and post is None):
         return state, m.Gone()
-    if post is not None or state.seat is None:
+    # The verdict of this node is published first, by `_post` below; `_leave_at_last` gives the seat back afterwards.
+    if post is not None or seat is None:
         return state, None
-    return state, m.Withdraw(seat=state.seat)
+    return state, m.Withdraw(seat=seat)
 
 
 def _last_post_s(state: State) -> float:
     """Return until when a node that leaves tries to say how the run has ended: others may wait for it."""
-    waits = state.want is Want.LEAVE and isinstance(state.post, Verdict) and state.ever_connected
-    return state.leave_s + LAST_POST_S if waits else NEVER_S * -1
+    waits = state.want is Want.LEAVE and isinstance(state.end.post, Verdict) and state.connection.ever_connected
+    return state.departure.leave_s + LAST_POST_S if waits else NEVER_S * -1
 
 
 def _trouble(state: State, now_s: float) -> Planned:
@@ -103,23 +105,26 @@ def _deadline_s(state: State, now_s: float) -> float:
     due.append(grace_line_s(state))
     if state.want is Want.LEAVE:
         due.append(_last_post_s(state))
-    if state.parting:
-        due += [due_s for due_s in (state.leave_s + GONE_S, state.leave_s + PART_S) if due_s > now_s]
+    departure, waiting = state.departure, state.waiting
+    if departure.parting:
+        due += [due_s for due_s in (departure.leave_s + GONE_S, departure.leave_s + PART_S) if due_s > now_s]
     if needs_lease(state):
+        # While the store is away the cut comes first. Else the fence: it passes only if this agent got no turn for
+        # long.
         due.append(state.cut_s if state.trouble is not None else state.fence_s)
     if state.want is Want.JOIN:
         if grant_ends_s(state) > now_s:
             due.append(grant_ends_s(state))
         due.append(gives_up_joining_s(state))
-        if state.ever_connected and not state.spare:
-            due += [state.line_s, state.waiting_s + state.me.join_timeout_s]
+        if state.connection.ever_connected and not waiting.spare:
+            due += [waiting.line_s, waiting.since_s + state.me.join_timeout_s]
     if state.trouble is not None and state.me.on_store_loss == "fail" and state.want is Want.RUN:
         due.append(state.trouble.since_s + state.me.store_outage_grace_s)
     return max(min(due), now_s + 0.001)
 
 
 def _connect(state: State, now_s: float) -> Planned:
-    return state, None if state.connected else m.Connect()
+    return state, None if state.connection.connected else m.Connect()
 
 
 # --- the lease, and which run this is
@@ -127,36 +132,40 @@ def _connect(state: State, now_s: float) -> Planned:
 
 def _begin_to_watch(state: State, now_s: float) -> Planned:
     """Learn how far the topics are before anything is read, so that no change after it is missed."""
-    if state.since is not None:
+    if state.seen.since is not None:
         return state, None
     return state, m.Watch(since=None, topics=_topics(state), until_s=now_s)
 
 
 def _renew(state: State, now_s: float) -> Planned:
-    if state.seat is None or state.want is Want.LEAVE:
+    lease = state.lease
+    if lease.seat is None or state.want is Want.LEAVE:
         return state, None
-    expired = state.ahead <= 1 and now_s >= state.expiry_s + _EXPIRY_MARGIN_S
-    if now_s >= state.renew_s or expired:
-        return state, m.Renew(seat=state.seat, ttl_s=state.ttl_s)
+    # The leader and its first deputy look as soon as another member's lease has ended, not at their next renewal: the
+    # store's answer has the new order of the seats.
+    expired = lease.ahead <= 1 and now_s >= lease.expiry_s + _EXPIRY_MARGIN_S
+    if now_s >= lease.renew_s or expired:
+        return state, m.Renew(seat=lease.seat, ttl_s=state.ttl_s)
     return state, None
 
 
 def _read_control(state: State, now_s: float) -> Planned:
-    return state, None if CONTROL_KEY in state.fresh else m.Load(key=CONTROL_KEY)
+    return state, None if CONTROL_KEY in state.seen.fresh else m.Load(key=CONTROL_KEY)
 
 
 def _write_control(state: State, now_s: float) -> Planned:
     """Begin the run, or put back what the store has lost."""
-    control = state.control
-    if control is not None and control.epoch == state.epoch:
+    control, run = state.seen.control, state.run
+    if control is not None and control.epoch == run.epoch:
         return state, None
-    if state.epoch and state.kept is not None and puts_back_here(state):
-        if control is not None and ROUND_KEY not in state.fresh:
+    if run.epoch and run.kept_control is not None and puts_back_here(state):
+        # The document of another run is there. Only one without a round may be replaced, so its round is read first.
+        if control is not None and ROUND_KEY not in state.seen.fresh:
             return state, m.Load(key=ROUND_KEY)
-        return swap_control(state, state.kept)
+        return swap_control(state, run.kept_control)
     if control is not None and state.want is Want.LEAVE:
         return state, None  # what it has to say is about a run that is here no more
-    if control is None or state.begin:
+    if control is None or run.begin:
         me = state.me
         fresh = ControlDocument(
             epoch=me.fresh_epoch,
@@ -168,40 +177,43 @@ def _write_control(state: State, now_s: float) -> Planned:
             user=me.user,
             over_s=me.over_s,
         )
-        return swap_control(replace(state, epoch="", kept=None, kept_round=None), fresh)
-    if ROUND_KEY not in state.fresh:
+        return swap_control(replace(state, run=run.none()), fresh)
+    if ROUND_KEY not in state.seen.fresh:
         return state, m.Load(key=ROUND_KEY)
-    return _stand_at_door(state, control, now_s)
+    return _survey_run(state, control, now_s)
 
 
-def _stand_at_door(state: State, control: ControlDocument, now_s: float) -> Planned:
+def _survey_run(state: State, control: ControlDocument, now_s: float) -> Planned:
     """Find out whether the run in the store goes on, or how long ago it ended."""
-    if control.verdict is not None and (state.ended is None or state.ended.epoch != control.epoch):
+    ended, lease = state.run.ended, state.lease
+    if control.verdict is not None and (ended is None or ended.epoch != control.epoch):
         return state, m.Load(key=CONTROL_KEY)
     look_s = looks_again_s(state, control)
     if now_s >= look_s:
         return state, m.SurveyRun()
-    until_s = min(look_s, _deadline_s(state, now_s), state.renew_s if state.seat is not None else NEVER_S)
+    until_s = min(look_s, _deadline_s(state, now_s), lease.renew_s if lease.seat is not None else NEVER_S)
     topics = (Topic.CONTROL, Topic.ROUND, Topic.MEMBERS)
-    return state, m.Watch(since=state.since, topics=topics, until_s=max(until_s, now_s + 0.001))
+    return state, m.Watch(since=state.seen.since, topics=topics, until_s=max(until_s, now_s + 0.001))
 
 
 def puts_back_here(state: State) -> bool:
     """Return whether this member offers its copy: into the void anybody does, over another run only who has workers."""
-    return state.control is None or puts_back(state)
+    return state.seen.control is None or puts_back(state)
 
 
-def _say_farewell(state: State, now_s: float) -> Planned:
-    """Give up the seat for one behind all others: whoever leads then reads there that no worker is left."""
-    if state.seat is None or state.seat.number != state.farewell or state.want is Want.LEAVE:
+def _give_up_seat(state: State, now_s: float) -> Planned:
+    """Give up the seat for one behind all others: the leader then reads there that no worker is left."""
+    seat = state.lease.seat
+    if seat is None or seat.number != state.departure.farewell or state.want is Want.LEAVE:
         return state, None
-    return state, m.Withdraw(seat=state.seat)
+    return state, m.Withdraw(seat=seat)
 
 
 def _enlist(state: State, now_s: float) -> Planned:
-    if state.seat is not None or state.want is Want.LEAVE:
+    if state.lease.seat is not None or state.want is Want.LEAVE:
         return state, None
-    if state.alternative and not is_ip(state.alternative) and state.members_read_s == LONG_AGO_S:
+    alternative = state.connection.alternative
+    if alternative and not is_ip(alternative) and state.seen.members_read_s == LONG_AGO_S:
         # A loopback address, and no way out but to networks of this host: there the others may be, and who they are
         # says which of its addresses they can use.
         return state, m.ReadMembers()
@@ -209,50 +221,52 @@ def _enlist(state: State, now_s: float) -> Planned:
 
 
 def _read_round(state: State, now_s: float) -> Planned:
-    return state, None if ROUND_KEY in state.fresh else m.Load(key=ROUND_KEY)
+    return state, None if ROUND_KEY in state.seen.fresh else m.Load(key=ROUND_KEY)
 
 
 def _write_round(state: State, now_s: float) -> Planned:
     """Put back the round that the store has lost, or lost a write of."""
-    kept, round_ = state.kept_round, own_round(state)
-    if kept is None or kept.epoch != state.epoch or (round_ is not None and round_.token >= kept.token):
+    kept, round_ = state.run.kept_round, state.own_round
+    if kept is None or kept.epoch != state.run.epoch or (round_ is not None and round_.token >= kept.token):
         return state, None
-    swap = m.Swap(key=ROUND_KEY, document=kept, expect=state.round_version, keep_s=KEEP_S)
+    swap = m.Swap(key=ROUND_KEY, document=kept, expect=state.seen.round_version, keep_s=KEEP_S)
     return state, swap
 
 
 def _update(state: State, now_s: float) -> Planned:
     record = encode(record_of(state, now_s))
-    if now_s >= state.repeat_s:
-        state = replace(state, repeat_s=NEVER_S, recorded=b"")
-    if state.seat is None or state.want is Want.LEAVE or record == state.recorded:
+    # A request that was given up during trouble may have arrived after the last update.
+    if now_s >= state.lease.repeat_s:
+        state = replace(state, lease=replace(state.lease, repeat_s=NEVER_S, recorded=b""))
+    if state.lease.seat is None or state.want is Want.LEAVE or record == state.lease.recorded:
         return state, None
-    return state, m.Update(seat=state.seat, record=record)
+    return state, m.Update(seat=state.lease.seat, record=record)
 
 
 def _order(state: State, now_s: float) -> Planned:
-    """Publish that all nodes stop, before anything else is said; `announce` forgets it once such an order stands."""
-    order, control = state.order, state.control
-    if order is None or control is None or control.epoch != state.epoch:
+    """Publish that all nodes stop, before anything else; `announce` forgets the order once one is in the store."""
+    order, control = state.end.order, state.own_control
+    if order is None or control is None:
         return state, None
     return swap_control(state, replace(control, stopping=order))
 
 
 def _ask_steps(state: State, now_s: float) -> Planned:
     """Ask how far the workers of all nodes are."""
-    control = state.control
-    order = question(state, control) if control is not None and control.epoch == state.epoch else None
+    control = state.own_control
+    order = question(state, control) if control is not None else None
     if order is None or control is None:
         return state, None
     return swap_control(state, replace(control, steps=order))
 
 
 def _post(state: State, now_s: float) -> Planned:
-    """Publish what was decided here; `announce` forgets it once something stands."""
-    post, control = state.post, state.control
-    if post is None or control is None or control.epoch != state.epoch:
+    """Publish what was decided here; `announce` forgets it once a decision is in the store."""
+    post, control = state.end.post, state.own_control
+    if post is None or control is None:
         return state, None
     noted = control.after(post.failure)
+    # The order to stop goes in the same write: in the next round it would be about nothing.
     if isinstance(post, Ending):
         return swap_control(state, replace(noted, ending=post, stopping=None))
     return swap_control(state, replace(noted, verdict=post, stopping=None))
@@ -262,41 +276,44 @@ def _leave_at_last(state: State, now_s: float) -> Planned:
     """Go, when there was a word to publish first and it is no longer ours to say."""
     if state.want is not Want.LEAVE:
         return state, None
-    return replace(state, post=None), m.Withdraw(seat=state.seat) if state.seat is not None else m.Gone()
+    seat = state.lease.seat
+    return replace(state, end=replace(state.end, post=None)), m.Withdraw(seat=seat) if seat is not None else m.Gone()
 
 
 # --- the leader's duties
 
 
 def _pending(state: State) -> bool:
-    return state.want in (Want.JOIN, Want.STOP) or state.progress is Progress.DONE
+    return state.want in (Want.JOIN, Want.STOP) or state.work.progress is Progress.DONE
 
 
 def _members(state: State, now_s: float) -> Planned:
     """Read who is there: the leader when it changes, its deputies now and then while something is to be done."""
-    due_s = NEVER_S
-    if state.ahead == 0:
-        pause_s = min(_LONGEST_READ_PAUSE_S, len(state.members) * _READ_COST_S)
-        due_s = state.members_read_s + pause_s if MEMBERS not in state.fresh else NEVER_S
-        if state.members_read_s < state.look_s <= now_s:
+    due_s, ahead, seen, duty = NEVER_S, state.lease.ahead, state.seen, state.duty
+    if ahead == 0:
+        pause_s = min(_LONGEST_READ_PAUSE_S, len(seen.members) * _READ_COST_S)
+        due_s = seen.members_read_s + pause_s if MEMBERS not in seen.fresh else NEVER_S
+        if seen.members_read_s < duty.look_s <= now_s:
             # What is decided because its time has come rests on who is there by then. A leader that got no turn for a
             # while, or whose store was slow, has not yet been told what happened meanwhile.
             due_s = now_s
-    elif state.ahead <= DEPUTIES and (MEMBERS not in state.fresh or _pending(state) or state.owed):
-        due_s = state.members_read_s + state.period_s
+    # Deputies read at the pace of renewals: for them a duty that waits costs less than a read of 1,000 members.
+    elif ahead <= DEPUTIES and (MEMBERS not in seen.fresh or _pending(state) or duty.outstanding):
+        due_s = seen.members_read_s + state.period_s
     if _wants_names(state, now_s):
         due_s = now_s
     if now_s >= due_s:
         return state, m.ReadMembers()
-    return replace(state, look_s=due_s), None
+    return replace(state, duty=replace(duty, look_s=due_s)), None
 
 
 def _wants_names(state: State, now_s: float) -> bool:
+    # Names are read only for a line or an error that is due, or to find out whether a spare is needed.
     if state.want is not Want.JOIN or knows_members(state, now_s):
         return False
-    if state.spare:
-        return state.me.spares is not None and MEMBERS not in state.fresh
-    return now_s >= min(state.line_s, state.waiting_s + state.me.join_timeout_s)
+    if state.waiting.spare:
+        return state.me.spares is not None and MEMBERS not in state.seen.fresh
+    return now_s >= min(state.waiting.line_s, state.waiting.since_s + state.me.join_timeout_s)
 
 
 # --- waiting
@@ -304,14 +321,15 @@ def _wants_names(state: State, now_s: float) -> bool:
 
 def _topics(state: State) -> tuple[Topic, ...]:
     topics = (Topic.CONTROL, Topic.ROUND, Topic.DEPARTURES)
-    return (*topics, Topic.MEMBERS) if state.ahead == 0 and state.seat is not None else topics
+    # Only the leader acts on each change of a record; 1,000 members would be woken for nothing.
+    return (*topics, Topic.MEMBERS) if state.lease.ahead == 0 and state.lease.seat is not None else topics
 
 
 def _watch(state: State, now_s: float) -> Planned:
-    until_s = min(state.renew_s, state.look_s, _deadline_s(state, now_s))
-    if state.ahead <= 1:
-        until_s = min(until_s, state.expiry_s + _EXPIRY_MARGIN_S)
-    return state, m.Watch(since=state.since, topics=_topics(state), until_s=max(until_s, now_s + 0.001))
+    until_s = min(state.lease.renew_s, state.duty.look_s, _deadline_s(state, now_s))
+    if state.lease.ahead <= 1:
+        until_s = min(until_s, state.lease.expiry_s + _EXPIRY_MARGIN_S)
+    return state, m.Watch(since=state.seen.since, topics=_topics(state), until_s=max(until_s, now_s + 0.001))
 
 
 _RULES: tuple[Rule, ...] = (
@@ -323,7 +341,7 @@ _RULES: tuple[Rule, ...] = (
     _renew,
     _read_control,
     _write_control,
-    _say_farewell,
+    _give_up_seat,
     _enlist,
     _read_round,
     _write_round,

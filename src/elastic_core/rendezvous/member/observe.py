@@ -21,16 +21,17 @@ from elastic_core.rendezvous.member.state import (
     LONG_AGO_S,
     NEVER_S,
     PATIENCE_SHARE,
-    Door,
-    Ended,
+    EndedRun,
+    OwnLease,
     Progress,
+    RunLiveness,
     State,
     Trouble,
     Want,
     question_about,
 )
 from elastic_core.rendezvous.store import CONTROL_KEY, ROUND_KEY, Topic, Watched
-from elastic_core.reports import NodeReport
+from elastic_core.reports import Absence, NodeReport
 
 EARLY_SHARE = 0.9
 """Up to this share of a lease after it was renewed, by our own clock, it is the store's doing that the seat is gone."""
@@ -53,8 +54,8 @@ def observe(state: State, event: m.Event, now_s: float) -> State:
         case m.PeerAsked():
             return _asked(state, event, now_s)
         case m.StillRuns(nonce=nonce):
-            about = state.round is not None and state.round.nonce == nonce
-            return replace(state, silent_s=now_s) if about else state
+            about = state.seen.round is not None and state.seen.round.nonce == nonce
+            return replace(state, peers=replace(state.peers, silent_s=now_s)) if about else state
         case m.PeersUnreachable():
             return _unreachable(state, event)
         case m.WatchEnded(watched=None):
@@ -69,71 +70,86 @@ def observe(state: State, event: m.Event, now_s: float) -> State:
 def _request(state: State, event: m.Request, now_s: float) -> State:
     match event:
         case m.JoinAsked(master_port=port):
-            return replace(_joining(state, now_s), master_port=port, absence=None)
-        case m.StandAside(absence=absence) if state.absence is not None:
-            return replace(state, absence=absence)
+            return _joining(state, now_s, None, port)
+        # The node waits beside the round already: only the reason is new, and its timeouts go on.
+        case m.StandAside(absence=absence) if state.waiting.absence is not None:
+            return replace(state, waiting=replace(state.waiting, absence=absence))
         case m.StandAside(absence=absence):
-            return replace(_joining(state, now_s), absence=absence, line_s=NEVER_S)
+            return _joining(state, now_s, absence, state.connection.master_port)
         case m.ReportFinishing():
-            running = state.want is Want.RUN and state.progress is Progress.RUNNING
-            return replace(state, progress=Progress.FINISHING) if running else state
+            running = state.want is Want.RUN and state.work.progress is Progress.RUNNING
+            return replace(state, work=replace(state.work, progress=Progress.FINISHING)) if running else state
         case m.ReportDone():
-            return replace(state, progress=Progress.DONE) if state.want is Want.RUN else state
+            return replace(state, work=replace(state.work, progress=Progress.DONE)) if state.want is Want.RUN else state
         case m.DecisionPosted(post=post):
             if state.mine is None or not (state.want is Want.RUN or state.awaiting):
                 return state
-            return replace(state, post=_about(post, state.mine.token, state.mine.nonce), want=Want.STOP)
+            post = _about(post, state.mine.token, state.mine.nonce)
+            return replace(state, want=Want.STOP, end=replace(state.end, post=post))
         case m.AnswerGiven(post=post, question=question):
-            if state.asked is None or question != question_about(*state.asked):
+            if state.duty.asked is None or question != question_about(*state.duty.asked):
                 return state  # the run has gone on meanwhile: that round was decided about by another, or is no more
-            return replace(state, post=_about(post, *state.asked), asked=None)
+            end = replace(state.end, post=_about(post, *state.duty.asked))
+            return replace(state, end=end, duty=replace(state.duty, asked=None))
         case m.StopRound(reason=reason, report=report):
             return _stopped(state, reason, report, now_s)
         case m.ReportStopped(report=report):
-            return replace(state, report=report) if state.awaiting else state
+            return replace(state, end=replace(state.end, report=report)) if state.awaiting else state
         case m.AskSteps():
-            return replace(state, steps_wanted=state.steps_asked + 1)
+            return replace(state, work=replace(state.work, steps_wanted=state.work.steps_asked + 1))
         case m.ReportSteps(steps=steps):
-            return replace(state, steps=steps)
+            return replace(state, work=replace(state.work, steps=steps))
         case m.StateNumber(topic=topic, value=value):
             return stated(state, topic, value)
         case m.AnnounceDeparture():
-            return replace(state, leaving=True)
+            return replace(state, departure=replace(state.departure, leaving=True))
         case m.LeaveRendezvous():
-            state = replace(state, leave_s=now_s, post=state.post or _closing(state))
-            return replace(state, parting=True) if _is_missed(state) else replace(state, want=Want.LEAVE)
+            return _leaving(state, now_s)
         case _:
             assert_never(event)
 
 
-def _joining(state: State, now_s: float) -> State:
+def _joining(state: State, now_s: float, absence: Absence | None, master_port: int) -> State:
+    """Return the state of a member that begins to wait for a round: for a place in it, or beside it for `absence`."""
+    waiting = replace(
+        state.waiting,
+        began_s=now_s,
+        since_s=now_s,
+        line_s=now_s + LINE_EVERY_S if absence is None else NEVER_S,
+        spare=False,
+        most=0,
+        refusals={},
+        absence=absence,
+    )
     return replace(
         state,
         want=Want.JOIN,
-        progress=Progress.RUNNING,
-        began_s=now_s,
-        waiting_s=now_s,
-        line_s=now_s + LINE_EVERY_S,
-        spare=False,
-        spare_shown=False,
-        most=0,
-        refusals={},
-        verdict_announced=False,
-        order=None,
-        report=None,
-        alone=False,
+        waiting=waiting,
+        work=replace(state.work, progress=Progress.RUNNING),
+        connection=replace(state.connection, master_port=master_port),
+        printed=replace(state.printed, spare=False),
+        end=replace(state.end, verdict_announced=False, order=None, report=None, alone=False),
     )
+
+
+def _leaving(state: State, now_s: float) -> State:
+    parting = _is_missed(state)
+    departure = replace(state.departure, leave_s=now_s, parting=parting or state.departure.parting)
+    end = replace(state.end, post=state.end.post or _closing(state))
+    return replace(state, want=state.want if parting else Want.LEAVE, departure=departure, end=end)
 
 
 def _is_missed(state: State) -> bool:
     """Return whether others would wonder where this node is: it was told to stop, and they do not know that yet."""
-    mine = state.mine
-    if not state.leaving or state.trouble is not None or state.seat is None or state.verdict_announced or mine is None:
+    mine, end = state.mine, state.end
+    if not state.departure.leaving or end.verdict_announced or mine is None:
+        return False
+    if state.trouble is not None or state.lease.seat is None:
         return False
     if state.want is Want.JOIN:  # they may be about to form a round with it
         return crowded(state)
-    trains = state.want in (Want.RUN, Want.STOP) and state.progress is not Progress.DONE
-    return trains and (crowded(state) or (len(mine.roster) > 1 and state.announced < mine.token))
+    trains = state.want in (Want.RUN, Want.STOP) and state.work.progress is not Progress.DONE
+    return trains and (crowded(state) or (len(mine.roster) > 1 and end.announced < mine.token))
 
 
 def crowded(state: State) -> bool:
@@ -143,13 +159,13 @@ def crowded(state: State) -> bool:
     """
     if state.mine is None:
         return False
-    return state.live > (1 if state.want is Want.JOIN else len(state.mine.roster))
+    return state.seen.live > (1 if state.want is Want.JOIN else len(state.mine.roster))
 
 
 def _closing(state: State) -> Verdict | None:
     """Return the verdict that a node leaves with: of a run that was stopped, unless it is known to have one."""
-    control, mine = state.control, state.mine
-    order = None if control is None or control.epoch != state.epoch else control.stop_order
+    control, mine = state.seen.control, state.mine
+    order = None if control is None or control.epoch != state.run.epoch else control.stop_order
     if control is None or order is None or control.verdict is not None:
         return None
     return Verdict(
@@ -170,7 +186,7 @@ def _about(post: Ending | Verdict, token: int, nonce: str) -> Ending | Verdict:
 def _stopped(state: State, reason: str, report: NodeReport, now_s: float) -> State:
     """Order the stop of this node's round, unless it is known to be stopped already."""
     if state.awaiting:
-        return replace(state, report=report)
+        return replace(state, end=replace(state.end, report=report))
     if state.want is not Want.RUN or state.mine is None:
         return state
     mine, me = state.mine, state.me
@@ -182,7 +198,10 @@ def _stopped(state: State, reason: str, report: NodeReport, now_s: float) -> Sta
         reason=reason,
         report=report,
     )
-    return replace(state, order=order, stands=order, want=Want.STOP, stop_token=mine.token, stopped_s=now_s, lag_s=0.0)
+    end = replace(
+        state.end, order=order, order_in_force=order, stop_token=mine.token, stopped_s=now_s, order_delay_s=0.0
+    )
+    return replace(state, want=Want.STOP, end=end)
 
 
 # --- trouble
@@ -191,31 +210,34 @@ def _stopped(state: State, reason: str, report: NodeReport, now_s: float) -> Sta
 def _fail(state: State, event: m.Failed, now_s: float) -> State:
     trouble = state.trouble
     count = trouble.count + 1 if trouble is not None else 1
+    # Members that lost the store together try again at different moments; from the name, so that a run can be replayed.
     jitter = zlib.crc32(f"{state.me.incarnation}/{count}".encode()) % 1000 / 3000
     pause_s = min(RETRY_S[min(count, len(RETRY_S)) - 1], state.ttl_s / PATIENCE_SHARE)
     retry_s = now_s + pause_s * (1 - jitter)
     # The last try before the limit has the least time: what one before it has found tells more than its silence.
-    telling = trouble if event.silent and trouble is not None and not state.ever_connected else event
+    shown = trouble if event.silent and trouble is not None and not state.connection.ever_connected else event
     trouble = replace(
         trouble or Trouble(since_s=now_s),
         count=count,
         retry_s=retry_s,
-        text=telling.text,
-        hint=telling.hint,
+        text=shown.text,
+        hint=shown.hint,
         refused=event.refused,
         own=event.own,
         no_write=event.write,
         answers=event.write and trouble is not None and trouble.answers,
     )
-    alone = state.mine is not None and len(state.mine.roster) == 1 and not event.own
-    return replace(
-        state,
-        trouble=trouble,
+    state = replace(state, trouble=trouble)
+    if event.write:
         # Before a write is tried again, what others may have written is read, and there is always one to try.
-        fresh=frozenset() if event.write else state.fresh - {event.key},
-        recorded=b"" if event.write else state.recorded,
-        evidence_s=now_s if alone else state.evidence_s,
-    )
+        seen, lease = replace(state.seen, fresh=frozenset()), replace(state.lease, recorded=b"")
+        state = replace(state, seen=seen, lease=lease)
+    else:
+        state = replace(state, seen=replace(state.seen, fresh=state.seen.fresh - {event.key}))
+    # The only node of a round needs no grant: no other member of it can begin another round.
+    if state.mine is not None and len(state.mine.roster) == 1 and not event.own:
+        state = replace(state, peers=replace(state.peers, evidence_s=now_s))
+    return state
 
 
 def _is_mine(state: State, token: int, nonce: str) -> bool:
@@ -229,31 +251,35 @@ def _peers(state: State, event: m.PeersAnswered) -> State:
         return state
     trouble = replace(trouble, asked=event.asked, granted=event.granted, reaching=event.reaching)
     # A store that one of the members hosts is lost with it: that others miss it, too, is no comfort.
-    evidence_s = state.evidence_s if state.me.hosted else max(state.evidence_s, event.oldest_s)
-    return replace(state, trouble=trouble, evidence_s=evidence_s)
+    evidence_s = state.peers.evidence_s if state.me.hosted else max(state.peers.evidence_s, event.oldest_s)
+    return replace(state, trouble=trouble, peers=replace(state.peers, evidence_s=evidence_s))
 
 
 def _asked(state: State, event: m.PeerAsked, now_s: float) -> State:
     """Try the store at once, and remember that others need this member's grant."""
     if not _is_mine(state, event.token, event.nonce):
         return state
-    return replace(state, renew_s=now_s, needed_s=now_s if event.needs else state.needed_s)
+    if event.needs:
+        state = replace(state, peers=replace(state.peers, needed_s=now_s))
+    return replace(state, lease=replace(state.lease, renew_s=now_s))
 
 
 def _unreachable(state: State, event: m.PeersUnreachable) -> State:
     about = _is_mine(state, event.token, event.nonce) and state.trouble is None
-    return replace(state, unreachable=frozenset(event.ranks)) if about else state
+    return replace(state, peers=replace(state.peers, unreachable=frozenset(event.ranks))) if about else state
 
 
 def _recover(state: State, event: m.Answer, now_s: float) -> State:
     """Take an answer of the store for the end of trouble: what was read before it must be read again."""
     if state.trouble is None:
         return state
+    # A full store reads and renews leases, but the write that failed has yet to succeed.
     if state.trouble.no_write and not _writes(event):
         return replace(state, trouble=replace(state.trouble, answers=True))
     # A request that was given up may arrive yet, and put an older record in the place of a newer one.
     # Nor do the revisions that were known count: a store that went back may have come as far again, with other content.
-    return _doubt(replace(state, trouble=None, repeat_s=now_s + state.ttl_s, since=None, renew_s=now_s), now_s)
+    lease, seen = replace(state.lease, repeat_s=now_s + state.ttl_s, renew_s=now_s), replace(state.seen, since=None)
+    return _doubt(replace(state, trouble=None, lease=lease, seen=seen), now_s)
 
 
 def _writes(event: m.Answer) -> bool:
@@ -266,11 +292,17 @@ def _doubt(state: State, now_s: float) -> State:
 
     Who had a lease when the trouble began is heard again, or has stopped its workers, before one lease has passed.
     """
-    hold_s = now_s + state.ttl_s if state.had_seat else state.notes.hold_until_s
+    hold_s = now_s + state.ttl_s if state.had_seat else state.duty.memory.losses_from_s
     # The record, too: a store that went back in time may have an older one. And whoever waits for a run's members to
     # come back begins to wait anew: the trouble may have been theirs as well.
-    notes = replace(state.notes, hold_until_s=hold_s)
-    return replace(state, fresh=frozenset(), recorded=b"", notes=notes, door=None)
+    memory = replace(state.duty.memory, losses_from_s=hold_s)
+    return replace(
+        state,
+        seen=replace(state.seen, fresh=frozenset()),
+        lease=replace(state.lease, recorded=b""),
+        duty=replace(state.duty, memory=memory),
+        run=replace(state.run, liveness=None),
+    )
 
 
 # --- answers of the store
@@ -279,41 +311,42 @@ def _doubt(state: State, now_s: float) -> State:
 def _answer(state: State, event: m.Answer, now_s: float) -> State:
     match event:
         case m.Connected(address=address, alternative=alternative, agent_port=port, node=node):
-            return replace(
-                state,
-                me=replace(state.me, node=node) if node else state.me,
+            connection = replace(
+                state.connection,
                 connected=True,
                 ever_connected=True,
                 address=address,
                 alternative=alternative,
                 agent_port=port,
-                waiting_s=now_s,
+            )
+            return replace(
+                state,
+                me=replace(state.me, node=node) if node else state.me,
+                connection=connection,
+                waiting=replace(state.waiting, since_s=now_s),
             )
         case m.Enlisted(seat=seat, record=record, sent_s=sent_s, ttl_s=ttl_s):
-            return replace(
-                _confirmed(state, sent_s, ttl_s),
-                seat=seat,
-                ahead=seat.ahead,
-                recorded=record,
-                fresh=state.fresh - {MEMBERS},
-            )
+            lease = replace(_confirmed(state.lease, sent_s, ttl_s), seat=seat, ahead=seat.ahead, recorded=record)
+            return replace(state, lease=lease, seen=replace(state.seen, fresh=state.seen.fresh - {MEMBERS}))
         case m.Updated(record=record, kept=kept):
-            return replace(state, recorded=record) if kept else _unseated(state, now_s)
+            return replace(state, lease=replace(state.lease, recorded=record)) if kept else _unseated(state, now_s)
         case m.Renewed(renewal=None):
             return _unseated(state, now_s)
         case m.Renewed(renewal=renewal, sent_s=sent_s, ttl_s=ttl_s):
             assert renewal is not None
             expiry_s = NEVER_S if renewal.next_expiry_s is None else now_s + renewal.next_expiry_s
-            state = _confirmed(_counted(state, renewal.live), sent_s, ttl_s)
-            return replace(state, ahead=renewal.ahead, expiry_s=expiry_s)
+            lease = replace(_confirmed(state.lease, sent_s, ttl_s), ahead=renewal.ahead, expiry_s=expiry_s)
+            return replace(_counted(state, renewal.live), lease=lease)
         case m.Withdrawn():
-            return replace(state, seat=None, recorded=b"")
+            return replace(state, lease=replace(state.lease, seat=None, recorded=b""))
         case m.MembersRead(members=members, alternative=alternative):
-            state = replace(_counted(state, len(members)), refusals=_refusals(state, members))
+            state = _counted(state, len(members))
+            state = replace(state, waiting=replace(state.waiting, refusals=_refusals(state, members)))
             if alternative:
-                state = replace(state, alternative=alternative)
+                state = replace(state, connection=replace(state.connection, alternative=alternative))
                 members = tuple(_rerouted(member, state) for member in members)
-            return replace(state, members=members, members_read_s=now_s, fresh=state.fresh | {MEMBERS})
+            fresh = state.seen.fresh | {MEMBERS}
+            return replace(state, seen=replace(state.seen, members=members, members_read_s=now_s, fresh=fresh))
         case m.Loaded(key=key, document=document, value=value, age_s=age_s):
             state = _read(state, key, document.version if document is not None else None, value)
             return _age(state, value, age_s, now_s) if isinstance(value, ControlDocument) else state
@@ -321,7 +354,7 @@ def _answer(state: State, event: m.Answer, now_s: float) -> State:
             return _look(state, epochs, silent, now_s)
         case m.SwapAnswered(key=key, swapped=swapped, value=value):
             current = swapped.current
-            state = replace(state, owed="", begin=False)
+            state = replace(state, duty=replace(state.duty, outstanding=""), run=replace(state.run, begin=False))
             return _read(state, key, current.version if current is not None else None, value)
         case m.WatchEnded(watched=watched):
             assert watched is not None
@@ -331,86 +364,94 @@ def _answer(state: State, event: m.Answer, now_s: float) -> State:
 
 
 def _age(state: State, control: ControlDocument, age_s: float | None, now_s: float) -> State:
-    """Take note of when the run has ended that stands in the store."""
+    """Take note of when the run that is in the store has ended."""
     if control.verdict is None:
-        return replace(state, ended=None)
-    known = state.ended
+        return replace(state, run=replace(state.run, ended=None))
+    known = state.run.ended
     if age_s is None and known is not None and known.epoch == control.epoch:
         return state
-    return replace(state, ended=Ended(epoch=control.epoch, at_s=now_s - (age_s or 0.0), known=age_s is not None))
+    ended = EndedRun(epoch=control.epoch, at_s=now_s - (age_s or 0.0), known=age_s is not None)
+    return replace(state, run=replace(state.run, ended=ended))
 
 
 def _look(state: State, epochs: frozenset[str], silent: frozenset[str] | None, now_s: float) -> State:
     """Take note of whether somebody of the run in the store is alive, and who may be though nobody hears of it."""
-    if state.control is None:
+    control, liveness, round_ = state.seen.control, state.run.liveness, state.seen.round
+    if control is None:
         return state
-    epoch, door, round_ = state.control.epoch, state.door, state.round
+    epoch = control.epoch
     may_train = round_ is not None and round_.epoch == epoch
     if round_ is not None:
-        known = silent is not None and state.control.silent_of != round_.nonce
+        known = silent is not None and control.silent_of != round_.nonce
+        # Where the store can't list ended leases, or members were noted as silent, all of them may train on.
         may_train &= not known or not round_.incarnations.isdisjoint(silent or ())
-    empty = door is not None and door.epoch == epoch and not door.alive
-    empty_s = door.empty_s if door is not None and empty else now_s
+    empty = liveness is not None and liveness.epoch == epoch and not liveness.alive
+    empty_s = liveness.empty_s if liveness is not None and empty else now_s
     alive = epoch in epochs
-    silent_now = may_train and not alive
-    return replace(state, door=Door(epoch=epoch, alive=alive, looked_s=now_s, empty_s=empty_s, silent=silent_now))
+    liveness = RunLiveness(epoch=epoch, alive=alive, looked_s=now_s, empty_s=empty_s, silent=may_train and not alive)
+    return replace(state, run=replace(state.run, liveness=liveness))
 
 
 def _rerouted(member: Candidate, state: State) -> Candidate:
     """Return a member as it will be read when this node's record has its other address."""
     if member.incarnation != state.me.incarnation:
         return member
-    return replace(member, record=replace(member.record, alternative=state.alternative))
+    return replace(member, record=replace(member.record, alternative=state.connection.alternative))
 
 
 def _counted(state: State, live: int) -> State:
-    return replace(state, live=live, most=max(state.most, live))
+    waiting = replace(state.waiting, most=max(state.waiting.most, live))
+    return replace(state, seen=replace(state.seen, live=live), waiting=waiting)
 
 
 def _refusals(state: State, members: tuple[Candidate, ...]) -> dict[str, str]:
     """Return who is out, or was when it was last seen: it may give up a moment before this node does."""
-    records = {member.record.node: member.record for member in members if member.record.epoch == state.epoch}
-    gone = {node: reason for node, reason in state.refusals.items() if node not in records}
+    records = {member.record.node: member.record for member in members if member.record.epoch == state.run.epoch}
+    gone = {node: reason for node, reason in state.waiting.refusals.items() if node not in records}
     absences = ((node, record.absence) for node, record in records.items() if record.state == "out")
     return gone | {node: absence.text for node, absence in absences if absence is not None}
 
 
-def _confirmed(state: State, sent_s: float, ttl_s: float) -> State:
-    return replace(state, confirmed_s=sent_s, held_s=ttl_s, renew_s=sent_s + ttl_s / 3)
+def _confirmed(lease: OwnLease, sent_s: float, ttl_s: float) -> OwnLease:
+    return replace(lease, confirmed_s=sent_s, length_s=ttl_s, renew_s=sent_s + ttl_s / 3)
 
 
 def _unseated(state: State, now_s: float) -> State:
-    age_s = now_s - state.confirmed_s
+    age_s = now_s - state.lease.confirmed_s
+    # By this host's clock the lease can't have ended: the store has lost the seat.
     early_s = age_s if age_s < EARLY_SHARE * state.last_lease_s else None
-    return _doubt(replace(state, seat=None, recorded=b"", ahead=0, unseated_s=early_s), now_s)
+    lease = replace(state.lease, seat=None, recorded=b"", ahead=0, unseated_s=early_s)
+    return _doubt(replace(state, lease=lease), now_s)
 
 
 def _read(state: State, key: str, version: str | None, value: ControlDocument | RoundDocument | None) -> State:
-    fresh = state.fresh | {key}
+    fresh = state.seen.fresh | {key}
     if key == CONTROL_KEY:
         control = value if isinstance(value, ControlDocument) else None
-        kept = control if control is not None and control.epoch == state.epoch else state.kept
-        return replace(state, control=control, control_version=version, kept=kept, fresh=fresh)
+        if control is not None and control.epoch == state.run.epoch:
+            state = replace(state, run=replace(state.run, kept_control=control))
+        return replace(state, seen=replace(state.seen, control=control, control_version=version, fresh=fresh))
     if key == ROUND_KEY:
-        return replace(
-            state, round=value if isinstance(value, RoundDocument) else None, round_version=version, fresh=fresh
-        )
+        round_ = value if isinstance(value, RoundDocument) else None
+        return replace(state, seen=replace(state.seen, round=round_, round_version=version, fresh=fresh))
     return state
 
 
 def _watched(state: State, watched: Watched, now_s: float) -> State:
-    first = state.since is None
-    state = replace(state, since=watched.revisions)
+    first = state.seen.since is None
+    state = replace(state, seen=replace(state.seen, since=watched.revisions))
     if first:
         return state
     if watched.reset:
-        return replace(_doubt(state, now_s), renew_s=now_s)
+        # The store was replaced or went back in time: none of its revisions compares with those that were read.
+        return _doubt(replace(state, lease=replace(state.lease, renew_s=now_s)), now_s)
     stale = {topic.value for topic in watched.changed}
-    renew_s = state.renew_s
-    if state.door is not None and Topic.MEMBERS in watched.changed:
-        state = replace(state, door=replace(state.door, looked_s=LONG_AGO_S))
+    # A member may be back: the newcomer looks at once.
+    if state.run.liveness is not None and Topic.MEMBERS in watched.changed:
+        state = replace(state, run=replace(state.run, liveness=replace(state.run.liveness, looked_s=LONG_AGO_S)))
     if Topic.DEPARTURES in watched.changed:
         stale.add(MEMBERS)
-        if state.ahead:
-            renew_s = now_s  # it may have been the leader: the answer says who leads now
-    return replace(state, fresh=state.fresh - stale, renew_s=renew_s)
+        if state.lease.ahead:
+            # It may have been the leader: the answer says who leads now.
+            state = replace(state, lease=replace(state.lease, renew_s=now_s))
+    return replace(state, seen=replace(state.seen, fresh=state.seen.fresh - stale))

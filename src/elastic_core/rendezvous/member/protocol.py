@@ -31,7 +31,7 @@ from elastic_core.types import Failure, Record
 
 
 class JoinAsked(Record, frozen=True, kw_only=True):
-    """The agent wants a round; no worker of it exists. `master_port` is held by it."""
+    """The agent wants a round; no worker of it exists. `master_port`: a port that it has reserved."""
 
     master_port: int
 

@@ -12,7 +12,6 @@ from elastic_core.rendezvous.member import protocol as m
 from elastic_core.rendezvous.member.documents import ControlDocument, MemberRecord, RoundDocument, StepsOrder
 from elastic_core.rendezvous.member.outage import NOTHING, Announced
 from elastic_core.rendezvous.member.state import State, Want
-from elastic_core.rendezvous.store import CONTROL_KEY
 from elastic_core.reports import NodeSteps, RankStep, RunSteps
 
 GATHER_STEPS_S = 1.0
@@ -70,26 +69,27 @@ def answers(
 
 def announce_steps(state: State, now_s: float) -> Announced:
     """Have the agent answer a question, and tell it what all have answered."""
-    control = state.control
-    if state.want is not Want.RUN or CONTROL_KEY not in state.fresh or control is None or control.epoch != state.epoch:
+    control, work = state.own_control, state.work
+    if state.want is not Want.RUN or control is None:
         return state, NOTHING
     order = standing(control, state.mine)
     if order is None:
         return state, NOTHING
     announcements: tuple[m.Announcement, ...] = ()
-    if order.serial > state.steps_asked:
-        state, announcements = replace(state, steps_asked=order.serial), (m.StepsAsked(serial=order.serial),)
-    if order.seen is not None and order.serial > state.steps_seen:
-        state, announcements = replace(state, steps_seen=order.serial), (*announcements, m.StepsSeen(seen=order.seen))
-    return state, announcements
+    # Each question is passed on once, whichever node has asked it.
+    if order.serial > work.steps_asked:
+        work, announcements = replace(work, steps_asked=order.serial), (m.StepsAsked(serial=order.serial),)
+    if order.seen is not None and order.serial > work.steps_seen:
+        work, announcements = replace(work, steps_seen=order.serial), (*announcements, m.StepsSeen(seen=order.seen))
+    return replace(state, work=work), announcements
 
 
 def question(state: State, control: ControlDocument) -> StepsOrder | None:
     """Return what this node is to ask; None: nothing, or somebody else has asked it already."""
-    mine = state.mine
-    if state.want is not Want.RUN or mine is None or state.steps_wanted <= state.steps_asked:
+    mine, wanted = state.mine, state.work.steps_wanted
+    if state.want is not Want.RUN or mine is None or wanted <= state.work.steps_asked:
         return None
     before = standing(control, mine)
-    if before is not None and before.serial >= state.steps_wanted:
+    if before is not None and before.serial >= wanted:
         return None
-    return StepsOrder(token=mine.token, nonce=mine.nonce, serial=state.steps_wanted, by=state.me.node)
+    return StepsOrder(token=mine.token, nonce=mine.nonce, serial=wanted, by=state.me.node)

@@ -12,18 +12,18 @@ _CALL_OPTION = "--rdzv-conf last_call_timeout"
 
 def _here(state: State) -> list[str]:
     """Return the nodes that want a place, as far as they are known."""
-    return [m.record.node for m in state.members if m.record.epoch == state.epoch and m.record.state != "out"]
+    return [m.record.node for m in state.seen.members if m.record.epoch == state.run.epoch and m.record.state != "out"]
 
 
 def _count(state: State) -> int:
-    out = [m for m in state.members if m.record.epoch == state.epoch and m.record.state == "out"]
-    return max(state.live - len(out), len(_here(state)))
+    out = [m for m in state.seen.members if m.record.epoch == state.run.epoch and m.record.state == "out"]
+    return max(state.seen.live - len(out), len(_here(state)))
 
 
 def _refused(state: State) -> dict[str, str]:
     """Return the nodes whose hooks refuse, each with the reason; also those that have given up for that."""
-    own = {} if state.absence is None else {state.me.node: state.absence.text}
-    return {**state.refusals, **own}
+    own = {} if state.waiting.absence is None else {state.me.node: state.waiting.absence.text}
+    return {**state.waiting.refusals, **own}
 
 
 def _reasons(state: State) -> str:
@@ -37,7 +37,7 @@ def lacks_refused(state: State) -> bool:
     """Return whether there would be a round if no hook refused, as far as this node can say."""
     here, out = _count(state), _refused(state)
     enough = here < state.me.min_nodes <= here + len(out)
-    return state.trouble is None and (enough or state.absence is not None)
+    return state.trouble is None and (enough or state.waiting.absence is not None)
 
 
 def named(names: Sequence[str], most: int = 4) -> str:
@@ -61,36 +61,36 @@ def _came(state: State) -> str:
 def _absent(state: State) -> list[str]:
     """Return the nodes of the last round that are not here."""
     here = {*_here(state), *_refused(state)}
-    return [] if state.kept_round is None else [e.node for e in state.kept_round.roster if e.node not in here]
+    return [] if state.run.kept_round is None else [e.node for e in state.run.kept_round.roster if e.node not in here]
 
 
 def _busy(state: State) -> str:
     """Return who keeps the others waiting though it is here: no round is formed before its old workers are gone."""
     names = [
         member.record.node
-        for member in state.members
-        if member.record.epoch == state.epoch and member.record.state in ("running", "finishing", "leaving")
+        for member in state.seen.members
+        if member.record.epoch == state.run.epoch and member.record.state in ("running", "finishing", "leaving")
     ]
     return f"the old workers of {named(names, _SHOWN)} have not ended yet" if names else ""
 
 
 def _call_left_s(state: State, now_s: float) -> tuple[float, bool]:
     """Return how long more nodes than enough are waited for yet, and whether that is known: else it is the most."""
-    if state.obstacle not in ("", LAST_CALL):
+    if state.duty.obstacle not in ("", LAST_CALL):
         return 0.0, True
-    begun = state.round is not None and state.round.epoch == state.epoch
+    begun = state.seen.round is not None and state.seen.round.epoch == state.run.epoch
     call_s = state.me.last_call_s if begun else state.me.first_call_s
-    enough_s = state.notes.enough_s
-    if enough_s is None and not state.owed:  # the leader counts it, and those who would be it next
-        return state.waiting_s + call_s - now_s, False
-    return (0.0 if state.owed or enough_s is None else enough_s + call_s - now_s), True
+    enough_s = state.duty.memory.enough_s
+    if enough_s is None and not state.duty.outstanding:  # the leader counts it, and those who would be it next
+        return state.waiting.since_s + call_s - now_s, False
+    return (0.0 if state.duty.outstanding or enough_s is None else enough_s + call_s - now_s), True
 
 
 def _leader(state: State) -> str:
     names = [
         m.record.node
-        for m in state.members
-        if m.record.epoch == state.epoch and m.record.state not in ("leaving", "gone")
+        for m in state.seen.members
+        if m.record.epoch == state.run.epoch and m.record.state not in ("leaving", "gone")
     ]
     return names[0] if names else ""
 
@@ -104,13 +104,13 @@ def _obstacle(state: State, now_s: float) -> str:
         return f"last call for more, {'' if known else 'at most '}{left_s:.0f} s left ({_CALL_OPTION})"
     leader = _leader(state)
     who = "this node" if leader == state.me.node else leader or "another node"
-    return state.obstacle or f"{who} leads the run, and has not formed the round yet"
+    return state.duty.obstacle or f"{who} leads the run, and has not formed the round yet"
 
 
 def waiting(state: State, now_s: float) -> str:
     """Return the line that a waiting node prints now and then."""
-    if state.spare and state.kept_round is not None:
-        size = nodes(len(state.kept_round.roster))
+    if state.waiting.spare and state.run.kept_round is not None:
+        size = nodes(len(state.run.kept_round.roster))
         return f"run {state.me.run_id!r} goes on with {size}: waiting for its next round, or its end"
     short = max(0, state.me.min_nodes - _count(state))
     absent = _absent(state)
@@ -129,13 +129,14 @@ def timed_out(state: State, now_s: float) -> str:
         return f"run {state.me.run_id!r}: no round within {timeout_s:g} s: {state.trouble.text}"
     here = _count(state)
     short = state.me.min_nodes - here
-    if short <= 0 and state.absence is not None:
+    if short <= 0 and state.waiting.absence is not None:
         return f"run {state.me.run_id!r}: no round within {timeout_s:g} s{_reasons(state)}"
     if short <= 0:
         return f"run {state.me.run_id!r}: no round within {timeout_s:g} s: {_came(state)}: {_obstacle(state, now_s)}"
     lacks = f", {short} missing"
-    if state.most > here + len(_refused(state)):  # those who came first have given up first
-        lacks += f"; at one time there were {state.most}"
+    # Nodes with a shorter timeout may have given up a moment before this one.
+    if state.waiting.most > here + len(_refused(state)):
+        lacks += f"; at one time there were {state.waiting.most}"
     return f"run {state.me.run_id!r}: {_came(state)} within {timeout_s:g} s{lacks}{_reasons(state)}"
 
 

@@ -212,7 +212,7 @@ class Driver:
     @property
     def control(self) -> ControlDocument | None:
         """Return the run's control document as last read."""
-        return self._state.kept
+        return self._state.run.kept_control
 
     @property
     def channel(self) -> AgentChannel | None:
@@ -247,7 +247,7 @@ class Driver:
     def first_contact_s(self) -> float | None:
         """Return since when the store is looked for; None: it was reached."""
         state = self._state
-        return None if state.ever_connected else state.began_s
+        return None if state.connection.ever_connected else state.waiting.began_s
 
     @property
     def stops_s(self) -> tuple[float, float]:
@@ -258,7 +258,7 @@ class Driver:
     @property
     def has_post(self) -> bool:
         """Return whether something is still to be published."""
-        return self._state.post is not None
+        return self._state.end.post is not None
 
     def urge(self) -> None:
         """End whatever operation is under way."""
@@ -328,8 +328,8 @@ class Driver:
             self._emit(SeatHeld(store=f"{cls.__module__}:{cls.__qualname__}" if seat else "", seat=seat))
 
     def _held_seat(self) -> HeldSeat | None:
-        state, mine = self._state, self._state.mine
-        if state.seat is None:
+        seat, mine = self._state.lease.seat, self._state.mine
+        if seat is None:
             return None
         gone = b""
         if mine is not None:
@@ -337,7 +337,7 @@ class Driver:
                 epoch=mine.epoch, node=self.node, state="gone", seen=mine.token, token=mine.token, nonce=mine.nonce
             )
             gone = encode(record)
-        return HeldSeat(number=state.seat.number, incarnation=state.seat.incarnation, ahead=0, gone=gone.decode())
+        return HeldSeat(number=seat.number, incarnation=seat.incarnation, ahead=0, gone=gone.decode())
 
     # --- operations
 
@@ -401,8 +401,8 @@ class Driver:
             return WaitBudget(max(operation.until_s, now_s) + patience_s, clock=self._clock)
         if isinstance(operation, m.Connect):
             state = self._state
-            first = state.want is Want.JOIN and not state.ever_connected
-            limit_s = state.began_s + me.connect_timeout_s if first else NEVER_S
+            first = state.want is Want.JOIN and not state.connection.ever_connected
+            limit_s = state.waiting.began_s + me.connect_timeout_s if first else NEVER_S
             return WaitBudget(min(now_s + min(CONNECT_TRY_S, me.connect_timeout_s), limit_s), clock=self._clock)
         if isinstance(operation, m.Withdraw):
             return WaitBudget(now_s + max(3.0, self._state.period_s), clock=self._clock)
@@ -481,7 +481,7 @@ class Driver:
 
     def _age_s(self, value: ControlDocument | RoundDocument | None, wait: WaitBudget) -> float | None:
         """Return how long ago a run has ended, for a newcomer."""
-        newcomer = not self._state.epoch and isinstance(value, ControlDocument) and value.verdict is not None
+        newcomer = not self._state.run.epoch and isinstance(value, ControlDocument) and value.verdict is not None
         return self._store.keep_age_s(wait=wait) if newcomer else None
 
     def _surveyed(self, wait: WaitBudget) -> m.Surveyed:
@@ -497,7 +497,7 @@ class Driver:
         return m.Surveyed(epochs=epochs, silent=silent)
 
     def _secret(self) -> str:
-        kept = self._state.kept
+        kept = self._state.run.kept_control
         return "" if kept is None else kept.secret
 
 

@@ -133,17 +133,17 @@ def peer_view(state: State, reached_s: float) -> PeerView:
     mine, trouble = state.mine, state.trouble
     runs = state.want in (Want.RUN, Want.STOP) and mine is not None
     alone = mine is None or len(mine.roster) == 1 or state.me.hosted
-    known = state.kept or state.control
+    known = state.run.kept_control or state.seen.control
     return PeerView(
         incarnation=state.me.incarnation,
         secret="" if known is None else known.secret,
         lease_s=state.grant_s,
         mine=mine if runs and not state.me.hosted else None,
-        runs=runs and not state.parting,
-        granted_s=state.granted_s,
+        runs=runs and not state.departure.parting,
+        granted_s=state.peers.granted_s,
         troubled_s=None if trouble is None or trouble.own or trouble.answers or alone or not runs else trouble.since_s,
         reached_s=reached_s,
-        vigil=state.round if state.watches_silent and not state.me.hosted else None,
+        vigil=state.seen.round if state.watches_silent and not state.me.hosted else None,
     )
 
 

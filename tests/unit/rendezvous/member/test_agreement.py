@@ -15,11 +15,11 @@ from elastic_core.rendezvous.member.documents import (
     RoundDocument,
     Verdict,
 )
-from elastic_core.rendezvous.member.duty import Agree, Notes, View
+from elastic_core.rendezvous.member.duty import Agree, LeaderMemory, View
 from elastic_core.rendezvous.member.leader import judge
 from elastic_core.rendezvous.member.observe import observe
 from elastic_core.rendezvous.member.roster import Candidate
-from elastic_core.rendezvous.member.state import Me, State, Want
+from elastic_core.rendezvous.member.state import Me, OwnRun, RoundWork, SeenStore, State, Want
 from elastic_core.rendezvous.store import CONTROL_KEY
 
 ROUND = RoundDocument(
@@ -44,8 +44,9 @@ def member(name, number=0, state="running", **given):
 # --- one member
 
 
-def running(**given):
-    return State(me=ME, mine=ROUND, epoch="e", control=CONTROL, fresh=frozenset({CONTROL_KEY}), **given)
+def running(want=Want.RUN, control=CONTROL, stated=None):
+    seen = SeenStore(control=control, fresh=frozenset({CONTROL_KEY}))
+    return State(me=ME, want=want, mine=ROUND, run=OwnRun(epoch="e"), seen=seen, work=RoundWork(stated=stated or {}))
 
 
 @pytest.mark.parametrize("want", [Want.RUN, Want.STOP])
@@ -67,11 +68,11 @@ def test_topics_do_not_fill_a_record():
     state = running(want=Want.RUN)
     for index in range(MOST_TOPICS + 5):
         state = observe(state, m.StateNumber(topic=f"t{index}", value=index), 0.0)
-    assert len(state.stated) == MOST_TOPICS
+    assert len(state.work.stated) == MOST_TOPICS
 
 
 def test_agreement_is_told_once_to_who_has_stated_a_number_and_stands_in_its_record():
-    state = replace(running(want=Want.STOP, stated={"t": 1}), control=replace(CONTROL, agreement=agreement(t=5, u=7)))
+    state = running(Want.STOP, replace(CONTROL, agreement=agreement(t=5, u=7)), {"t": 1})
     state, told = announce_agreed(state, 0.0)
     assert told == (m.Agreed(topic="t", value=5),)
     assert announce_agreed(state, 1.0)[1] == ()
@@ -81,7 +82,7 @@ def test_agreement_is_told_once_to_who_has_stated_a_number_and_stands_in_its_rec
 @pytest.mark.parametrize("change", [{"nonce": "other"}, {"token": 2}])
 def test_agreement_of_another_round_is_nobodys(change):
     other = replace(CONTROL, agreement=replace(agreement(t=5), **change))
-    assert announce_agreed(replace(running(want=Want.RUN, stated={"t": 1}), control=other), 0.0)[1] == ()
+    assert announce_agreed(running(control=other, stated={"t": 1}), 0.0)[1] == ()
     assert due(other, ROUND, (member("a", stated={"t": 1}), member("b", 1, stated={"t": 2}))) == agreement(t=2)
 
 
@@ -131,4 +132,4 @@ def test_leader_writes_it_down_while_the_round_runs_and_after_it_or_the_run_has_
         now_s=1.0, node="a", nonce="n", min_nodes=1, max_nodes=3, first_call_s=1, last_call_s=1, max_changes=None,
         control=control, round=ROUND, members=(member("a", stated={"t": 4}), member("b", 1, stated={"t": 9})),
     )  # fmt: skip
-    assert judge(view, Notes()).duty == Agree(agreement=agreement(t=9))
+    assert judge(view, LeaderMemory()).duty == Agree(agreement=agreement(t=9))

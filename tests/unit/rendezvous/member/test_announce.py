@@ -17,7 +17,21 @@ from elastic_core.rendezvous.member.documents import (
 )
 from elastic_core.rendezvous.member.machine import step
 from elastic_core.rendezvous.member.observe import observe
-from elastic_core.rendezvous.member.state import NEVER_S, Me, Progress, State, Want, question_about
+from elastic_core.rendezvous.member.state import (
+    NEVER_S,
+    Departure,
+    LeaderDuty,
+    Me,
+    OwnLease,
+    OwnRun,
+    Progress,
+    RoundEnd,
+    SeenStore,
+    State,
+    StoreConnection,
+    Want,
+    question_about,
+)
 from elastic_core.rendezvous.store import CONTROL_KEY, ROUND_KEY, Renewal, Revisions, Seat
 from elastic_core.reports import NodeReport
 
@@ -58,7 +72,13 @@ def test_who_soon_gives_up_on_a_store_says_one_line(connect_timeout_s):
 
 def test_a_lease_is_renewed_a_third_of_it_after_the_last_renewal_was_sent():
     seat = Seat(number=1, incarnation="n1#1", ahead=0)
-    state = State(me=ME, want=Want.JOIN, connected=True, ever_connected=True, seat=seat, since=Revisions(birth="b"))
+    state = State(
+        me=ME,
+        want=Want.JOIN,
+        connection=StoreConnection(connected=True, ever_connected=True),
+        lease=OwnLease(seat=seat),
+        seen=SeenStore(since=Revisions(birth="b")),
+    )
     renewed = m.Renewed(renewal=Renewal(ahead=0, live=1, next_expiry_s=None), sent_s=100.0, ttl_s=5.0)
     state = observe(state, renewed, 100.4)
     due_s = 100.0 + ME.ttl_s / 3
@@ -97,10 +117,15 @@ ROUND = RoundDocument(
 CONTROL = ControlDocument(epoch="e", attempt="0", secret="s", fingerprint={})
 ENDED = Ending(token=7, nonce="x", kind="regroup", reason="n1 left", by="n2", lost=("n1",))
 DRAINED = State(
-    me=ME, want=Want.RUN, leaving=True, mine=ROUND, seen=7, connected=True, ever_connected=True, epoch="e", ahead=1,
-    seat=Seat(number=2, incarnation="n1#1", ahead=1), since=Revisions(), renew_s=200.0, confirmed_s=99.0, round=ROUND,
-    control=CONTROL, kept=CONTROL, kept_round=ROUND, fresh=frozenset({CONTROL_KEY, ROUND_KEY}),
-)  # fmt: skip
+    me=ME,
+    want=Want.RUN,
+    departure=Departure(leaving=True),
+    mine=ROUND,
+    run=OwnRun(seen_token=7, epoch="e", kept_control=CONTROL, kept_round=ROUND),
+    connection=StoreConnection(connected=True, ever_connected=True),
+    lease=OwnLease(ahead=1, seat=Seat(number=2, incarnation="n1#1", ahead=1), renew_s=200.0, confirmed_s=99.0),
+    seen=SeenStore(since=Revisions(), round=ROUND, control=CONTROL, fresh=frozenset({CONTROL_KEY, ROUND_KEY})),
+)
 
 
 def operations(state, *times):
@@ -117,7 +142,7 @@ def operations(state, *times):
 
 
 def test_who_was_told_to_stop_leaves_when_the_others_know_that_it_has_left():
-    told = replace(DRAINED, control=replace(CONTROL, ending=ENDED))
+    told = replace(DRAINED, seen=replace(DRAINED.seen, control=replace(CONTROL, ending=ENDED)))
     assert m.Withdraw not in operations(DRAINED, 100.0, 100.4)
     assert operations(DRAINED, 100.0, 100.6)[-1] is m.Withdraw
     assert operations(told, 100.0) == [m.Withdraw]
@@ -126,10 +151,10 @@ def test_who_was_told_to_stop_leaves_when_the_others_know_that_it_has_left():
 @pytest.mark.parametrize(
     "state",
     [
-        replace(DRAINED, leaving=False),
-        replace(DRAINED, progress=Progress.DONE),
+        replace(DRAINED, departure=replace(DRAINED.departure, leaving=False)),
+        replace(DRAINED, work=replace(DRAINED.work, progress=Progress.DONE)),
         replace(DRAINED, mine=replace(ROUND, roster=ROUND.roster[:1])),
-        replace(DRAINED, announced=7),
+        replace(DRAINED, end=replace(DRAINED.end, announced=7)),
     ],
     ids=["at the end", "done", "alone", "known"],
 )
@@ -141,7 +166,7 @@ def test_the_host_of_the_store_gives_the_runs_verdict_before_it_says_that_it_lea
     """Else the others form a round that can't be kept, between the one word and the other."""
     verdict = Verdict(outcome="failed", exit_code=4, reason="the store goes with n1", by="n1")
     state, events, now_s = (
-        replace(DRAINED, leaving=False),
+        replace(DRAINED, departure=replace(DRAINED.departure, leaving=False)),
         (m.DecisionPosted(post=verdict), m.AnnounceDeparture()),
         100.0,
     )
@@ -155,16 +180,22 @@ def test_the_host_of_the_store_gives_the_runs_verdict_before_it_says_that_it_lea
                 assert (key, document.verdict.reason) == (CONTROL_KEY, verdict.reason)
                 break
         state = done.state
-    assert done.state.leaving
+    assert done.state.departure.leaving
 
 
 def test_who_ordered_a_stop_that_was_published_late_tells_how_long_before_that_it_failed():
     """Another node's order may stand in its place; without the store each had counted from its own."""
     report = NodeReport(node_id="n1", age_s=0.1)
-    ordered = observe(replace(DRAINED, leaving=False), m.StopRound(reason="boom", report=report), 100.0)
+    ordered = observe(
+        replace(DRAINED, departure=replace(DRAINED.departure, leaving=False)),
+        m.StopRound(reason="boom", report=report),
+        100.0,
+    )
     theirs = StopOrder(token=7, nonce="x", by="n2", incarnation="n2#1", reason="reset", report=NodeReport(node_id="n2"))
     assert record_of(ordered, 100.0).report is None  # the order has it
-    stood = step(replace(ordered, control=replace(CONTROL, stopping=theirs)), (), now_s=103.0).state
+    stood = step(
+        replace(ordered, seen=replace(ordered.seen, control=replace(CONTROL, stopping=theirs))), (), now_s=103.0
+    ).state
     assert record_of(stood, 100.0).report.age_s == pytest.approx(3.1)
     final = observe(stood, m.ReportStopped(report=replace(report, final=True)), 104.0)
     assert record_of(final, 100.0).report.age_s == pytest.approx(3.1)
@@ -180,26 +211,26 @@ DECIDED = Ending(token=0, nonce="", kind="restart", reason="n2 failed", by="n2",
 )
 def test_an_answer_counts_for_the_round_that_it_was_asked_about_only(question, posted):
     """A policy thought so long that another node decided, and the next round has failed, too."""
-    asked = State(me=ME, want=Want.STOP, asked=(7, "b"), asked_s=90.0)
+    asked = State(me=ME, want=Want.STOP, duty=LeaderDuty(asked=(7, "b"), asked_s=90.0))
     after = observe(asked, m.AnswerGiven(post=DECIDED, question=question), 100.0)
-    assert (None if after.post is None else (after.post.token, after.post.nonce)) == posted
-    assert after.asked == (asked.asked if posted is None else None)
+    assert (None if after.end.post is None else (after.end.post.token, after.end.post.nonce)) == posted
+    assert after.duty.asked == (asked.duty.asked if posted is None else None)
 
 
 @pytest.mark.parametrize(
     ("changes", "fenced"),
-    [({}, True), ({"me": replace(ME, hosted=True)}, True), ({"verdict_announced": True}, True),
-     ({"me": replace(ME, hosted=True), "verdict_announced": True}, False)],
+    [({}, True), ({"me": replace(ME, hosted=True)}, True), ({"end": RoundEnd(verdict_announced=True)}, True),
+     ({"me": replace(ME, hosted=True), "end": RoundEnd(verdict_announced=True)}, False)],
     ids=["a server's", "a member's", "a server's, after the verdict", "a member's, after the verdict"],
 )  # fmt: skip
 def test_a_store_that_goes_with_its_host_after_the_verdict_cuts_no_grace_period_short(changes, fenced):
-    state = replace(State(me=ME, want=Want.STOP, confirmed_s=100.0), **changes)
+    state = replace(State(me=ME, want=Want.STOP, lease=OwnLease(confirmed_s=100.0)), **changes)
     assert state.fence_s == (100.0 + 0.88 * ME.ttl_s if fenced else NEVER_S)
 
 
 # --- a seat that is gone before its lease can have ended
 
-SEATED = replace(DRAINED, leaving=False)
+SEATED = replace(DRAINED, departure=replace(DRAINED.departure, leaving=False))
 NO_SEAT = {"renewed": m.Renewed(renewal=None, sent_s=101.0, ttl_s=5.0), "updated": m.Updated(record=b"", kept=False)}
 
 
@@ -209,7 +240,7 @@ def seat_lines(state, *times, event):
     for at_s in times:
         done = step(state, (event,), now_s=at_s)
         found += [line.text for line in done.announcements if isinstance(line, m.PrintLine)]
-        state = replace(done.state, seat=SEATED.seat, confirmed_s=at_s)
+        state = replace(done.state, lease=replace(done.state.lease, seat=SEATED.lease.seat, confirmed_s=at_s))
     return found
 
 
@@ -233,7 +264,12 @@ def test_a_store_that_ends_every_lease_early_has_one_line_a_minute():
 
 # --- a store that stays away from a node that waits
 
-CUT_OFF = replace(DRAINED, leaving=False, want=Want.JOIN, waiting_s=100.0, line_s=200.0)
+CUT_OFF = replace(
+    DRAINED,
+    departure=replace(DRAINED.departure, leaving=False),
+    want=Want.JOIN,
+    waiting=replace(DRAINED.waiting, since_s=100.0, line_s=200.0),
+)
 FAILS = replace(ME, on_store_loss="fail", store_outage_grace_s=8.0)
 
 
@@ -261,12 +297,19 @@ def test_a_node_that_was_cut_off_does_not_outwait_a_store_that_is_to_fail_the_ru
 def test_a_node_that_is_told_to_stop_between_two_rounds_is_in_none_and_has_left():
     """It says so first, and waits for others to read it: else they would form a round with it, and miss it there."""
     asked = replace(
-        SEATED, want=Want.JOIN, mine=ROUND, announced=ROUND.token, live=2, epoch="e", leaving=True, recorded=b"ready"
+        SEATED,
+        want=Want.JOIN,
+        mine=ROUND,
+        end=replace(SEATED.end, announced=ROUND.token),
+        seen=replace(SEATED.seen, live=2),
+        run=replace(SEATED.run, epoch="e"),
+        departure=replace(SEATED.departure, leaving=True),
+        lease=replace(SEATED.lease, recorded=b"ready"),
     )
     assert record_of(asked, 101.0).state == "leaving"
     left = step(asked, (m.LeaveRendezvous(close=False),), now_s=101.0)
-    assert left.state.parting
-    assert left.operation == m.Withdraw(seat=SEATED.seat)
+    assert left.state.departure.parting
+    assert left.operation == m.Withdraw(seat=SEATED.lease.seat)
     behind = step(left.state, (m.Withdrawn(),), now_s=101.1)
     assert isinstance(behind.operation, m.Enlist)
     assert decode(behind.operation.record, MemberRecord).state == "gone"

@@ -15,11 +15,11 @@ from elastic_core.rendezvous.member.documents import (
     RoundDocument,
     Verdict,
 )
-from elastic_core.rendezvous.member.duty import FormRound, Notes, View
+from elastic_core.rendezvous.member.duty import FormRound, LeaderMemory, View
 from elastic_core.rendezvous.member.leader import judge
 from elastic_core.rendezvous.member.observe import observe
 from elastic_core.rendezvous.member.roster import Candidate
-from elastic_core.rendezvous.member.state import Me, State, Want
+from elastic_core.rendezvous.member.state import Departure, Me, OwnLease, OwnRun, SeenStore, State, Want
 from elastic_core.rendezvous.store import CONTROL_KEY, ROUND_KEY
 
 ROUND = RoundDocument(
@@ -33,14 +33,13 @@ ALL = DrainOrder(by="ada@desk")
 STOPPED = replace(CONTROL, drains=(ALL,))
 
 
-def member(*orders, **given):
-    control = replace(CONTROL, drains=orders)
-    known = {"want": Want.RUN, "mine": ROUND, "control": control, "fresh": frozenset({CONTROL_KEY})}
-    return State(me=ME, epoch="e", **(known | given))
+def member(*orders, want=Want.RUN, control=None, epoch="e", fresh=frozenset({CONTROL_KEY})):
+    seen = SeenStore(control=control or replace(CONTROL, drains=orders), fresh=fresh)
+    return State(me=ME, want=want, mine=ROUND, run=OwnRun(epoch=epoch), seen=seen)
 
 
 def ordered(state, now_s=0.0):
-    state, told = announce(replace(state, confirmed_s=now_s), now_s)
+    state, told = announce(replace(state, lease=replace(state.lease, confirmed_s=now_s)), now_s)
     return state, [one for one in told if isinstance(one, m.DrainOrdered)]
 
 
@@ -70,42 +69,43 @@ def test_an_order_to_all_ends_the_run():
     ],
 )
 def test_what_is_not_for_this_node_ends_nothing(given):
-    state = replace(member(), **given)
-    assert texts(state) == []
+    assert texts(member(**given)) == []
 
 
 def test_the_agent_is_told_once_and_again_where_there_is_less_time():
     state, (first,) = ordered(member(MINE))
     assert (first.grace_s, ordered(state, 1.0)[1]) == (None, [])
-    hurried = replace(state, control=replace(CONTROL, drains=(replace(MINE, grace_s=5.0),)))
+    hurried = replace(state, seen=replace(state.seen, control=replace(CONTROL, drains=(replace(MINE, grace_s=5.0),))))
     state, (second,) = ordered(hurried, 2.0)
     assert (second.grace_s, ordered(state, 3.0)[1]) == (5.0, [])
-    assert ordered(replace(state, control=STOPPED), 4.0)[1] == []  # it ends already
+    assert ordered(replace(state, seen=replace(state.seen, control=STOPPED)), 4.0)[1] == []  # it ends already
 
 
 def test_the_order_comes_before_the_verdict_of_it():
     """Who reads both at once, after an outage say, ends by the order: with its planned stop and its code."""
     verdict = Verdict(outcome="failed", exit_code=143, reason="ada@desk asked for it", by="b", rule=STOP_RULE)
-    _, said = announce(member(control=replace(STOPPED, verdict=verdict), confirmed_s=0.0), 0.0)
+    _, said = announce(replace(member(control=replace(STOPPED, verdict=verdict)), lease=OwnLease(confirmed_s=0.0)), 0.0)
     assert [type(one) for one in said if not isinstance(one, m.PrintLine)] == [m.DrainOrdered, m.RoundChanged]
 
 
 def test_the_first_that_leaves_a_stopped_run_writes_the_verdict():
     leaving = observe(member(ALL, want=Want.STOP), m.LeaveRendezvous(close=False), 1.0)
-    verdict = leaving.post
+    verdict = leaving.end.post
     assert (verdict.outcome, verdict.exit_code, verdict.rule, verdict.by) == ("failed", 143, STOP_RULE, "a")
     assert verdict.reason == "ada@desk asked for it"
     over = replace(STOPPED, verdict=verdict)
     ending = Ending(token=1, nonce="x", kind="regroup", reason="b left", by="b", lost=("b",))
     later = replace(ROUND, token=2, nonce="y", roster=ROUND.roster[1:])
     for control in (replace(STOPPED, ending=ending), STOPPED):  # whatever the others make of its leaving meanwhile
-        known = replace(leaving, control=control, round=later, fresh=frozenset({CONTROL_KEY, ROUND_KEY}))
-        assert announce(known, 1.0)[0].post == verdict
-    assert announce(replace(leaving, control=over), 1.0)[0].post is None
-    assert observe(member(control=over), m.LeaveRendezvous(close=False), 1.0).post is None
-    assert observe(member(MINE), m.LeaveRendezvous(close=False), 1.0).post is None
+        known = replace(
+            leaving, seen=replace(leaving.seen, control=control, round=later, fresh=frozenset({CONTROL_KEY, ROUND_KEY}))
+        )
+        assert announce(known, 1.0)[0].end.post == verdict
+    assert announce(replace(leaving, seen=replace(leaving.seen, control=over)), 1.0)[0].end.post is None
+    assert observe(member(control=over), m.LeaveRendezvous(close=False), 1.0).end.post is None
+    assert observe(member(MINE), m.LeaveRendezvous(close=False), 1.0).end.post is None
     other = member(control=replace(STOPPED, epoch="another run"))
-    assert observe(other, m.LeaveRendezvous(close=False), 1.0).post is None
+    assert observe(other, m.LeaveRendezvous(close=False), 1.0).end.post is None
 
 
 def test_no_round_is_formed_of_nodes_that_come_meanwhile():
@@ -117,7 +117,7 @@ def test_no_round_is_formed_of_nodes_that_come_meanwhile():
             now_s=0.0, node="c", nonce="y", min_nodes=1, max_nodes=3, first_call_s=0.0, last_call_s=0.0,
             max_changes=None, control=control, round=current, members=(ready,),
         )  # fmt: skip
-        return judge(view, Notes()).duty
+        return judge(view, LeaderMemory()).duty
 
     assert isinstance(duty(over), FormRound)
     assert duty(replace(over, drains=(ALL,))) is None
@@ -126,7 +126,8 @@ def test_no_round_is_formed_of_nodes_that_come_meanwhile():
 
 def test_latecomers_get_the_verdict_of_a_stopped_run_as_such():
     verdict = Verdict(outcome="failed", exit_code=143, reason="ada@desk asked for it", by="b", rule=STOP_RULE)
-    waits = member(want=Want.JOIN, mine=None, drain=ALL, control=replace(STOPPED, verdict=verdict))
+    waits = member(want=Want.JOIN, control=replace(STOPPED, verdict=verdict))
+    waits = replace(waits, mine=None, departure=Departure(drain=ALL))
     _, told = announce(waits, 0.0)
     (failed,) = [one for one in told if isinstance(one, m.JoinFailed)]
     assert failed.exit_code == 143

@@ -14,12 +14,22 @@ from elastic_core.rendezvous.member.documents import (
     StopOrder,
     encode,
 )
-from elastic_core.rendezvous.member.duty import AskDecision, EndRound, GiveVerdict, NoteDone, Notes, View
+from elastic_core.rendezvous.member.duty import AskDecision, EndRound, GiveVerdict, LeaderMemory, NoteDone, View
 from elastic_core.rendezvous.member.leader import GATHER_S, LOSS_MARGIN_S, judge
 from elastic_core.rendezvous.member.machine import step
 from elastic_core.rendezvous.member.observe import MEMBERS
 from elastic_core.rendezvous.member.roster import Candidate
-from elastic_core.rendezvous.member.state import Me, State, Want
+from elastic_core.rendezvous.member.state import (
+    LeaderDuty,
+    Me,
+    OwnLease,
+    OwnRun,
+    RoundEnd,
+    SeenStore,
+    State,
+    StoreConnection,
+    Want,
+)
 from elastic_core.rendezvous.store import CONTROL_KEY, ROUND_KEY, Renewal, Revisions, Seat
 from elastic_core.reports import NodeReport
 from elastic_core.types import Failure, FailureClass
@@ -63,31 +73,31 @@ A, N = member(1, "a", "running"), member(3, "n", "ready", 0, "")
 
 
 def test_a_newcomer_is_taken_in_while_all_workers_run():
-    assert isinstance(judge(view(A, member(2, "b", "running"), N), Notes()).duty, EndRound)
+    assert isinstance(judge(view(A, member(2, "b", "running"), N), LeaderMemory()).duty, EndRound)
 
 
 def test_nobody_is_taken_in_when_the_only_node_that_was_done_has_gone():
-    first = judge(view(A, member(2, "b", "done")), Notes())
+    first = judge(view(A, member(2, "b", "done")), LeaderMemory())
     assert first.duty is None
-    later = judge(view(A, N), first.notes)
+    later = judge(view(A, N), first.memory)
     assert later.duty is None
     assert later.why == "workers have begun to finish"
 
 
 def test_a_leader_that_is_done_writes_it_down_for_its_successor():
     done, running = member(1, "a", "done"), member(2, "b", "running")
-    duty = judge(view(done, running, incarnation="a#"), Notes()).duty
+    duty = judge(view(done, running, incarnation="a#"), LeaderMemory()).duty
     assert duty == NoteDone(nonce="x", done=("a#",))
     noted = ControlDocument(epoch="e", attempt=0, secret="s", done_of="x", done=("a#",))
-    assert judge(view(done, running, control=noted, incarnation="a#"), Notes()).duty is None
+    assert judge(view(done, running, control=noted, incarnation="a#"), LeaderMemory()).duty is None
     # It is gone, and whoever leads now never saw it done.
-    assert judge(view(running, control=noted), Notes()).duty is None
-    assert isinstance(judge(view(member(2, "b", "done"), control=noted), Notes()).duty, GiveVerdict)
+    assert judge(view(running, control=noted), LeaderMemory()).duty is None
+    assert isinstance(judge(view(member(2, "b", "done"), control=noted), LeaderMemory()).duty, GiveVerdict)
 
 
 def test_what_was_noted_of_another_round_says_nothing():
     noted = ControlDocument(epoch="e", attempt=0, secret="s", done_of="earlier", done=("a#",))
-    assert isinstance(judge(view(member(2, "b", "running"), control=noted), Notes()).duty, EndRound)
+    assert isinstance(judge(view(member(2, "b", "running"), control=noted), LeaderMemory()).duty, EndRound)
 
 
 # --- while a round is stopped
@@ -117,31 +127,31 @@ OWN, PEERS = stopped_by("b"), stopped_by("b", collateral=True)
 
 
 def test_what_all_nodes_have_seen_is_asked_about_once_all_have_said_it():
-    waits = judge(view(RUNS_A, said("b", FAILURE), control=OWN), Notes())
+    waits = judge(view(RUNS_A, said("b", FAILURE), control=OWN), LeaderMemory())
     assert (waits.duty, waits.look_s) == (None, GATHER_S)
-    duty = judge(view(said("a"), said("b", FAILURE), control=OWN), waits.notes).duty
+    duty = judge(view(said("a"), said("b", FAILURE), control=OWN), waits.memory).duty
     assert isinstance(duty, AskDecision)
     assert [(one.node_id, one.failure, one.final) for one in duty.reports] == [("a", None, True), ("b", FAILURE, True)]
 
 
 def test_nobody_is_waited_for_longer_than_two_seconds_if_the_reason_is_known():
-    waits = judge(view(RUNS_A, RUNS_B, control=OWN), Notes())
-    duty = judge(view(RUNS_A, RUNS_B, control=OWN, now_s=GATHER_S), waits.notes).duty
+    waits = judge(view(RUNS_A, RUNS_B, control=OWN), LeaderMemory())
+    duty = judge(view(RUNS_A, RUNS_B, control=OWN, now_s=GATHER_S), waits.memory).duty
     assert [one.node_id for one in duty.reports] == ["b"]
 
 
 def test_a_node_whose_workers_are_done_is_not_waited_for_and_counted():
-    duty = judge(view(member(1, "a", "done"), said("b", FAILURE), control=OWN), Notes()).duty
+    duty = judge(view(member(1, "a", "done"), said("b", FAILURE), control=OWN), LeaderMemory()).duty
     assert [(one.node_id, one.finished_count) for one in duty.reports] == [("a", 1), ("b", 0)]
 
 
 def test_the_order_speaks_for_a_node_that_has_gone_since():
-    duty = judge(view(said("a"), control=OWN), Notes()).duty
+    duty = judge(view(said("a"), control=OWN), LeaderMemory()).duty
     assert [(one.node_id, one.failure) for one in duty.reports] == [("a", None), ("b", FAILURE)]
 
 
 def test_a_lost_node_is_why_the_others_lost_a_peer():
-    duty = judge(view(said("b", FAILURE, collateral=True), control=PEERS), Notes()).duty
+    duty = judge(view(said("b", FAILURE, collateral=True), control=PEERS), LeaderMemory()).duty
     assert isinstance(duty, EndRound)
     assert duty.ending.kind == "regroup"
     assert duty.ending.lost == ("a",)
@@ -149,26 +159,26 @@ def test_a_lost_node_is_why_the_others_lost_a_peer():
 
 def test_a_node_that_says_nothing_at_all_is_waited_for_until_its_lease_is_over():
     victim = said("b", FAILURE, collateral=True)
-    waits = judge(view(RUNS_A, victim, control=PEERS), Notes())
-    later = judge(view(RUNS_A, victim, control=PEERS, now_s=GATHER_S), waits.notes)
+    waits = judge(view(RUNS_A, victim, control=PEERS), LeaderMemory())
+    later = judge(view(RUNS_A, victim, control=PEERS, now_s=GATHER_S), waits.memory)
     assert (later.duty, later.look_s) == (None, 5.0 + LOSS_MARGIN_S)
-    assert isinstance(judge(view(victim, control=PEERS, now_s=4.0), later.notes).duty, EndRound)
-    assert isinstance(judge(view(RUNS_A, victim, control=PEERS, now_s=6.5), later.notes).duty, AskDecision)
+    assert isinstance(judge(view(victim, control=PEERS, now_s=4.0), later.memory).duty, EndRound)
+    assert isinstance(judge(view(RUNS_A, victim, control=PEERS, now_s=6.5), later.memory).duty, AskDecision)
 
 
 def test_a_node_that_has_not_taken_its_place_yet_may_have_the_longer_lease_of_the_last_round():
     victim, before = said("b", FAILURE, collateral=True), member(1, "a", "ready", token=0, nonce="")
     before = replace(before, record=replace(before.record, seen=0))
-    waits = judge(view(before, victim, control=PEERS), Notes())
-    later = judge(view(before, victim, control=PEERS, now_s=6.5), waits.notes)
+    waits = judge(view(before, victim, control=PEERS), LeaderMemory())
+    later = judge(view(before, victim, control=PEERS, now_s=6.5), waits.memory)
     assert (later.duty, later.look_s) == (None, 2 * 5.0 + LOSS_MARGIN_S)
-    assert isinstance(judge(view(victim, control=PEERS, now_s=9.0), later.notes).duty, EndRound)
+    assert isinstance(judge(view(victim, control=PEERS, now_s=9.0), later.memory).duty, EndRound)
 
 
 def test_a_node_that_is_slow_but_speaks_is_not_taken_for_lost():
     slow = member(1, "a", "running", report=report("a", None))
-    waits = judge(view(slow, said("b", FAILURE, collateral=True), control=PEERS), Notes())
-    later = judge(view(slow, said("b", FAILURE, collateral=True), control=PEERS, now_s=GATHER_S), waits.notes)
+    waits = judge(view(slow, said("b", FAILURE, collateral=True), control=PEERS), LeaderMemory())
+    later = judge(view(slow, said("b", FAILURE, collateral=True), control=PEERS, now_s=GATHER_S), waits.memory)
     assert isinstance(later.duty, AskDecision)
 
 
@@ -177,15 +187,26 @@ def test_what_is_decided_because_its_time_has_come_rests_on_who_is_there_by_then
     me = Me(node="a", incarnation="a#", run_id="r", where="w", fresh_epoch="f", secret="s", min_nodes=1, max_nodes=2)
     victim = said("a", FAILURE, collateral=True)
     state = State(
-        me=me, want=Want.STOP, mine=ROUND, kept_round=ROUND, round=ROUND, epoch="e", control_version="1",
-        control=stopped_by("a", collateral=True), report=victim.record.report, stop_token=1, seen=1, announced=1,
-        connected=True, ever_connected=True, seat=Seat(number=1, incarnation="a#", ahead=0),
-        since=Revisions(), members=(victim, RUNS_B), members_read_s=1.0, held_s=1.0, confirmed_s=1.0,
-        fresh=frozenset({CONTROL_KEY, ROUND_KEY, MEMBERS}), notes=Notes(token=1, stopping_s=1.0),
-        look_s=1.0 + me.ttl_s + LOSS_MARGIN_S,
-    )  # fmt: skip
-    late_s = state.look_s + 0.1
-    state = replace(state, recorded=encode(record_of(state, late_s)))
+        me=me,
+        want=Want.STOP,
+        mine=ROUND,
+        run=OwnRun(kept_round=ROUND, epoch="e", seen_token=1),
+        seen=SeenStore(
+            round=ROUND,
+            control_version="1",
+            control=stopped_by("a", collateral=True),
+            since=Revisions(),
+            members=(victim, RUNS_B),
+            members_read_s=1.0,
+            fresh=frozenset({CONTROL_KEY, ROUND_KEY, MEMBERS}),
+        ),
+        end=RoundEnd(report=victim.record.report, stop_token=1, announced=1),
+        connection=StoreConnection(connected=True, ever_connected=True),
+        lease=OwnLease(seat=Seat(number=1, incarnation="a#", ahead=0), length_s=1.0, confirmed_s=1.0),
+        duty=LeaderDuty(memory=LeaderMemory(token=1, stopping_s=1.0), look_s=1.0 + me.ttl_s + LOSS_MARGIN_S),
+    )
+    late_s = state.duty.look_s + 0.1
+    state = replace(state, lease=replace(state.lease, recorded=encode(record_of(state, late_s))))
     alone = Renewal(ahead=0, live=1, next_expiry_s=None)
     told = step(state, (m.Renewed(renewal=alone, sent_s=late_s, ttl_s=me.ttl_s),), now_s=late_s)
     assert told.operation == m.ReadMembers()
@@ -201,7 +222,7 @@ def test_an_order_about_another_round_or_one_that_has_ended_asks_for_nothing(cha
         control = replace(OWN, ending=Ending(token=1, nonce="x", kind="restart", reason="r", by="a"))
     else:
         control = replace(OWN, stopping=replace(OWN.stopping, nonce="other"))
-    assert not isinstance(judge(view(RUNS_A, RUNS_B, control=control), Notes()).duty, AskDecision)
+    assert not isinstance(judge(view(RUNS_A, RUNS_B, control=control), LeaderMemory()).duty, AskDecision)
 
 
 # --- the run's clock
@@ -210,7 +231,7 @@ def test_an_order_about_another_round_or_one_that_has_ended_asks_for_nothing(cha
 def test_round_says_how_old_the_run_is_whoever_writes_it():
     now = view(member(1, "a", "ready"), member(2, "b", "ready"), now_s=1_000.0)
     over = replace(CONTROL, ending=Ending(token=1, nonce="x", kind="restart", reason="r", by="a"))
-    duty = judge(replace(now, control=over, run_s=17.25), Notes()).duty
+    duty = judge(replace(now, control=over, run_s=17.25), LeaderMemory()).duty
     assert (duty.document.index, duty.document.at_s) == (1, 17.25)
 
 
@@ -221,7 +242,7 @@ def test_round_says_how_old_the_run_is_whoever_writes_it():
 def test_only_failures_and_changes_of_membership_are_counted(kind, counts):
     now = view(member(1, "a", "ready"), member(2, "b", "ready"))
     over = replace(CONTROL, ending=Ending(token=1, nonce="x", kind=kind, reason="r", by="a"))
-    duty = judge(replace(now, control=over, round=replace(ROUND, restarts=2, changes=5)), Notes()).duty
+    duty = judge(replace(now, control=over, round=replace(ROUND, restarts=2, changes=5)), LeaderMemory()).duty
     assert (duty.document.index, duty.document.restarts, duty.document.changes) == (1, *counts)
 
 
@@ -233,7 +254,7 @@ def test_only_failures_and_changes_of_membership_are_counted(kind, counts):
 )
 def test_change_too_many_is_told_as_what_it_was(others, kind):
     members = [member(1, "a", "running"), *(member(seat, node, state) for seat, (node, state) in enumerate(others, 2))]
-    duty = judge(replace(view(*members), max_changes=0, run_s=9.0), Notes()).duty
+    duty = judge(replace(view(*members), max_changes=0, run_s=9.0), LeaderMemory()).duty
     assert isinstance(duty, GiveVerdict)
     failure = duty.verdict.failure
     assert (failure.failure_class, failure.node_id, failure.node_count, failure.at_s) == (kind, "b", 2, 9.0)

@@ -14,13 +14,13 @@ from elastic_core.rendezvous.member.documents import (
     StopOrder,
     Verdict,
 )
-from elastic_core.rendezvous.member.duty import EndRound, FormRound, Notes, View
+from elastic_core.rendezvous.member.duty import EndRound, FormRound, LeaderMemory, View
 from elastic_core.rendezvous.member.forming import excluded
 from elastic_core.rendezvous.member.leader import judge
 from elastic_core.rendezvous.member.machine import step
 from elastic_core.rendezvous.member.observe import observe
 from elastic_core.rendezvous.member.roster import Candidate
-from elastic_core.rendezvous.member.state import Me, State, Want
+from elastic_core.rendezvous.member.state import Me, OwnLease, OwnRun, SeenStore, State, StoreConnection, Want
 from elastic_core.rendezvous.store import CONTROL_KEY, ROUND_KEY, Revisions, Seat
 from elastic_core.reports import Absence, NodeReport
 from elastic_core.types import Failure, FailureClass
@@ -58,7 +58,7 @@ AB, ABC = round_of("ab"), round_of("abc")
 
 
 def test_a_round_goes_on_beside_a_node_that_is_out():
-    assert judge(view(A, B, member(3, "c", "out", token=0, seen=0), current=AB), Notes()).duty is None
+    assert judge(view(A, B, member(3, "c", "out", token=0, seen=0), current=AB), LeaderMemory()).duty is None
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_a_round_goes_on_beside_a_node_that_is_out():
     ],
 )
 def test_a_round_whose_start_a_node_refuses_ends_at_no_cost_and_says_why(min_nodes, out, follows):
-    duty = judge(view(A, B, C, current=ABC, min_nodes=min_nodes), Notes()).duty
+    duty = judge(view(A, B, C, current=ABC, min_nodes=min_nodes), LeaderMemory()).duty
     assert isinstance(duty, EndRound)
     ending = duty.ending
     assert (ending.kind, ending.lost, ending.unclean, ending.out) == ("regroup", ("c",), (), out)
@@ -80,24 +80,24 @@ def test_a_round_whose_start_a_node_refuses_ends_at_no_cost_and_says_why(min_nod
 def test_the_next_round_is_formed_without_it_and_waits_for_nobody():
     over = replace(CONTROL, ending=Ending(token=2, nonce="x2", kind="regroup", reason="r", by="a", lost=("c",)))
     ready = [member(1, "a", "ready"), member(2, "b", "ready"), C]
-    duty = judge(view(*ready, control=over, current=ABC), Notes()).duty
+    duty = judge(view(*ready, control=over, current=ABC), LeaderMemory()).duty
     assert isinstance(duty, FormRound)
     assert [entry.node for entry in duty.document.roster] == ["a", "b"]
     assert (duty.document.restarts, duty.document.changes) == (0, 1)
-    assert judge(view(*ready, control=over, current=ABC, min_nodes=3), Notes()).duty is None
+    assert judge(view(*ready, control=over, current=ABC, min_nodes=3), LeaderMemory()).duty is None
 
 
 def test_who_has_ended_a_round_at_its_start_again_waits_before_it_ends_another():
     """The first time it is taken in at once: most gates open for good."""
     over = Ending(token=2, nonce="x2", kind="regroup", reason="r", by="a", lost=("c",), out=("c",))
     ready = [member(1, "a", "ready"), member(2, "b", "ready"), C]
-    document = judge(view(*ready, control=replace(CONTROL, ending=over), current=ABC), Notes()).duty.document
+    document = judge(view(*ready, control=replace(CONTROL, ending=over), current=ABC), LeaderMemory()).duty.document
     assert document.strikes == {"c": 1}
     back = member(3, "c", "ready")
     running = [replace(one, record=replace(one.record, token=3, nonce=document.nonce, seen=3)) for one in (A, B)]
-    at_once = judge(view(*running, back, control=replace(CONTROL, ending=over), current=document), Notes())
+    at_once = judge(view(*running, back, control=replace(CONTROL, ending=over), current=document), LeaderMemory())
     assert isinstance(at_once.duty, EndRound)
-    later = judge(view(*running, back, control=CONTROL, current=replace(document, strikes={"c": 2})), Notes())
+    later = judge(view(*running, back, control=CONTROL, current=replace(document, strikes={"c": 2})), LeaderMemory())
     assert (later.duty, later.look_s) == (None, 10.0)
 
 
@@ -105,7 +105,9 @@ def test_a_stop_for_a_failure_does_not_wait_for_what_it_has_seen():
     report = NodeReport(node_id="a", final=True)
     order = StopOrder(token=2, nonce="x2", by="a", incarnation="a#", reason="r", report=report)
     stopped = replace(A, record=replace(A.record, state="stopped", report=report))
-    duty = judge(view(stopped, C, control=replace(CONTROL, stopping=order), current=round_of("ac")), Notes()).duty
+    duty = judge(
+        view(stopped, C, control=replace(CONTROL, stopping=order), current=round_of("ac")), LeaderMemory()
+    ).duty
     assert isinstance(duty, EndRound)
 
 
@@ -118,18 +120,23 @@ def test_a_node_that_a_policy_left_out_is_taken_where_the_others_refuse():
 
 ME = Me(node="c", incarnation="c#", run_id="r", where="w", fresh_epoch="f", secret="s", min_nodes=2, max_nodes=3)
 RUNS = State(
-    me=ME, want=Want.RUN, mine=ABC, round=ABC, kept_round=ABC, seen=2, epoch="e", control=CONTROL, kept=CONTROL,
-    connected=True, ever_connected=True, seat=Seat(number=3, incarnation="c#", ahead=2), since=Revisions(),
-    renew_s=2000.0, confirmed_s=99.9, fresh=frozenset({CONTROL_KEY, ROUND_KEY}),
-)  # fmt: skip
+    me=ME,
+    want=Want.RUN,
+    mine=ABC,
+    seen=SeenStore(round=ABC, control=CONTROL, since=Revisions(), fresh=frozenset({CONTROL_KEY, ROUND_KEY})),
+    run=OwnRun(kept_round=ABC, seen_token=2, epoch="e", kept_control=CONTROL),
+    connection=StoreConnection(connected=True, ever_connected=True),
+    lease=OwnLease(seat=Seat(number=3, incarnation="c#", ahead=2), renew_s=2000.0, confirmed_s=99.9),
+)
 ASIDE = m.StandAside(absence=HOT)
 
 
-def out(state=RUNS, now_s=100.0):
-    """Return a member that has stood aside, and that the store knows to."""
+def out(state=RUNS, now_s=100.0, **seen):
+    """Return a member that has stood aside, and that the store knows to; `seen` has changed in the store since."""
     done = step(state, (ASIDE,), now_s=now_s)
     assert isinstance(done.operation, m.Update)
-    return step(done.state, (m.Updated(record=done.operation.record, kept=True),), now_s=now_s).state
+    after = step(done.state, (m.Updated(record=done.operation.record, kept=True),), now_s=now_s).state
+    return replace(after, seen=replace(after.seen, **seen))
 
 
 def test_it_says_so_of_the_round_that_it_leaves():
@@ -138,7 +145,7 @@ def test_it_says_so_of_the_round_that_it_leaves():
 
 
 def test_it_takes_no_place_that_was_meant_for_it_until_it_asks_for_one():
-    later = replace(out(), round=round_of("abc", token=3), fresh=frozenset({CONTROL_KEY, ROUND_KEY}))
+    later = out(round=round_of("abc", token=3), fresh=frozenset({CONTROL_KEY, ROUND_KEY}))
     done = step(later, (), now_s=101.0)
     assert not any(isinstance(one, m.Formed) for one in done.announcements)
     joins = step(done.state, (m.JoinAsked(master_port=1),), now_s=101.0)
@@ -148,13 +155,13 @@ def test_it_takes_no_place_that_was_meant_for_it_until_it_asks_for_one():
 
 def test_it_hears_how_the_run_ends():
     verdict = Verdict(outcome="done", exit_code=0, reason="all workers finished", by="a", token=2)
-    over = replace(out(), control=replace(CONTROL, verdict=verdict))
+    over = out(control=replace(CONTROL, verdict=verdict))
     (failed,) = [one for one in step(over, (), now_s=101.0).announcements if isinstance(one, m.JoinFailed)]
     assert (failed.kind, failed.exit_code) == ("closed", 0)
 
 
 def test_a_run_that_goes_on_without_it_is_waited_beside_for_as_long_as_it_takes():
-    beside = replace(out(), round=round_of("ab", token=3))
+    beside = out(round=round_of("ab", token=3))
     done = step(beside, (), now_s=100.0 + 10 * ME.join_timeout_s)
     assert not [one for one in done.announcements if isinstance(one, (m.JoinFailed, m.PrintLine))]
 
@@ -163,9 +170,15 @@ def test_a_run_that_goes_on_without_it_is_waited_beside_for_as_long_as_it_takes(
 def test_a_run_that_needs_it_fails_for_want_of_it_on_all_nodes_when_the_time_to_join_is_over(name):
     over = replace(CONTROL, ending=Ending(token=2, nonce="x2", kind="regroup", reason="r", by="a", lost=("c",)))
     if name == "c":
-        waits = step(replace(out(), control=over), (), now_s=100.0).state
+        waits = step(out(control=over), (), now_s=100.0).state
     else:
-        waits = replace(RUNS, me=replace(ME, node="a", incarnation="a#"), want=Want.JOIN, waiting_s=100.0, control=over)
+        waits = replace(
+            RUNS,
+            me=replace(ME, node="a", incarnation="a#"),
+            want=Want.JOIN,
+            waiting=replace(RUNS.waiting, since_s=100.0),
+            seen=replace(RUNS.seen, control=over),
+        )
     waits = observe(waits, m.MembersRead(members=(member(1, "a", "ready"), C)), 100.0)
     # One of the two gives up a moment before the other.
     left = (member(1, "a", "ready"),) if name == "a" else (member(1, "a", "ready"), C)
@@ -194,7 +207,12 @@ def told(done):
 
 
 def test_a_node_that_is_left_out_says_by_whom_why_and_how_long_until_it_is_no_longer():
-    joins = replace(RUNS, want=Want.JOIN, waiting_s=100.0, control=replace(CONTROL, ending=WITHOUT_C))
+    joins = replace(
+        RUNS,
+        want=Want.JOIN,
+        waiting=replace(RUNS.waiting, since_s=100.0),
+        seen=replace(RUNS.seen, control=replace(CONTROL, ending=WITHOUT_C)),
+    )
     done = step(joins, (), now_s=100.0)
     line, left_out = told(done)
     assert line.text == "this node is left out for 20 s by policy 'hw': exit code 77"
@@ -204,7 +222,9 @@ def test_a_node_that_is_left_out_says_by_whom_why_and_how_long_until_it_is_no_lo
     assert told(step(done.state, (), now_s=110.0)) == []
     # The round that runs without it ends for another reason: what is left of its time is carried on.
     later = replace(WITHOUT_C, token=3, nonce="x3", kind="regroup", exclude_s=(9.0,), failure=None)
-    carried = replace(done.state, control=replace(CONTROL, ending=later), round=round_of("ab", token=3))
+    carried = replace(
+        done.state, seen=replace(done.state.seen, control=replace(CONTROL, ending=later), round=round_of("ab", token=3))
+    )
     (again,) = told(step(carried, (), now_s=111.0))
     assert (again.absence.reason, again.absence.for_s) == ("exit code 77", 9.0)
     over = step(step(carried, (), now_s=111.0).state, (), now_s=120.0)
@@ -214,6 +234,6 @@ def test_a_node_that_is_left_out_says_by_whom_why_and_how_long_until_it_is_no_lo
 
 def test_a_node_without_a_place_hears_what_the_run_has_failed_of():
     verdict = Verdict(outcome="failed", exit_code=7, reason="no budget", by="a", token=3, failure=FAILED, evidence="{}")
-    over = replace(out(), control=replace(CONTROL, verdict=verdict))
+    over = out(control=replace(CONTROL, verdict=verdict))
     (failed,) = [one for one in step(over, (), now_s=101.0).announcements if isinstance(one, m.JoinFailed)]
     assert (failed.failure, failed.evidence, failed.exit_code) == (FAILED, "{}", 7)

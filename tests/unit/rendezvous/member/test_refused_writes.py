@@ -7,7 +7,17 @@ from elastic_core.rendezvous.member import protocol as m
 from elastic_core.rendezvous.member.documents import ControlDocument, RosterEntry, RoundDocument
 from elastic_core.rendezvous.member.machine import step
 from elastic_core.rendezvous.member.observe import observe
-from elastic_core.rendezvous.member.state import Me, State, Trouble, Want
+from elastic_core.rendezvous.member.state import (
+    JoinWait,
+    Me,
+    OwnLease,
+    OwnRun,
+    SeenStore,
+    State,
+    StoreConnection,
+    Trouble,
+    Want,
+)
 from elastic_core.rendezvous.shell.grants import peer_view
 from elastic_core.rendezvous.store import (
     CONTROL_KEY,
@@ -35,10 +45,14 @@ ROUND = RoundDocument(
     roster=tuple(RosterEntry(f"{name}#1", name, "h", 1) for name in ("n1", "n2")),
 )  # fmt: skip
 RUNS = State(
-    me=replace(ME, on_store_loss="fail", store_outage_grace_s=4.0), want=Want.RUN, mine=ROUND, seen=7, connected=True,
-    ever_connected=True, epoch="e", seat=SEAT, since=Revisions(), renew_s=101.0, confirmed_s=99.5, held_s=5.0,
-    round=ROUND, control=CONTROL, kept=CONTROL, kept_round=ROUND, fresh=frozenset({CONTROL_KEY, ROUND_KEY}),
-)  # fmt: skip
+    me=replace(ME, on_store_loss="fail", store_outage_grace_s=4.0),
+    want=Want.RUN,
+    mine=ROUND,
+    run=OwnRun(seen_token=7, epoch="e", kept_control=CONTROL, kept_round=ROUND),
+    connection=StoreConnection(connected=True, ever_connected=True),
+    lease=OwnLease(seat=SEAT, renew_s=101.0, confirmed_s=99.5, length_s=5.0),
+    seen=SeenStore(since=Revisions(), round=ROUND, control=CONTROL, fresh=frozenset({CONTROL_KEY, ROUND_KEY})),
+)
 
 
 class Store:
@@ -114,9 +128,13 @@ def test_a_node_whose_first_write_is_refused_gives_up_after_the_connect_timeout(
 @pytest.mark.parametrize("seated", [True, False])
 def test_only_a_node_that_was_let_in_says_who_has_come(seated):
     state = State(
-        me=ME, want=Want.JOIN, connected=True, ever_connected=True, since=Revisions(), began_s=90.0, waiting_s=90.0,
-        line_s=100.0, confirmed_s=99.0 if seated else float("-inf"),
-    )  # fmt: skip
+        me=ME,
+        want=Want.JOIN,
+        connection=StoreConnection(connected=True, ever_connected=True),
+        seen=SeenStore(since=Revisions()),
+        waiting=JoinWait(began_s=90.0, since_s=90.0, line_s=100.0),
+        lease=OwnLease(confirmed_s=99.0 if seated else float("-inf")),
+    )
     told = step(state, (), now_s=100.5).announcements
     assert [line.text for line in told if "waiting for nodes: 0 of at least 1 node joined" in line.text] == [
         line.text for line in told
@@ -137,11 +155,17 @@ def test_a_node_goes_on_when_its_write_is_taken():
         m.PrintLine(text=AWAY + "trying again", store_reachable=False),
         m.PrintLine(text="store back: redis at r:1", store_reachable=True),
     ]
-    assert (store.state.seat, store.state.trouble) == (SEAT, None)
+    assert (store.state.lease.seat, store.state.trouble) == (SEAT, None)
 
 
 def test_a_node_that_has_had_a_seat_is_not_held_to_the_connect_timeout():
-    state = replace(RUNS, me=ME, want=Want.JOIN, began_s=100.0, waiting_s=100.0, recorded=b"old")
+    state = replace(
+        RUNS,
+        me=ME,
+        want=Want.JOIN,
+        waiting=replace(RUNS.waiting, began_s=100.0, since_s=100.0),
+        lease=replace(RUNS.lease, recorded=b"old"),
+    )
     store = Store(state, 100.0, control=CONTROL, round_=ROUND)
     assert not [line for _, line in store.until(112.0) if isinstance(line, m.JoinFailed)]
 

@@ -7,7 +7,7 @@ from elastic_core.agent.run_decision import FailureContext
 from elastic_core.failure.evidence import run_incident
 from elastic_core.rendezvous.member.announce import announce
 from elastic_core.rendezvous.member.documents import ControlDocument, RosterEntry, RoundDocument
-from elastic_core.rendezvous.member.state import Me, State, Want
+from elastic_core.rendezvous.member.state import JoinWait, Me, OwnLease, OwnRun, SeenStore, State, StoreConnection, Want
 from elastic_core.rendezvous.store import CONTROL_KEY, ROUND_KEY, Seat
 from elastic_core.reports import NodeReport
 from elastic_core.types import Failure, FailureClass, Round, RunCounts, WorkerExit
@@ -22,14 +22,21 @@ ME = Me(node="a", incarnation="a#", run_id="r", where="w", fresh_epoch="f", secr
 
 
 def reads(state, round_, now_s):
-    return announce(replace(state, round=round_, fresh=frozenset({CONTROL_KEY, ROUND_KEY})), now_s)
+    return announce(
+        replace(state, seen=replace(state.seen, round=round_, fresh=frozenset({CONTROL_KEY, ROUND_KEY}))), now_s
+    )
 
 
 def member(now_s):
     return State(
-        me=ME, want=Want.JOIN, epoch="e", control=CONTROL, kept=CONTROL, seat=Seat(number=1, incarnation="a#", ahead=0),
-        confirmed_s=now_s, connected=True, ever_connected=True, waiting_s=now_s, began_s=now_s,
-    )  # fmt: skip
+        me=ME,
+        want=Want.JOIN,
+        run=OwnRun(epoch="e", kept_control=CONTROL),
+        seen=SeenStore(control=CONTROL),
+        lease=OwnLease(seat=Seat(number=1, incarnation="a#", ahead=0), confirmed_s=now_s),
+        connection=StoreConnection(connected=True, ever_connected=True),
+        waiting=JoinWait(since_s=now_s, began_s=now_s),
+    )
 
 
 @pytest.mark.parametrize("now_s", [0.5, 7.0e6])
@@ -50,7 +57,7 @@ def test_what_is_read_late_makes_the_run_no_younger():
 
 def test_another_run_has_a_clock_of_its_own():
     state, _ = reads(member(50.0), ROUND, 50.0)
-    assert replace(state, epoch="other").run_s(60.0) == 0.0
+    assert replace(state, run=replace(state.run, epoch="other")).run_s(60.0) == 0.0
 
 
 # --- what agents make of it

@@ -6,12 +6,22 @@ from msgspec.structs import replace
 from elastic_core.rendezvous.member import protocol as m
 from elastic_core.rendezvous.member.announce import record_of
 from elastic_core.rendezvous.member.documents import ControlDocument, Ending, MemberRecord, RosterEntry, RoundDocument
-from elastic_core.rendezvous.member.duty import EndRound, FormRound, Notes, NoteSilent, View
+from elastic_core.rendezvous.member.duty import EndRound, FormRound, LeaderMemory, NoteSilent, View
 from elastic_core.rendezvous.member.leader import judge
 from elastic_core.rendezvous.member.machine import step
 from elastic_core.rendezvous.member.observe import observe
 from elastic_core.rendezvous.member.roster import Candidate
-from elastic_core.rendezvous.member.state import LONG_AGO_S, Me, State, Trouble, Want
+from elastic_core.rendezvous.member.state import (
+    LONG_AGO_S,
+    Me,
+    OwnLease,
+    OwnRun,
+    SeenStore,
+    State,
+    StoreConnection,
+    Trouble,
+    Want,
+)
 from elastic_core.rendezvous.store import CONTROL_KEY, ROUND_KEY, Renewal, Revisions, Seat
 
 LEASE_S, GRACE_S = 5.0, 60.0
@@ -41,56 +51,56 @@ def view(*members, now_s=100.0, ending=None, **more):
 @pytest.mark.parametrize("ending", [None, ENDED])
 def test_a_spare_that_leads_waits_for_a_round_that_has_gone_silent(ending):
     """Also where the round was ended: those who are cut off have not heard of it."""
-    first = judge(view(ending=ending), Notes())
+    first = judge(view(ending=ending), LeaderMemory())
     assert first.duty == NoteSilent(nonce="x")
     noted = {"control": replace(CONTROL, ending=ending, silent_of="x")}
-    second = judge(view(ending=ending, now_s=101.0, **noted), first.notes)
+    second = judge(view(ending=ending, now_s=101.0, **noted), first.memory)
     assert (second.duty, second.look_s) == (None, 100.0 + LEASE_S + GRACE_S)
-    third = judge(view(ending=ending, now_s=100.1 + LEASE_S + GRACE_S, **noted), second.notes)
+    third = judge(view(ending=ending, now_s=100.1 + LEASE_S + GRACE_S, **noted), second.memory)
     assert isinstance(third.duty, EndRound if ending is None else FormRound)
 
 
 def test_it_waits_for_longer_while_one_answers_that_it_runs():
-    notes = Notes(token=7, silent_s=0.0)
+    memory = LeaderMemory(token=7, silent_s=0.0)
     over_s = LEASE_S + GRACE_S
     noted = {"control": replace(CONTROL, silent_of="x")}
-    asked = judge(view(now_s=over_s + 1, heard_s=over_s, **noted), notes)
+    asked = judge(view(now_s=over_s + 1, still_runs_s=over_s, **noted), memory)
     assert (asked.duty, asked.look_s) == (None, over_s + LEASE_S)
-    assert isinstance(judge(view(now_s=over_s + LEASE_S + 1, heard_s=over_s, **noted), notes).duty, EndRound)
+    assert isinstance(judge(view(now_s=over_s + LEASE_S + 1, still_runs_s=over_s, **noted), memory).duty, EndRound)
 
 
 def test_members_of_a_round_that_was_silent_have_time_to_be_heard_again_one_after_the_other():
-    first = judge(view(member("a", "running"), now_s=110.0), Notes(token=7, silent_s=100.0))
+    first = judge(view(member("a", "running"), now_s=110.0), LeaderMemory(token=7, silent_s=100.0))
     assert (first.duty, first.look_s) == (None, 110.0 + LEASE_S)
-    assert isinstance(judge(view(member("a", "running"), now_s=110.1 + LEASE_S), first.notes).duty, EndRound)
+    assert isinstance(judge(view(member("a", "running"), now_s=110.1 + LEASE_S), first.memory).duty, EndRound)
 
 
 @pytest.mark.parametrize("state", ["running", "ready", "stopped", "leaving"])
 def test_nobody_waits_for_the_silent_where_one_of_the_round_is_heard(state):
     """It says `running` for as long as a grant of its own lasts."""
-    assert judge(view(member("a", state)), Notes()).notes.silent_s is None
+    assert judge(view(member("a", state)), LeaderMemory()).memory.silent_s is None
 
 
 @pytest.mark.parametrize("state", ["ready", "out", "stopped", "done", "gone"])
 def test_nobody_waits_for_those_who_were_seen_without_workers(state):
-    seen = judge(view(member("a", state), member("b", state), ending=ENDED), Notes()).notes
-    assert judge(view(ending=ENDED), seen).notes.silent_s is None
+    seen = judge(view(member("a", state), member("b", state), ending=ENDED), LeaderMemory()).memory
+    assert judge(view(ending=ENDED), seen).memory.silent_s is None
 
 
 def test_a_record_of_before_the_round_says_nothing_about_it():
     """A member whose record is late has the state that it had before it heard of the round."""
-    late = judge(view(member("a", "ready", seen=6, token=6, nonce="w")), Notes()).notes
-    assert judge(view(), late).notes.silent_s == 100.0
+    late = judge(view(member("a", "ready", seen=6, token=6, nonce="w")), LeaderMemory()).memory
+    assert judge(view(), late).memory.silent_s == 100.0
 
 
 def test_nodes_that_stopped_while_the_store_was_away_are_no_loss():
     """No strike, no membership change, and none of the restarts: they are here again."""
-    found = judge(view(member("a", "ready"), member("b", "ready"), max_changes=0), Notes())
+    found = judge(view(member("a", "ready"), member("b", "ready"), max_changes=0), LeaderMemory())
     assert isinstance(found.duty, EndRound)
     ending = found.duty.ending
     assert (ending.kind, ending.unclean, ending.lost) == ("outage", (), ("a", "b"))
     assert ending.reason.startswith("a, b stopped while the store was away; ")
-    formed = judge(view(member("a", "ready"), member("b", "ready"), ending=ending), found.notes)
+    formed = judge(view(member("a", "ready"), member("b", "ready"), ending=ending), found.memory)
     assert isinstance(formed.duty, FormRound)
     document = formed.duty.document
     assert (document.changes, document.restarts, dict(document.strikes)) == (0, 0, {})
@@ -111,7 +121,7 @@ def test_nodes_that_stopped_while_the_store_was_away_are_no_loss():
 def test_the_lease_is_longer_after_a_round_that_has_lost_nodes_while_workers_started(before_s, age_s, unclean, after_s):
     ending = Ending(token=7, nonce="x", kind="regroup", reason="", by="b", lost=("a",), unclean=unclean, age_s=age_s)
     given = view(member("b", "ready"), ending=ending, round=replace(ROUND, lease_s=before_s), shortest_ttl_s=LEASE_S)
-    formed = judge(given, Notes()).duty
+    formed = judge(given, LeaderMemory()).duty
     assert formed.document.lease_s == after_s
 
 
@@ -123,11 +133,17 @@ ME = Me(
     store_outage_grace_s=GRACE_S, ttl_s=LEASE_S,
 )  # fmt: skip
 RUNS = State(
-    me=ME, want=Want.RUN, mine=ROUND, seen=7, connected=True, ever_connected=True, epoch="e", since=Revisions(),
-    seat=Seat(number=2, incarnation="b#1", ahead=1), renew_s=200.0, confirmed_s=100.0, held_s=LEASE_S, round=ROUND,
-    control=CONTROL, kept=CONTROL, kept_round=ROUND, fresh=frozenset({CONTROL_KEY, ROUND_KEY}),
-)  # fmt: skip
-CUT = replace(RUNS, trouble=Trouble(since_s=101.0, retry_s=110.0, text="away"), needed_s=101.0)
+    me=ME,
+    want=Want.RUN,
+    mine=ROUND,
+    run=OwnRun(seen_token=7, epoch="e", kept_control=CONTROL, kept_round=ROUND),
+    connection=StoreConnection(connected=True, ever_connected=True),
+    seen=SeenStore(since=Revisions(), round=ROUND, control=CONTROL, fresh=frozenset({CONTROL_KEY, ROUND_KEY})),
+    lease=OwnLease(seat=Seat(number=2, incarnation="b#1", ahead=1), renew_s=200.0, confirmed_s=100.0, length_s=LEASE_S),
+)
+CUT = replace(
+    RUNS, trouble=Trouble(since_s=101.0, retry_s=110.0, text="away"), peers=replace(RUNS.peers, needed_s=101.0)
+)
 
 
 def gathered(oldest_s, **more):
@@ -157,7 +173,7 @@ def test_nothing_less_does(odd):
 
 def test_who_gave_a_grant_says_that_it_runs_until_it_has_ended_whatever_became_of_it():
     granted = step(CUT, (), now_s=102.0).state
-    assert granted.granted_s == 102.0
+    assert granted.peers.granted_s == 102.0
     waits = observe(granted, m.JoinAsked(master_port=1), 103.0)
     assert record_of(waits, 102.0 + LEASE_S - 0.01).state == "running"
     assert record_of(waits, 102.0 + LEASE_S).state == "ready"
@@ -165,26 +181,42 @@ def test_who_gave_a_grant_says_that_it_runs_until_it_has_ended_whatever_became_o
 
 def test_nor_does_it_start_workers_of_a_later_round_before():
     later = replace(ROUND, token=8, nonce="z")
-    state = replace(RUNS, want=Want.JOIN, granted_s=99.0, round=later, kept_round=ROUND, announced=7, confirmed_s=103.5)
+    state = replace(
+        RUNS,
+        want=Want.JOIN,
+        peers=replace(RUNS.peers, granted_s=99.0),
+        seen=replace(RUNS.seen, round=later),
+        run=replace(RUNS.run, kept_round=ROUND),
+        end=replace(RUNS.end, announced=7),
+        lease=replace(RUNS.lease, confirmed_s=103.5),
+    )
     assert not step(state, (), now_s=99.0 + LEASE_S - 0.2).announcements
-    done = step(replace(state, confirmed_s=104.0), (), now_s=99.0 + LEASE_S)
+    done = step(replace(state, lease=replace(state.lease, confirmed_s=104.0)), (), now_s=99.0 + LEASE_S)
     assert any(isinstance(one, m.Formed) for one in done.announcements)
 
 
-@pytest.mark.parametrize("held_s", [2 * LEASE_S, LEASE_S / 2])
-def test_a_node_takes_its_place_with_a_lease_of_the_length_that_the_round_has(held_s):
+@pytest.mark.parametrize("length_s", [2 * LEASE_S, LEASE_S / 2])
+def test_a_node_takes_its_place_with_a_lease_of_the_length_that_the_round_has(length_s):
     """Others wait for so long before they take a node that has gone for the reason of their failures."""
     later = replace(ROUND, token=8, nonce="z")
-    state = replace(RUNS, want=Want.JOIN, round=later, announced=7, confirmed_s=104.0, held_s=held_s, renew_s=110.0)
+    state = replace(
+        RUNS,
+        want=Want.JOIN,
+        seen=replace(RUNS.seen, round=later),
+        end=replace(RUNS.end, announced=7),
+        lease=replace(RUNS.lease, confirmed_s=104.0, length_s=length_s, renew_s=110.0),
+    )
     first = step(state, (), now_s=104.5)
-    assert (first.operation, first.announcements) == (m.Renew(seat=state.seat, ttl_s=LEASE_S), ())
+    assert (first.operation, first.announcements) == (m.Renew(seat=state.lease.seat, ttl_s=LEASE_S), ())
     renewal = Renewal(ahead=0, live=2, next_expiry_s=None)
     done = step(first.state, (m.Renewed(renewal=renewal, sent_s=104.5, ttl_s=LEASE_S),), now_s=104.6)
     assert any(isinstance(one, m.Formed) for one in done.announcements)
 
 
 def test_a_store_that_stays_away_for_longer_than_the_grace_is_one_line():
-    state = replace(CUT, evidence_s=101.0 + GRACE_S, outage_shown=True)
+    state = replace(
+        CUT, peers=replace(CUT.peers, evidence_s=101.0 + GRACE_S), printed=replace(CUT.printed, outage=True)
+    )
     done = step(state, (), now_s=101.1 + GRACE_S)
     (line,) = [one.text for one in done.announcements]
     assert "may begin another round from now on" in line
@@ -204,14 +236,16 @@ def test_members_that_can_not_be_asked_are_one_line_a_round():
 def door(silent, now_s=200.0, **more):
     control = replace(CONTROL, over_s=7.0, **more)
     state = State(
-        me=replace(ME, node="d", incarnation="d#1"), want=Want.JOIN, connected=True, ever_connected=True,
-        since=Revisions(), control=control, round=ROUND, fresh=frozenset({CONTROL_KEY, ROUND_KEY}),
-    )  # fmt: skip
+        me=replace(ME, node="d", incarnation="d#1"),
+        want=Want.JOIN,
+        connection=StoreConnection(connected=True, ever_connected=True),
+        seen=SeenStore(since=Revisions(), control=control, round=ROUND, fresh=frozenset({CONTROL_KEY, ROUND_KEY})),
+    )
     return step(state, (m.Surveyed(epochs=frozenset(), silent=silent),), now_s=now_s)
 
 
 def begins(state, after_s, silent):
-    return step(state, (m.Surveyed(epochs=frozenset(), silent=silent),), now_s=200.0 + after_s).state.begin
+    return step(state, (m.Surveyed(epochs=frozenset(), silent=silent),), now_s=200.0 + after_s).state.run.begin
 
 
 @pytest.mark.parametrize(("silent", "more"), [({"a#1"}, {}), (None, {}), (set(), {"silent_of": "x"})])

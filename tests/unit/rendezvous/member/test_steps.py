@@ -12,11 +12,11 @@ from elastic_core.rendezvous.member.documents import (
     RoundDocument,
     StepsOrder,
 )
-from elastic_core.rendezvous.member.duty import Notes, PublishSteps, View
+from elastic_core.rendezvous.member.duty import LeaderMemory, PublishSteps, View
 from elastic_core.rendezvous.member.leader import judge
 from elastic_core.rendezvous.member.observe import observe
 from elastic_core.rendezvous.member.roster import Candidate
-from elastic_core.rendezvous.member.state import Me, State, Want
+from elastic_core.rendezvous.member.state import Me, OwnRun, SeenStore, State, Want
 from elastic_core.rendezvous.member.steps import GATHER_STEPS_S, announce_steps, merged, question
 from elastic_core.rendezvous.store import CONTROL_KEY
 from elastic_core.reports import NodeSteps, RankStep, RunSteps
@@ -53,8 +53,14 @@ def test_open_section_anywhere_protects_and_the_last_sign_of_anybody_counts():
 # --- one member
 
 
-def running(**given):
-    return State(me=ME, want=Want.RUN, mine=ROUND, epoch="e", control=CONTROL, fresh=frozenset({CONTROL_KEY}), **given)
+def running(control=CONTROL):
+    return State(
+        me=ME,
+        want=Want.RUN,
+        mine=ROUND,
+        run=OwnRun(epoch="e"),
+        seen=SeenStore(control=control, fresh=frozenset({CONTROL_KEY})),
+    )
 
 
 def test_nothing_is_asked_or_said_while_nobody_wants_to_know():
@@ -69,23 +75,23 @@ def test_who_wonders_asks_once_even_if_another_was_first():
     asked = question(state, CONTROL)
     assert (asked.serial, asked.by) == (1, "a")
     assert question(state, replace(CONTROL, steps=replace(ORDER, by="b"))) is None
-    again = observe(replace(state, steps_asked=1), m.AskSteps(), 1.0)
+    again = observe(replace(state, work=replace(state.work, steps_asked=1)), m.AskSteps(), 1.0)
     assert question(again, replace(CONTROL, steps=ORDER)).serial == 2
 
 
 @pytest.mark.parametrize("change", [{"nonce": "other"}, {"token": 2}])
 def test_question_about_another_round_is_nobodys(change):
-    state = replace(running(), control=replace(CONTROL, steps=replace(ORDER, **change)))
+    state = running(replace(CONTROL, steps=replace(ORDER, **change)))
     assert announce_steps(state, 0.0)[1] == ()
 
 
 def test_question_and_its_answer_are_told_once():
-    state = replace(running(), control=replace(CONTROL, steps=ORDER))
+    state = running(replace(CONTROL, steps=ORDER))
     state, told = announce_steps(state, 0.0)
     assert told == (m.StepsAsked(serial=1),)
     assert announce_steps(state, 1.0)[1] == ()
     seen = RunSteps(serial=1, max_step=4)
-    state = replace(state, control=replace(CONTROL, steps=replace(ORDER, seen=seen)))
+    state = replace(state, seen=replace(state.seen, control=replace(CONTROL, steps=replace(ORDER, seen=seen))))
     state, told = announce_steps(state, 2.0)
     assert told == (m.StepsSeen(seen=seen),)
     assert announce_steps(state, 3.0)[1] == ()
@@ -105,12 +111,12 @@ def member(node, answer=None, nonce="x"):
     return Candidate(seat=ord(node), incarnation=f"{node}#", record=record)
 
 
-def judged(*members, now_s=0.0, notes=None, order=ORDER):
+def judged(*members, now_s=0.0, memory=None, order=ORDER):
     view = View(
         now_s=now_s, node="a", nonce="y", min_nodes=1, max_nodes=2, first_call_s=1.0, last_call_s=1.0,
         max_changes=None, control=replace(CONTROL, steps=order), round=ROUND, members=members,
     )  # fmt: skip
-    return judge(view, notes or Notes())
+    return judge(view, memory or LeaderMemory())
 
 
 def test_all_answers_are_told_at_once():
@@ -123,7 +129,7 @@ def test_node_that_does_not_answer_is_waited_for_but_not_for_long():
     members = member("a", steps("a", max_step=4)), member("b")
     first = judged(*members, now_s=10.0)
     assert (first.duty, first.look_s) == (None, 10.0 + GATHER_STEPS_S)
-    late = judged(*members, now_s=10.0 + GATHER_STEPS_S, notes=first.notes)
+    late = judged(*members, now_s=10.0 + GATHER_STEPS_S, memory=first.memory)
     assert late.duty.seen.node_count == 1
 
 

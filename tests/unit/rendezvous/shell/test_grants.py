@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from elastic_core.rendezvous.member import protocol as m
 from elastic_core.rendezvous.member.documents import ControlDocument, RosterEntry, RoundDocument
 from elastic_core.rendezvous.member.outage import grant, grant_ends_s
-from elastic_core.rendezvous.member.state import LONG_AGO_S, NEVER_S, Me, State, Trouble, Want
+from elastic_core.rendezvous.member.state import LONG_AGO_S, NEVER_S, Me, OwnRun, PeerGrants, State, Trouble, Want
 from elastic_core.rendezvous.shell.grants import (
     CHECK_EVERY_S,
     UNITS,
@@ -278,13 +278,17 @@ def test_who_waits_asks_whether_members_run_the_round_and_hears_who_does():
 
 ME = Me(node="n0", incarnation="i0", run_id="r", where="w", fresh_epoch="e", secret="s", min_nodes=1, max_nodes=4)
 CUT = State(
-    me=ME, want=Want.RUN, mine=round_of(2), kept_round=round_of(2), trouble=Trouble(since_s=99.0), needed_s=99.5,
-    kept=ControlDocument(epoch="e", attempt=0, secret="s"), epoch="e",
-)  # fmt: skip
+    me=ME,
+    want=Want.RUN,
+    mine=round_of(2),
+    run=OwnRun(kept_round=round_of(2), kept_control=ControlDocument(epoch="e", attempt=0, secret="s"), epoch="e"),
+    trouble=Trouble(since_s=99.0),
+    peers=PeerGrants(needed_s=99.5),
+)
 
 
 def test_a_grant_is_given_while_another_member_needs_it_and_the_store_does_not_answer():
-    assert grant(CUT, 100.0).granted_s == 100.0
+    assert grant(CUT, 100.0).peers.granted_s == 100.0
     assert grant_ends_s(grant(CUT, 100.0)) == 100.0 + LEASE_S
 
 
@@ -293,14 +297,14 @@ def test_a_grant_is_given_while_another_member_needs_it_and_the_store_does_not_a
     [
         {"trouble": None},
         {"trouble": Trouble(since_s=99.0, own=True)},
-        {"needed_s": 100.0 - LEASE_S - 1},
+        {"peers": PeerGrants(needed_s=100.0 - LEASE_S - 1)},
         {"want": Want.JOIN},
         {"mine": round_of(1)},
         {"me": replace(ME, hosted=True)},
     ],
 )
 def test_otherwise_none_is_given(changes):
-    assert grant(replace(CUT, **changes), 100.0).granted_s == LONG_AGO_S
+    assert grant(replace(CUT, **changes), 100.0).peers.granted_s == LONG_AGO_S
 
 
 def test_the_view_of_a_round_that_nobody_else_is_in_asks_nobody():
