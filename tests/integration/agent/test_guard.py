@@ -160,13 +160,13 @@ def test_an_agent_killed_while_it_starts_leaves_nothing(start):
 
 def test_who_forks_faster_than_one_can_look_is_caught(start, tmp_path):
     chain = """
-    end_s = time.monotonic() + 20
+    end_s = time.monotonic() + 60
     while time.monotonic() < end_s:
         if os.fork():  # the child goes on: never the same pid for long
             os._exit(0)
     """
     bomb = """
-    end_s = time.monotonic() + 20
+    end_s = time.monotonic() + 60
     for _ in range(3):
         os.fork()
     while time.monotonic() < end_s:
@@ -181,7 +181,7 @@ def test_who_forks_faster_than_one_can_look_is_caught(start, tmp_path):
     os._exit(0)
     """
     agent, mark = start(chain, bomb)
-    wait_for(lambda: len(processes_with(mark)) > 8)
+    wait_for(lambda: len(processes_with(mark)) >= 8)  # those that stay; a look on a busy machine misses the others
     guard = guard_of(agent)
     agent.kill()
     wait_for(lambda: gone(guard), within_s=10, what="the end of the hunt")
