@@ -20,10 +20,11 @@ if TYPE_CHECKING:
     from elastic_core.failure.incident import Incident
 
 _HEADS = ("#", "STARTED", "TOOK", "SCRIPT", "RUN", "RESULT")
-_NAME_WIDTH = 16
+_NAME_WIDTH = 15
 _UUID = (36, "-", 8)
 """Length of an id that was made up, what its first part ends with, and how long that is."""
-_LEAST_RESULT = 12
+_LEAST_RESULT = 10
+"""So that a row of a run of over 100 days, whose number has three digits, fits 80 columns."""
 
 
 def _runs(target: str | None) -> int:

@@ -16,17 +16,13 @@ from typing import Any
 
 import numpy as np
 
-from chaos import multi_node
-from chaos.multi_node import Node, Run
-from patience import slowness
+from chaos.multi_node import LEASE_S, Node, Run
 from proc_kit import is_alive
 from support import wait_for
 
 SCRIPTS = Path(__file__).parent / "worker"
 
-HANG_S = multi_node.LEASE_S
-LEASE_S = float(round(5.0 * min(2.0, slowness())))
-"""The default: of a pause of half a lease, an eighth is left in the worst case for all to answer that it is away."""
+HANG_S = LEASE_S
 RECOVERS_S = 45.0
 """For each thing that is waited for; an idle machine needs a tenth of it."""
 AWAY, BACK = "store unreachable", "store back"
@@ -122,7 +118,6 @@ class Job:
         pace_s = 0.02 if self.ranks == "star" else 0.05
         (shared / "job.json").write_text(json.dumps({"ranks": self.ranks, "checkpoint_steps": 5, "pace_s": pace_s}))
         self.run.script = SCRIPTS / "train.py"
-        self.run.lease_s = LEASE_S
 
     def bring(self, place: Place) -> None:
         """Start a node where none is."""

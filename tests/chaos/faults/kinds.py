@@ -11,7 +11,8 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from chaos.faults.job import AWAY, BACK, LEASE_S, RECOVERS_S, SIGNALS, Job, Place, Steady, send
+from chaos.faults.job import AWAY, BACK, RECOVERS_S, SIGNALS, Job, Place, Steady, send
+from chaos.multi_node import LEASE_S
 from patience import kept
 from proc_kit import is_alive
 from support import wait_for

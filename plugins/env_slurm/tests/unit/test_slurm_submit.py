@@ -142,7 +142,13 @@ def job_of(folder, text, *arguments, **variables):
     env = {"PATH": os.environ["PATH"], "SLURM_JOB_ID": "4711", "SLURM_SUBMIT_DIR": str(folder), "TMPDIR": str(folder)}
     job = wrapped(text, arguments, {"PET_REQUEUE": "auto"})
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    return subprocess.Popen(["bash", "-c", job], text=True, env=env | variables, **pipes)
+    # From a file, as Slurm does: `bash -c` also writes how a job of the script has ended, if it ends early.
+    with open(os.memfd_create("script"), "w") as script:
+        script.write(job)
+        script.flush()
+        file = script.fileno()
+        command = ["bash", f"/proc/self/fd/{file}"]
+        return subprocess.Popen(command, text=True, env=env | variables, pass_fds=(file,), **pipes)
 
 
 def done(folder, text, *arguments, **variables):
