@@ -5,14 +5,15 @@ A name that a module has and this does not list is missed by a test.
 
 import enum
 import inspect
+import re
 from collections.abc import Iterator, Mapping
+from types import ModuleType
 from typing import Final
 
 from page_parts import attributes, first_line, prose, signature, table
 
 from elastic_core import api, embedding
-from elastic_core.api import RunEvent
-from elastic_core.hooks.members import METHODS
+from elastic_core.api import commands, feed, plugins, rendezvous, stores, workers
 
 DATA: Final[Mapping[str, str]] = {
     "hookimpl": "Marks a function of a plugin module as the implementation of the specification that has its name.",
@@ -31,158 +32,57 @@ DATA: Final[Mapping[str, str]] = {
 }
 """What is neither a class nor documented where Sphinx could find it."""
 
-API_SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
-    "Interfaces": (
-        "RendezvousHandler",
-        "CoordinationStore",
-        "FailureHandler",
-        "Intensity",
-        "AgentHook",
-        "hookimpl",
-        "API_VERSION",
-        "AgentServices",
-        "Environment",
-        "Proposal",
-    ),
-    "What plugins are built with": (
-        "RendezvousSettings",
-        "PolicySettings",
-        "HookSettings",
-        "OptionSpec",
-        "RunOption",
-        "resolve_options",
-        "ResolvedOptions",
-        "duration_s",
-        "duration_text",
-    ),
-    "Waiting": ("WaitBudget", "Clock", "SystemClock", "SYSTEM_CLOCK"),
-    "Stores": (
-        "Topic",
-        "Seat",
-        "Member",
-        "Members",
-        "Survey",
-        "Renewal",
-        "Document",
-        "Swapped",
-        "Revisions",
-        "Watched",
-        "compare",
-        "own_content",
-        "ROUND_KEY",
-        "CONTROL_KEY",
-        "STORE_FORMAT",
-        "STORE_KEEP_S",
-    ),
-    "Addresses": ("is_ip", "is_loopback", "route_source"),
-    "GPUs": ("nvidia_gpus", "NvidiaGpus", "visible_entries"),
-    "Stock torchrun": ("torch_handler",),
-    "In workers": ("record", "get_error_handler"),
-    "Rounds": (
-        "RendezvousInfo",
-        "RosterMember",
-        "Round",
-        "RunCounts",
-        "Capability",
-        "RoundChange",
-        "NodesWaiting",
-        "MemberLost",
-        "StopOrdered",
-        "Undecided",
-        "RoundEnded",
-        "Decided",
-        "RendezvousClosed",
-        "Suspended",
-        "Resumed",
-    ),
-    "Failures and decisions": (
-        "Failure",
-        "NodeReport",
-        "NodeSteps",
-        "RankStep",
-        "RunSteps",
-        "FailureClass",
-        "DeviceFault",
-        "FailedWorker",
-        "WorkerExit",
-        "ErrorRecord",
-        "Origin",
-        "Decision",
-        "Restart",
-        "Stop",
-        "Ignore",
-        "Absence",
-        "parse_fault_frames",
-        "without_launcher",
-        "is_user_file",
-    ),
-    "Commands of `elastic`": (
-        "echo",
-        "echo_json",
-        "run_option",
-        "chosen_policy",
-        "checked_decision",
-        "describe_decision",
-        "chosen_store",
-        "open_store",
-        "proposed_values",
-        "StoreChoice",
-        "user_name",
-        "run_records",
-        "run_places",
-        "RunRecord",
-        "AgentIdentity",
-        "find_incidents",
-        "FoundIncident",
-        "Incident",
-        "IncidentDecision",
-        "render_incident",
-        "rank_ranges",
-        "to_failure",
-    ),
-    "Records, their JSON, and files": ("Record", "encode_json", "decode_json", "clean", "read_file", "replace_file"),
-    "What hooks may do": ("Power", "Launches", "LaunchChange", "Refuse", "fault_of_variable"),
-    "Starting workers": ("WorkerStarter", "WorkerStart", "StartedProcess", "AgentLoop", "arm_worker", "bound_to"),
-    "Hosting what workers meet at": ("MasterServer",),
-    "The run's handle": (
-        "RunHandle",
-        "RunTimer",
-        "RunningWorker",
-        "FailureReport",
-        "WorkerFault",
-        "Offer",
-        "Answer",
-        "AgentChannel",
-        "checks_arguments",
-    ),
-    "The feed": ("RunEvent", "Phase"),
-    "Hooks of libraries, and plugins of plugins": (
-        "register_hook",
-        "find_entries",
-        "PluginEntry",
-        "import_entry",
-        "plugin_refusal",
-        "check_plugin",
-    ),
-    "Moments": (
-        "Moment",
-        *(event.__name__ for event in METHODS if event is not RunEvent),
-    ),
-    "Errors": tuple(name for name in api.__all__ if name.endswith("Error")),
-}
-"""The public names by subject; together they are all of `elastic_core.api`."""
+MODULES: Final = (api, stores, rendezvous, workers, feed, commands, plugins)
+"""The public modules for plugins, in the order of the page."""
+
+
+def public(module: ModuleType) -> tuple[str, ...]:
+    """Return the names that a module has for others, in the order of its imports."""
+    return tuple(name for name, thing in vars(module).items() if name[0] != "_" and not inspect.ismodule(thing))
+
+
+_THINGS: Final = {name: getattr(module, name) for module in MODULES for name in public(module)}
+PUBLIC: Final = frozenset(_THINGS)
+
+
+def front_page() -> dict[str, dict[str, str]]:
+    """Return what the docstring of `elastic_core.api` lists: for each title the names, and when each is needed."""
+    found: dict[str, dict[str, str]] = {}
+    groups = r"^(\S.*)\n((?:    \w+: .*\n(?:        .*\n)*)+)"
+    for title, lines in re.findall(groups, f"{api.__doc__}\n", re.MULTILINE):
+        entries = re.findall(r"^    (\w+): (.*(?:\n        .*)*)", lines, re.MULTILINE)
+        found[title] = {name: " ".join(text.split()) for name, text in entries}
+    return found
+
+
+def api_sections() -> dict[str, tuple[str, ...]]:
+    """Return the public names by subject, then those of the sub-modules; together they are all."""
+    return {title: tuple(names) for title, names in front_page().items()} | {
+        f"`{module.__name__}`": public(module) for module in MODULES if module is not api
+    }
+
+
+def api_front_page() -> str:
+    """Tables of the names that are needed on the first day, and of the sub-modules."""
+    parts = []
+    for title, names in front_page().items():
+        rows = ((f"[`{name}`](#{name.lower()})", text) for name, text in names.items())
+        parts += [f"**{title}**", table(("name", "when it is needed"), rows)]
+    rows = ((f"`{each.__name__}`", str(len(public(each))), first_line(each)) for each in MODULES if each is not api)
+    parts += ["**Sub-modules**", table(("module", "names", "what it has"), rows)]
+    return "\n\n".join(parts)
 
 
 def api_reference() -> str:
     """A section for every public name."""
     parts = []
-    for title, names in API_SECTIONS.items():
+    for title, names in api_sections().items():
         parts += [f"## {title}", *(f"### `{name}`\n\n{_entry(name)}" for name in names)]
     return "\n\n".join(parts)
 
 
 def _entry(name: str) -> str:
-    thing = getattr(api, name)
+    thing = _THINGS[name]
     if not isinstance(thing, type):
         return f"`{signature(thing, name)}`\n\n{prose(thing)}" if inspect.isfunction(thing) else DATA[name]
     parts = [*_bases(thing), prose(thing)]
@@ -201,7 +101,7 @@ def _entry(name: str) -> str:
 
 def _bases(cls: type) -> list[str]:
     """Return the public classes that this one is, too."""
-    names = [base.__name__ for base in cls.__bases__ if base.__name__ in api.__all__ and base is not api.Record]
+    names = [base.__name__ for base in cls.__bases__ if base.__name__ in PUBLIC and base is not api.Record]
     return [f"Is a {', '.join(f'[`{name}`](#{name.lower()})' for name in names)}."] if names else []
 
 

@@ -10,7 +10,7 @@ from typing import Final
 import house
 from msgspec.structs import replace
 from page_parts import first_line, public, table
-from public_names import api_reference, embedding_reference
+from public_names import api_front_page, api_reference, embedding_reference
 
 from elastic_core import errors
 from elastic_core.agent.machine.states import AgentState
@@ -352,6 +352,7 @@ def states() -> str:
 
 
 GENERATORS: Final[Mapping[str, Callable[[], str]]] = {
+    "api-front-page": api_front_page,
     "api": api_reference,
     "embedding": embedding_reference,
     "options": options,

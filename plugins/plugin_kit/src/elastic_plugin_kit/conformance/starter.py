@@ -14,7 +14,7 @@ from typing import Any, Final
 import msgspec
 import pytest
 
-from elastic_core.api import AgentLoop, StartedProcess, WorkerStart, WorkerStarter, bound_to
+from elastic_core.api.workers import AgentLoop, StartedProcess, WorkerStart, WorkerStarter, bound_to
 from elastic_plugin_kit.conformance.kit import Kit
 from elastic_plugin_kit.real_loop import RealLoop
 

@@ -5,7 +5,7 @@ import socket
 from collections.abc import Callable
 from contextlib import suppress
 
-from elastic_core.api import AgentLoop, WorkerError
+from elastic_core.api.workers import AgentLoop, WorkerError
 
 LENGTH_BYTES = 8
 _READS_A_TURN = 16

@@ -1,0 +1,28 @@
+"""What a command of `elastic` needs: output, options of a run, its store, and what runs left behind."""
+
+from elastic_core.cli.output import echo as echo
+from elastic_core.cli.output import echo_json as echo_json
+from elastic_core.cli.run_choices import StoreChoice as StoreChoice
+from elastic_core.cli.run_choices import chosen_policy as chosen_policy
+from elastic_core.cli.run_choices import chosen_store as chosen_store
+from elastic_core.cli.run_choices import open_store as open_store
+from elastic_core.cli.run_choices import run_option as run_option
+from elastic_core.clock import duration_text as duration_text
+from elastic_core.encoding import clean as clean
+from elastic_core.failure.incident import Incident as Incident
+from elastic_core.failure.incident import IncidentDecision as IncidentDecision
+from elastic_core.failure.incident import describe_decision as describe_decision
+from elastic_core.failure.incident import to_failure as to_failure
+from elastic_core.failure.report import rank_ranges as rank_ranges
+from elastic_core.failure.report import render_incident as render_incident
+from elastic_core.failure.runner import checked_decision as checked_decision
+from elastic_core.options.environments import proposed_values as proposed_values
+from elastic_core.private_file import read_file as read_file
+from elastic_core.private_file import replace_file as replace_file
+from elastic_core.rendezvous.identity import user_name as user_name
+from elastic_core.rundir.found_incidents import FoundIncident as FoundIncident
+from elastic_core.rundir.found_incidents import find_incidents as find_incidents
+from elastic_core.rundir.identity import AgentIdentity as AgentIdentity
+from elastic_core.rundir.run_records import RunRecord as RunRecord
+from elastic_core.rundir.run_records import run_places as run_places
+from elastic_core.rundir.run_records import run_records as run_records

@@ -1,0 +1,11 @@
+"""What a library needs that registers hooks in code, and what a plugin needs that has plugins of its own."""
+
+from elastic_core.clock import SystemClock as SystemClock
+from elastic_core.hooks.handler import register_hook as register_hook
+from elastic_core.plugins.conversion import ResolvedOptions as ResolvedOptions
+from elastic_core.plugins.conversion import resolve_options as resolve_options
+from elastic_core.plugins.discovery import PluginEntry as PluginEntry
+from elastic_core.plugins.discovery import find_entries as find_entries
+from elastic_core.plugins.entry_import import import_entry as import_entry
+from elastic_core.plugins.entry_import import plugin_refusal as plugin_refusal
+from elastic_core.plugins.loading import check_plugin as check_plugin
