@@ -145,17 +145,13 @@ EMBEDDING_SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "What workers execute": (
         "make_entrypoint",
         "CallStarter",
-        "record",
         "LOCAL_RANK_MACRO",
     ),
     "Failures": ("read_error_file", "parse_error_file", "remembered"),
     "Rendezvous": (
         "PluginRegistry",
-        "PluginEntry",
-        "find_entries",
         "IN_CODE",
-        "register_backend",
-        "registered_backend",
+        "registry",
         "LocalRendezvous",
         "Backend",
         "CoordinatedRendezvous",
@@ -193,6 +189,8 @@ EMBEDDING_SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
 """What `elastic_core.embedding` has, by what it is for."""
 
 EMBEDDING_DATA: Final[Mapping[str, str]] = {
+    "registry": "Module: `register` makes a class available as `--rdzv-backend NAME` in this process, `registered` "
+    "returns what has a name.",
     "NOTHING": "An `Injected` without anything.",
     "OPTIONS": "Every option of the core, in the order of the help.",
     "BY_DEST": "The same, by their identifiers.",

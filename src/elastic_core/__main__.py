@@ -1,5 +1,5 @@
 """`python -m elastic_core ARGS` is `elastic ARGS`."""
 
-from elastic_core.cli.main import process
+from elastic_core.cli.main import elastic_process
 
-process()
+elastic_process()

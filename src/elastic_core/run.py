@@ -25,7 +25,7 @@ __all__ = [
 
 def process() -> None:
     """Be the process of `python -m elastic_core.run`."""
-    from elastic_core.cli.main import process as elastic_process
+    from elastic_core.cli.main import elastic_process
 
     elastic_process(["run", *sys.argv[1:]])
 

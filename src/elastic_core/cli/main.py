@@ -16,7 +16,7 @@ COMPLETE_VARIABLE = "_ELASTIC_COMPLETE"
 """Set by a shell that asks what a half-typed line could become."""
 
 
-def process(argv: Sequence[str] | None = None) -> None:
+def elastic_process(argv: Sequence[str] | None = None) -> None:
     """Be the process: run `main`, then leave without the interpreter's own shutdown, which would cost tens of ms.
 
     Exit functions run and streams are flushed as usual; only the tearing down of modules is left to the kernel.

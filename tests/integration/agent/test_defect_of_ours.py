@@ -9,13 +9,13 @@ from support import processes_with, wait_for
 LOST = """
 import sys
 from elastic_core.agent import loop
-from elastic_core.cli.main import process
+from elastic_core.cli.main import elastic_process
 
 def lose_the_way(self, exit):
     raise RuntimeError("what was I doing?")
 
 loop.Agent.on_worker_exit = lose_the_way
-process(["run", "--nproc-per-node", "2", "--omp-threads", "1", sys.argv[1]])
+elastic_process(["run", "--nproc-per-node", "2", "--omp-threads", "1", sys.argv[1]])
 """
 
 WORKER = """

@@ -45,10 +45,10 @@ class OneFile(RendezvousBackend):
 
 rendezvous_handler_registry.register("one-file", lambda params: create_handler(None, OneFile(params.endpoint), params))
 assert "torch" not in sys.modules
-from elastic_core.cli.main import process
+from elastic_core.cli.main import elastic_process
 sys.argv[0] = "elastic"
 sys.argv.insert(1, "run")
-sys.exit(process())
+sys.exit(elastic_process())
 """
 
 

@@ -51,11 +51,11 @@ def read_error(
 
 
 def _from_error_file(path: Path | None, exit: WorkerExit) -> ErrorRecord | None:
-    found = read_file(path)
+    found = read_error_file(path)
     if found is None:
         return None
     content, mtime_ns = found
-    document = parse_json(content)
+    document = parse_error_file(content)
     message = document.get("message") if isinstance(document, dict) else None
     if isinstance(message, dict):
         information = message.get("extraInfo")
@@ -135,7 +135,7 @@ def _is_top_level(given: object, kind: str, frames: tuple[Frame, ...]) -> bool:
 
 
 def _from_fault_file(path: Path | None, stderr_tail: bytes | None, exit: WorkerExit) -> ErrorRecord | None:
-    found = read_file(path)
+    found = read_error_file(path)
     if found is None or 0 < exit.code < SIGNAL_CODES:
         return None
     content, mtime_ns = found
@@ -143,7 +143,7 @@ def _from_fault_file(path: Path | None, stderr_tail: bytes | None, exit: WorkerE
     return parse_fault(_decode(content), stderr=_decode(stderr_tail or b""), at_ns=at_ns)
 
 
-def read_file(path: Path | None) -> tuple[bytes, int] | None:
+def read_error_file(path: Path | None) -> tuple[bytes, int] | None:
     """Return a file's beginning and its modification time; None for one that is missing, empty or no plain file."""
     if path is None:
         return None
@@ -160,7 +160,7 @@ def read_file(path: Path | None) -> tuple[bytes, int] | None:
         return None
 
 
-def parse_json(content: bytes) -> object:
+def parse_error_file(content: bytes) -> object:
     """Return what `content` says, None where it is no JSON."""
     try:
         return msgspec.json.decode(content)

@@ -213,7 +213,7 @@ def perform(load: Load, result_fd: int) -> None:
 def _recorded(fn: Callable[..., Any]) -> Callable[..., Any]:
     if not os.environ.get(_ERROR_FILE_VARIABLE):
         return fn
-    from elastic_core.embedding import record
+    from elastic_core.api.workers import record
 
     # Not functools.wraps on whatever `fn` is: what was sent may be any callable.
     return record(lambda *args: fn(*args))

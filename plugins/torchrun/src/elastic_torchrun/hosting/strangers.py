@@ -6,7 +6,7 @@ from collections.abc import Callable
 from importlib.metadata import EntryPoint
 
 from elastic_core.api import PluginError, RendezvousSettings
-from elastic_core.embedding import PluginEntry
+from elastic_core.api.plugins import PluginEntry
 from elastic_torchrun.hosting.hosted import HostedRendezvous
 from elastic_torchrun.torch_errors import one_line
 

@@ -9,7 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NoReturn
 
 from elastic_core.api import ConfigError, ElasticError, PluginError
-from elastic_core.embedding import IN_CODE, PluginEntry, StreamPlan, find_entries
+from elastic_core.api.plugins import PluginEntry, find_entries
+from elastic_core.embedding import IN_CODE, StreamPlan
 from elastic_torchrun.processes.logs_specs import LogsDest, plan_of
 from elastic_torchrun.processes.std import Std
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from elastic_core.api import RendezvousHandler, RendezvousSettings, WaitBudget
-from elastic_core.embedding import Backend, register_backend, registered_backend
+from elastic_core.embedding import Backend, registry
 from elastic_torchrun.rendezvous.parameters import RendezvousParameters
 
 RendezvousHandlerCreator = Callable[[RendezvousParameters], Any]
@@ -73,8 +73,8 @@ class _GlobalRegistry(RendezvousHandlerRegistry):
     def register(self, backend: str, creator: RendezvousHandlerCreator) -> None:
         """Give a backend a name, for agents of ours, too."""
         super().register(backend, creator)
-        if registered_backend(backend) is None:
-            register_backend(backend, _Maker(backend, creator))
+        if registry.registered(backend) is None:
+            registry.register(backend, _Maker(backend, creator))
 
     def _find(self, backend: str) -> RendezvousHandlerCreator | None:
         module, _, name = _OWN.get(backend, _INSTALLED).partition(":")
