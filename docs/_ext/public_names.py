@@ -13,7 +13,7 @@ from typing import Final
 from page_parts import attributes, first_line, prose, signature, table
 
 from elastic_core import api, embedding
-from elastic_core.api import commands, feed, plugins, rendezvous, stores, workers
+from elastic_core.api import commands, feed, plugins, rendezvous, starters, stores, tools, workers
 
 DATA: Final[Mapping[str, str]] = {
     "hookimpl": "Marks a function of a plugin module as the implementation of the specification that has its name.",
@@ -32,7 +32,7 @@ DATA: Final[Mapping[str, str]] = {
 }
 """What is neither a class nor documented where Sphinx could find it."""
 
-MODULES: Final = (api, stores, rendezvous, workers, feed, commands, plugins)
+MODULES: Final = (api, stores, rendezvous, starters, workers, feed, tools, commands, plugins)
 """The public modules for plugins, in the order of the page."""
 
 

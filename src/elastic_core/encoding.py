@@ -2,6 +2,7 @@
 
 import re
 import threading
+from collections.abc import Iterable
 from typing import Any, TypeVar
 
 import msgspec
@@ -70,3 +71,16 @@ def _expressible(value: object) -> object:
     if isinstance(value, list | tuple):
         return [_expressible(each) for each in value]
     return value
+
+
+def rank_ranges(ranks: Iterable[int]) -> str:
+    """Return `0, 1, 4-7` for 0, 1, 4, 5, 6, 7."""
+    spans: list[list[int]] = []
+    for rank in sorted(set(ranks)):
+        if spans and rank == spans[-1][1] + 1:
+            spans[-1][1] = rank
+        else:
+            spans.append([rank, rank])
+    return ", ".join(
+        f"{low}-{high}" if high > low + 1 else ", ".join(map(str, sorted({low, high}))) for low, high in spans
+    )

@@ -5,8 +5,10 @@ docs/reference/api.md has all. More names are in sub-modules, by purpose:
 
     elastic_core.api.stores      a store of one's own, for the rendezvous of this project
     elastic_core.api.rendezvous  changes of a round, capabilities, errors of a rendezvous
-    elastic_core.api.workers     starting workers, what they meet at, their records, accelerators
+    elastic_core.api.starters    starting workers in a way of one's own, hosting what they meet at
+    elastic_core.api.workers     code in worker processes: their start, errors and accelerators
     elastic_core.api.feed        exporting a run, answering requests, steps and agreements of all nodes
+    elastic_core.api.tools       texts for people, private files, who runs an agent
     elastic_core.api.commands    commands of `elastic`
     elastic_core.api.plugins     hooks of libraries, and plugins of plugins
 

@@ -1,19 +1,13 @@
-"""What an author needs who starts workers, hosts what they meet at, reads their errors, or chooses accelerators."""
+"""What an author needs who works in worker processes: their start, their errors, their accelerators."""
 
 from elastic_core.accelerators.nvml import NvidiaGpus as NvidiaGpus
 from elastic_core.accelerators.nvml import nvidia_gpus as nvidia_gpus
 from elastic_core.accelerators.visible import visible_entries as visible_entries
 from elastic_core.errors import WorkerError as WorkerError
-from elastic_core.hooks.launches import fault_of_variable as fault_of_variable
-from elastic_core.hooks.master_server import MasterServer as MasterServer
 from elastic_core.processes.errors import get_error_handler as get_error_handler
 from elastic_core.processes.errors import record as record
 from elastic_core.processes.errors.frames import is_user_file as is_user_file
 from elastic_core.processes.errors.frames import parse_fault_frames as parse_fault_frames
 from elastic_core.processes.errors.frames import without_launcher as without_launcher
 from elastic_core.processes.process import bound_to as bound_to
-from elastic_core.starters import AgentLoop as AgentLoop
-from elastic_core.starters import StartedProcess as StartedProcess
-from elastic_core.starters import WorkerStart as WorkerStart
-from elastic_core.starters import WorkerStarter as WorkerStarter
 from elastic_core.worker.startup import arm_worker as arm_worker

@@ -2,10 +2,10 @@
 
 import re
 import signal
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from elastic_core.clock import duration_text
-from elastic_core.encoding import clean
+from elastic_core.encoding import clean, rank_ranges
 from elastic_core.failure.classify import shortened
 from elastic_core.failure.incident import (
     Incident,
@@ -134,19 +134,6 @@ def encodable(text: str, encoding: str) -> str:
     for fancy, plain in _PLAIN.items():
         text = text.replace(fancy, plain)
     return text.encode(encoding, "backslashreplace").decode(encoding)
-
-
-def rank_ranges(ranks: Iterable[int]) -> str:
-    """Return `0, 1, 4-7` for 0, 1, 4, 5, 6, 7."""
-    spans: list[list[int]] = []
-    for rank in sorted(set(ranks)):
-        if spans and rank == spans[-1][1] + 1:
-            spans[-1][1] = rank
-        else:
-            spans.append([rank, rank])
-    return ", ".join(
-        f"{low}-{high}" if high > low + 1 else ", ".join(map(str, sorted({low, high}))) for low, high in spans
-    )
 
 
 # --- the block's parts, from top to bottom

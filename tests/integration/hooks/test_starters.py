@@ -12,7 +12,7 @@ from support import wait_for
 HOOK = """
 import os, subprocess
 from elastic_core.api import AgentHook, Power, RunOption
-from elastic_core.api.workers import StartedProcess, WorkerStarter
+from elastic_core.api.starters import StartedProcess, WorkerStarter
 
 HOW = RunOption(name="how", hook="acme_start:Start", help="How it starts workers.")
 

@@ -4,6 +4,7 @@ import re
 import pytest
 from msgspec.structs import replace
 
+from elastic_core.encoding import rank_ranges
 from elastic_core.failure.classify import judge
 from elastic_core.failure.incident import (
     IncidentAbsence,
@@ -15,7 +16,6 @@ from elastic_core.failure.incident import (
 from elastic_core.failure.report import (
     MAX_LINES,
     encodable,
-    rank_ranges,
     render_attempt,
     render_elsewhere,
     render_incident,

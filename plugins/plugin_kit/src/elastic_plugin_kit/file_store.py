@@ -12,7 +12,6 @@ from urllib.parse import quote
 import msgspec
 
 from elastic_core.api import API_VERSION, Clock, CoordinationStore, RendezvousSettings, WaitBudget
-from elastic_core.api.plugins import SystemClock
 from elastic_core.api.stores import (
     BackendUnavailableError,
     Document,
@@ -26,6 +25,7 @@ from elastic_core.api.stores import (
     Watched,
     compare,
 )
+from elastic_core.api.tools import SystemClock
 from elastic_plugin_kit.store_model import StoreContent, StoreModel
 
 T = TypeVar("T")

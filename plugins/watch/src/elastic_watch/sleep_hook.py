@@ -19,6 +19,7 @@ from elastic_core.api import (
     WorkersStarted,
     WorkersStopping,
 )
+from elastic_core.api.tools import rank_ranges
 from elastic_watch.options import UNINTERRUPTIBLE_TIMEOUT
 from elastic_watch.sleep import Sleep, look, sleep_place, sleep_serial
 
@@ -105,8 +106,6 @@ class SleepWatch(AgentHook):
 
 def report(sleepers: Sequence[Sleeper]) -> FailureReport:
     """Return the failure of workers that sleep, the longest first."""
-    from elastic_core.api.commands import rank_ranges  # which brings all that reports are made of
-
     who = f"rank{'s' if len(sleepers) > 1 else ''} {rank_ranges(each.global_rank for each in sleepers)}"
     where = ", ".join(sorted({each.wait for each in sleepers if each.wait}))
     ranks = [

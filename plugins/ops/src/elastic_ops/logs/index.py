@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from elastic_core.api import Record, RunningWorker, decode_json, encode_json
-from elastic_core.api.commands import replace_file
+from elastic_core.api.tools import replace_file
 from elastic_ops.status.document import AgentStatus
 
 INDEX_FILE: Final = "logs.json"

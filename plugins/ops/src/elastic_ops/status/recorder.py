@@ -61,7 +61,7 @@ class RunRecorder(AgentHook):
 
     def _begin(self) -> "StatusFiles":
         """Return what writes the files; the first call gives it what has happened so far. Threading: any."""
-        from elastic_core.api.commands import AgentIdentity
+        from elastic_core.api.tools import AgentIdentity
         from elastic_ops.status.files import StatusFiles
         from elastic_ops.status.keeper import StatusKeeper
 

@@ -13,7 +13,6 @@ from contextlib import contextmanager
 from typing import Any, Protocol
 
 from elastic_core.api import ElasticError, PluginError, RendezvousHandler, RendezvousSettings
-from elastic_core.api.commands import clean
 from elastic_core.api.rendezvous import (
     Capability,
     RendezvousClosedError,
@@ -23,6 +22,7 @@ from elastic_core.api.rendezvous import (
     RendezvousTimeoutError,
 )
 from elastic_core.api.stores import STORE_FORMAT
+from elastic_core.api.tools import clean
 from elastic_core.embedding import CoordinatedRendezvous, PluginRegistry, attempt_from_environment
 from elastic_torchrun.hosting.round_store import RoundStores
 from elastic_torchrun.rendezvous.agentless import AloneRounds, AloneServices

@@ -18,7 +18,7 @@ from elastic_core.api import (
     WorkersStarting,
 )
 from elastic_core.api.feed import Answer
-from elastic_core.api.workers import AgentLoop, MasterServer
+from elastic_core.api.starters import AgentLoop, MasterServer
 from elastic_torchrun.options import AGENT_STORE
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from elastic_backend_net.hosted_server import hosted_environment
 from elastic_core.api import SYSTEM_CLOCK, ElasticError
+from elastic_core.api.starters import AgentLoop
 from elastic_core.api.stores import BackendUnavailableError
-from elastic_core.api.workers import AgentLoop
 
 _START_LIMIT = 3
 _START_WINDOW_S = 60.0

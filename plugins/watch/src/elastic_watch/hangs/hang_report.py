@@ -5,6 +5,7 @@ from typing import Final
 
 from elastic_core.api import Record
 from elastic_core.api.feed import RankStep
+from elastic_core.api.tools import rank_ranges
 from elastic_watch.hangs.detector import Late, Stall, odd_ones_out
 from elastic_watch.stacks import WorkerStack
 
@@ -167,6 +168,4 @@ def _states(ranks: Sequence[RankReport]) -> str:
 
 
 def _ranges(ranks: Iterable[int]) -> str:
-    from elastic_core.api.commands import rank_ranges  # which brings all that reports are made of: for those who report
-
     return rank_ranges(ranks)
