@@ -78,7 +78,7 @@ slurm: $(VENV)/.for-development ## run jobs under a Slurm of our own on this mac
 chaos: $(VENV)/.for-development ## run the scenarios with real nodes and servers at full length, and 100 random faults (CHAOS_SEED=42 repeats)
 	@CHAOS_FULL=1 $(BIN)/python -m pytest -n $(CHAOS_JOBS) --dist loadgroup tests/chaos $(PYTEST_ARGS)
 
-mutants: $(VENV)/.for-development ## check that the tests catch 40 seeded faults, each in a copy of the tree (MUTANTS_ARGS='--only NAME')
+mutants: $(VENV)/.for-development ## check that the tests catch 42 seeded faults, each in a copy of the tree (MUTANTS_ARGS='--only NAME')
 	@$(BIN)/python scripts/mutants.py $(MUTANTS_ARGS)
 
 simulate: $(VENV)/.for-development ## run the rendezvous against a simulated store for long (SIMULATE_SEEDS=100000)

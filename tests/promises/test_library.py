@@ -39,17 +39,17 @@ def train(lr):
     return lr * (int(os.environ["RANK"]) + 1)
 
 if __name__ == "__main__":
-    print(json.dumps(launch(train, (0.5,), nproc_per_node=2, max_restarts=3)))
+    print(json.dumps(launch(train, (0.5,), nproc_per_node=2, max_restarts=3)), flush=True)
     config = LaunchConfig(min_nodes=1, max_nodes=1, nproc_per_node=1, max_restarts=0)
     try:
         elastic_launch(config, train)(-1)
     except Exception as error:
-        print(json.dumps([type(error).__name__, error.get_first_failure()[1].message["message"]]))
+        print(json.dumps([type(error).__name__, error.get_first_failure()[1].message["message"]]), flush=True)
     parser = get_args_parser()
     parser.add_argument("--team")
     args = parser.parse_args(["--team", "vision", "--no-python", "--nproc-per-node", "2", "echo", '["worker"]'])
     run(args)
-    print(json.dumps([args.team]))
+    print(json.dumps([args.team]), flush=True)
 """
 
 

@@ -7,10 +7,10 @@ from functools import partial
 
 import pytest
 
-from elastic_core.api import RendezvousSettings, WaitBudget
+from elastic_core.api import RendezvousSettings, WaitBudget, decode_json, encode_json
 from elastic_core.api.commands import StoreChoice
 from elastic_core.cli.main import main
-from elastic_doctor import Finding, Level, meeting
+from elastic_doctor import Finding, Level, meeting, probing
 from elastic_doctor.findings import Asked, NodeFindings
 from elastic_doctor.meeting import differences, findings_of, meet, missing
 from elastic_doctor.probing import Answering, Station, Trial, probe
@@ -136,6 +136,20 @@ def test_ports_that_answer_and_a_clock_that_agrees(answering):
 def test_who_does_not_know_the_secret_gets_no_answer(answering):
     (trial,) = probe([station(answering)], station(answering), "guess", limit_s=0.5)
     assert (trial.udp, trial.tcp, trial.skew_s) == (False, True, None)
+
+
+def test_a_question_without_proof_gets_no_answer_at_all(answering):
+    questions = [
+        probing._Question(asker="a", nonce=nonce, proof=probing._proof(secret, probing._QUESTION, "a", "i", nonce))
+        for nonce, secret in (("1", "guess"), ("2", "s"))
+    ]
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asker:
+        asker.connect(("127.0.0.1", answering.udp_port))
+        asker.settimeout(20)
+        for question in questions:  # they are answered one after the other
+            asker.send(encode_json(question))
+        answer = decode_json(asker.recv(512), probing._Answer)
+    assert answer.proof == probing._proof("s", probing._ANSWER, "a", "i", "2", str(answer.wall_ns))
 
 
 def test_a_node_that_is_not_meant_gives_no_answer(answering):
