@@ -14,7 +14,7 @@ from elastic_core.agent.machine.states import (
     Step,
     after_stop,
     drain,
-    leave_told,
+    leave_on_stop,
     noted,
     stop,
     stop_and_wait,
@@ -131,5 +131,5 @@ def _ignore(state: Deciding, failure: Failure, decision: Ignore) -> Step:
 def stop_deciding(state: Deciding, event: m.StopRequested, now_s: float) -> Step:
     """The user's word comes before the policy's."""
     if state.running is None:
-        return leave_told(state.ledger, event.signum, now_s)
+        return leave_on_stop(state.ledger, event.signum, now_s)
     return drain(state.ledger, state.running.round, event.signum, now_s, grace_s=event.grace_s)

@@ -24,7 +24,7 @@ from elastic_core.agent.machine.states import (
     end,
     gate,
     leave,
-    leave_told,
+    leave_on_stop,
     stopped_by,
     watch_on,
     without_workers,
@@ -73,7 +73,7 @@ def join_refused(state: Gating, event: m.JoinRefused, now_s: float) -> Step:
 
 def stop_before_start(state: Gating | Joining | Preparing, event: m.StopRequested, now_s: float) -> Step:
     """Leave without a round, or without workers in it."""
-    return leave_told(state.ledger, event.signum, now_s, m.CancelRendezvous())
+    return leave_on_stop(state.ledger, event.signum, now_s, m.CancelRendezvous())
 
 
 def formed(state: Joining, event: m.RoundFormed, now_s: float) -> Step:
@@ -200,7 +200,7 @@ def ask_again(state: Refused, event: m.TimerFired, now_s: float) -> Step:
 
 def stop_refused(state: Refused, event: m.StopRequested, now_s: float) -> Step:
     """Leave instead of waiting."""
-    return leave_told(state.ledger, event.signum, now_s, m.CancelTimer(name=GATE), m.CancelRendezvous())
+    return leave_on_stop(state.ledger, event.signum, now_s, m.CancelTimer(name=GATE), m.CancelRendezvous())
 
 
 # --- the workers' start

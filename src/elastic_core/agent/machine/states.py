@@ -280,8 +280,8 @@ def leave(ledger: Ledger, outcome: Outcome, first: Iterable[m.AgentCommand] = ()
     )
 
 
-def leave_told(ledger: Ledger, signum: int, now_s: float, *first: m.AgentCommand) -> Step:
-    """Leave the rendezvous without workers, as the agent was told to: hooks know it as they know a drain."""
+def leave_on_stop(ledger: Ledger, signum: int, now_s: float, *first: m.AgentCommand) -> Step:
+    """Leave the rendezvous without workers because a stop was requested; hooks are notified as of a drain."""
     return leave(ledger, stopped_by(signum), (m.AnnounceDrain(signum=signum), *first), asked_s=now_s)
 
 

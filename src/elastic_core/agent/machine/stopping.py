@@ -21,7 +21,7 @@ from elastic_core.agent.machine.states import (
     depart,
     end,
     gate,
-    leave_told,
+    leave_on_stop,
     stopped_by,
     wait_for_run,
 )
@@ -46,7 +46,7 @@ def report_due(state: Stopping, event: m.TimerFired, now_s: float) -> Step:
 
 def stop_awaiting(state: Awaiting, event: m.StopRequested, now_s: float) -> Step:
     """Leave without waiting for what the run decides."""
-    return leave_told(state.ledger, event.signum, now_s, *depart(state.ledger))
+    return leave_on_stop(state.ledger, event.signum, now_s, *depart(state.ledger))
 
 
 def stop_again(state: Stopping, event: m.StopRequested, now_s: float) -> Step:
@@ -77,7 +77,7 @@ def backoff_over(state: Waiting, event: m.TimerFired, now_s: float) -> Step:
 
 def stop_waiting(state: Waiting, event: m.StopRequested, now_s: float) -> Step:
     """Leave instead of restarting."""
-    return leave_told(state.ledger, event.signum, now_s, m.CancelTimer(name=BACKOFF))
+    return leave_on_stop(state.ledger, event.signum, now_s, m.CancelTimer(name=BACKOFF))
 
 
 def left(state: Leaving, event: m.RendezvousLeft, now_s: float) -> Step:
