@@ -279,13 +279,13 @@ class Driver:
         failure: Exception | None = None
         try:
             view = peer_view(self._state, self._reached_s)
-            self._peers = PeerEndpoint(self._node.agent_port, view=view, heard=self.post, clock=self._clock)
+            self._peers = PeerEndpoint(self._node.agent_port, view=view, on_event=self.post, clock=self._clock)
             events: tuple[m.Event, ...] = self._take()
             while True:
                 now_s = self._clock.monotonic_s()
                 done = step(self._state, events, now_s=now_s)
                 self._state = done.state
-                self._peers.tell(peer_view(self._state, self._reached_s))
+                self._peers.update(peer_view(self._state, self._reached_s))
                 self._guard()  # before a round is announced: its workers must not start behind an old fence
                 for announcement in done.announcements:
                     self._emit(announcement)

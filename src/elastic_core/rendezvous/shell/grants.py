@@ -162,18 +162,18 @@ class PeerExchange:
         self._rng = rng
         self._serial = 0
         self._asked: dict[int, tuple[float, Topic, RoundDocument]] = {}
-        self._news: list[m.Event] = []
+        self._events: list[m.Event] = []
         self._grants: GrantTable | None = None
         self._next_s = NEVER_S
         self._alarm_s = LONG_AGO_S
-        self._told_s = LONG_AGO_S
+        self._notified_s = LONG_AGO_S
         self._reaching: set[int] = set()
         self._practice: GrantTable | None = None
         self._practice_s = NEVER_S
         self._practised_s = LONG_AGO_S
         self._unreached: tuple[int, ...] = ()
 
-    def tell(self, view: PeerView, now_s: float) -> None:
+    def update(self, view: PeerView, now_s: float) -> None:
         """Take the member's new state."""
         before, self._view = self._view, view
         mine = view.mine
@@ -288,9 +288,9 @@ class PeerExchange:
         if now_s >= self._alarm_s + view.lease_s / 2:
             self._alarm_s = now_s
             self._next_s = min(self._next_s, now_s)
-        if now_s >= self._told_s + view.lease_s / 50:
-            self._told_s = now_s
-            self._news.append(m.PeerAsked(token=question.token, nonce=question.nonce, needs=question.troubled))
+        if now_s >= self._notified_s + view.lease_s / 50:
+            self._notified_s = now_s
+            self._events.append(m.PeerAsked(token=question.token, nonce=question.nonce, needs=question.troubled))
 
     def take(self, answer: Answer, now_s: float) -> None:
         """Take an answer."""
@@ -303,7 +303,7 @@ class PeerExchange:
             return
         if topic == "runs":
             if answer.runs:
-                self._news.append(m.StillRuns(token=round_.token, nonce=round_.nonce))
+                self._events.append(m.StillRuns(token=round_.token, nonce=round_.nonce))
             return
         if self._view.mine is None or _key(self._view.mine) != _key(round_):
             return
@@ -327,7 +327,7 @@ class PeerExchange:
         assert table is not None
         assert mine is not None
         others = len(mine.roster) - 1
-        self._news.append(
+        self._events.append(
             m.PeersAnswered(
                 token=mine.token,
                 nonce=mine.nonce,
@@ -338,10 +338,10 @@ class PeerExchange:
             )
         )
 
-    def news(self) -> Iterable[m.Event]:
-        """Return what the member has to hear, once."""
-        news, self._news = self._news, []
-        return news
+    def take_events(self) -> Iterable[m.Event]:
+        """Return the events for the member since the last call."""
+        events, self._events = self._events, []
+        return events
 
     # --- practice
 
@@ -374,7 +374,7 @@ class PeerExchange:
         again = bool(missing) and missing != self._unreached
         self._practice_s = now_s + (self._view.lease_s if again else CHECK_EVERY_S)
         if missing and not again:  # so twice: one that is just being lost is no news
-            self._news.append(m.PeersUnreachable(token=mine.token, nonce=mine.nonce, ranks=missing))
+            self._events.append(m.PeersUnreachable(token=mine.token, nonce=mine.nonce, ranks=missing))
         self._unreached = missing
 
 
