@@ -93,6 +93,7 @@ def _restart(state: Deciding, failure: Failure, decision: Restart) -> Step:
 
 def _give_up(state: Deciding, failure: Failure, decision: Stop) -> Step:
     ledger = noted(state.ledger, failure, decision, restarts=0)
+    # A policy may take a failure for the job's end, as in a search that has found enough.
     if decision.outcome == "done":
         outcome = Outcome(ending=Ending.SUCCEEDED, exit_code=0, reason=decision.reason)
     else:
@@ -113,7 +114,7 @@ def _carry_out(
 
 def _ignore(state: Deciding, failure: Failure, decision: Ignore) -> Step:
     if state.running is None or failure.local_rank is None:
-        # Nothing runs on without it: a refused join or a failed start can't be ignored.
+        # A failed start, or a hook's report about the whole node: there is no single worker to go on without.
         if state.ledger.gathers and not state.alone and state.round is not None:
             return _order_stop(state, state.round, failure)
         return _give_up(state, failure, Stop(reason="there is no worker to go on with", rule=decision.rule))

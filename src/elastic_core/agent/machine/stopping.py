@@ -55,6 +55,7 @@ def stop_again(state: Stopping, event: m.StopRequested, now_s: float) -> Step:
     urged = state.stop_asked_s is not None and now_s - state.stop_asked_s >= URGE_S
     then = state.then if isinstance(state.then, End) else End(outcome=stopped_by(event.signum))
     stopping = replace(state, then=then, stop_asked_s=now_s if state.stop_asked_s is None else state.stop_asked_s)
+    # A second stop with a deadline (a hook's drain) shortens the time, and kills nothing: workers may be saving.
     hurry = () if event.grace_s is None else (m.ShortenGrace(grace_s=event.grace_s),)
     if urged and not hurry:
         return Step(state=stopping, commands=(m.KillWorkers(),), reason="second stop signal: killing the workers")
