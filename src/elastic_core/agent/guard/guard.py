@@ -177,6 +177,7 @@ class Watch:
 
     def _until_fence_ms(self) -> float | None:
         """Return how long the workers may still live, None without limit."""
+        # Between rounds no worker lives: the last round's fence would only wake the guard.
         if not self._any_workers or self.fence_s == NEVER_S:
             return None
         return min(max(0.0, (self.fence_s - time.monotonic()) * 1000), _LONGEST_POLL_MS)
@@ -186,6 +187,7 @@ class Watch:
 
         One that comes back to life, and moves its fence, may start others at once: the hunt ends with its word.
         """
+        # A fence is enforced once: an agent that stays stopped moves it no more, and each turn would hunt again.
         self.fence_s = NEVER_S
         self._fence_moved = False
 
@@ -374,6 +376,7 @@ def look_and_kill(lineage: Lineage, still: Callable[[], bool]) -> list[int] | No
 
 def _kill(stat: procfs.ProcessStat) -> None:
     now = procfs.read_stat(stat.pid)
+    # A pid can be used again between the look and the kill: compare the start time first.
     if now is None or now.start_ticks != stat.start_ticks:
         return
     try:
