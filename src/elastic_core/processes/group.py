@@ -192,6 +192,7 @@ class WorkerGroup:
             self._reactor.call_later(self._exit_timeout_s, partial(self._report_overdue, worker))
 
     def _report_overdue(self, worker: WorkerProcess) -> None:
+        # The worker ended in time, or a stop is under way that has a time limit of its own.
         if worker not in self._running() or self._state.order is not None:
             return
         self._reactor.call_later(self._exit_timeout_s, partial(self._report_overdue, worker))
@@ -237,10 +238,12 @@ class WorkerGroup:
         code = worker.reap()
         if code is None:
             return
+        # Asked at once: an empty group's number can be given to a new process.
         remnants = worker.has_remnants()
         if worker.leads_group:
             self._sweeper.ended(worker.pid)
         worker.unwatch(self._reactor)
+        # The ladder gave this worker up, and its end was reported then: it left the kernel only now.
         if worker.given_up:
             return
         worker.drain()
@@ -379,6 +382,7 @@ class WorkerGroup:
             case ladder.SignalLeader(pid=pid, signum=signum, group=group):
                 self._signal_leader(self._workers[pid], signum, group=group)
             case ladder.SignalRemnants(pgid=pgid, signum=signum):
+                # The group can have emptied since, and its number can be another process's by now.
                 if remnants_exist(pgid):
                     self._permitted(pgid, lambda: _send_and_continue(partial(self._send_group, pgid, None), signum))
             case ladder.SignalStray(found=found, signum=signum):
@@ -395,6 +399,7 @@ class WorkerGroup:
                 assert_never(never)
 
     def _signal_leader(self, worker: WorkerProcess, signum: int, *, group: bool) -> None:
+        # The first signal stays: a worker that SIGKILL ends after its grace period was stopped by the order, too.
         if worker.stop_signal is None:
             worker.stop_signal, worker.stop_sent_ns = signum, SYSTEM_CLOCK.wall_ns()
         send = partial(self._send_group, worker.pid, worker) if group else worker.send
