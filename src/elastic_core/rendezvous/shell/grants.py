@@ -59,10 +59,12 @@ class GrantTable:
 
     def merge(self, ages: bytes, asked_s: float) -> None:
         """Take what another member knows, which was asked at `asked_s`."""
+        # A member that does not run this round, or runs it no more, answers without ages.
         if len(ages) != len(self._at_s):
             return
         for rank, age in enumerate(ages):
             if age != UNKNOWN and rank != self._rank:
+                # Answers come late and in any order: the newest grant counts, and a member knows its own best.
                 self._at_s[rank] = max(self._at_s[rank], asked_s - age * self._unit_s)
 
     @property
@@ -190,6 +192,7 @@ class PeerExchange:
             self._practice_s = now_s + view.lease_s if len(mine.roster) > 1 else NEVER_S
         if self._grants is not None:
             self._grants.give(view.granted_s)
+        # What members answered in one outage says nothing about the next.
         if view.troubled_s is None:
             self._reaching = set()
         elif before.troubled_s is None:
@@ -299,6 +302,7 @@ class PeerExchange:
             return
         asked_s, topic, round_ = asked
         rank = round_.rank_of(answer.addressee)
+        # Older than a lease: a grant in it has ended, whatever age it states.
         if rank is None or now_s > asked_s + self._view.lease_s:
             return
         if topic == "runs":
@@ -317,6 +321,7 @@ class PeerExchange:
         table.merge(answer.ages, asked_s)
         since_s = self._view.troubled_s
         if since_s is not None:
+            # If the store has answered another member since this one lost it, this node is cut off.
             reaches = answer.reached_age_s < now_s - max(since_s, asked_s - self._view.lease_s / 2)
             (self._reaching.add if reaches else self._reaching.discard)(rank)
             if not complete and table.oldest_s > LONG_AGO_S:
