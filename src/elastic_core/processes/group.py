@@ -473,6 +473,7 @@ class WorkerGroup:
         """Give every descriptor back; what still runs gets KILL, and is not waited for."""
         self._record_pipes.close()
         self._record_pipes.forget_ahead()
+        # The answer to a look that is on its way must not reach a closed group.
         self._look_serial += 1
         for worker in (*self._workers.values(), *self._lost):
             if worker.reap() is None:

@@ -126,6 +126,7 @@ class PeerEndpoint:
         while not self._closed.is_set():
             left_s = self._exchange.due_s - self._clock.monotonic_s()
             with suppress(OSError):
+                # `due_s` is infinite while nothing is to be asked, and poll takes whole milliseconds.
                 poll.poll(None if left_s > 3600 else max(0, ceil(left_s * 1000)))
             with suppress(OSError):  # BlockingIOError: it was not this that has woken it
                 os.eventfd_read(self._wake)
