@@ -215,7 +215,7 @@ class SimulatedClient(ABC):
 
     def _talk(self) -> None:
         """Tell what is new about this member, and ask when it is time."""
-        self._exchange.tell(self._view(), self.local_s)
+        self._exchange.update(self._view(), self.local_s)
         self._plan()
 
     def _plan(self) -> None:
@@ -239,7 +239,7 @@ class SimulatedClient(ABC):
         self._plan()
 
     def _hear(self) -> None:
-        for event in self._exchange.news():
+        for event in self._exchange.take_events():
             self._intend(event)
 
     def asked(self, question: Question, asker: "SimulatedClient") -> None:

@@ -166,6 +166,7 @@ class Agent:
         outcome = self._state.outcome
         code = outcome.exit_code
         if outcome.ending is Ending.FAILED and self._failed_code is not None:
+            # The worker that failed first in the run gives the exit code, also where another node had it.
             code = self._failed_code
         if code == 0 and any(exit.unreapable for exit in self._exits):
             self._reporter.notice("exit code 1: a worker is still in uninterruptible sleep, and holds what it has")
@@ -281,6 +282,7 @@ class Agent:
             case m.AskPolicy(failure=failure, history=history):
                 self._ask_policy(failure, history)
             case m.RecordIncident(failure=failure, decision=decision, evidence=evidence):
+                # No `ReportDecision` precedes the end of the run: hooks get that decision here.
                 if evidence:
                     self._run_decision.publish_decision(failure, decision, evidence=evidence)
                 self._failed_code = self._reporter.record(
@@ -385,6 +387,8 @@ class Agent:
         try:
             self._workers.start(self._plan(command))
         except (OSError, RuntimeError) as err:
+            # No process or descriptor is free now (EAGAIN, EMFILE): the policy may try again. Other errors are defects,
+            # and end the agent.
             if not is_momentary(err):
                 raise
             raise WorkerError(f"the workers can't be started: {err}") from err
@@ -501,6 +505,7 @@ class _Signals:
     def _take(self, signum: int) -> None:
         if signum == signal.SIGCHLD:
             self._child_ended()
+        # Ctrl-C in the debugger of one rank: the kernel gives it to the agent, too, and the run must go on.
         elif signum == signal.SIGINT and self._options.keep_interrupt:
             return
         elif signum in self._options.stops.ending:

@@ -149,6 +149,7 @@ class RunDecision:
     def order_stop(self, failure: Failure, round_: Round, exits: Sequence[WorkerExit], restart_count: int) -> None:
         """Have all nodes stop, and report what is known so far."""
         self.stop_ordered()
+        # A failed start or a hook's report: no exit of a worker will show it when the evidence is read.
         if failure.local_rank is None:
             self._cause = failure
         report = self.report(round_, exits, restart_count, final=False)
@@ -178,6 +179,7 @@ class RunDecision:
                 self._reporter.notice(f"{fallback_reason}; the built-in policy 'intensity' decided in its place")
             if isinstance(decision, Ignore):  # the node where it failed had not: all workers are gone
                 decision = Stop(reason="there is no worker to go on with", rule=decision.rule)
+            # The question is asked every 5 s until an answer is in the store; hooks get the decision once.
             again, self._question = question == self._question, question
             self._answered = (evidence, fallback_reason)
             here = self._context.node_id()

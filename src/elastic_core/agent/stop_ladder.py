@@ -71,16 +71,21 @@ class StopLadder:
         grace_s, now_s = self._grace_s(command.grace_s), self._now_s()
         self._held, self._asked, self._bounded = (command, round_index), True, command.grace_s is not None
         self._ends_s = self._hold_ends_s = now_s + grace_s
+        # The run ends here, and every worker has failed and runs its exit handlers: a signal would only cut off what
+        # they save.
         if command.ends_run and (left_s := self._left_for_handlers_s()) > 0:
             self._asked, self._bounded, self._handlers, self._ends_s = False, True, True, now_s + left_s
             self._hold_until(self._ends_s)
             self._call_later(NOTICE_S, self._report_handlers)
             return
+        # Peers of a failed worker hang in a collective and can save nothing, so no hook holds their stop.
         if not command.planned or not self._workers.alive:
             self._take_holds({})
             return
         held = self._held
+        # A late answer can be about an earlier stop, or about one that a second signal has cut short since.
         self._ask_holds(lambda holds: self._take_holds(holds) if self._asked and self._held is held else None)
+        # A hook that hangs gives no answer at all, and must not keep the node beyond a deadline.
         if self._asked:
             self._hold_until(now_s + (min(ANSWER_S, grace_s) if self._bounded else ANSWER_S))
 
@@ -91,6 +96,7 @@ class StopLadder:
         grace period without a signal, counted from the last exception.
         """
         raised_s = self._workers.raised_s
+        # A worker without an exception may wait for a failed one in a collective, for ever.
         if not raised_s or not self._workers.alive <= raised_s.keys():
             return 0.0
         return max(raised_s.values()) + self._longest_grace_s - self._now_s()
@@ -115,6 +121,7 @@ class StopLadder:
         if self._bounded:  # all that the workers have
             hold_s = min(hold_s, self._left_s())
         else:
+            # However late the hooks answer, workers have their whole grace period after the hold.
             self._ends_s = self._now_s() + hold_s + self._longest_grace_s
         self._asked = False
         if command.drain:
@@ -144,6 +151,7 @@ class StopLadder:
         """Give the workers no longer than this from now on; `at_once`: what is held is held no longer."""
         self._ends_s = min(self._ends_s, self._now_s() + max(0.0, bound_s))
         self._bounded = True
+        # The workers have had their signal: only the time until SIGKILL can change.
         if self._held is None:
             self._workers.stop(signal.SIGTERM, grace_s=self._grace_s(bound_s))
         elif at_once:
@@ -153,6 +161,8 @@ class StopLadder:
 
     def kill(self) -> None:
         """Cut the ladder short, as the user asked."""
+        # Some hooks act on the drain itself, as one does that has Slurm requeue the job: they get it before the workers
+        # are killed.
         self._answer_for_hooks()
         self._reporter.notice("second signal: killing the workers")
         self._forget()
@@ -189,6 +199,8 @@ class StopLadder:
         command, round_index = held
         grace_s = self._grace_s(self._left_s()) if grace_s is None else grace_s
         self._feed.publish(moments.WorkersStopping(round_index=round_index, reason=command.reason, grace_s=grace_s))
+        # A scheduler's notice (`--preemption-signal SIGUSR1`) is for the agent: a worker would not end by it, or die at
+        # once.
         self._workers.stop(command.signum if command.signum in ENDING_SIGNALS else signal.SIGTERM, grace_s=grace_s)
 
     def _forget(self) -> tuple[m.StopWorkers, int] | None:

@@ -183,7 +183,7 @@ def _report(error: Exception) -> int:
     if isinstance(error, ElasticError) and not str(error):  # another process of the same start reports it
         return error.exit_code
     if isinstance(error, ElasticError):
-        return _say(str(error), error.exit_code, notes=getattr(error, "__notes__", ()))
+        return _write_error(str(error), error.exit_code, notes=getattr(error, "__notes__", ()))
     click = sys.modules.get("click")  # not loaded: no error of its own
     if click is not None and isinstance(error, getattr(click.exceptions, "NoArgsIsHelpError", ())):  # since click 8.2
         from elastic_core.cli.output import echo
@@ -192,17 +192,17 @@ def _report(error: Exception) -> int:
         return 2
     if click is not None and isinstance(error, click.ClickException):
         command = getattr(getattr(error, "ctx", None), "command_path", "elastic")
-        return _say(f"{error.format_message().rstrip('.')}. Try: {command} --help", 2)
+        return _write_error(f"{error.format_message().rstrip('.')}. Try: {command} --help", 2)
     if isinstance(error, OSError):
-        return _say(f"the system refused: {error}. Try: ELASTIC_DEBUG=1 shows where", 1)
+        return _write_error(f"the system refused: {error}. Try: ELASTIC_DEBUG=1 shows where", 1)
     if isinstance(error, RuntimeError) and str(error) == "can't start new thread":  # EAGAIN, in Python's words
-        return _say("the system refused a thread. Try: a higher limit on processes (ulimit -u, or pids.max)", 1)
+        return _write_error("the system refused a thread. Try: a higher limit on processes (ulimit -u, or pids.max)", 1)
     what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     hint = "ELASTIC_DEBUG=1 shows where; please report it with that output"
-    return _say(f"this is a defect of elastic-core: {what}. Try: {hint}", 1)
+    return _write_error(f"this is a defect of elastic-core: {what}. Try: {hint}", 1)
 
 
-def _say(text: str, code: int, *, notes: Sequence[str] = ()) -> int:
+def _write_error(text: str, code: int, *, notes: Sequence[str] = ()) -> int:
     """Write the error's line, and below it one for each note: what is wrong in each place of a file, say."""
     from elastic_core.cli.output import echo
     from elastic_core.cli.secrets import masked_text

@@ -219,13 +219,13 @@ def _describe(error: ErrorRecord, name: str = "") -> str:
     if causes and causes[0][0].startswith(ELSEWHERE):
         (_, kind, message, _), *causes = causes
         name = name if _short(kind) == name else f"{name}, from {_short(kind)}"
-    told = [_named(_short(kind), text) for _, kind, text, _ in causes]
+    texts = [_named(_short(kind), text) for _, kind, text, _ in causes]
     if not causes:
         reason = ""
     elif causes[0][0] == MEMBER:
-        reason = f": {_as_many_as_fit(told)}"
+        reason = f": {_as_many_as_fit(texts)}"
     else:
-        reason = f", {causes[0][0]} {told[0]}"
+        reason = f", {causes[0][0]} {texts[0]}"
     if error.notes:
         reason += f"; {one_line(error.notes[0], MAX_REASON_CHARS)}"
     if not reason:
@@ -247,8 +247,8 @@ def _headline(message: str) -> str:
     return lines[0] if lines else ""
 
 
-def _as_many_as_fit(told: Sequence[str]) -> str:
-    shown = [shortened(each, MAX_REASON_CHARS) for each in told]
+def _as_many_as_fit(texts: Sequence[str]) -> str:
+    shown = [shortened(each, MAX_REASON_CHARS) for each in texts]
     for count in range(len(shown), 1, -1):
         text = "; ".join(shown[:count]) + (f"; {len(shown) - count} more" if count < len(shown) else "")
         if len(text) <= MAX_REASON_CHARS + 10:

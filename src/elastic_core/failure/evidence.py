@@ -56,18 +56,18 @@ def node_evidence(host: str, workers: Iterable[FailedWorker], incident: Incident
     """Return a node's evidence as text; `workers` are those that failed or were stopped."""
     stopped = [worker for worker in rank_causes(workers) if worker.origin is Origin.STOPPED]
     small = None if incident is None else _in_small(incident)
-    told = NodeEvidence(
+    evidence = NodeEvidence(
         host=host,
         incident=small,
         stopped=tuple(describe_worker(worker) for worker in stopped[:NODE_WORKERS]),
         stopped_ranks=spans(worker.exit.global_rank for worker in stopped),
     )
-    if len(encode_json(told)) > NODE_BYTES:
+    if len(encode_json(evidence)) > NODE_BYTES:
         # Long paths, summaries or lines: what failed first is what counts.
-        told = replace(told, stopped=(), incident=None)
-        room = NODE_BYTES - len(encode_json(told))
-        told = replace(told, incident=None if small is None else _bounded(small, room))
-    return encode_json(told).decode()
+        evidence = replace(evidence, stopped=(), incident=None)
+        room = NODE_BYTES - len(encode_json(evidence))
+        evidence = replace(evidence, incident=None if small is None else _bounded(small, room))
+    return encode_json(evidence).decode()
 
 
 def first_cause(reports: Iterable[NodeReport]) -> NodeReport | None:
@@ -113,8 +113,8 @@ def run_incident(reports: Sequence[NodeReport], *, run_id: str, at_ns: int, rest
         failure = first.failure
     steps = [report.progress for report in reports if report.progress is not None]
     failure = replace(failure, progress=max(steps, default=failure.progress))
-    told = {report.node_id: _read(report.evidence) for report in reports}
-    mine = told.get(first.node_id)
+    evidence = {report.node_id: _read(report.evidence) for report in reports}
+    mine = evidence.get(first.node_id)
     incident = mine.incident if mine is not None else None
     if incident is None:
         host = mine.host if mine is not None else first.node_id
@@ -122,16 +122,18 @@ def run_incident(reports: Sequence[NodeReport], *, run_id: str, at_ns: int, rest
     failed = sum(report.failed_count for report in reports) - (incident.first is not None)
     merged = replace(
         incident,
-        secondary=(*incident.secondary, *_others_failed(first, reports, told))[:RUN_WORKERS],
-        stopped=tuple(worker for known in told.values() if known is not None for worker in known.stopped)[:RUN_WORKERS],
+        secondary=(*incident.secondary, *_others_failed(first, reports, evidence))[:RUN_WORKERS],
+        stopped=tuple(worker for known in evidence.values() if known is not None for worker in known.stopped)[
+            :RUN_WORKERS
+        ],
         finished_count=sum(report.finished_count for report in reports),
-        nodes=tuple(_node(report, told[report.node_id]) for report in _listed(first, reports)),
+        nodes=tuple(_node(report, evidence[report.node_id]) for report in _listed(first, reports)),
         absent=tuple(_absence(report.node_id, report.absence, at_ns) for report in absent[:RUN_NODES]),
         told_count=len(reports),
         progress=failure.progress,
         failed_count=max(0, failed),
         stopped_count=sum(report.stopped_count for report in reports),
-        stopped_ranks=_joined(told.values()),
+        stopped_ranks=_joined(evidence.values()),
         phases=IncidentPhases(detect_s=max(0.0, first.age_s)),
     )
     return failure, _bounded(merged, RUN_BYTES)
@@ -197,13 +199,13 @@ def _absence(node_id: str, absence: Absence | None, at_ns: int) -> IncidentAbsen
 
 
 def _others_failed(
-    first: NodeReport, reports: Sequence[NodeReport], told: dict[str, NodeEvidence | None]
+    first: NodeReport, reports: Sequence[NodeReport], evidence: dict[str, NodeEvidence | None]
 ) -> list[IncidentWorker]:
     """Return the failed workers of the other nodes, by which node's failed first."""
     found: list[IncidentWorker] = []
     others = [report for report in reports if report.failure is not None and report.node_id != first.node_id]
     for report in sorted(others, key=_order):
-        known = told[report.node_id]
+        known = evidence[report.node_id]
         incident = known.incident if known is not None else None
         if incident is not None:
             workers = (incident.first, *incident.secondary)
@@ -211,8 +213,8 @@ def _others_failed(
     return found
 
 
-def _joined(told: Iterable[NodeEvidence | None]) -> tuple[tuple[int, int], ...]:
-    ranks = (span for known in told if known is not None for span in known.stopped_ranks)
+def _joined(evidence: Iterable[NodeEvidence | None]) -> tuple[tuple[int, int], ...]:
+    ranks = (span for known in evidence if known is not None for span in known.stopped_ranks)
     found: list[tuple[int, int]] = []
     for low, high in sorted(ranks):
         if found and low <= found[-1][1] + 1:
@@ -227,8 +229,8 @@ def _brief(worker: IncidentWorker) -> IncidentWorker:
     exception = worker.exception
     if exception is None:
         return worker
-    told = replace(exception, message=exception.message[:LINE_CHARS], frames=(), callstack="", causes=(), notes=())
-    return replace(worker, exception=told)
+    exception = replace(exception, message=exception.message[:LINE_CHARS], frames=(), callstack="", causes=(), notes=())
+    return replace(worker, exception=exception)
 
 
 def _bare(worker: IncidentWorker) -> IncidentWorker:
@@ -252,7 +254,7 @@ def _cut(incident: Incident, callstack_chars: int, frame_count: int = FRAMES) ->
     if len(frames) > frame_count:  # the outermost, and those next to where it was raised
         outer = frame_count // 4
         frames = (*frames[:outer], *frames[len(frames) - (frame_count - outer) :])
-    told = replace(
+    shown = replace(
         exception,
         message=exception.message[:MESSAGE_CHARS],
         frames=tuple(replace(frame, text=frame.text[:LINE_CHARS]) for frame in frames),
@@ -260,7 +262,7 @@ def _cut(incident: Incident, callstack_chars: int, frame_count: int = FRAMES) ->
         causes=tuple(replace(cause, message=cause.message[:MAX_TOLD_CHARS]) for cause in exception.causes),
         notes=tuple(note[:MAX_TOLD_CHARS] for note in exception.notes),
     )
-    return replace(incident, first=replace(first, exception=told))
+    return replace(incident, first=replace(first, exception=shown))
 
 
 def _bounded(incident: Incident, most_bytes: int) -> Incident:

@@ -293,11 +293,11 @@ def _others(incident: Incident, width: int) -> Iterator[str]:
 def _absent(incident: Incident, width: int) -> Iterator[str]:
     """Name who was left out when it happened, the first in full."""
     for node in incident.absent[:1]:
-        said = f"{node.by} refused: {node.reason}" if node.refused else f"by {node.by}: {node.reason}"
+        reason = f"{node.by} refused: {node.reason}" if node.refused else f"by {node.by}: {node.reason}"
         end = iso_time(node.until_ns) if node.until_ns else "its next decision"
         until = f"asked again by {end}" if node.refused else f"until {end}"
         more = "".join(f", {other.node_id}" for other in incident.absent[1:MAX_NODES])
-        yield _cut(f"Left out: {node.node_id}{more}; {node.node_id} {until}, {said}", width)
+        yield _cut(f"Left out: {node.node_id}{more}; {node.node_id} {until}, {reason}", width)
 
 
 def _on_nodes(incident: Incident) -> str:

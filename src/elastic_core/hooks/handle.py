@@ -92,7 +92,7 @@ class RunHandle:
         actions: RunActions,
         *,
         post: Callable[[Callable[[], None]], None],
-        say: Callable[[str], None],
+        notice: Callable[[str], None],
         call_later: Callable[[float, Callable[[], None]], object],
         call: Callable[[Callable[[], None]], Callable[[], bool]],
         record: Callable[[str, Mapping[str, object]], None],
@@ -103,7 +103,7 @@ class RunHandle:
             name: The hook's.
             actions: Does what is asked.
             post: Runs a callback on the supervisor's thread, unless the run is over or the hook is off.
-            say: Shows people a line. Threading: any.
+            notice: Shows people a line. Threading: any.
             call_later: Runs a callback on the supervisor's thread after so many seconds.
             call: Has a call of the hook's made on the thread of the hooks, and returns whether it is still due or under
                 way. Threading: the supervisor's.
@@ -112,7 +112,7 @@ class RunHandle:
         self._name = name
         self._actions = actions
         self._post = post
-        self._say = say
+        self._notice = notice
         self._call_later = call_later
         self._call = call
         self._record = record
@@ -136,18 +136,18 @@ class RunHandle:
 
         `by_user`: the hook passes on what somebody has asked it for, and people are told so; `reason` may be empty.
         """
-        told = f"hook {self._name!r} asks for a restart" + (f" ({reason})" if reason.strip() else "")
-        told = reason if by_user else told
-        self._post(lambda: self._actions.restart(self._name, told, by_user=by_user))
+        line = f"hook {self._name!r} asks for a restart" + (f" ({reason})" if reason.strip() else "")
+        line = reason if by_user else line
+        self._post(lambda: self._actions.restart(self._name, line, by_user=by_user))
 
     def ask_drain(self, reason: str, *, grace_s: float | None = None, by_user: bool = False) -> None:
         """Have this node stop its workers and leave, as SIGTERM does.
 
         `grace_s`: how long they have, None: as set. `by_user`: as for a restart.
         """
-        told = f"hook {self._name!r} asks this node to leave" + (f": {reason}" if reason.strip() else "")
-        told = reason if by_user else told
-        self._post(lambda: self._actions.drain(told, grace_s))
+        line = f"hook {self._name!r} asks this node to leave" + (f": {reason}" if reason.strip() else "")
+        line = reason if by_user else line
+        self._post(lambda: self._actions.drain(line, grace_s))
 
     def notice(self, text: str, *, named: bool = True) -> None:
         """Show people one line, with the hook's name in front; not `named`: it says by itself whose it is.
@@ -156,7 +156,7 @@ class RunHandle:
         line is lost that was said before `on_agent_stopped` has returned.
         """
         line = " ".join(text.split())
-        self._say(f"{self._name}: {line}" if named else line)
+        self._notice(f"{self._name}: {line}" if named else line)
 
     def publish(self, fields: Mapping[str, FieldValue]) -> None:
         """Set what is shown of the hook in the incidents of this node; other hooks get it by the feed."""

@@ -122,7 +122,7 @@ class HookRunner:
             member.named.name,
             actions,
             post=post,
-            say=lambda text: self._say(member, text),
+            notice=lambda text: self._notice(member, text),
             call_later=self._call_later,
             call=lambda call: self._put_call(Task(None, [member], call=call)),
             record=lambda name, values: self.publish(name, values, source=member.named.name),
@@ -136,7 +136,7 @@ class HookRunner:
         self._put(task)
         return due
 
-    def _say(self, member: Member, text: str) -> None:
+    def _notice(self, member: Member, text: str) -> None:
         """Show people a line, also one that comes between the end of the loop and `close`. Threading: any."""
         with self._changed:
             if member.abandoned:
@@ -178,14 +178,10 @@ class HookRunner:
 
     # --- on the reactor's thread
 
-    def tell(self, moment: Moment) -> None:
-        """Have every observer told, some time soon."""
-        self._enqueue(moment, None)
-
     def observe(self, what: object) -> None:
-        """Take a moment from the feed, unless it is one that hooks are asked about."""
+        """Take a moment from the feed for every observer, unless it is one that hooks are asked about."""
         if isinstance(what, Moment) and not isinstance(what, (Joining, WorkersStarting)):
-            self.tell(what)
+            self._enqueue(what, None)
 
     def ask_join(self, moment: Joining, on_answer: OnJoin) -> None:
         """Ask whether this node may join; `on_answer` gets the first refusal, if any, and who refused."""
@@ -352,9 +348,9 @@ class HookRunner:
         return not late
 
     def _skip_rest(self) -> None:
-        untold = sorted({member.named.name for task in self._tasks for member in task.waiting if task.takes(member)})
-        if untold:
-            self._lines.append(f"hooks {', '.join(untold)}: not told of the end, the others took too long")
+        missed = sorted({member.named.name for task in self._tasks for member in task.waiting if task.takes(member)})
+        if missed:
+            self._lines.append(f"hooks {', '.join(missed)}: not told of the end, the others took too long")
         self._left_out += len(self._events)
         self._tasks.clear()
         self._events.clear()
@@ -432,8 +428,8 @@ class HookRunner:
                 task.fail(member, f"{task.method} raised {fault.text}")
             elif isinstance(task, HoldTask) or (task.answer is not None and answer is not None):
                 self._take_answer(member, task, answer)
-            told = len(self._lines) > before
-        if told:
+            has_lines = len(self._lines) > before
+        if has_lines:
             self._post(self._flush)
 
     def _settle_event(self, member: Member, fault: Fault | None) -> None:

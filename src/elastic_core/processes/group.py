@@ -189,12 +189,13 @@ class WorkerGroup:
         worker = self._workers.get(pid)
         if worker is not None and worker.launch.local_rank == local_rank:
             worker.raised_s = self._reactor.now_s()
-            self._reactor.call_later(self._exit_timeout_s, partial(self._tell_overdue, worker))
+            self._reactor.call_later(self._exit_timeout_s, partial(self._report_overdue, worker))
 
-    def _tell_overdue(self, worker: WorkerProcess) -> None:
+    def _report_overdue(self, worker: WorkerProcess) -> None:
+        # The worker ended in time, or a stop is under way that has a time limit of its own.
         if worker not in self._running() or self._state.order is not None:
             return
-        self._reactor.call_later(self._exit_timeout_s, partial(self._tell_overdue, worker))
+        self._reactor.call_later(self._exit_timeout_s, partial(self._report_overdue, worker))
         at_ns, at_s = SYSTEM_CLOCK.wall_ns(), SYSTEM_CLOCK.monotonic_s()
         exit_ = self._exit_of(worker, 1, at_s=at_s, at_ns=at_ns)
         self._read_ahead(exit_, partial(self._on_overdue, exit_))
@@ -237,10 +238,12 @@ class WorkerGroup:
         code = worker.reap()
         if code is None:
             return
+        # Asked at once: an empty group's number can be given to a new process.
         remnants = worker.has_remnants()
         if worker.leads_group:
             self._sweeper.ended(worker.pid)
         worker.unwatch(self._reactor)
+        # The ladder gave this worker up, and its end was reported then: it left the kernel only now.
         if worker.given_up:
             return
         worker.drain()
@@ -255,13 +258,13 @@ class WorkerGroup:
 
         def written() -> None:
             if exit is None:
-                self._tell_if_next(end)
+                self._report_in_order(end)
             else:
-                self._read_ahead(exit, partial(self._tell_if_next, end))
+                self._read_ahead(exit, partial(self._report_in_order, end))
 
         self._disk.when_written(lanes, written, within_s=WRITTEN_S)
 
-    def _tell_if_next(self, end: "_End") -> None:
+    def _report_in_order(self, end: "_End") -> None:
         end.ready = True
         while self._unreported and self._unreported[0].ready:
             self._unreported.popleft().report()
@@ -283,7 +286,7 @@ class WorkerGroup:
             unreapable=unreapable,
         )
 
-    def _tell_later(self, exit_: WorkerExit) -> None:
+    def _post_exit(self, exit_: WorkerExit) -> None:
         self._reactor.post(partial(self._on_exit, exit_))
 
     # --- stop
@@ -299,7 +302,7 @@ class WorkerGroup:
         self._begin_stop()
         # What has ended by itself must not pass for stopped by us.
         for worker in self._running():
-            self._collect(worker, self._tell_later)
+            self._collect(worker, self._post_exit)
         self._advance(ladder.StopOrdered(signum=signum, grace_s=grace_s))
 
     def kill(self) -> None:
@@ -308,7 +311,7 @@ class WorkerGroup:
             return
         self._begin_stop()
         for worker in self._running():
-            self._collect(worker, self._tell_later)
+            self._collect(worker, self._post_exit)
         self._advance(ladder.KillOrdered())
 
     def _begin_stop(self) -> None:
@@ -379,6 +382,7 @@ class WorkerGroup:
             case ladder.SignalLeader(pid=pid, signum=signum, group=group):
                 self._signal_leader(self._workers[pid], signum, group=group)
             case ladder.SignalRemnants(pgid=pgid, signum=signum):
+                # The group can have emptied since, and its number can be another process's by now.
                 if remnants_exist(pgid):
                     self._permitted(pgid, lambda: _send_and_continue(partial(self._send_group, pgid, None), signum))
             case ladder.SignalStray(found=found, signum=signum):
@@ -395,6 +399,7 @@ class WorkerGroup:
                 assert_never(never)
 
     def _signal_leader(self, worker: WorkerProcess, signum: int, *, group: bool) -> None:
+        # The first signal stays: a worker that SIGKILL ends after its grace period was stopped by the order, too.
         if worker.stop_signal is None:
             worker.stop_signal, worker.stop_sent_ns = signum, SYSTEM_CLOCK.wall_ns()
         send = partial(self._send_group, worker.pid, worker) if group else worker.send
@@ -426,7 +431,7 @@ class WorkerGroup:
         rank = worker.launch.local_rank
         self._notice(f"worker with local rank {rank} (pid {worker.pid}) {_UNKILLABLE}")
         at_ns, at_s = SYSTEM_CLOCK.wall_ns(), SYSTEM_CLOCK.monotonic_s()
-        self._tell_later(self._exit_of(worker, -signal.SIGKILL, at_s=at_s, at_ns=at_ns, unreapable=True))
+        self._post_exit(self._exit_of(worker, -signal.SIGKILL, at_s=at_s, at_ns=at_ns, unreapable=True))
 
     # --- sweep
 
@@ -450,9 +455,9 @@ class WorkerGroup:
         lanes = [lane for worker in self._workers.values() for lane in worker.lanes]
         self._finished = True
         # As an event of its own, as the end of a worker that the stop has found ended: it is behind that.
-        self._once_written(lanes, None, lambda: self._reactor.post(self._tell_stopped))
+        self._once_written(lanes, None, lambda: self._reactor.post(self._report_stopped))
 
-    def _tell_stopped(self) -> None:
+    def _report_stopped(self) -> None:
         self._finished = False
         self._on_stopped()
 
@@ -468,6 +473,7 @@ class WorkerGroup:
         """Give every descriptor back; what still runs gets KILL, and is not waited for."""
         self._record_pipes.close()
         self._record_pipes.forget_ahead()
+        # The answer to a look that is on its way must not reach a closed group.
         self._look_serial += 1
         for worker in (*self._workers.values(), *self._lost):
             if worker.reap() is None:

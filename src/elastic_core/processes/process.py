@@ -105,6 +105,7 @@ class WorkerProcess:
             try:
                 pid, status = os.waitpid(self.pid, os.WNOHANG)
             except ChildProcessError:
+                # Code around us, a library user's own, has waited for any child and taken this one's status.
                 self.code = STATUS_LOST
             else:
                 self.code = os.waitstatus_to_exitcode(status) if pid else None

@@ -75,6 +75,7 @@ class UserSignals:
         if not self._running():
             self._early[signum] = None
             self._notice(f"{name}: no worker runs; it is kept for those that are started next")
+        # A step of Slurm or a control group was signalled as a whole: passed on, workers would get the signal twice.
         elif to_all:
             self._notice(f"{name}: not passed on, its sender has signalled the workers, too")
         else:

@@ -156,6 +156,7 @@ def reap_adopted(known: Collection[int], *, own_session: bool = True) -> list[in
     adopted = frozenset(procfs.thread_children(own, own) if own_session else ())
     reaped = []
     for pid in procfs.children_map()(own):
+        # Its exit code belongs to the part that waits for it, and can be read only once.
         if pid in known:
             continue
         with suppress(ProcessLookupError, ChildProcessError):  # another part of this process was faster
@@ -243,6 +244,7 @@ class Sweeper:
             led={*workers, *self._sessions()},
             spared=self._is_agents,
         )
+        # A process that SIGKILL did not end stays in the table for hours: a stop that found it again would never end.
         found = survivors(lineage, root_pid=self._root_pid, exclude={*self._spared(), *abandoned})
         self._kept = [stat for stat in lineage.kept.values() if stat.alive]
         return tuple(Found(pid=stat.pid, pgid=stat.group, start_ticks=stat.start_ticks) for stat in found)

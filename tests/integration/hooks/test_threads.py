@@ -140,7 +140,7 @@ def release():
 def test_moments_arrive_in_order_on_one_thread(bench):
     runner = bench.start(one=Recorder, two=Recorder)
     for moment in (STARTED, JOINED, STOPPED):
-        runner.tell(moment)
+        runner.observe(moment)
     runner.close()
     for hook in bench.hooks.values():
         assert hook.seen == [STARTED, JOINED, STOPPED]
@@ -152,7 +152,7 @@ def test_thread_ends_after_close(bench):
     before = threading.active_count()
     runner = bench.start(one=Recorder)
     assert threading.active_count() == before
-    runner.tell(STARTED)
+    runner.observe(STARTED)
     runner.close()
     bench.until(lambda: threading.active_count() == before)
 
@@ -164,8 +164,8 @@ def test_raise_is_told_and_counted_and_hurts_nobody(bench, error):
             raise error
 
     runner = bench.start(bad=Raising, good=Recorder)
-    runner.tell(STARTED)
-    runner.tell(STARTED)
+    runner.observe(STARTED)
+    runner.observe(STARTED)
     bench.until(lambda: bench.lines and len(bench.hooks["good"].seen) == 2)
     [line] = bench.lines  # once, however often
     text = f"{type(error).__name__}: {' '.join(str(error).split())}"
@@ -176,9 +176,9 @@ def test_raise_is_told_and_counted_and_hurts_nobody(bench, error):
 
 def test_overrun_is_abandoned_named_and_off_and_the_others_go_on(bench, release):
     runner = bench.start(deadline_s=DEADLINE_S, slow=stuck_hook(release), good=Recorder)
-    runner.tell(STARTED)
-    runner.tell(JOINED)
-    runner.tell(STOPPED)
+    runner.observe(STARTED)
+    runner.observe(JOINED)
+    runner.observe(STOPPED)
     good = bench.hooks["good"]
     bench.until(lambda: good.seen == [STARTED, JOINED, STOPPED])
     [line] = bench.lines
@@ -186,7 +186,7 @@ def test_overrun_is_abandoned_named_and_off_and_the_others_go_on(bench, release)
     assert line.endswith("s; it is off for the rest of the run")
     assert bench.hooks["slow"].seen == [STARTED, JOINED]
     release.set()
-    runner.tell(JOINED)
+    runner.observe(JOINED)
     bench.until(lambda: len(good.seen) == 4)
     assert len(bench.lines) == 1
     assert bench.hooks["slow"].seen == [STARTED, JOINED]
@@ -200,7 +200,7 @@ def test_slow_hook_within_its_deadline_is_not_abandoned(bench):
 
     runner = bench.start(deadline_s=0.9, slow=Slow)
     for _ in range(5):
-        runner.tell(STARTED)
+        runner.observe(STARTED)
     bench.until(lambda: len(bench.hooks["slow"].seen) == 5)
     assert not bench.lines
 
@@ -381,7 +381,7 @@ def test_question_waits_for_what_was_told_before_it(bench):
             self.note(event)
 
     runner = bench.start(both=Both)
-    runner.tell(STARTED)
+    runner.observe(STARTED)
     runner.ask_join(Joining(round_index=0), bench.hear)
     bench.until(lambda: bench.answers)
     assert bench.hooks["both"].seen == [STARTED, Joining(round_index=0)]
@@ -389,8 +389,8 @@ def test_question_waits_for_what_was_told_before_it(bench):
 
 def test_close_gives_up_on_a_stuck_hook_in_time_and_names_who_was_not_told(bench, release):
     runner = bench.start(deadline_s=PATIENCE_S, slow=stuck_hook(release), good=Recorder)
-    runner.tell(JOINED)
-    runner.tell(STOPPED)
+    runner.observe(JOINED)
+    runner.observe(STOPPED)
     began_s = time.monotonic()
     runner.close(0.1)
     kept(time.monotonic() - began_s, PATIENCE_S / 2)
@@ -401,8 +401,8 @@ def test_close_gives_up_on_a_stuck_hook_in_time_and_names_who_was_not_told(bench
 
 def test_close_abandons_one_and_still_tells_the_next(bench, release):
     runner = bench.start(deadline_s=DEADLINE_S, slow=stuck_hook(release), good=Recorder)
-    runner.tell(JOINED)
-    runner.tell(STOPPED)
+    runner.observe(JOINED)
+    runner.observe(STOPPED)
     runner.close(PATIENCE_S)
     assert bench.hooks["good"].seen == [JOINED, STOPPED]
     assert len(bench.lines) == 1
@@ -424,7 +424,7 @@ def test_after_close_questions_are_answered_at_once(bench):
 def test_idle_runner_does_not_wake_the_reactor(bench):
     runner = bench.start(deadline_s=DEADLINE_S, one=Recorder)
     failure = Failure(failure_class=FailureClass.EXIT, summary="x", node_id="n", round_index=0, at_s=0.0, uptime_s=0.0)
-    runner.tell(FailureSeen(failure=failure))
+    runner.observe(FailureSeen(failure=failure))
     bench.until(lambda: bench.hooks["one"].seen)
     timers = []
     runner._call_later = lambda *args: timers.append(args)
@@ -543,11 +543,11 @@ def test_a_catch_all_takes_what_the_class_has_no_method_for(bench):
 
     runner = bench.start(both=Both)
     for moment in (STARTED, JOINED, FAILED):
-        runner.tell(moment)
+        runner.observe(moment)
     runner.ask_join(JOINING, bench.hear)
     runner.ask_start(STARTING, bench.hear)
     assert bench.answers == [(None, ""), ((), None, "")], "nobody waits for a catch-all"
-    runner.tell(STOPPED)
+    runner.observe(STOPPED)
     bench.until(lambda: len(bench.hooks["both"].seen) == 6)
     assert bench.hooks["both"].seen == [STARTED, "own", FAILED, JOINING, STARTING, STOPPED]
 
@@ -560,7 +560,7 @@ def test_a_catch_all_that_raises_is_named_so(bench):
             raise KeyError("seat")
 
     runner = bench.start(broken=Raises)
-    runner.tell(JOINED)
+    runner.observe(JOINED)
     bench.until(lambda: bench.lines)
     assert bench.lines[0].startswith("hook 'broken' (fake-broken 1): on_moment raised KeyError: 'seat'")
 
@@ -581,9 +581,9 @@ class Holds(AgentHook):
 
 def test_holds_are_asked_for_beside_the_loop_and_overtake_moments(bench, release):
     runner = bench.start(stuck=stuck_hook(release), holds=Holds, none=type("None_", (Holds,), {"seconds": 0}))
-    runner.tell(JOINED)
+    runner.observe(JOINED)
     bench.until(lambda: bench.hooks["stuck"].seen)
-    runner.tell(STOPPED)
+    runner.observe(STOPPED)
     runner.ask_holds(bench.hear)
     assert bench.answers == []
     release.set()
@@ -637,7 +637,7 @@ def test_a_repeated_call_goes_on_after_it_has_raised(bench):
             seen.append(threading.current_thread().name)
             raise ValueError("half a file")
 
-    bench.start(watches=Watches).tell(STARTED)
+    bench.start(watches=Watches).observe(STARTED)
     bench.until(lambda: len(seen) >= 3)
     assert set(seen) == {"elastic-hooks"}
     assert len(bench.lines) == 1
@@ -660,7 +660,7 @@ def test_a_repeated_call_that_is_under_way_is_not_made_again(bench, release):
             seen.append(1)
             release.wait(PATIENCE_S)
 
-    bench.start(slow=Slow).tell(STARTED)
+    bench.start(slow=Slow).observe(STARTED)
     bench.until(lambda: seen)
     end_s = time.monotonic() + 0.1
     bench.until(lambda: time.monotonic() > end_s)
@@ -683,7 +683,7 @@ def test_the_repeated_call_of_a_gate_that_was_stuck_is_made_again(bench, release
             release.wait(PATIENCE_S)
 
     runner = bench.start(deadline_s=DEADLINE_S, gate=Gate)
-    runner.tell(STARTED)
+    runner.observe(STARTED)
     bench.until(lambda: seen)
     runner.ask_join(Joining(round_index=0), bench.hear)
     bench.until(lambda: bench.answers)

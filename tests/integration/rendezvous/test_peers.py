@@ -32,11 +32,11 @@ class Member:
     def __init__(self, name, **view):
         self.heard = []
         self.view = replace(VIEW, incarnation=name, **view)
-        self.endpoint = PeerEndpoint(view=self.view, heard=self.heard.append)
+        self.endpoint = PeerEndpoint(view=self.view, on_event=self.heard.append)
 
     def tell(self, **changes):
         self.view = replace(self.view, **changes)
-        self.endpoint.tell(self.view)
+        self.endpoint.update(self.view)
 
     def entry(self, host="127.0.0.1"):
         return RosterEntry(self.view.incarnation, self.view.incarnation, host, self.endpoint.port)
@@ -112,7 +112,7 @@ def test_who_does_not_know_the_secret_is_neither_answered_nor_believed(member):
 def question(to="b", **changes):
     round_ = round_of(RosterEntry("a", "a", "127.0.0.1", 1), RosterEntry("b", "b", "127.0.0.1", 1))
     asker = PeerExchange(replace(VIEW, incarnation="a", mine=round_, runs=True, troubled_s=1.0), random.Random(1))
-    asker.tell(replace(VIEW, incarnation="a", mine=round_, runs=True, troubled_s=1.0), 1.0)
+    asker.update(replace(VIEW, incarnation="a", mine=round_, runs=True, troubled_s=1.0), 1.0)
     ((_, asked),) = asker.ask(1.0)
     return replace(asked, addressee=to, **changes)
 
@@ -216,7 +216,7 @@ pathlib.Path("/proc/sys/net/ipv4/ip_local_port_range").write_text("40000 40199")
 with socket.create_server(("127.0.0.1", 7000), backlog=128) as server:
     held = [socket.create_connection(server.getsockname()) for _ in range(60)]
     for _ in range(30):
-        peer = PeerEndpoint(view=PeerView(incarnation="i", secret="", lease_s=5.0), heard=print)
+        peer = PeerEndpoint(view=PeerView(incarnation="i", secret="", lease_s=5.0), on_event=print)
         socket.create_server(("", peer.port)).close()
         peer.close()
 """
@@ -236,7 +236,7 @@ def test_a_tcp_server_can_have_the_port_of_a_host_with_many_connections():
 
 def test_a_port_that_is_taken_or_forbidden_is_one_line():
     def made(port):
-        return PeerEndpoint(port, view=VIEW, heard=lambda event: None)
+        return PeerEndpoint(port, view=VIEW, on_event=lambda event: None)
 
     first = made(0)
     try:

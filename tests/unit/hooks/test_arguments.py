@@ -38,7 +38,7 @@ def run(agent):
         "acme",
         agent,
         post=lambda call: call(),
-        say=lambda text: agent.asked.append(("say", (text,), {})),
+        notice=lambda text: agent.asked.append(("say", (text,), {})),
         call_later=lambda delay_s, call: agent.asked.append(("call_later", (delay_s,), {})),
         call=lambda call: lambda: False,
         record=lambda name, values: agent.asked.append(("record", (name, values), {})),

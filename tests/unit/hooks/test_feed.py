@@ -150,7 +150,7 @@ def test_one_that_raises_three_times_in_a_row_gets_no_more():
     runner, lines = runner_for(hook, other)
     for _ in range(10):
         runner.publish("step", {})
-    runner.tell(AgentStopped(exit_code=0, reason=""))
+    runner.observe(AgentStopped(exit_code=0, reason=""))
     runner.close()
     assert [name for name in hook.names if name != "agent_stopped"] == ["step"] * 3
     assert "agent_stopped" in hook.names
@@ -171,7 +171,7 @@ def test_events_beyond_a_bound_are_left_out_and_moments_overtake_those_that_wait
     wait_for(lambda: slow.events)
     for _ in range(8):
         runner.publish("step", {})
-    runner.tell(AgentStopped(exit_code=0, reason=""))
+    runner.observe(AgentStopped(exit_code=0, reason=""))
     slow.go_on.set()
     runner.close()
     assert slow.names == ["first", "agent_stopped", *["step"] * 4, "feed_closed"]

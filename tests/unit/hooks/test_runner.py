@@ -44,7 +44,7 @@ def test_without_anybody_to_ask_answers_come_at_once(hooks):
     heard = []
     runner.ask_join(Joining(round_index=0), lambda *answer: heard.append(answer))
     runner.ask_start(WorkersStarting(round=ROUND, restart_count=0), lambda *answer: heard.append(answer))
-    runner.tell(AgentStopped(exit_code=0, reason=""))
+    runner.observe(AgentStopped(exit_code=0, reason=""))
     runner.close()
     runner.close()
     assert heard == [(None, ""), ((), None, "")]
@@ -86,7 +86,7 @@ def test_moments_wait_for_a_slow_hook_up_to_a_bound(monkeypatch):
     named = NamedHook(name="slow", distribution="d", hook=Slow(HookSettings(name="slow")))
     runner = HookRunner([named], post=never, call_later=lambda delay_s, callback: None, log=lines.append)
     for _ in range(10):
-        runner.tell(AgentStopped(exit_code=0, reason=""))
+        runner.observe(AgentStopped(exit_code=0, reason=""))
     assert len(runner._tasks) == 3
     runner.close(timeout_s=0)
     assert lines == [
@@ -116,7 +116,7 @@ def test_a_line_that_comes_when_the_loop_has_ended_is_shown():
         actions=object(),
     )
     named.hook.run.notice("the end is near")
-    runner.tell(AgentStopped(exit_code=0, reason=""))
+    runner.observe(AgentStopped(exit_code=0, reason=""))
     runner.close()
     assert lines == ["late: the end is near", "goodbye"]
 

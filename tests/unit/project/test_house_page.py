@@ -2,6 +2,7 @@
 
 import ast
 import re
+import tokenize
 from collections import Counter
 from pathlib import Path
 
@@ -36,13 +37,46 @@ def test_no_module_of_the_core_is_over_600_lines():
 def test_the_core_only_shrinks():
     """Decision 0044: whoever makes it smaller lowers these, whoever needs more room writes a distribution.
 
-    Both were raised by what proven defects needed: at 50aeb1da they were 36,560 and 19,760.
+    Both were raised by what proven defects needed: at 50aeb1da they were 36,560 and 19,760. Lines that hold nothing but
+    a comment are not counted: an explanation must cost nothing.
     """
     lines = Counter()
     for path in house.CORE.rglob("*.py"):
-        lines[path.relative_to(house.CORE).parts[0]] += len(path.read_text().splitlines())
+        lines[path.relative_to(house.CORE).parts[0]] += len(path.read_text().splitlines()) - comment_lines(path)
     assert lines.total() <= 37_100
     assert sum(lines[room] for room in ("agent", "processes", "rendezvous", "failure")) <= 20_750
+
+
+def comment_lines(path):
+    """Return how many lines of a file hold nothing but a comment."""
+    with path.open("rb") as file:
+        tokens = [*tokenize.tokenize(file.readline)]
+    return sum(token.type == tokenize.COMMENT and token.line.lstrip().startswith("#") for token in tokens)
+
+
+def test_names_of_the_core_are_no_verbs_of_speech():
+    """Programs notify, report, publish, log. A change that renames one of those left lowers the number."""
+    speech = re.compile(r"(?:un)?(?:tell|told|say|said|hear|heard|heed|news)(?:s|ing|ed)?")
+    found = [
+        f"{path.relative_to(house.CORE)}: {name}"
+        for path in house.CORE.rglob("*.py")
+        for name in (path.stem, *names_defined_in(path))
+        if any(speech.fullmatch(word.lower()) for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", name))
+    ]
+    assert len(found) <= 6, found
+
+
+def names_defined_in(path):
+    """Yield each name that a file gives: of functions, classes, parameters, attributes and variables."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield node.name
+        elif isinstance(node, ast.arg):
+            yield node.arg
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            yield node.attr
 
 
 def test_no_room_of_the_core_has_more_than_about_fifteen_files():

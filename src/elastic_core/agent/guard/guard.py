@@ -83,11 +83,11 @@ def _report(agent_pid: int) -> None:
     """Write the one line that an agent could not write, which ended without a verdict; 0: it lives."""
     what = f"agent {agent_pid} ended without a verdict, whatever its exit code: it was killed, or called os._exit"
     if agent_pid:
-        _say(f"{what}; its guard has ended its workers")
+        _write_line(f"{what}; its guard has ended its workers")
     _close(_PEOPLE)  # somebody may wait for the end of what the agent prints
 
 
-def _say(what: str) -> None:
+def _write_line(what: str) -> None:
     """Write a line to what was the agent's stderr, unless that would block."""
     poll = select.poll()
     poll.register(_PEOPLE, select.POLLOUT)
@@ -129,7 +129,7 @@ class Watch:
         self._agent_pid = -1
         self._agent_fd = -1
         self._agent_gone = False
-        self._fence_told = False
+        self._fence_moved = False
         self._partial = b""
 
     def may_act(self) -> bool:
@@ -139,7 +139,7 @@ class Watch:
         ended proves nothing then.
         """
         if not self._alone:
-            _say("a debugger or another tool runs in the guard of this agent: the guard ends no worker")
+            _write_line("a debugger or another tool runs in the guard of this agent: the guard ends no worker")
         return self._alone
 
     @property
@@ -177,6 +177,7 @@ class Watch:
 
     def _until_fence_ms(self) -> float | None:
         """Return how long the workers may still live, None without limit."""
+        # Between rounds no worker lives: the last round's fence would only wake the guard.
         if not self._any_workers or self.fence_s == NEVER_S:
             return None
         return min(max(0.0, (self.fence_s - time.monotonic()) * 1000), _LONGEST_POLL_MS)
@@ -186,12 +187,13 @@ class Watch:
 
         One that comes back to life, and moves its fence, may start others at once: the hunt ends with its word.
         """
+        # A fence is enforced once: an agent that stays stopped moves it no more, and each turn would hunt again.
         self.fence_s = NEVER_S
-        self._fence_told = False
+        self._fence_moved = False
 
         def unchanged() -> bool:
             ended = self._read(pipe) or any(fd != pipe for fd, _ in poll.poll(0))
-            return not (ended or self.farewell or self._fence_told)
+            return not (ended or self.farewell or self._fence_moved)
 
         if self.may_act():
             hunt(self.incarnation, self.workers, fenced_agent=self._agent_pid, still=unchanged)
@@ -223,7 +225,7 @@ class Watch:
             self.workers = {stat.pid: stat.start_ticks for stat in stats if stat is not None}
         elif word == "fence":
             self.fence_s = float(rest)
-            self._fence_told = True
+            self._fence_moved = True
         elif word == "last":
             self.last_act = b"" if rest == "-" else rest.encode()
         elif word == "forget":
@@ -247,13 +249,13 @@ class Watch:
 class LastAct:
     """A process that gives the agent's seat back. It prepares itself, and acts when told to."""
 
-    def __init__(self, told: bytes) -> None:
+    def __init__(self, instructions: bytes) -> None:
         """Start it with what the agent left for it; empty: there is nothing to do.
 
         It inherits our blocked signals, our session and our empty environment, so that no guard takes it for a worker.
         """
         self._pid = self._pipe = -1
-        if not told:
+        if not instructions:
             return
         root = os.path.abspath(__file__).rpartition("/elastic_core/")[0]  # noqa: PTH100  # pathlib is not ours to load
         code = f"import sys; sys.path.append({root!r}); from elastic_core.agent.guard.last_act import main; main()"
@@ -267,11 +269,11 @@ class LastAct:
             )
             os.close(reading)
             os.set_blocking(self._pipe, False)
-            self._tell(told + b"\n")
+            self._write(instructions + b"\n")
         except OSError:
             return  # the seat's lease does without us
 
-    def _tell(self, line: bytes) -> None:
+    def _write(self, line: bytes) -> None:
         """Write to it; what it is told in part it does not do."""
         if os.write(self._pipe, line) != len(line):
             os.kill(self._pid, _SIGKILL)
@@ -281,7 +283,7 @@ class LastAct:
         if self._pid < 0:
             return
         try:
-            self._tell(b"go\n")
+            self._write(b"go\n")
         except OSError:
             return  # it gave up already
         poll = select.poll()
@@ -374,6 +376,7 @@ def look_and_kill(lineage: Lineage, still: Callable[[], bool]) -> list[int] | No
 
 def _kill(stat: procfs.ProcessStat) -> None:
     now = procfs.read_stat(stat.pid)
+    # A pid can be used again between the look and the kill: compare the start time first.
     if now is None or now.start_ticks != stat.start_ticks:
         return
     try:

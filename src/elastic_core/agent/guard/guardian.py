@@ -91,6 +91,7 @@ class Guardian:
             )
             self._pid, self._pipe = _spawn_guard(greeting.encode(), self._last_act.encode())
         except OSError as error:
+            # One line for the whole shortage: the start is tried again every few seconds.
             if self._retry is None:
                 text = f"no guard could be started ({error}): if this agent is killed, its workers may survive it"
                 self._notice(text)
@@ -125,6 +126,7 @@ class Guardian:
         watching; whoever was late must move the fence before other workers are started: the guard may still be
         looking. Without a guard there is no fence.
         """
+        # The agent may have stood still past the fence, and move it only now: its workers were killed meanwhile.
         self._missed = self._missed or (bool(self._workers) and self._clock.monotonic_s() >= self._fence_s)
         self._fence_s = until_s
         self._send(self._fence_line())

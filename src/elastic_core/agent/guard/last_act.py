@@ -17,7 +17,7 @@ from contextlib import suppress
 _HARD_LIMIT_S = 12
 _CONNECT_S = 8.0  # a machine with other work to do needs seconds for what a client imports and asks to connect
 _WITHDRAW_S = 4.0
-_TELL_S = 3.0
+_ANNOUNCE_S = 3.0
 _LEASE_S = 5.0
 _READ_S = 1.0  # for whoever leads by then to read that no worker is left
 
@@ -76,7 +76,7 @@ def _act() -> None:
     seat: Seat = held
     store.withdraw(seat, wait=WaitBudget.lasting(_WITHDRAW_S))
     with suppress(Exception):  # a store's too; then those who wait do so for as long as after a loss of power
-        wait = WaitBudget.lasting(_TELL_S)
+        wait = WaitBudget.lasting(_ANNOUNCE_S)
         members = store.members(wait=wait).members if held.gone else ()
         if any(decode(one.record, MemberRecord).state in ("ready", "out") for one in members):
             # A seat that was given back looks like one whose lease has ended. A record behind all others tells them.

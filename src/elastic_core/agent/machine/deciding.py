@@ -14,7 +14,7 @@ from elastic_core.agent.machine.states import (
     Step,
     after_stop,
     drain,
-    leave_told,
+    leave_on_stop,
     noted,
     stop,
     stop_and_wait,
@@ -93,6 +93,7 @@ def _restart(state: Deciding, failure: Failure, decision: Restart) -> Step:
 
 def _give_up(state: Deciding, failure: Failure, decision: Stop) -> Step:
     ledger = noted(state.ledger, failure, decision, restarts=0)
+    # A policy may take a failure for the job's end, as in a search that has found enough.
     if decision.outcome == "done":
         outcome = Outcome(ending=Ending.SUCCEEDED, exit_code=0, reason=decision.reason)
     else:
@@ -113,7 +114,7 @@ def _carry_out(
 
 def _ignore(state: Deciding, failure: Failure, decision: Ignore) -> Step:
     if state.running is None or failure.local_rank is None:
-        # Nothing runs on without it: a refused join or a failed start can't be ignored.
+        # A failed start, or a hook's report about the whole node: there is no single worker to go on without.
         if state.ledger.gathers and not state.alone and state.round is not None:
             return _order_stop(state, state.round, failure)
         return _give_up(state, failure, Stop(reason="there is no worker to go on with", rule=decision.rule))
@@ -131,5 +132,5 @@ def _ignore(state: Deciding, failure: Failure, decision: Ignore) -> Step:
 def stop_deciding(state: Deciding, event: m.StopRequested, now_s: float) -> Step:
     """The user's word comes before the policy's."""
     if state.running is None:
-        return leave_told(state.ledger, event.signum, now_s)
+        return leave_on_stop(state.ledger, event.signum, now_s)
     return drain(state.ledger, state.running.round, event.signum, now_s, grace_s=event.grace_s)

@@ -74,6 +74,7 @@ def running(state: Running, event: m.RoundChanged, now_s: float) -> Step:
             # A new round would start finished ranks again; the newcomers wait for the end or the next failure.
             watch = m.WatchRound(delay_s=PARKED_WATCH_S)
             return Step(state=state, commands=(watch,), reason="newcomers wait: workers have begun to finish")
+        # Handlers without control report these; with control, the leader ends the round for all nodes at once.
         case NodesWaiting() | MemberLost():
             ledger, first = _regrouped(state.ledger, state.round, event.change)
             planned = isinstance(event.change, NodesWaiting)
@@ -95,7 +96,7 @@ def _closed(state: Running) -> Step:
     reason = "the rendezvous was closed: workers finish, no further round"
     if not state.ledger.control:
         return Step(state=state, reason=reason)
-    # Nobody decides for the run any more, so this node must not wait for it.
+    # No node decides for the run any more, so a node that has finished must not wait for the others.
     alone = replace(state, ledger=replace(state.ledger, control=False))
     if state.alive:
         return Step(state=alone, reason=reason)
@@ -144,6 +145,8 @@ def _regrouped(ledger: Ledger, round_: Round, change: RoundChange) -> tuple[Ledg
 def _restarted(ledger: Ledger, decided: Decided) -> tuple[Ledger, Incident | None, tuple[m.AgentCommand, ...]]:
     decision, failure = decided.decision, decided.failure
     if failure is None:
+        # A user or a hook asked for this restart. No worker failed, so the restart budget and the incidents stay as
+        # they are.
         asked = (m.PrintLine(text=f"all workers are started again: {decision.rule}"),) if decision.rule else ()
         return ledger, None, asked
     ledger = noted(ledger, failure, decision, restarts=1)
@@ -164,6 +167,7 @@ def _ended(
             return ledger, outcome, None
         return noted(ledger, failure, decision, restarts=0), outcome, (failure, decision, decided.evidence)
     if failure is None:
+        # No worker failed: the leader ended the run, for instance after too many membership changes.
         made_up = without_workers(decision.reason, FailureClass.RENDEZVOUS, round_index)
         failure = replace(made_up, exit_code=NO_ROUND_CODE)
     outcome = Outcome(ending=Ending.FAILED, exit_code=failure.exit_code, reason=failure.summary)
@@ -175,6 +179,7 @@ def _ended(
 
 def preparing(state: Preparing, event: m.RoundChanged, now_s: float) -> Step:
     """Leave if the run is over; remember that the round is, until the hooks have answered."""
+    # Nothing follows that an answer of the hooks could disturb, so a slow health check does not hold up the end.
     if isinstance(event.change, Decided) and isinstance(event.change.decision, Stop) and state.ledger.control:
         return without_start(state.ledger, state.round, event.change)
     return _remember(state, event.change)
@@ -186,10 +191,12 @@ def starting(state: Starting, event: m.RoundChanged, now_s: float) -> Step:
 
 
 def _remember(state: Preparing | Starting, change: RoundChange) -> Step:
+    # Without control only running workers are watched: this was reported of the round before, a moment too late.
     if not state.ledger.control:
         return Step(state=state, reason="of the round before")
     # The strongest word stands: a decision over a round's end, a round's end over an order to stop.
     undecided = state.over is None or isinstance(state.over, StopOrdered)
+    # Only remembered: hooks, or the start of workers, still owe an answer, which no later state could take.
     new = isinstance(change, StopOrdered) and state.over is None
     if isinstance(change, Decided) or (isinstance(change, RoundEnded) and undecided) or new:
         marked = replace(state, over=change)
@@ -254,7 +261,7 @@ def deciding(state: Deciding, event: m.RoundChanged, now_s: float) -> Step:
 
 
 def _known(state: Deciding, change: RoundChange) -> bool:
-    # Who decides alone does so because nobody could decide after that very order.
+    # This node decides alone because no node could decide after that order: the order brings nothing new.
     return state.alone and isinstance(change, StopOrdered)
 
 
@@ -270,6 +277,7 @@ def stopping(state: Stopping, event: m.RoundChanged, now_s: float) -> Step:
     match change:
         case RoundEnded() if isinstance(state.then, Await):  # nobody decides about this round any more
             return _regroup_instead(state, change)
+        # The lease of this node ends: the guard kills what lives longer, so no hook may hold the stop any more.
         case RoundEnded(reason=reason, stop_within_s=float() | int() as within_s):
             hurry = m.ShortenGrace(grace_s=within_s, at_once=True)
             return replace(step, commands=(hurry, *step.commands), reason=reason)
@@ -286,6 +294,7 @@ def _does(state: Stopping, decided: Decided) -> bool:
     goes_on = isinstance(state.then, Rejoin)
     if isinstance(decided.decision, Restart) != goes_on:
         return False
+    # An end or a restart that no worker caused leaves nothing to record in place of what this node has.
     if decided.failure is None:
         return True
     return state.incident is not None and _same(state.incident[0], decided.failure)

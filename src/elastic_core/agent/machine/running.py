@@ -31,6 +31,8 @@ def worker_ended(state: Running, event: m.WorkerExited, now_s: float) -> Step:
     rank = event.exit.local_rank
     running, exits = without(state, (), event.exit)
     if exits:
+        # A death by signal (out of memory, a crash in native code) is mostly the first cause: no peer has an earlier
+        # one to report.
         return collect_evidence(running, exits, settle=event.exit.code > 0)
     if running.alive:
         return Step(state=running, commands=report_finishing(state, running), reason=f"local rank {rank} finished")
@@ -40,6 +42,7 @@ def worker_ended(state: Running, event: m.WorkerExited, now_s: float) -> Step:
 def hang_found(state: Running, event: m.HangFound, now_s: float) -> Step:
     """Let the policy decide what a hang means; the workers run on until it has."""
     ask = m.AskPolicy(failure=event.failure, history=state.ledger.history)
+    # Nothing settles and nothing is examined: the failure comes with its evidence, and no worker has ended.
     deciding = Deciding(ledger=state.ledger, running=state, round=state.round)
     return Step(state=deciding, commands=(ask,), reason=event.failure.summary)
 

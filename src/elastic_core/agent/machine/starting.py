@@ -24,7 +24,7 @@ from elastic_core.agent.machine.states import (
     end,
     gate,
     leave,
-    leave_told,
+    leave_on_stop,
     stopped_by,
     watch_on,
     without_workers,
@@ -73,7 +73,7 @@ def join_refused(state: Gating, event: m.JoinRefused, now_s: float) -> Step:
 
 def stop_before_start(state: Gating | Joining | Preparing, event: m.StopRequested, now_s: float) -> Step:
     """Leave without a round, or without workers in it."""
-    return leave_told(state.ledger, event.signum, now_s, m.CancelRendezvous())
+    return leave_on_stop(state.ledger, event.signum, now_s, m.CancelRendezvous())
 
 
 def formed(state: Joining, event: m.RoundFormed, now_s: float) -> Step:
@@ -99,6 +99,7 @@ def formed(state: Joining, event: m.RoundFormed, now_s: float) -> Step:
 def no_round(state: Gating | Refused | Joining, event: m.RendezvousFailed, now_s: float) -> Step:
     """End: without a round there is nothing to run; an unneeded node ends well."""
     first = (m.CancelTimer(name=GATE),) if isinstance(state, Refused) else ()
+    # A spare node that the run never needed: other nodes have finished the job.
     if event.exit_code == 0:
         outcome = Outcome(ending=Ending.SUCCEEDED, exit_code=0, reason=event.summary)
         return leave(state.ledger, outcome, (*first, m.PrintLine(text=event.summary)))
@@ -156,6 +157,8 @@ def _stay_out(ledger: Ledger, refused: Round | None, event: m.JoinRefused | m.St
     gates = replace(gates, count=gates.count + 1, since_s=gates.since_s if gates.count else now_s)
     pause_s = _pause_s(gates, event.again_s)
     left_s = gates.since_s + gates.join_timeout_s - now_s
+    # One node, and `static`: the run cannot go on without this node, so its nodes wait no longer than for a node that
+    # is missing.
     if not gates.aside:
         if left_s <= 0:
             return _give_up(replace(ledger, gates=gates), refused, event)
@@ -175,6 +178,7 @@ def _pause_s(gates: Gates, wanted_s: float | None) -> float:
     """Return how long to wait before the hook is asked again: as long as it wants, or longer each time."""
     if wanted_s is not None:
         return min(max(wanted_s, SHORTEST_WISH_S), LONGEST_WISH_S)
+    # The exponent is bounded because 2.0 ** 1024 overflows: a hook that refuses once a minute gets there within a day.
     return min(FIRST_PAUSE_S * 2.0 ** min(gates.count - 1, 30), LONGEST_PAUSE_S) * (1 - gates.spread / 3)
 
 
@@ -193,6 +197,8 @@ def ask_again(state: Refused, event: m.TimerFired, now_s: float) -> Step:
         return Step(state=state, reason="a timer of an earlier state")
     if round_ is None or ledger.gates.aside:
         return gate(ledger, "the hooks are asked again", refused=round_)
+    # This node still has its place in the round, and the workers of the other nodes wait for its own: joining anew
+    # would end the round for all.
     changes = ledger.membership_changes
     ask = m.AskToStart(round=round_, restart_count=ledger.restart_count, membership_changes=changes)
     return Step(state=Preparing(ledger=ledger, round=round_), commands=(ask,), reason="the hooks are asked again")
@@ -200,7 +206,7 @@ def ask_again(state: Refused, event: m.TimerFired, now_s: float) -> Step:
 
 def stop_refused(state: Refused, event: m.StopRequested, now_s: float) -> Step:
     """Leave instead of waiting."""
-    return leave_told(state.ledger, event.signum, now_s, m.CancelTimer(name=GATE), m.CancelRendezvous())
+    return leave_on_stop(state.ledger, event.signum, now_s, m.CancelTimer(name=GATE), m.CancelRendezvous())
 
 
 # --- the workers' start
@@ -209,6 +215,8 @@ def stop_refused(state: Refused, event: m.StopRequested, now_s: float) -> Step:
 def spawned(state: Starting, event: m.WorkersSpawned, now_s: float) -> Step:
     """Workers run, or are stopped because the round is over already."""
     everyone = frozenset(range(state.round.local_world_size))
+    # Not reset when a hook allows the join: one that then refuses each start would be asked every 2 s, round after
+    # round.
     ledger = replace(state.ledger, gates=replace(state.ledger.gates, count=0, shown=""))
     running = Running(ledger=ledger, round=state.round, started_s=now_s, alive=everyone)
     if state.over is not None:
@@ -218,6 +226,7 @@ def spawned(state: Starting, event: m.WorkersSpawned, now_s: float) -> Step:
 
 def spawn_failed(state: Starting, event: m.SpawnFailed, now_s: float) -> Step:
     """Let the policy decide what a failed start means, unless the round is over already."""
+    # The workers before the one that could not be started run: whatever is decided, they are stopped first.
     running = Running(ledger=state.ledger, round=state.round, started_s=now_s, alive=event.alive)
     if state.over is not None:
         return round_changed.follow(running, state.over)

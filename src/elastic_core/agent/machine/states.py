@@ -273,6 +273,7 @@ def leave(ledger: Ledger, outcome: Outcome, first: Iterable[m.AgentCommand] = ()
 
     One that decides for the whole run is not closed by a node that goes: its verdict says when the run is over.
     """
+    # A stop signal is for this node: if it closed the rendezvous, the nodes that go on could form no further round.
     close = outcome.ending is not Ending.STOPPED and not ledger.control
     commands = (*first, m.SetTimer(name=LEAVE, delay_s=LEAVE_S), m.LeaveRendezvous(close=close))
     return Step(
@@ -280,8 +281,8 @@ def leave(ledger: Ledger, outcome: Outcome, first: Iterable[m.AgentCommand] = ()
     )
 
 
-def leave_told(ledger: Ledger, signum: int, now_s: float, *first: m.AgentCommand) -> Step:
-    """Leave the rendezvous without workers, as the agent was told to: hooks know it as they know a drain."""
+def leave_on_stop(ledger: Ledger, signum: int, now_s: float, *first: m.AgentCommand) -> Step:
+    """Leave the rendezvous without workers because a stop was requested; hooks are notified as of a drain."""
     return leave(ledger, stopped_by(signum), (m.AnnounceDrain(signum=signum), *first), asked_s=now_s)
 
 
@@ -310,6 +311,8 @@ def stop(
 ) -> Step:
     """Stop the workers, and watch on for what the run decides meanwhile; `ends_run`: it is bound to be the end."""
     stopping = Stopping(ledger=ledger, round=round, then=then, incident=incident)
+    # With other nodes, exit handlers get no extra time: workers there wait in collectives until the workers here are
+    # gone.
     ends = (ends_run or isinstance(then, End)) and round.node_count == 1
     halt = m.StopWorkers(signum=SIGTERM, reason=reason, grace_s=grace_s, planned=planned, ends_run=ends)
     return Step(state=stopping, commands=(*first, halt, *watch_on(ledger)), reason=reason)
@@ -383,6 +386,7 @@ def noted(ledger: Ledger, failure: Failure, decision: Decision, *, restarts: int
 def after_stop(ledger: Ledger, then: Rejoin | End, incident: Incident | None, asked_s: float | None) -> Step:
     """Record the incident, then do what was to follow: no worker exists any more."""
     recorded: tuple[m.AgentCommand, ...] = ()
+    # The incident lists how each worker ended, which is known only now.
     if incident is not None:
         recorded = (m.RecordIncident(failure=incident[0], decision=incident[1], evidence=incident[2]),)
     match then:

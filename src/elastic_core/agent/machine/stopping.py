@@ -21,7 +21,7 @@ from elastic_core.agent.machine.states import (
     depart,
     end,
     gate,
-    leave_told,
+    leave_on_stop,
     stopped_by,
     wait_for_run,
 )
@@ -46,7 +46,7 @@ def report_due(state: Stopping, event: m.TimerFired, now_s: float) -> Step:
 
 def stop_awaiting(state: Awaiting, event: m.StopRequested, now_s: float) -> Step:
     """Leave without waiting for what the run decides."""
-    return leave_told(state.ledger, event.signum, now_s, *depart(state.ledger))
+    return leave_on_stop(state.ledger, event.signum, now_s, *depart(state.ledger))
 
 
 def stop_again(state: Stopping, event: m.StopRequested, now_s: float) -> Step:
@@ -55,6 +55,7 @@ def stop_again(state: Stopping, event: m.StopRequested, now_s: float) -> Step:
     urged = state.stop_asked_s is not None and now_s - state.stop_asked_s >= URGE_S
     then = state.then if isinstance(state.then, End) else End(outcome=stopped_by(event.signum))
     stopping = replace(state, then=then, stop_asked_s=now_s if state.stop_asked_s is None else state.stop_asked_s)
+    # A second stop with a deadline (a hook's drain) shortens the time, and kills nothing: workers may be saving.
     hurry = () if event.grace_s is None else (m.ShortenGrace(grace_s=event.grace_s),)
     if urged and not hurry:
         return Step(state=stopping, commands=(m.KillWorkers(),), reason="second stop signal: killing the workers")
@@ -77,7 +78,7 @@ def backoff_over(state: Waiting, event: m.TimerFired, now_s: float) -> Step:
 
 def stop_waiting(state: Waiting, event: m.StopRequested, now_s: float) -> Step:
     """Leave instead of restarting."""
-    return leave_told(state.ledger, event.signum, now_s, m.CancelTimer(name=BACKOFF))
+    return leave_on_stop(state.ledger, event.signum, now_s, m.CancelTimer(name=BACKOFF))
 
 
 def left(state: Leaving, event: m.RendezvousLeft, now_s: float) -> Step:

@@ -89,6 +89,7 @@ TABLE: dict[type, dict[type, Rule]] = {
             m.SignalForwarded: _to(running.forward, Gating),
             m.JoinAllowed: _to(starting.join, Joining),
             m.JoinRefused: _to(starting.join_refused, Refused, Leaving),
+            # A node that waits aside keeps its seat: the run may end while its hooks are being asked again.
             m.RendezvousFailed: _to(starting.no_round, Leaving),
             m.StopRequested: _to(starting.stop_before_start, Leaving),
         },
@@ -126,6 +127,7 @@ TABLE: dict[type, dict[type, Rule]] = {
     Starting: _row(
         {
             m.SignalForwarded: _to(running.forward, Starting),
+            # No exit arrives here: the loop starts all workers in one turn, and reads their ends in a later one.
             m.WorkersSpawned: _to(starting.spawned, Running, Stopping),
             m.SpawnFailed: _to(starting.spawn_failed, Deciding, Stopping),
             m.RoundChanged: _to(round_changed.starting, Starting),
@@ -184,6 +186,7 @@ TABLE: dict[type, dict[type, Rule]] = {
         },
         {
             (m.WorkerExited,): "the ladder counts them; the incident reads them",
+            # A stop signal can come before the event that the workers were started, and leads here first.
             (*_POLICY, m.WorkersSpawned, m.SpawnFailed): _LATE,
             (m.HangFound, m.RestartRequested): "the workers are being stopped",
         },

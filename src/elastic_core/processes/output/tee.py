@@ -98,7 +98,7 @@ class Tee:
         self._reactor.add_reader(self._read_fd, self._on_readable)
         self._on_readable()
 
-    def _read(self, chunks: int, *, heed_congestion: bool = True) -> int:
+    def _read(self, chunks: int, *, may_pause: bool = True) -> int:
         count = 0
         taken: list[bytes] = []
         for _ in range(chunks):
@@ -113,10 +113,10 @@ class Tee:
             count += len(data)
             taken.append(data)
             self._take(data)
-            if (heed_congestion and self._pause()) or len(data) < CHUNK_BYTES:
+            if (may_pause and self._pause()) or len(data) < CHUNK_BYTES:
                 break
         self._write(taken)
-        if heed_congestion and self._read_fd >= 0:
+        if may_pause and self._read_fd >= 0:
             self._pause()
         return count
 
@@ -156,12 +156,12 @@ class Tee:
     def drain(self) -> None:
         """Take what is in the pipe now: the worker is gone, and its last words are wanted."""
         if self._read_fd >= 0:
-            self._read(_CHUNKS_A_TURN + 1, heed_congestion=False)
+            self._read(_CHUNKS_A_TURN + 1, may_pause=False)
 
     def finish(self) -> None:
         """Take what is in the pipe now, and close it, whoever still holds its other end; idempotent."""
         if self._read_fd >= 0:
-            self._read(_FINISH_CHUNKS, heed_congestion=False)
+            self._read(_FINISH_CHUNKS, may_pause=False)
         self._end()
 
     def _end(self) -> None:

@@ -143,6 +143,7 @@ def leads(view: View, seat: int) -> int:
 
 def _keep(view: View, memory: LeaderMemory, current: RoundDocument) -> Judgement:
     live = {member.incarnation: member.record for member in view.members if member.record.epoch == current.epoch}
+    # A failover to a replica that missed the last writes: a member that has the later round puts it back.
     if any(record.seen > current.token for record in live.values()):
         return Judgement(memory=memory, why="somebody has seen a later round: the store lost a write")
     noted = frozenset(view.control.done) if view.control.done_of == current.nonce else frozenset()
@@ -156,6 +157,7 @@ def _keep(view: View, memory: LeaderMemory, current: RoundDocument) -> Judgement
     lost = [entry for entry in current.roster if entry.incarnation not in memory.done and _gone(entry, live, current)]
     if lost:
         silent = all(entry.incarnation not in live for entry in lost)
+        # After an outage of the store, members have one lease to be back in it before they count as lost.
         if silent and view.now_s < memory.losses_from_s:
             return Judgement(memory=memory, look_s=memory.losses_from_s, why="waiting for members to be heard again")
         return Judgement(memory=memory, duty=_change(view, memory, current, lost, 0))
@@ -404,6 +406,7 @@ def _reason_of(lost: Sequence[RosterEntry], unclean: Sequence[str], refused: Map
 def do_duty(state: State, now_s: float) -> Planned:
     """Do what is outstanding: at once as the leader, after a while as a deputy."""
     seat, ahead = state.lease.seat, state.lease.ahead
+    # The leader acts only on the members as they are now; a deputy, on what it has read lately (below).
     if seat is None or ahead > DEPUTIES or (ahead == 0 and MEMBERS not in state.seen.fresh):
         return state, None
     view = _view(state, now_s)

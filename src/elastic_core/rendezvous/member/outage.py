@@ -165,8 +165,8 @@ def _evidence(state: State) -> str:
     others = f"of {trouble.asked} other node{'s' * (trouble.asked != 1)}"
     if trouble.reaching:
         return f"{trouble.reaching} {others} reach{'es' * (trouble.reaching == 1)} it"
-    said = f"{trouble.granted or 'none'} {others} answered that it is away for all"
-    return f"{said}{', and all are needed' * bool(trouble.granted)} (asked over UDP: --agent-port)"
+    answers = f"{trouble.granted or 'none'} {others} answered that it is away for all"
+    return f"{answers}{', and all are needed' * bool(trouble.granted)} (asked over UDP: --agent-port)"
 
 
 def outage_line_s(state: State, now_s: float) -> float:

@@ -58,5 +58,6 @@ def consequence(
 def _gives_up_s(late: StoreCall, driver: Driver) -> float:
     """When a join no longer waits for a call."""
     first_s = driver.first_contact_s
+    # A store that was reached before has the whole connect timeout again.
     began_s = late.began_s if first_s is None else first_s
     return max(late.due_s + MOMENT_S, began_s + driver.connect_timeout_s)

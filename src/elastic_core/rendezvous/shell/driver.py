@@ -177,6 +177,7 @@ class Driver:
             case m.StopRound(report=report) | m.ReportStopped(report=report):
                 self.post(replace(request, report=bounded(report)))
             case m.AnnounceDeparture():
+                # The store goes with this node: the other nodes read the verdict before, and their workers can save.
                 if self._store.hosting and self.in_round:
                     self.post(m.DecisionPosted(post=self._host_leaves()))
                 self.post(request)
@@ -205,6 +206,7 @@ class Driver:
             self._lock.notify_all()
             wait = self._wait if self._interruptible else None
             if wait is not None and self.call is not None:
+                # The call is asked to end now: if it does not, the call watch counts it as late from here.
                 self.call = self.call._replace(due_s=min(self.call.due_s, self._clock.monotonic_s()))
         if wait is not None:
             wait.cancel()
@@ -279,13 +281,13 @@ class Driver:
         failure: Exception | None = None
         try:
             view = peer_view(self._state, self._reached_s)
-            self._peers = PeerEndpoint(self._node.agent_port, view=view, heard=self.post, clock=self._clock)
+            self._peers = PeerEndpoint(self._node.agent_port, view=view, on_event=self.post, clock=self._clock)
             events: tuple[m.Event, ...] = self._take()
             while True:
                 now_s = self._clock.monotonic_s()
                 done = step(self._state, events, now_s=now_s)
                 self._state = done.state
-                self._peers.tell(peer_view(self._state, self._reached_s))
+                self._peers.update(peer_view(self._state, self._reached_s))
                 self._guard()  # before a round is announced: its workers must not start behind an old fence
                 for announcement in done.announcements:
                     self._emit(announcement)
@@ -317,6 +319,7 @@ class Driver:
     def _guard(self) -> None:
         """Keep the guard's two last resorts as they must be: when to kill the workers, which seat to give back."""
         state = self._state
+        # Only a node that may have workers has a fence to keep.
         if state.want in (Want.RUN, Want.STOP) and state.fence_s != self._fenced_s:
             self._fenced_s = state.fence_s
             self._emit(Fenced(until_s=state.fence_s))
@@ -332,6 +335,8 @@ class Driver:
         if seat is None:
             return None
         gone = b""
+        # If this agent dies, its guard publishes this record. Without it, nodes outside the round take the returned
+        # seat for a lease that ended, and wait for workers that may still train.
         if mine is not None:
             record = MemberRecord(
                 epoch=mine.epoch, node=self.node, state="gone", seen=mine.token, token=mine.token, nonce=mine.nonce
@@ -346,8 +351,10 @@ class Driver:
             self._pause(operation.until_s)
             return None
         if isinstance(operation, m.Ask):
+            # Not waited for: a policy may think for minutes, and the lease must be renewed meanwhile.
             self._emit(DecisionAsked(reports=operation.reports, history=operation.history, question=operation.question))
             return m.WatchEnded(watched=None)
+        # An agent that stands still must not look alive: without renewals its seat goes, and the other nodes go on.
         if isinstance(operation, m.Renew) and self._loop_is_stuck():
             self._pause(self._clock.monotonic_s() + _STUCK_PAUSE_S)
             return m.Failed(text="this agent's own loop does not turn", own=True)
@@ -360,6 +367,7 @@ class Driver:
                 return m.WatchEnded(watched=None)
             return m.Failed(text=f"{self._store.where}: the call was given up", unknown=True, key=key)
         except WaitExpiredError:
+            # A request without an answer may have been carried out: a write is read again before it is repeated.
             text = f"{self._store.where} does not answer"
             return m.Failed(text=text, unknown=True, silent=True, write=write, key=key)
         except OutcomeUnknownError as err:
@@ -414,6 +422,7 @@ class Driver:
         with self._lock:
             self._wait = wait
             self._interruptible = isinstance(operation, (m.Watch, m.Connect))
+            # An event came after the last step: it must not wait behind a watch of many seconds.
             if self._interruptible and self._mail:
                 wait.cancel()
             now_s = self._clock.monotonic_s()
@@ -492,6 +501,8 @@ class Driver:
         epochs = frozenset(record.epoch for name, record in records.items() if name not in doubtful)
         if type(self._store).survey is CoordinationStore.survey:  # it removes expired seats before they are seen
             return m.Surveyed(epochs=epochs, silent=None)
+        # A member whose lease has ended may train on with the grants of its round, unless its record, or a free port on
+        # this host, proves that it has no workers.
         may_run = (name for name in doubtful & records.keys() if records[name].state != "gone")
         silent = frozenset(name for name in may_run if not proves_dead(records[name]))
         return m.Surveyed(epochs=epochs, silent=silent)

@@ -59,10 +59,12 @@ class GrantTable:
 
     def merge(self, ages: bytes, asked_s: float) -> None:
         """Take what another member knows, which was asked at `asked_s`."""
+        # A member that does not run this round, or runs it no more, answers without ages.
         if len(ages) != len(self._at_s):
             return
         for rank, age in enumerate(ages):
             if age != UNKNOWN and rank != self._rank:
+                # Answers come late and in any order: the newest grant counts, and a member knows its own best.
                 self._at_s[rank] = max(self._at_s[rank], asked_s - age * self._unit_s)
 
     @property
@@ -162,18 +164,18 @@ class PeerExchange:
         self._rng = rng
         self._serial = 0
         self._asked: dict[int, tuple[float, Topic, RoundDocument]] = {}
-        self._news: list[m.Event] = []
+        self._events: list[m.Event] = []
         self._grants: GrantTable | None = None
         self._next_s = NEVER_S
         self._alarm_s = LONG_AGO_S
-        self._told_s = LONG_AGO_S
+        self._notified_s = LONG_AGO_S
         self._reaching: set[int] = set()
         self._practice: GrantTable | None = None
         self._practice_s = NEVER_S
         self._practised_s = LONG_AGO_S
         self._unreached: tuple[int, ...] = ()
 
-    def tell(self, view: PeerView, now_s: float) -> None:
+    def update(self, view: PeerView, now_s: float) -> None:
         """Take the member's new state."""
         before, self._view = self._view, view
         mine = view.mine
@@ -190,6 +192,7 @@ class PeerExchange:
             self._practice_s = now_s + view.lease_s if len(mine.roster) > 1 else NEVER_S
         if self._grants is not None:
             self._grants.give(view.granted_s)
+        # What members answered in one outage says nothing about the next.
         if view.troubled_s is None:
             self._reaching = set()
         elif before.troubled_s is None:
@@ -288,9 +291,9 @@ class PeerExchange:
         if now_s >= self._alarm_s + view.lease_s / 2:
             self._alarm_s = now_s
             self._next_s = min(self._next_s, now_s)
-        if now_s >= self._told_s + view.lease_s / 50:
-            self._told_s = now_s
-            self._news.append(m.PeerAsked(token=question.token, nonce=question.nonce, needs=question.troubled))
+        if now_s >= self._notified_s + view.lease_s / 50:
+            self._notified_s = now_s
+            self._events.append(m.PeerAsked(token=question.token, nonce=question.nonce, needs=question.troubled))
 
     def take(self, answer: Answer, now_s: float) -> None:
         """Take an answer."""
@@ -299,11 +302,12 @@ class PeerExchange:
             return
         asked_s, topic, round_ = asked
         rank = round_.rank_of(answer.addressee)
+        # Older than a lease: a grant in it has ended, whatever age it states.
         if rank is None or now_s > asked_s + self._view.lease_s:
             return
         if topic == "runs":
             if answer.runs:
-                self._news.append(m.StillRuns(token=round_.token, nonce=round_.nonce))
+                self._events.append(m.StillRuns(token=round_.token, nonce=round_.nonce))
             return
         if self._view.mine is None or _key(self._view.mine) != _key(round_):
             return
@@ -317,6 +321,7 @@ class PeerExchange:
         table.merge(answer.ages, asked_s)
         since_s = self._view.troubled_s
         if since_s is not None:
+            # If the store has answered another member since this one lost it, this node is cut off.
             reaches = answer.reached_age_s < now_s - max(since_s, asked_s - self._view.lease_s / 2)
             (self._reaching.add if reaches else self._reaching.discard)(rank)
             if not complete and table.oldest_s > LONG_AGO_S:
@@ -327,7 +332,7 @@ class PeerExchange:
         assert table is not None
         assert mine is not None
         others = len(mine.roster) - 1
-        self._news.append(
+        self._events.append(
             m.PeersAnswered(
                 token=mine.token,
                 nonce=mine.nonce,
@@ -338,10 +343,10 @@ class PeerExchange:
             )
         )
 
-    def news(self) -> Iterable[m.Event]:
-        """Return what the member has to hear, once."""
-        news, self._news = self._news, []
-        return news
+    def take_events(self) -> Iterable[m.Event]:
+        """Return the events for the member since the last call."""
+        events, self._events = self._events, []
+        return events
 
     # --- practice
 
@@ -374,7 +379,7 @@ class PeerExchange:
         again = bool(missing) and missing != self._unreached
         self._practice_s = now_s + (self._view.lease_s if again else CHECK_EVERY_S)
         if missing and not again:  # so twice: one that is just being lost is no news
-            self._news.append(m.PeersUnreachable(token=mine.token, nonce=mine.nonce, ranks=missing))
+            self._events.append(m.PeersUnreachable(token=mine.token, nonce=mine.nonce, ranks=missing))
         self._unreached = missing
 
 

@@ -77,6 +77,7 @@ class MemberRounds(Rendezvous):
         def ask(port: int | ElasticError) -> None:
             if isinstance(port, ElasticError):
                 self._joined(join, port)
+            # A port can take seconds to reserve: meanwhile the agent may have cancelled this join and begun another.
             elif join == self._joins:
                 self.driver.request(JoinAsked(master_port=port))
                 if self._changes.ended:
@@ -125,6 +126,7 @@ class MemberRounds(Rendezvous):
         try:
             change = self._changes.next()
         except ElasticError as err:
+            # The driver's thread has ended with an error, which stays: the round is lost once.
             if self._broken:
                 return
             self._broken = True
@@ -177,6 +179,7 @@ class MemberRounds(Rendezvous):
         self._leaving = True
         if not self.driver.started:
             self._store.close()
+        # The agent was stopped before its first join, or the driver has failed: no thread would take the request.
         if not self.driver.started or self._changes.ended:
             self._leave()
             return

@@ -72,6 +72,8 @@ class Changes:
             change = self._queue.popleft()
             self.awaits = isinstance(change, StopOrdered)
             return change
+        # The node waits for a decision that it can no longer read: its agent decides alone, and does not fail with the
+        # driver.
         if self._ended and self.awaits:
             self.awaits = False
             return Undecided(reason=f"this node no longer hears of run {self._run_id!r}", final=True)

@@ -73,24 +73,24 @@ class PeerEndpoint:
     It is there at every address of this host, whichever of them the roster gives, and answers from the one that was
     asked: firewalls that know of the question let no other answer pass.
 
-    Threading: `tell` and `close` from any thread; `heard` is called on its own.
+    Threading: `update` and `close` from any thread; `on_event` is called on its own.
 
     Args:
         port: The UDP port; 0: a free one.
         view: What the member has to say at first.
-        heard: Takes what the member must know.
+        on_event: Called with each event for the member.
 
     Raises:
         ConfigError: the port can't be bound.
     """
 
     def __init__(
-        self, port: int = 0, *, view: PeerView, heard: Callable[[m.Event], None], clock: Clock = SYSTEM_CLOCK
+        self, port: int = 0, *, view: PeerView, on_event: Callable[[m.Event], None], clock: Clock = SYSTEM_CLOCK
     ) -> None:
         """Bind a port and begin to answer."""
         self._exchange = PeerExchange(view, random.Random())
         self._view = view
-        self._heard = heard
+        self._on_event = on_event
         self._clock = clock
         self._lock = threading.Lock()
         self._names = PeerNames()
@@ -103,14 +103,14 @@ class PeerEndpoint:
         self._thread = threading.Thread(target=self._serve, name="elastic-peers", daemon=True)
         self._thread.start()
 
-    def tell(self, view: PeerView) -> None:
-        """Say how the member is now. Never blocks for long."""
+    def update(self, view: PeerView) -> None:
+        """Take the member's new state. Never blocks for long."""
         with self._lock:
             if view == self._view:
                 return
             self._view = view
             before_s = self._exchange.due_s
-            self._exchange.tell(view, self._clock.monotonic_s())
+            self._exchange.update(view, self._clock.monotonic_s())
             sooner = self._exchange.due_s < before_s
         if sooner:
             self._rouse()
@@ -126,6 +126,7 @@ class PeerEndpoint:
         while not self._closed.is_set():
             left_s = self._exchange.due_s - self._clock.monotonic_s()
             with suppress(OSError):
+                # `due_s` is infinite while nothing is to be asked, and poll takes whole milliseconds.
                 poll.poll(None if left_s > 3600 else max(0, ceil(left_s * 1000)))
             with suppress(OSError):  # BlockingIOError: it was not this that has woken it
                 os.eventfd_read(self._wake)
@@ -134,9 +135,9 @@ class PeerEndpoint:
             self._receive()
             self._ask()
             with self._lock:
-                news = self._exchange.news()
-            for each in news:
-                self._heard(each)
+                events = self._exchange.take_events()
+            for event in events:
+                self._on_event(event)
 
     def _ask(self) -> None:
         with self._lock:

@@ -52,7 +52,7 @@ class Talk:
             self.tell(one)
 
     def tell(self, one):
-        self.members[one.incarnation].tell(one, self.now_s)
+        self.members[one.incarnation].update(one, self.now_s)
         self._plan(one.incarnation)
 
     def _at(self, time_s, call):
@@ -89,7 +89,7 @@ class Talk:
         self._hear(name)
 
     def _hear(self, name):
-        self.heard[name] += [(self.now_s, event) for event in self.members[name].news()]
+        self.heard[name] += [(self.now_s, event) for event in self.members[name].take_events()]
 
     def run(self, until_s, done=lambda: False):
         while not done() and self._events and self._events[0][0] <= until_s:
@@ -158,11 +158,11 @@ def test_time_on_the_way_makes_a_grant_older_never_younger():
         PeerExchange(troubled(round_, 1), random.Random(1)),
     )
     for one, rank in ((asker, 0), (other, 1)):
-        one.tell(troubled(round_, rank), 100.0)
+        one.update(troubled(round_, rank), 100.0)
     ((_, question),) = asker.ask(101.0)
     answer = other.answer(question, 101.4)  # its grant is 1.4 s old by then
     asker.take(answer, 101.9)
-    (event,) = [e for e in asker.news() if isinstance(e, m.PeersAnswered) and e.granted]
+    (event,) = [e for e in asker.take_events() if isinstance(e, m.PeersAnswered) and e.granted]
     assert 101.0 - 1.4 - 2 * LEASE_S / UNITS <= event.oldest_s <= 101.0 - 1.4
 
 
@@ -172,12 +172,12 @@ def test_the_same_answer_again_and_a_forged_one_change_nothing():
         PeerExchange(troubled(round_, 0), random.Random(1)),
         PeerExchange(troubled(round_, 1), random.Random(1)),
     )
-    asker.tell(troubled(round_, 0), 100.0)
-    other.tell(troubled(round_, 1), 100.0)
+    asker.update(troubled(round_, 0), 100.0)
+    other.update(troubled(round_, 1), 100.0)
     ((_, question),) = asker.ask(100.0)
     answer = other.answer(question, 100.0)
     asker.take(answer, 100.0)
-    first = [e for e in asker.news() if isinstance(e, m.PeersAnswered)]
+    first = [e for e in asker.take_events() if isinstance(e, m.PeersAnswered)]
     for odd in (
         answer,
         msgspec_replace(answer, serial=99),
@@ -187,7 +187,7 @@ def test_the_same_answer_again_and_a_forged_one_change_nothing():
     ):
         asker.take(odd, 103.0)
     asker.ask(103.0)
-    assert [e.oldest_s for e in asker.news() if isinstance(e, m.PeersAnswered)] == [first[-1].oldest_s]
+    assert [e.oldest_s for e in asker.take_events() if isinstance(e, m.PeersAnswered)] == [first[-1].oldest_s]
 
 
 def msgspec_replace(struct, **changes):
@@ -197,7 +197,7 @@ def msgspec_replace(struct, **changes):
 def test_a_question_to_another_incarnation_has_no_answer():
     round_ = round_of(2)
     asker, other = PeerExchange(troubled(round_, 0), random.Random(1)), PeerExchange(view(round_, 1), random.Random(1))
-    asker.tell(troubled(round_, 0), 100.0)
+    asker.update(troubled(round_, 0), 100.0)
     ((_, question),) = asker.ask(100.0)
     assert other.answer(replace(question, addressee="i1 of before"), 100.0) is None
 
@@ -241,7 +241,7 @@ def test_members_that_answer_nobody_are_named_after_the_second_try():
     silent = talk.members["i3"]
     silent.answer = lambda question, now_s: None
     silent.ask = lambda now_s: ()
-    silent.tell(view(None, 3, runs=False), 100.0)
+    silent.update(view(None, 3, runs=False), 100.0)
     talk.run(100.0 + 1.6 * LEASE_S)
     assert unreachable(talk, "i0") == []
     talk.run(100.0 + 5 * LEASE_S)
@@ -251,8 +251,8 @@ def test_members_that_answer_nobody_are_named_after_the_second_try():
 def test_a_try_that_is_due_in_trouble_is_put_off():
     round_ = round_of(2)
     member = PeerExchange(view(round_, 0), random.Random(1))
-    member.tell(view(round_, 0), 100.0)
-    member.tell(troubled(round_, 0, since_s=104.0), 104.0)
+    member.update(view(round_, 0), 100.0)
+    member.update(troubled(round_, 0, since_s=104.0), 104.0)
     now_s = 100.0 + LEASE_S
     for _ in range(3):
         member.ask(now_s)
