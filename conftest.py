@@ -1,4 +1,8 @@
-"""What holds for every test, whichever folder it is in: signals, time limits, the seed, and what is told at the end."""
+"""What holds for every test, whichever folder it is in: signals, time limits, the seed, and what is told at the end.
+
+It is in the root because pytest loads one for `tests`, `plugins` and `examples` alike only there. `-p` in the settings
+would not find a module of `tests`, since pytest adds `pythonpath` later.
+"""
 
 import os
 import random
