@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 
 from elastic_core.api import BackendUnavailableError, ConfigError, ElasticError, WaitBudget
-from elastic_rdzv_etcd import EtcdServer, process, server
+from elastic_rdzv_etcd import EtcdServer
 from elastic_rdzv_etcd.errors import EtcdServerError
-from elastic_rdzv_etcd.probe import member_names
-from elastic_rdzv_etcd.program import PATH_VARIABLE, examine
+from elastic_rdzv_etcd.hosting import process, server
+from elastic_rdzv_etcd.hosting.probe import member_names
+from elastic_rdzv_etcd.hosting.program import PATH_VARIABLE, examine
 from etcd_program_kit import pretend
 from etcd_servers import binary
 from support import processes_with, wait_for
