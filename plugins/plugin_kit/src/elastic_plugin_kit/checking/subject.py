@@ -94,7 +94,7 @@ class Subject:
             raise plugin_refusal(entry, f"{entry.value} is {found}; the kits are for classes, and for commands")
         self._cls = cast("Any", target)  # each maker knows which interface it is
         self._given: Mapping[str, Any] = {}
-        self._hung: CallHangs | None = None
+        self._hung = ""
         if self.kind not in {"command", "environment"}:
             owner = f"{_NOUNS[self.kind]} {entry.name!r}"
             resolved = resolve_options(conf, self._cls.options, flag=_FLAGS[self.kind], owner=owner)
@@ -142,12 +142,12 @@ class Subject:
         return self._built(settings)
 
     def _built(self, settings: object) -> object:
-        if self._hung is not None:  # the next would hang as well
-            raise self._hung
+        if self._hung:  # the next would hang as well
+            raise CallHangs(self._hung)
         try:
             return timed(self.entry, "building it", lambda: self._cls(settings))
         except CallHangs as err:
-            self._hung = err
+            self._hung = str(err)
             raise
 
     def policy(self, max_restarts: int) -> FailureHandler:
