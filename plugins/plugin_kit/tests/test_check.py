@@ -266,7 +266,7 @@ def test_options_of_pytest_follow_two_dashes(check, tmp_path):
 
 def test_pytest_itself_runs_the_suite(check, tmp_path):
     pytest_alone = ("-m", "pytest", "-p", "no:cacheprovider", "--pyargs", "elastic_plugin_kit.suites")
-    own = ("-c", "/dev/null", "--rootdir=.", "--noconftest", "-k", "seat or loads")  # this checkout has a conftest
+    own = ("-k", "seat or loads")
     store = ("--elastic-plugin=elastic_plugin_kit.file_store:FileStore", f"--elastic-endpoint={tmp_path / 'runs'}")
     code, out, err = check(*store, *own, start=pytest_alone, words=())
     assert (code, err) == (0, "")

@@ -1,7 +1,6 @@
 """What holds for every test, whichever folder it is in: signals, time limits, the seed, and what is told at the end.
 
-It is in the root because pytest loads one for `tests`, `plugins` and `examples` alike only there. `-p` in the settings
-would not find a module of `tests`, since pytest adds `pythonpath` later.
+A plugin of pytest that the settings name (`-p whole_suite`), so that it holds for `tests`, `plugins` and `examples` alike.
 """
 
 import os
