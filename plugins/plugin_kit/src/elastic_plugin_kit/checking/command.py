@@ -26,6 +26,7 @@ Examples:
 _ARGUMENTS: Final = (
     *("-c", "/dev/null", "--rootdir=.", "--noconftest", "-p", "no:cacheprovider"),
     *("-o", "tmp_path_retention_policy=failed", "--no-header", "-v", "-rfEs"),
+    *("-W", "ignore::pytest.PytestAssertRewriteWarning"),  # the package of this command; its kits are rewritten
     *("--pyargs", "elastic_plugin_kit.suites"),
 )
 """pytest's of each call: the settings of the folder that it is called in don't count, and each check has a line."""
