@@ -11,18 +11,9 @@ from urllib.parse import quote
 
 import msgspec
 
-from elastic_core.api import (
-    API_VERSION,
-    BackendUnavailableError,
-    Clock,
-    RendezvousSettings,
-    Revisions,
-    SystemClock,
-    Topic,
-    WaitBudget,
-    Watched,
-    compare,
-)
+from elastic_core.api import API_VERSION, Clock, RendezvousSettings, WaitBudget
+from elastic_core.api.stores import BackendUnavailableError, Revisions, Topic, Watched, compare
+from elastic_core.api.tools import SystemClock
 from elastic_plugin_kit.store_client import ModelledStore
 from elastic_plugin_kit.store_model import StoreModel
 

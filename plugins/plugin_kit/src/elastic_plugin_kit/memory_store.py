@@ -3,17 +3,8 @@
 from collections.abc import Callable, Collection
 from typing import ClassVar, TypeVar
 
-from elastic_core.api import (
-    API_VERSION,
-    SYSTEM_CLOCK,
-    BackendUnavailableError,
-    Clock,
-    RendezvousSettings,
-    Revisions,
-    Topic,
-    WaitBudget,
-    Watched,
-)
+from elastic_core.api import API_VERSION, SYSTEM_CLOCK, Clock, RendezvousSettings, WaitBudget
+from elastic_core.api.stores import BackendUnavailableError, Revisions, Topic, Watched
 from elastic_plugin_kit.memory_server import MemoryServer
 from elastic_plugin_kit.store_client import ModelledStore
 from elastic_plugin_kit.store_model import StoreModel

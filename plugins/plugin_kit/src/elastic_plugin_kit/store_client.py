@@ -4,17 +4,8 @@ from abc import abstractmethod
 from collections.abc import Callable, Collection
 from typing import ClassVar, TypeVar
 
-from elastic_core.api import (
-    API_VERSION,
-    CoordinationStore,
-    Document,
-    Members,
-    Renewal,
-    Seat,
-    Survey,
-    Swapped,
-    WaitBudget,
-)
+from elastic_core.api import API_VERSION, CoordinationStore, WaitBudget
+from elastic_core.api.stores import Document, Members, Renewal, Seat, Survey, Swapped
 from elastic_plugin_kit.store_model import StoreModel
 
 T = TypeVar("T")

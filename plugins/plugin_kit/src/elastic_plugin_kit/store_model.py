@@ -7,7 +7,7 @@ from typing import Final, Self
 
 import msgspec
 
-from elastic_core.api import Document, Member, Members, Renewal, Revisions, Seat, Survey, Swapped, Topic
+from elastic_core.api.stores import Document, Member, Members, Renewal, Revisions, Seat, Survey, Swapped, Topic
 
 PAUSE_SHARE: Final = 2 / 3
 """The silence of all members, as a share of a lease, that is blamed on the server: `enlist` and `renew` spare them."""

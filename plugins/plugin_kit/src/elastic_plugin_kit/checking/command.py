@@ -4,7 +4,7 @@ from typing import Final
 
 import click
 
-from elastic_core.api import run_option
+from elastic_core.api.commands import run_option
 
 api_version = 1
 
