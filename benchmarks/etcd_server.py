@@ -38,7 +38,7 @@ class EtcdServer:
 
     def __init__(self, folder: Path, *, fsync: bool = False) -> None:
         """Start it, and return when it answers."""
-        from elastic_rdzv_etcd.program import find_program
+        from elastic_rdzv_etcd.hosting.program import find_program
 
         with socket.create_server(("127.0.0.1", 0)) as client, socket.create_server(("127.0.0.1", 0)) as peer:
             self.port: int = client.getsockname()[1]

@@ -35,7 +35,7 @@ from elastic_ops.metrics.table import FAMILIES
 from elastic_policy_rules import schema
 from elastic_policy_rules.values import CLASS_NAMES
 from elastic_rdzv_etcd.store import EtcdStore
-from elastic_rdzv_etcd.v2_store import EtcdV2Store
+from elastic_rdzv_etcd.v2.store import EtcdV2Store
 from elastic_rdzv_redis.embedded import EmbeddedStore
 from elastic_rdzv_redis.store import RedisStore
 from elastic_rdzv_static.handler import StaticRendezvous
@@ -383,6 +383,7 @@ GENERATORS: Final[Mapping[str, Callable[[], str]]] = {
     "states": states,
     "rooms": house.rooms,
     "distributions": house.distributions,
+    "distribution-users": house.users,
     "string-imports": house.string_imports,
 }
 """By the name that a page asks for."""

@@ -1,6 +1,5 @@
-"""`elastic plugins check`: verdict, table and exit code, as people and programs get them."""
+"""`elastic plugins check`: verdict, rows and exit code, as people and programs get them."""
 
-import json
 import os
 import subprocess
 import sys
@@ -124,12 +123,12 @@ def check(tmp_path):
     (tmp_path / "mine.py").write_text(PLUGINS)
     environment = {name: text for name, text in os.environ.items() if not name.startswith(("PET_", "ELASTIC_"))}
 
-    def typed(*words, start=("-m", "elastic_core"), **more):
-        line = [sys.executable, *start, "plugins", "check", *words]
+    def typed(*given, start=("-m", "elastic_core"), words=("plugins", "check")):
+        line = [sys.executable, *start, *words, *given]
         done = subprocess.run(
             line,
             cwd=tmp_path,
-            env=environment | more,
+            env=environment,
             capture_output=True,
             text=True,
             timeout=patience(120),
@@ -140,46 +139,53 @@ def check(tmp_path):
     return typed
 
 
+def rows(out):
+    """Return the outcome of each check, by its name."""
+    found = [line.split() for line in out.splitlines() if "::test_" in line and line.endswith("%]")]
+    return {row[0].partition("::test_")[2]: row[1] for row in found}
+
+
+def failed(out):
+    return sorted(name for name, outcome in rows(out).items() if outcome == "FAILED")
+
+
 def test_a_policy_that_keeps_its_promises(check):
-    code, out, err = check("intensity", PYTEST_ADDOPTS="--nonsense")  # of somebody's own tests
+    code, out, err = check("intensity")
     assert (code, err) == (0, "")
-    first, *rows, verdict = out.splitlines()
-    assert first.startswith("policy 'intensity' (elastic-core ")
-    assert first.endswith(f": {len(rows)} checks")
-    assert {row.split()[0] for row in rows} == {"passed"}
-    assert verdict.endswith(f"keeps every promise that could be asked: {len(rows)} passed")
+    assert set(rows(out).values()) == {"PASSED"}
+    assert next(iter(rows(out))) == "a_run_loads_it"
+    *_, verdict, counts = out.splitlines()
+    assert verdict.startswith("policy 'intensity' (elastic-core ")
+    assert verdict.endswith(") keeps every promise that could be asked")
+    assert f" {len(rows(out))} passed in " in counts
+
+
+def test_settings_of_the_folder_do_not_count(check, tmp_path):
+    (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = --nonsense\n")
+    (tmp_path / "conftest.py").write_text("1 / 0\n")
+    assert check("intensity", "--", "-k", "api_version")[0] == 0
 
 
 def test_a_broken_one_is_named_check_by_check_with_exit_code_1(check):
     code, out, _ = check("mine:Negative")
     assert code == 1
-    failed = [line for line in out.splitlines() if line.startswith("failed")]
-    assert len(failed) == 1
-    assert failed[0].split(None, 1)[1].startswith("decisions can be followed")
-    assert "delay_s is -1.0" in failed[0]
-    assert out.splitlines()[-1].startswith("policy 'mine:Negative' does not keep its promises: ")
+    assert failed(out) == ["decisions_can_be_followed"]
+    assert "delay_s is -1.0" in out
+    assert "policy 'mine:Negative' does not keep its promises" in out
 
 
 def test_an_environment_is_asked_with_the_variables_that_are_given(check):
     given = ("mine:Acme", "--variable", "ACME_JOB=7", "--variable", "ACME_NODES=0")
     code, out, err = check(*given)
     assert (code, err) == (1, "")
-    rows = {row[9:].rstrip(): row.split()[0] for row in out.splitlines()[1:-1]}
-    (odd,) = [row for row in rows if row.startswith("odd values")]
-    assert "without ACME_NODES, KeyError is raised, no ElasticError" in odd
-    (run,) = [row for row in rows if row.startswith("a run takes")]
-    assert "--nnodes '0' by Acme: ACME_NODES: needed" in run
-    (asks,) = [row for row in rows if row.startswith("it asks nobody")]
-    assert "proposals did ['open']; set `reads_files`" in asks
-    (known,) = [row for row in rows if row.startswith("options are known")]
-    assert rows[known] == "skipped"
-    assert "nothing installed here has tomorrow" in known
-    assert sorted(row for row in rows if rows[row] == "failed") == sorted([odd, run, asks])
-    code, out, _ = check(*given[:3], "--variable", "ACME_NODES=2", "--reads-files", "--only", "s")
-    assert code == 1
-    assert [row.split("  ")[1].strip() for row in out.splitlines() if row.startswith("failed")] == [
-        "odd values end well"
-    ]
+    assert failed(out) == ["a_run_takes_what_is_proposed", "it_asks_nobody", "odd_values_end_well"]
+    assert "without ACME_NODES, KeyError is raised, no ElasticError" in out
+    assert "--nnodes '0' by Acme: ACME_NODES: needed" in out
+    assert "proposals did ['open']; set `reads_files`" in out
+    assert rows(out)["options_are_known"] == "SKIPPED"
+    assert "nothing installed here has tomorrow" in out
+    code, out, _ = check(*given[:3], "--variable", "ACME_NODES=2", "--reads-files", "--", "-k", "odd or asks or takes")
+    assert (code, failed(out)) == (1, ["odd_values_end_well"])
 
 
 def test_an_environment_shows_by_its_variable(check):
@@ -189,11 +195,11 @@ def test_an_environment_shows_by_its_variable(check):
     assert err == f"elastic: error: nothing says which variable shows it. Try: {hint}\n"
 
 
-def test_a_comparison_without_words_is_told_with_its_promise(check):
-    code, out, _ = check("mine:Moody", "--only", "any sequence")
+def test_a_failed_comparison_is_shown_with_its_promise(check):
+    code, out, _ = check("mine:Moody", "--", "-k", "any_sequence")
     assert code == 1
-    (failed,) = [line for line in out.splitlines() if line.startswith("failed")]
-    assert "A list or a tuple; it is left as it is. assert Restart(" in failed
+    assert '"""A list or a tuple; it is left as it is."""' in out
+    assert "assert Restart(" in out
 
 
 def test_options_are_given_as_to_a_run_and_converted(check):
@@ -205,45 +211,114 @@ def test_options_are_given_as_to_a_run_and_converted(check):
 
 def test_a_hook_has_the_options_that_are_given_behind_its_name(check):
     code, out, _ = check("mine:Diary", "--hook-conf", "path=/tmp/diary")
-    assert (code, out.splitlines()[0]) == (0, f"hook 'mine:Diary': {len(out.splitlines()) - 2} checks")
+    assert (code, failed(out)) == (0, [])
     code, out, err = check("mine:Diary")
     assert (code, out) == (2, "")
     assert err.endswith("needs the option 'path' in --hook-conf. Try: --hook-conf path=<text>\n")
 
 
-def test_a_misspelt_moment_is_named_as_in_a_run(check):
-    _, _, err = check("mine:Misspelt", "--only", "api version")
-    assert "nothing calls Misspelt.on_worker_start: AgentHook has no such method. Try: on_workers_start" in err
+def test_a_misspelt_moment_is_a_warning(check):
+    _, out, _ = check("mine:Misspelt", "--", "-k", "loads")
+    assert "nothing calls Misspelt.on_worker_start: AgentHook has no such method. Try: on_workers_start" in out
 
 
 def test_a_plugin_that_ends_the_process_does_not_end_the_check(check):
-    code, out, _ = check("mine:Exits", "--only", "every moment")
-    assert code == 1
-    assert "failed   every moment is taken  it called os._exit(0), which ends an agent without a verdict" in out
-    assert "hook 'mine:Exits' does not keep its promises: 2 failed" in out
+    code, out, _ = check("mine:Exits", "--", "-k", "every_moment")
+    assert (code, len(failed(out))) == (1, 2)
+    assert "it called os._exit(0), which ends an agent without a verdict" in out
+    assert "hook 'mine:Exits' does not keep its promises" in out
+
+
+def test_a_module_that_ends_the_process_does_not_end_the_check(check, tmp_path):
+    (tmp_path / "gone.py").write_text("import os\nos._exit(0)\n")
+    code, _, err = check("gone:Hook")
+    assert code == 3
+    assert "it called os._exit(0), which ends an agent without a verdict" in err
 
 
 def test_what_a_run_would_refuse_comes_first(check):
     code, out, _ = check("mine:Signature")
-    first, row = out.splitlines()[:2]
-    assert (code, first) == (1, f"policy 'mine:Signature': {len(out.splitlines()) - 2} checks")
-    assert row.split(None, 1)[0] == "failed"
-    assert row.endswith("Signature has decide(self, failure); expected decide(self, failure, history)")
-    assert "a run loads it" in row
+    assert (code, failed(out)[0]) == (1, "a_run_loads_it")
+    assert "Signature has decide(self, failure); expected decide(self, failure, history)" in out
 
 
 def test_an_exception_of_the_plugins_has_its_place(check):
     (line,) = (at for at, text in enumerate(PLUGINS.splitlines(), 1) if '["who"]' in text)
-    code, out, _ = check("mine:Raising", "--only", "every failure is decided")
+    code, out, _ = check("mine:Raising", "--", "-k", "every_failure_is_decided")
     assert code == 1
-    assert out.splitlines()[1].endswith(f"KeyError: 'who' (mine.py:{line})")
+    assert f"mine.py:{line}: KeyError" in out
 
 
-def test_of_some_checks_no_more_is_said_than_was_asked(check):
-    code, out, _ = check("intensity", "--only", "the api version is stated")
+def test_the_verdict_is_about_the_selected_checks(check):
+    code, out, _ = check("intensity", "--", "-k", "api_version")
     assert code == 0
-    assert ": 1 check\n" in out
-    assert out.splitlines()[-1].endswith("keeps what was asked: 1 passed")
+    assert out.splitlines()[-2].endswith("keeps what was asked")
+
+
+def test_options_of_pytest_follow_two_dashes(check, tmp_path):
+    code, _, _ = check("mine:Leaky", "--", "--junitxml=check.xml", "-k", "leaves_nothing or api_version")
+    report = (tmp_path / "check.xml").read_text()
+    assert code == 1
+    assert 'failures="1" skipped="0" tests="2"' in report
+    assert "the hook left the threads [&#x27;leak&#x27;, " in report or "the hook left the threads ['leak', " in report
+    assert check("mine:Leaky", "--", "--nonsense")[0] == 2
+
+
+def test_pytest_itself_runs_the_suite(check, tmp_path):
+    pytest_alone = ("-m", "pytest", "-p", "no:cacheprovider", "--pyargs", "elastic_plugin_kit.suites")
+    own = ("-k", "seat or loads")
+    store = ("--elastic-plugin=elastic_plugin_kit.file_store:FileStore", f"--elastic-endpoint={tmp_path / 'runs'}")
+    code, out, err = check(*store, *own, start=pytest_alone, words=())
+    assert (code, err) == (0, "")
+    assert "keeps what was asked" in out
+    code, _, err = check("--elastic-plugin=mine:Missing", *own, start=pytest_alone, words=())
+    assert (code, err.count("\n")) == (4, 2)
+    assert "has no attribute 'Missing'" in err
+    code, out, err = check(*own, start=pytest_alone, words=())
+    assert (code, "Try: --elastic-plugin NAME" in out) == (4, True), err
+
+
+def test_a_store_is_asked_at_its_server_and_what_needs_the_authors_fixtures_is_skipped(check, tmp_path):
+    store = "elastic_plugin_kit.file_store:FileStore"
+    code, out, err = check(store, "--rdzv-endpoint", str(tmp_path / "runs"), "--", "-k", "paused")
+    assert code == 1, out + err  # nothing was asked
+    assert set(rows(out).values()) == {"SKIPPED"}
+    assert "needs the fixture `pause_server` of the plugin's own tests" in out
+
+
+def test_a_store_keeps_what_can_be_asked_of_any(check, tmp_path):
+    store = "elastic_plugin_kit.file_store:FileStore"
+    code, out, err = check(store, "--rdzv-endpoint", str(tmp_path / "runs"), "--", "-k", "seat")
+    assert code == 0, out + err
+    assert rows(out)["a_seat_number_is_never_used_again"] == "PASSED"
+
+
+IMPATIENT = """
+import sys
+from elastic_core.cli.main import main
+from elastic_plugin_kit.checking import pytest_plugin, subject
+subject.CALL_S, pytest_plugin.CHECK_S = 1.0, float(sys.argv.pop(1))
+sys.exit(main())
+"""
+
+
+def test_a_plugin_that_hangs_when_it_is_built_is_named_and_waited_for_once(check):
+    code, out, _ = check("mine:Sleepy", start=("-c", IMPATIENT, "60"))
+    assert code == 1
+    assert len(failed(out)) > 3  # each without a wait of its own
+    said = "CallHangs: policy 'mine:Sleepy' (not installed): building it takes longer than 1 s"
+    assert out.count(said) >= len(failed(out))
+
+
+def test_a_check_in_which_a_call_hangs_ends_and_after_some_no_more_are_asked(check):
+    words = ("--kind", "rendezvous", "--", "-k", "members")
+    code, out, _ = check("mine:Deaf", *words, start=("-c", IMPATIENT, "2"))
+    assert code == 1
+    place = next(number for number, line in enumerate(PLUGINS.splitlines(), 1) if "def members" in line) + 1
+    assert f"mine.py:{place}: " in out
+    assert "Failed: has not ended within 2 s" in out
+    assert len(failed(out)) == 3
+    assert "3 checks have not ended" in out
 
 
 def test_an_import_that_never_ends_is_named_without_a_guess_at_its_kind(monkeypatch, capsys, tmp_path):
@@ -255,63 +330,6 @@ def test_an_import_that_never_ends_is_named_without_a_guess_at_its_kind(monkeypa
     said = "'stuck:Hook' (not installed): importing stuck:Hook takes longer than 0.1 s"
     cure = "Try: mend stuck:Hook, then elastic plugins check stuck:Hook"
     assert capsys.readouterr().err == f"elastic: error: {said}. {cure}\n"
-
-
-def test_programs_get_json(check):
-    code, out, _ = check("mine:Leaky", "--json")
-    told = json.loads(out)
-    assert (code, told["plugin"], told["kind"], told["kept"], told["failed"]) == (1, "mine:Leaky", "hook", False, 1)
-    (leak,) = [one for one in told["checks"] if one["outcome"] == "failed"]
-    assert leak["name"] == "it leaves nothing"
-    assert "the hook left the threads ['leak', " in leak["detail"]
-    assert leak["promise"].startswith("Threads, sockets and files")
-
-
-def test_a_store_is_asked_at_its_server_and_what_needs_the_authors_fixtures_is_skipped(check, tmp_path):
-    store = "elastic_plugin_kit.file_store:FileStore"
-    code, out, err = check(store, "--rdzv-endpoint", str(tmp_path / "runs"), "--only", "paused")
-    assert code == 1, out + err  # nothing was asked
-    rows = [line.split(None, 1) for line in out.splitlines()[1:-1]]
-    assert rows
-    assert {kind for kind, _ in rows} == {"skipped"}
-    assert all(text.endswith("needs the fixture `pause_server` of the plugin's own tests") for _, text in rows)
-
-
-def test_a_store_keeps_what_can_be_asked_of_any(check, tmp_path):
-    store = "elastic_plugin_kit.file_store:FileStore"
-    code, out, err = check(store, "--rdzv-endpoint", str(tmp_path / "runs"), "--only", "seat")
-    assert code == 0, out + err
-    assert "passed   a seat number is never used again\n" in out
-
-
-IMPATIENT = """
-import sys
-from elastic_core.cli.main import main
-from elastic_plugin_kit.checking import session, subject
-subject.CALL_S, session.CHECK_S = 1.0, float(sys.argv.pop(1))
-sys.exit(main())
-"""
-
-
-def test_a_plugin_that_hangs_when_it_is_built_is_named_and_waited_for_once(check):
-    code, out, _ = check("mine:Sleepy", start=("-c", IMPATIENT, "60"))
-    assert code == 1
-    failed = [line for line in out.splitlines() if line.startswith("failed")]
-    assert len(failed) > 3  # each without a wait of its own
-    assert all("policy 'mine:Sleepy' (not installed): building it takes longer than 1 s" in line for line in failed), (
-        out
-    )
-
-
-def test_a_check_in_which_a_call_hangs_ends_and_after_some_no_more_are_asked(check):
-    code, out, _ = check("mine:Deaf", "--kind", "rendezvous", "--only", "members", start=("-c", IMPATIENT, "2"))
-    assert code == 1
-    *_, last, verdict = out.splitlines()
-    place = next(number for number, line in enumerate(PLUGINS.splitlines(), 1) if "def members" in line) + 1
-    assert last.startswith("failed")
-    assert f"has not ended within 2 s: mine.py:{place} in members" in last
-    assert " 3 failed" in verdict
-    assert verdict.endswith(" not asked: too many have not ended")
 
 
 @pytest.mark.parametrize(
@@ -336,14 +354,6 @@ def test_what_is_wrong_is_one_line(check, words, code, what, hint):
     assert (ended, out, err.count("\n")) == (code, "", 1), err
     assert what in err
     assert hint in err
-
-
-def test_without_pytest_a_line_says_so(monkeypatch, capsys):
-    monkeypatch.setitem(sys.modules, "elastic_plugin_kit.checking.session", None)
-    monkeypatch.delitem(sys.modules, "elastic_plugin_kit.checking.session")
-    monkeypatch.setitem(sys.modules, "pytest", None)
-    assert main(["plugins", "check", "intensity"]) == 2
-    assert "the kit runs by pytest, which is not installed. Try: pip install 'pytest>=8'" in capsys.readouterr().err
 
 
 def test_without_the_kit_a_line_says_what_to_install(monkeypatch, capsys):

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from elastic_backend_net.hosted_server import HostedProcess
-from elastic_rdzv_etcd import folder_keeper
-from elastic_rdzv_etcd.kept_folder import KeptFolder
+from elastic_rdzv_etcd.hosting import folder_keeper
+from elastic_rdzv_etcd.hosting.kept_folder import KeptFolder
 from proc_kit import is_alive
 from support import processes_with, wait_for
 
@@ -42,7 +42,7 @@ def test_a_folder_that_can_not_be_made_leaves_no_keeper(tmp_path):
 OWNER = """
 import os, signal, sys
 from elastic_backend_net.hosted_server import HostedProcess
-from elastic_rdzv_etcd.kept_folder import KeptFolder
+from elastic_rdzv_etcd.hosting.kept_folder import KeptFolder
 folder = KeptFolder("kept-", parent=sys.argv[1])
 folder.make()
 (folder.path / "deep" / "deeper").mkdir(parents=True)

@@ -10,10 +10,10 @@ import pytest
 
 from elastic_core.api import ConfigError, WaitBudget
 from elastic_core.api.stores import BackendUnavailableError, WaitCancelledError
-from elastic_rdzv_etcd import probe, program
-from elastic_rdzv_etcd.probe import member_names
-from elastic_rdzv_etcd.process import last_words
-from elastic_rdzv_etcd.program import PATH_VARIABLE, examine, find_program
+from elastic_rdzv_etcd.hosting import probe, program
+from elastic_rdzv_etcd.hosting.probe import member_names
+from elastic_rdzv_etcd.hosting.process import last_words
+from elastic_rdzv_etcd.hosting.program import PATH_VARIABLE, examine, find_program
 from etcd_program_kit import pretend
 
 
@@ -82,7 +82,7 @@ def test_a_program_that_says_nothing_can_be_given_up(tmp_path):
 def test_choosing_a_backend_imports_none_of_it():
     code = "import sys, elastic_rdzv_etcd; print(*sys.modules)"
     modules = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.split()
-    assert not {"elastic_rdzv_etcd.server", "urllib3", "etcd"} & set(modules)
+    assert not {"elastic_rdzv_etcd.hosting.server", "urllib3", "etcd"} & set(modules)
     with pytest.raises(AttributeError, match="has no attribute 'EtcdServer2'"):
         sys.modules["elastic_rdzv_etcd"].EtcdServer2  # noqa: B018
 

@@ -24,6 +24,8 @@ from elastic_core.plugins.discovery import (
 _PREFIX: Final = "elastic-"
 CORE: Final = f"{_PREFIX}core"
 _SETS: Final = {
+    "elastic-doctor": "ops",
+    "elastic-env-slurm": "slurm",
     "elastic-env-kubernetes[cli]": "kubernetes",
     "elastic-ops": "ops",
     "elastic-plugin-kit": "testing",

@@ -14,7 +14,7 @@ from support import wait_for
 from tiers import TIERS, not_run, tier_of
 
 ROOT = Path(__file__).parents[3]
-HELPERS = ("tiers", "what_ran", "support", "patience", "ports")
+HELPERS = ("whole_suite", "tiers", "what_ran", "support", "patience", "ports")
 BUSY = """
 import pathlib, subprocess, sys, time
 ORPHAN = '''
@@ -40,12 +40,12 @@ def test_leaves_an_orphan_that_works(tmp_path):
 @pytest.fixture
 def tree(tmp_path):
     """A tree with the scripts and helpers of ours, and a test in each of some tiers."""
-    for name in ("scripts/run_tests.py", "conftest.py", *(f"tests/{name}.py" for name in HELPERS)):
+    for name in ("scripts/run_tests.py", *(f"tests/{name}.py" for name in HELPERS)):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / name)
     (tmp_path / "pyproject.toml").write_text(
         "[tool.pytest.ini_options]\n"
-        'addopts = "--import-mode=importlib"\npythonpath = ["tests"]\ntestpaths = ["tests"]\n'
+        'addopts = "-p whole_suite --import-mode=importlib"\npythonpath = ["tests"]\ntestpaths = ["tests"]\n'
     )
     (tmp_path / "tests/test_busy.py").write_text(BUSY)
     for folder in ("with_torch", "with_servers"):

@@ -40,8 +40,8 @@ def session(folder, *args, **env):
     """Run these tests from a shell that ignores signals; return what was printed, and what make's verdict adds."""
     (folder / "test_it.py").write_text(TESTS)
     inherited = {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST_", "TESTS_")) and k != "CI"}
-    paths = {"PYTHONPATH": f"{ROOT}:{ROOT}/tests", "TESTS_SKIPPED": str(folder / "skipped")}
-    pytest_ = [sys.executable, "-m", "pytest", "-p", "conftest", "-p", "no:cacheprovider", *args, "test_it.py"]
+    paths = {"PYTHONPATH": f"{ROOT}/tests", "TESTS_SKIPPED": str(folder / "skipped")}
+    pytest_ = [sys.executable, "-m", "pytest", "-p", "whole_suite", "-p", "no:cacheprovider", *args, "test_it.py"]
     done = subprocess.run(
         ["sh", "-c", 'trap "" HUP INT QUIT TERM; exec "$@"', "sh", *pytest_],
         cwd=folder, env=inherited | paths | env, capture_output=True, text=True, check=False,

@@ -46,8 +46,8 @@ def reports(tmp_path_factory):
     (folder / "test_failing.py").write_text(FAILING)
     inherited = {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST", "TESTS_"))}
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "conftest", "-p", "no:cacheprovider", "-n", "1", "test_failing.py"],
-        cwd=folder, env=inherited | {"PYTHONPATH": f"{ROOT}:{ROOT}/tests", "TESTS_SEED": "7"},
+        [sys.executable, "-m", "pytest", "-p", "whole_suite", "-p", "no:cacheprovider", "-n", "1", "test_failing.py"],
+        cwd=folder, env=inherited | {"PYTHONPATH": f"{ROOT}/tests", "TESTS_SEED": "7"},
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     parts = re.split(r"^_+ (test_\w+) _+\n", done.stdout, flags=re.MULTILINE)

@@ -117,7 +117,7 @@ def test_a_node_of_several_that_would_train_alone_says_so(bare):
     assert line.startswith(
         "SLURM_STEP_NUM_NODES=4, and nothing that is installed reads it: this node trains alone. Try"
     )
-    assert line.endswith("pip install . ./plugins/env_slurm, in a checkout of elastic-core")
+    assert line.endswith("pip install -r sets/slurm.txt, in a checkout of elastic-core")
     assert not settled({"module": True}, SLURM_STEP_NUM_NODES="1").settings.notices
     assert not settled({"module": True, "environment": "none"}, SLURM_STEP_NUM_NODES="4").settings.notices
     assert not settled({"module": True, "nnodes": "1"}, SLURM_STEP_NUM_NODES="4").settings.notices

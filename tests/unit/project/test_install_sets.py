@@ -5,6 +5,7 @@ pip takes one of ours from a public index only if no folder is named for it, and
 
 import re
 import tomllib
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -59,9 +60,93 @@ def test_all_is_all():
     assert {name for name, _ in requirements(ROOT, {"all"})} == set(PROJECTS) - {"elastic-core"}
 
 
+def test_the_readme_names_each_set():
+    readme = (ROOT / "README.md").read_text()
+    assert [path.name for path in SETS if f"sets/{path.name}" not in readme] == []
+
+
 def test_the_readme_says_of_each_distribution_who_needs_it():
     rows = re.findall(r"^\| `([a-z-]+)` \(`([^`]+)`\) \| .+ \|$", (ROOT / "README.md").read_text(), flags=re.MULTILINE)
     assert {name: (ROOT / folder).resolve() for name, folder in rows} == PROJECTS
+
+
+def test_the_page_of_distributions_has_a_line_for_each():
+    page = (ROOT / "docs/reference/distributions.md").read_text()
+    rows = re.findall(r"^\| `([a-z-]+)` \| \S.* \| `pip install [^`]+` \|$", page, flags=re.MULTILINE)
+    assert sorted(rows) == sorted(PROJECTS)
+
+
+# --- pages
+
+
+PAGES = [
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md")),
+    *(path for path in sorted(ROOT.glob("docs/*/*.md")) if path.parent.name != "decisions"),
+    *sorted(ROOT.glob("plugins/*/README.md")),
+    *sorted(ROOT.glob("examples/**/README.md")),
+]
+COMMAND = re.compile(r"pip install (?P<words>(?:(?!, in a )[^`\n#&])+)")
+NAMED_SETS = re.compile(
+    r"`(?P<name>elastic-[a-z-]+)` \(in a checkout: `pip install [^`]+`; the sets? (?P<sets>[^)]+?)\s+ha(?:s|ve)\s+it"
+)
+
+
+def installed(words):
+    """Return the folders, with extras, that a command of pip installs; None where it names none of ours."""
+    found = {}
+    for option, word in pairwise(["", *words]):
+        if option == "-r" and word.startswith("sets/"):
+            found |= folders(ROOT / word)
+        elif option != "-e" and (
+            match := re.fullmatch(r"(?P<folder>\.(?:/plugins/\w+)?)(?:\[(?P<extras>[\w,]+)\])?", word)
+        ):
+            found[(ROOT / match["folder"]).resolve()] = set(filter(None, (match["extras"] or "").split(",")))
+    return found or None
+
+
+def lacking(found):
+    """Return which distributions of ours a command would take from an index."""
+    needed = {name for project, extras in found.items() for name, _ in requirements(project, extras)}
+    needed |= {"elastic-core"} if set(found) - {ROOT} else set()
+    return sorted(name for name in needed if PROJECTS[name] not in found)
+
+
+def test_each_command_of_a_page_names_the_folders_of_all_that_it_needs():
+    faults = []
+    for path in PAGES:
+        for match in COMMAND.finditer(path.read_text()):
+            words = [word.strip("'\"") for word in match["words"].split()]
+            found = installed(words)
+            if found is not None and (missing_ones := lacking(found)):
+                faults.append(f"{path.relative_to(ROOT)}: {match[0].strip()}: lacks the folders of {missing_ones}")
+            if "--find-links" not in words:
+                by_name = [word for word in words if re.split(r"[\[=<>]", word)[0] in PROJECTS]
+                faults += [f"{path.relative_to(ROOT)}: takes {word} from an index" for word in by_name]
+    assert faults == []
+
+
+def test_the_page_of_a_distribution_installs_it():
+    for folder in PROJECTS.values():
+        if folder != ROOT:
+            commands = [match["words"].split() for match in COMMAND.finditer((folder / "README.md").read_text())]
+            assert any(folder in (installed(words) or {}) for words in commands), folder.name
+
+
+def test_a_set_that_a_page_says_to_have_a_distribution_has_it():
+    claims = [match for path in PAGES for match in NAMED_SETS.finditer(path.read_text())]
+    assert len(claims) > 3
+    for match in claims:
+        for stem in re.findall(r"`(?:sets/)?(\w+)(?:\.txt)?`", match["sets"]):
+            assert PROJECTS[match["name"]] in folders(ROOT / f"sets/{stem}.txt"), match[0]
+
+
+def test_each_backend_comes_with_the_distribution_that_the_page_of_backends_names():
+    page = (ROOT / "docs/reference/backends.md").read_text()
+    rows = re.findall(r"^\| `([\w-]+)` \| `(elastic-[a-z-]+)[^|]*\|", page, flags=re.MULTILINE)
+    assert len(rows) > 4
+    for backend, name in rows:
+        document = tomllib.loads((PROJECTS[name] / "pyproject.toml").read_text())
+        assert backend in document["project"]["entry-points"]["elastic_core.rendezvous"], backend
 
 
 # --- hints
@@ -82,7 +167,7 @@ def test_the_hint_for_each_distribution_brings_it_from_the_tree(name):
     for hint in (install_hint(name), upgrade_hint(name)):
         found = brought(hint)
         assert PROJECTS[name] in found
-        assert ROOT in found, "without the core's folder pip may take another one"
+        assert lacking(found) == [], "pip would take these from an index"
 
 
 def test_hints_for_names_that_users_type_bring_what_they_need():

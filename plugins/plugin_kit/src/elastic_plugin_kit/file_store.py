@@ -11,22 +11,11 @@ from urllib.parse import quote
 
 import msgspec
 
-from elastic_core.api import API_VERSION, Clock, CoordinationStore, RendezvousSettings, WaitBudget
-from elastic_core.api.stores import (
-    BackendUnavailableError,
-    Document,
-    Members,
-    Renewal,
-    Revisions,
-    Seat,
-    Survey,
-    Swapped,
-    Topic,
-    Watched,
-    compare,
-)
+from elastic_core.api import API_VERSION, Clock, RendezvousSettings, WaitBudget
+from elastic_core.api.stores import BackendUnavailableError, Revisions, Topic, Watched, compare
 from elastic_core.api.tools import SystemClock
-from elastic_plugin_kit.store_model import StoreContent, StoreModel
+from elastic_plugin_kit.store_client import ModelledStore
+from elastic_plugin_kit.store_model import StoreModel
 
 T = TypeVar("T")
 
@@ -42,7 +31,7 @@ class _HostClock(SystemClock):
         return monotonic()
 
 
-class FileStore(CoordinationStore):
+class FileStore(ModelledStore):
     """The content of a run as one file, which each request reads, changes and replaces under a lock.
 
     For agents of one host and one test. The endpoint is a folder that can be written to.
@@ -71,46 +60,6 @@ class FileStore(CoordinationStore):
         with self._locked(wait):
             return "127.0.0.1"
 
-    def enlist(self, record: bytes, *, incarnation: str, ttl_s: float, wait: WaitBudget) -> Seat:
-        """Take a seat, or find it."""
-        return self._request(
-            lambda run, now_s: run.enlist(record, incarnation=incarnation, ttl_s=ttl_s, now_s=now_s), wait
-        )
-
-    def update(self, seat: Seat, record: bytes, *, wait: WaitBudget) -> bool:
-        """Replace a record."""
-        return self._request(lambda run, now_s: run.update(seat, record, now_s=now_s), wait)
-
-    def renew(self, seat: Seat, *, ttl_s: float, wait: WaitBudget) -> Renewal | None:
-        """Extend a lease."""
-        return self._request(lambda run, now_s: run.renew(seat, ttl_s=ttl_s, now_s=now_s), wait)
-
-    def withdraw(self, seat: Seat, *, wait: WaitBudget) -> None:
-        """Give a seat up."""
-        self._request(lambda run, now_s: run.withdraw(seat, now_s=now_s), wait)
-
-    def members(self, *, wait: WaitBudget) -> Members:
-        """Return the live members."""
-        return self._request(lambda run, now_s: run.members(now_s=now_s), wait)
-
-    def survey(self, keys: Collection[str], *, wait: WaitBudget) -> Survey:
-        """Return who has a seat, and documents; leaves no trace."""
-        wait.check()
-        return self._read().survey(keys, now_s=self._clock.monotonic_s())
-
-    def keep_age_s(self, *, wait: WaitBudget) -> float | None:
-        """Return how long ago it was last said anew how long content is kept."""
-        wait.check()
-        return self._read().keep_age_s(now_s=self._clock.monotonic_s())
-
-    def load(self, key: str, *, wait: WaitBudget) -> Document | None:
-        """Return a document."""
-        return self._request(lambda run, now_s: run.load(key, now_s=now_s), wait)
-
-    def swap(self, key: str, new: bytes, *, expect: str | None, keep_s: float, wait: WaitBudget) -> Swapped:
-        """Replace a document if it is the expected one."""
-        return self._request(lambda run, now_s: run.swap(key, new, expect=expect, keep_s=keep_s, now_s=now_s), wait)
-
     def watch(self, since: Revisions, topics: Collection[Topic], *, timeout_s: float, wait: WaitBudget) -> Watched:
         """Look again and again until a topic has moved."""
         end = WaitBudget.lasting(timeout_s)
@@ -124,13 +73,13 @@ class FileStore(CoordinationStore):
     def close(self) -> None:
         """Nothing is kept open between two requests."""
 
-    def _request(self, work: Callable[[StoreModel, float], T], wait: WaitBudget) -> T:
+    def _request(self, name: str, work: Callable[[StoreModel, float], T], wait: WaitBudget) -> T:
         with self._locked(wait):
             run = self._read()
-            before = run.content()
+            before = run.copy()
             answer = work(run, self._clock.monotonic_s())
-            if run.content() != before:
-                self._write(run.content())
+            if run != before:
+                self._write(run)
             return answer
 
     @contextmanager
@@ -153,17 +102,17 @@ class FileStore(CoordinationStore):
 
     def _read(self) -> StoreModel:
         try:
-            return StoreModel.of(msgspec.msgpack.decode(self._file.read_bytes(), type=StoreContent))
+            return msgspec.msgpack.decode(self._file.read_bytes(), type=StoreModel)
         except FileNotFoundError:
             return StoreModel(os.urandom(8).hex())
         except (OSError, msgspec.DecodeError) as err:
             raise BackendUnavailableError(f"{self.where} can't be read ({err})") from err
 
-    def _write(self, content: StoreContent) -> None:
+    def _write(self, run: StoreModel) -> None:
         """Replace the file in one step, so that nobody reads half of it."""
         fresh = self._file.with_name(f"{self._file.name}.new")
         try:
-            fresh.write_bytes(msgspec.msgpack.encode(content))
+            fresh.write_bytes(msgspec.msgpack.encode(run))
             fresh.replace(self._file)
         except OSError as err:
             raise BackendUnavailableError(f"{self.where} can't be written ({err.strerror})") from err

@@ -1,25 +1,18 @@
 """A `CoordinationStore` within one process: for the tests of drivers, and an example of what the contract asks."""
 
-from collections.abc import Collection
-from typing import ClassVar
+from collections.abc import Callable, Collection
+from typing import ClassVar, TypeVar
 
-from elastic_core.api import API_VERSION, SYSTEM_CLOCK, Clock, CoordinationStore, RendezvousSettings, WaitBudget
-from elastic_core.api.stores import (
-    BackendUnavailableError,
-    Document,
-    Members,
-    Renewal,
-    Revisions,
-    Seat,
-    Survey,
-    Swapped,
-    Topic,
-    Watched,
-)
+from elastic_core.api import API_VERSION, SYSTEM_CLOCK, Clock, RendezvousSettings, WaitBudget
+from elastic_core.api.stores import BackendUnavailableError, Revisions, Topic, Watched
 from elastic_plugin_kit.memory_server import MemoryServer
+from elastic_plugin_kit.store_client import ModelledStore
+from elastic_plugin_kit.store_model import StoreModel
+
+T = TypeVar("T")
 
 
-class MemoryStore(CoordinationStore):
+class MemoryStore(ModelledStore):
     """One client of a `MemoryServer`; every client of one run id sees the same run.
 
     A core that builds stores as `cls(settings)` takes `functools.partial(MemoryStore, server=server)`.
@@ -59,86 +52,8 @@ class MemoryStore(CoordinationStore):
         self._server.reach(wait=self._ready(wait))
         return self._address
 
-    def enlist(self, record: bytes, *, incarnation: str, ttl_s: float, wait: WaitBudget) -> Seat:
-        """Take a seat, or find it."""
-        return self._server.call(
-            "enlist",
-            self.settings.run_id,
-            lambda run, now_s: run.enlist(record, incarnation=incarnation, ttl_s=ttl_s, now_s=now_s),
-            wait=self._ready(wait),
-        )
-
-    def update(self, seat: Seat, record: bytes, *, wait: WaitBudget) -> bool:
-        """Replace a record."""
-        return self._server.call(
-            "update",
-            self.settings.run_id,
-            lambda run, now_s: run.update(seat, record, now_s=now_s),
-            wait=self._ready(wait),
-        )
-
-    def renew(self, seat: Seat, *, ttl_s: float, wait: WaitBudget) -> Renewal | None:
-        """Extend a lease."""
-        return self._server.call(
-            "renew",
-            self.settings.run_id,
-            lambda run, now_s: run.renew(seat, ttl_s=ttl_s, now_s=now_s),
-            wait=self._ready(wait),
-        )
-
-    def withdraw(self, seat: Seat, *, wait: WaitBudget) -> None:
-        """Give a seat up."""
-        self._server.call(
-            "withdraw",
-            self.settings.run_id,
-            lambda run, now_s: run.withdraw(seat, now_s=now_s),
-            wait=self._ready(wait),
-        )
-
-    def members(self, *, wait: WaitBudget) -> Members:
-        """Return the live members."""
-        return self._server.call(
-            "members",
-            self.settings.run_id,
-            lambda run, now_s: run.members(now_s=now_s),
-            wait=self._ready(wait),
-        )
-
-    def survey(self, keys: Collection[str], *, wait: WaitBudget) -> Survey:
-        """Return who has a seat, and documents; leaves no trace."""
-        return self._server.call(
-            "survey",
-            self.settings.run_id,
-            lambda run, now_s: run.survey(keys, now_s=now_s),
-            wait=self._ready(wait),
-        )
-
-    def keep_age_s(self, *, wait: WaitBudget) -> float | None:
-        """Return how long ago it was last said anew how long content is kept."""
-        return self._server.call(
-            "keep_age_s",
-            self.settings.run_id,
-            lambda run, now_s: run.keep_age_s(now_s=now_s),
-            wait=self._ready(wait),
-        )
-
-    def load(self, key: str, *, wait: WaitBudget) -> Document | None:
-        """Return a document."""
-        return self._server.call(
-            "load",
-            self.settings.run_id,
-            lambda run, now_s: run.load(key, now_s=now_s),
-            wait=self._ready(wait),
-        )
-
-    def swap(self, key: str, new: bytes, *, expect: str | None, keep_s: float, wait: WaitBudget) -> Swapped:
-        """Replace a document if it is the expected one."""
-        return self._server.call(
-            "swap",
-            self.settings.run_id,
-            lambda run, now_s: run.swap(key, new, expect=expect, keep_s=keep_s, now_s=now_s),
-            wait=self._ready(wait),
-        )
+    def _request(self, name: str, work: Callable[[StoreModel, float], T], wait: WaitBudget) -> T:
+        return self._server.call(name, self.settings.run_id, work, wait=self._ready(wait))
 
     def watch(self, since: Revisions, topics: Collection[Topic], *, timeout_s: float, wait: WaitBudget) -> Watched:
         """Wait for a change."""

@@ -1,48 +1,27 @@
 """What the server of a `CoordinationStore` keeps for one run: the contract as a pure value that is told the time."""
 
 import hashlib
+import math
 from collections.abc import Collection
 from typing import Final, Self
 
-from elastic_core.api import Record
+import msgspec
+
 from elastic_core.api.stores import Document, Member, Members, Renewal, Revisions, Seat, Survey, Swapped, Topic
 
 PAUSE_SHARE: Final = 2 / 3
 """The silence of all members, as a share of a lease, that is blamed on the server: `enlist` and `renew` spare them."""
 
 
-class StoreContent(Record, frozen=True, kw_only=True):
-    """All that a `StoreModel` knows, as a value that can be written down."""
-
-    births: str
-    generation: int
-    birth: str
-    revisions: dict[Topic, int]
-    leases: dict[int, tuple[str, bytes, float]]
-    """By seat: incarnation, record and deadline."""
-    documents: dict[str, Document]
-    last_seat: int
-    last_version: int
-    earliest_s: float
-    heard_s: float | None
-    ttl_s: float
-    asked_s: float
-    keep_s: float | None
-    kept_s: float | None
-
-
-class _Lease:
+class _Lease(msgspec.Struct):
     """A seat that is taken, and until when."""
 
-    __slots__ = ("deadline_s", "incarnation", "record")
-
-    def __init__(self, incarnation: str, record: bytes, deadline_s: float) -> None:
-        self.incarnation = incarnation
-        self.record = record
-        self.deadline_s = deadline_s
+    incarnation: str
+    record: bytes
+    deadline_s: float
 
 
-class StoreModel:
+class StoreModel(msgspec.Struct):
     """The content of one run and its rules, without server, thread, clock or chance.
 
     Each method is one atomic request, as a server would carry it out at `now_s` of its own clock, and means what
@@ -50,19 +29,30 @@ class StoreModel:
     `swap`, and forgotten `keep_s` after the last request. Expiry is lazy: only requests about members (and `expire`)
     notice it. `load` and `revisions` only look.
 
-    Args:
-        birth: A random text. Content that is made later, after an expiry of everything, derives its own from it.
+    It is a record: it can be compared, copied, and written down by msgspec.
     """
 
-    _earliest_s: float  # no lease ends before; may be too early, so that most requests need no scan
-    _heard_s: float | None  # when a member last spoke
-    _ttl_s: float  # the lease that it asked for
-    _asked_s: float  # when anybody did
-    _keep_s: float | None
-    _kept_s: float | None  # when that was last another
-
-    def __init__(self, birth: str) -> None:
-        self.empty(birth)
+    _births: str
+    """A random text. Content that is made later, after an expiry of everything, derives its own from it."""
+    _generation: int = 0
+    _birth: str = ""
+    _revisions: dict[Topic, int] = msgspec.field(default_factory=lambda: dict.fromkeys(Topic, 0))
+    _leases: dict[int, _Lease] = msgspec.field(default_factory=dict)
+    """By seat, in order: numbers only rise."""
+    _documents: dict[str, Document] = msgspec.field(default_factory=dict)
+    _last_seat: int = 0
+    _last_version: int = 0
+    _earliest_s: float = math.inf
+    """No lease ends before; may be too early, so that most requests need no scan."""
+    _heard_s: float | None = None
+    """When a member last called."""
+    _ttl_s: float = 0.0
+    """The lease that it asked for."""
+    _asked_s: float = -math.inf
+    """When the last request came."""
+    _keep_s: float | None = None
+    _kept_s: float | None = None
+    """When that last changed."""
 
     def empty(self, birth: str) -> None:
         """Forget everything, as a server does that was started again without its data."""
@@ -70,41 +60,9 @@ class StoreModel:
         self._generation = 0
         self._forget()
 
-    def copy(self) -> "Self":
+    def copy(self) -> Self:
         """Return a copy that lives on its own: the past that a failover goes back to."""
-        return self.of(self.content())
-
-    def content(self) -> StoreContent:
-        """Return all that it knows, to be kept elsewhere."""
-        return StoreContent(
-            births=self._births,
-            generation=self._generation,
-            birth=self._birth,
-            revisions=dict(self._revisions),
-            leases={seat: (one.incarnation, one.record, one.deadline_s) for seat, one in self._leases.items()},
-            documents=dict(self._documents),
-            last_seat=self._last_seat,
-            last_version=self._last_version,
-            earliest_s=self._earliest_s,
-            heard_s=self._heard_s,
-            ttl_s=self._ttl_s,
-            asked_s=self._asked_s,
-            keep_s=self._keep_s,
-            kept_s=self._kept_s,
-        )
-
-    @classmethod
-    def of(cls, content: StoreContent) -> "Self":
-        """Return the model that knows this."""
-        model = cls(content.births)
-        model._generation, model._birth = content.generation, content.birth
-        model._revisions, model._documents = dict(content.revisions), dict(content.documents)
-        model._leases = {seat: _Lease(*lease) for seat, lease in content.leases.items()}
-        model._last_seat, model._last_version = content.last_seat, content.last_version
-        model._earliest_s, model._heard_s = content.earliest_s, content.heard_s
-        model._ttl_s, model._asked_s = content.ttl_s, content.asked_s
-        model._keep_s, model._kept_s = content.keep_s, content.kept_s
-        return model
+        return msgspec.msgpack.decode(msgspec.msgpack.encode(self), type=type(self))
 
     # --- members ---
 
@@ -182,7 +140,7 @@ class StoreModel:
         self._drop_expired(now_s)
         live = tuple(
             Member(seat=number, incarnation=lease.incarnation, record=lease.record)
-            for number, lease in self._leases.items()  # in order: numbers only rise
+            for number, lease in self._leases.items()
         )
         return Members(revision=self._revisions[Topic.MEMBERS], members=live)
 
@@ -245,17 +203,9 @@ class StoreModel:
     # --- behind them ---
 
     def _forget(self) -> None:
-        self._birth = ""
-        self._revisions: dict[Topic, int] = dict.fromkeys(Topic, 0)
-        self._leases: dict[int, _Lease] = {}
-        self._documents: dict[str, Document] = {}
-        self._last_seat = 0
-        self._last_version = 0
-        self._earliest_s = float("inf")
-        self._heard_s = None
-        self._ttl_s = 0.0
-        self._keep_s = self._kept_s = None
-        self._asked_s = float("-inf")
+        fresh = StoreModel(self._births, self._generation)
+        for name in self.__struct_fields__:
+            setattr(self, name, getattr(fresh, name))
 
     def _make(self) -> None:
         if not self._birth:
@@ -281,7 +231,7 @@ class StoreModel:
         if len(live) < len(self._leases):
             self._leases = live
             self._move(Topic.MEMBERS, Topic.DEPARTURES)
-        self._earliest_s = min((lease.deadline_s for lease in live.values()), default=float("inf"))
+        self._earliest_s = min((lease.deadline_s for lease in live.values()), default=math.inf)
 
     def _paused(self, ttl_s: float, now_s: float) -> bool:
         return self._heard_s is not None and now_s - self._heard_s >= PAUSE_SHARE * ttl_s

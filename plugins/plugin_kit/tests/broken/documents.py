@@ -91,8 +91,11 @@ class VersionsAreHashes(Cracked):
 
     def swap(self, key, new, *, expect, keep_s, wait):
         def work(model, now_s):
-            model._new_version = lambda content: f"hash {hash(content)}"
-            return model.swap(key, new, expect=expect, keep_s=keep_s, now_s=now_s)
+            swapped = model.swap(key, new, expect=expect, keep_s=keep_s, now_s=now_s)
+            if swapped.applied:
+                model._documents[key] = replace(swapped.current, version=f"hash {hash(new)}")
+                swapped = replace(swapped, current=model._documents[key])
+            return swapped
 
         return self.inside(work, "swap", wait)
 

@@ -216,7 +216,7 @@ class SeatsAreKeptForWhoComesAgain(Cracked):
 
     def enlist(self, record, *, incarnation, ttl_s, wait):
         def work(model, now_s):
-            seats, last = self.kept(model), model._last_seat
+            seats, last = self.kept(), model._last_seat
             if incarnation in seats:
                 model._last_seat = seats[incarnation] - 1
             seat = model.enlist(record, incarnation=incarnation, ttl_s=ttl_s, now_s=now_s)
@@ -227,11 +227,8 @@ class SeatsAreKeptForWhoComesAgain(Cracked):
 
         return self.inside(work, "enlist", wait)
 
-    @staticmethod
-    def kept(model):
-        if not hasattr(model, "seats"):
-            model.seats = {}
-        return model.seats
+    def kept(self):
+        return vars(self._server).setdefault("seats", {}).setdefault(self.settings.run_id, {})
 
 
 @caught_by("a_seat_tells_its_incarnation", "a_repeated_enlist_renews_the_lease", "members_come_in_order_of_their_seats")

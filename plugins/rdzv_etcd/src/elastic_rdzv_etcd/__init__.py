@@ -6,7 +6,7 @@
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from elastic_rdzv_etcd.server import EtcdServer
+    from elastic_rdzv_etcd.hosting.server import EtcdServer
 
 __all__ = ["EtcdServer"]
 
@@ -14,7 +14,7 @@ __all__ = ["EtcdServer"]
 def __getattr__(name: str) -> object:
     """Import what is asked for: whoever chooses a backend needs none of it."""
     if name == "EtcdServer":
-        from elastic_rdzv_etcd.server import EtcdServer
+        from elastic_rdzv_etcd.hosting.server import EtcdServer
 
         return EtcdServer
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -10,7 +10,7 @@ from elastic_core.api.stores import BackendRefusedError
 from elastic_rdzv_etcd.url import Login, Target, Tls, parse_target
 
 if TYPE_CHECKING:
-    from elastic_rdzv_etcd.embedded import EmbeddedEtcd
+    from elastic_rdzv_etcd.hosting.embedded import EmbeddedEtcd
 
 OPTIONS: Final = (
     OptionSpec(name="username", help="etcd user; default that of the URL, else $ELASTIC_ETCD_USERNAME"),
@@ -115,7 +115,7 @@ class Reach:
 
 
 def _embedded(settings: RendezvousSettings, *, v2: bool) -> "EmbeddedEtcd":
-    from elastic_rdzv_etcd.embedded import EmbeddedEtcd  # brings what starts processes
+    from elastic_rdzv_etcd.hosting.embedded import EmbeddedEtcd  # brings what starts processes
 
     return EmbeddedEtcd(settings, v2=v2)
 

@@ -4,7 +4,7 @@ A server tells of the end of a lease up to half a second late, and its leases ar
 """
 
 from elastic_rdzv_etcd.store import EtcdStore
-from elastic_rdzv_etcd.v2_store import EtcdV2Store
+from elastic_rdzv_etcd.v2.store import EtcdV2Store
 from etcd_servers import EtcdCluster, EtcdServer, TlsEtcd
 from store_kit import OnAServer, OnASharedServer, store_settings
 

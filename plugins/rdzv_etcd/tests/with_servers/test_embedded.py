@@ -14,10 +14,11 @@ import pytest
 
 from elastic_core.api import ConfigError, ElasticError, RendezvousSettings, WaitBudget
 from elastic_core.api.stores import BackendRefusedError, BackendUnavailableError, WaitCancelledError, WaitExpiredError
-from elastic_rdzv_etcd import EtcdServer, embedded
-from elastic_rdzv_etcd.embedded import EmbeddedEtcd, local_endpoint
-from elastic_rdzv_etcd.probe import member_names
-from elastic_rdzv_etcd.program import PATH_VARIABLE, Program
+from elastic_rdzv_etcd import EtcdServer
+from elastic_rdzv_etcd.hosting import embedded
+from elastic_rdzv_etcd.hosting.embedded import EmbeddedEtcd, local_endpoint
+from elastic_rdzv_etcd.hosting.probe import member_names
+from elastic_rdzv_etcd.hosting.program import PATH_VARIABLE, Program
 from etcd_servers import binary
 from patience import patience
 from ports import free_port
@@ -410,7 +411,7 @@ def test_its_port_may_be_gone(make):
 OWNER = """
 import signal, sys
 from elastic_core.api import RendezvousSettings, WaitBudget
-from elastic_rdzv_etcd.embedded import EmbeddedEtcd
+from elastic_rdzv_etcd.hosting.embedded import EmbeddedEtcd
 one = EmbeddedEtcd(RendezvousSettings(
     backend="etcd", run_id="run", endpoint="", min_nodes=1, max_nodes=1, local_world_size=1, incarnation=sys.argv[1]))
 print(one.ensure(WaitBudget()), *one.pids(), flush=True)

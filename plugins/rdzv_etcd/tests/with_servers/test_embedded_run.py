@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from elastic_rdzv_etcd.program import PATH_VARIABLE
+from elastic_rdzv_etcd.hosting.program import PATH_VARIABLE
 from etcd_servers import binary
 from ports import free_port
 from proc_kit import is_alive

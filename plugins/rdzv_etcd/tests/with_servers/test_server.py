@@ -12,10 +12,11 @@ import pytest
 
 from elastic_core.api import ConfigError, ElasticError, WaitBudget
 from elastic_core.api.stores import BackendUnavailableError
-from elastic_rdzv_etcd import EtcdServer, process, server
+from elastic_rdzv_etcd import EtcdServer
 from elastic_rdzv_etcd.errors import EtcdServerError
-from elastic_rdzv_etcd.probe import member_names
-from elastic_rdzv_etcd.program import PATH_VARIABLE, examine
+from elastic_rdzv_etcd.hosting import process, server
+from elastic_rdzv_etcd.hosting.probe import member_names
+from elastic_rdzv_etcd.hosting.program import PATH_VARIABLE, examine
 from etcd_program_kit import pretend
 from etcd_servers import binary
 from support import processes_with, wait_for

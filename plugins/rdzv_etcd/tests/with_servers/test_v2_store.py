@@ -25,10 +25,10 @@ from elastic_core.api.stores import (
     WaitCancelledError,
 )
 from elastic_plugin_kit.store_model import StoreModel
-from elastic_rdzv_etcd import v2_channel
 from elastic_rdzv_etcd.store import EtcdStore
-from elastic_rdzv_etcd.v2_errors import ForgottenError
-from elastic_rdzv_etcd.v2_store import EtcdV2Store
+from elastic_rdzv_etcd.v2 import channel
+from elastic_rdzv_etcd.v2.errors import ForgottenError
+from elastic_rdzv_etcd.v2.store import EtcdV2Store
 from etcd_servers import EtcdCluster, EtcdServer, TlsEtcd
 from foreign_content import begin, errors, is_refused
 from patience import kept
@@ -163,7 +163,7 @@ def test_choosing_it_imports_no_client():
     code = (
         "import sys\n"
         "from elastic_core.api import RendezvousSettings\n"
-        "from elastic_rdzv_etcd.v2_store import EtcdV2Store\n"
+        "from elastic_rdzv_etcd.v2.store import EtcdV2Store\n"
         "EtcdV2Store(RendezvousSettings(backend='etcd-v2', run_id='x', endpoint='', min_nodes=1, max_nodes=1,"
         " local_world_size=1))\n"
         "print({'etcd', 'urllib3', 'dns', 'ssl'} & set(sys.modules))\n"
@@ -444,14 +444,14 @@ def test_a_wait_that_is_cancelled_as_it_begins_spoils_none_that_follows(make_sto
     seat = store.enlist(b"one", incarnation="a", ttl_s=30, wait=wait)
     since = store.watch(Revisions(), ALL, timeout_s=0, wait=wait).revisions
     cancelled = WaitBudget.lasting(30)
-    answered = v2_channel.Line.getresponse
+    answered = channel.Line.getresponse
 
     def then_cancelled(line):
         response = answered(line)
         cancelled.cancel()
         return response
 
-    monkeypatch.setattr(v2_channel.Line, "getresponse", then_cancelled)
+    monkeypatch.setattr(channel.Line, "getresponse", then_cancelled)
     with pytest.raises(WaitCancelledError):
         store.watch(since, ALL, timeout_s=20, wait=cancelled)
     monkeypatch.undo()

@@ -206,7 +206,7 @@ class AgentHandlers:
         if not text:
             text, source = self._from_worker(worker), "its own server"
         if not text and "stacks" not in self._run.offers():
-            return f"{head}: stacks come with elastic-watch. Try: pip install ./plugins/watch, in a checkout\n"
+            return f"{head}: stacks come with elastic-watch. Try: pip install . ./plugins/watch, in a checkout\n"
         if not text:
             return (
                 f"{head}: it does not answer (no Python, stopped, or with --no-worker-hooks). Try: py-spy installed "

@@ -1,11 +1,13 @@
 """The plugin that is checked: how it is found, and how a kit has one of it made."""
 
 import os
+import posix
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final, NoReturn, cast
 
 import click
 
@@ -50,23 +52,16 @@ GROUPS: Final = {
 """The kinds that have a kit, as `elastic plugins new` calls them."""
 _NOUNS: Final = {**{kind: kind for kind in GROUPS}, "rendezvous": "backend", "failure": "policy"}
 _KINDS: Final = {group: kind for kind, group in GROUPS.items()}
-_KINDS_OF_SUITES: Final = {
-    "TestStore": "rendezvous",
-    "TestHandler": "rendezvous",
-    "TestHook": "hook",
-    "TestEnvironment": "environment",
-    "TestCommand": "command",
+_SUITES: Final[dict[type, tuple[str, str]]] = {
+    CoordinationStore: ("TestStore", "rendezvous"),
+    RendezvousHandler: ("TestHandler", "rendezvous"),
+    FailureHandler: ("TestPolicy", "failure"),
+    AgentHook: ("TestHook", "hook"),
+    Environment: ("TestEnvironment", "environment"),
 }
-_SUITES: Final[dict[type, str]] = {
-    CoordinationStore: "TestStore",
-    RendezvousHandler: "TestHandler",
-    FailureHandler: "TestPolicy",
-    AgentHook: "TestHook",
-    Environment: "TestEnvironment",
-}
-"""The suite of each interface."""
+"""The suite of each interface, and the kind of its plugins."""
 _NOT_INSTALLED: Final = "not installed"
-"""Stands for the distribution of what was named by its place, as in the core."""
+"""Stands for the distribution of a class that is named by its place, as in the core."""
 _FLAGS: Final = {"rendezvous": "--rdzv-conf", "failure": "--policy-conf", "hook": "--hook-conf"}
 """Where the options of each kind are given."""
 
@@ -94,13 +89,13 @@ class Subject:
         """Of an environment: what it is built with, as far as it has not been set otherwise here."""
         self.shown_by = entry.name if entry.distribution != _NOT_INSTALLED else next(iter(variables), "")
         target = imported(entry)
-        self.suite = _suite_of(target)
+        self.suite, _ = _suite_of(target)
         if not self.suite or (self.kind == "command") != (self.suite == "TestCommand"):
             found = f"the class {target.__qualname__}" if isinstance(target, type) else f"a {type(target).__name__}"
             raise plugin_refusal(entry, f"{entry.value} is {found}; the kits are for classes, and for commands")
         self._cls = cast("Any", target)  # each maker knows which interface it is
         self._given: Mapping[str, Any] = {}
-        self._hung: CallHangs | None = None
+        self._hung = ""
         if self.kind not in {"command", "environment"}:
             owner = f"{_NOUNS[self.kind]} {entry.name!r}"
             resolved = resolve_options(conf, self._cls.options, flag=_FLAGS[self.kind], owner=owner)
@@ -148,12 +143,12 @@ class Subject:
         return self._built(settings)
 
     def _built(self, settings: object) -> object:
-        if self._hung is not None:  # the next would hang as well
-            raise self._hung
+        if self._hung:  # the next would hang as well
+            raise CallHangs(self._hung)
         try:
             return timed(self.entry, "building it", lambda: self._cls(settings))
         except CallHangs as err:
-            self._hung = err
+            self._hung = str(err)
             raise
 
     def policy(self, max_restarts: int) -> FailureHandler:
@@ -212,9 +207,10 @@ def timed(entry: PluginEntry, what: str, call: Callable[[], object]) -> object:
             ended.append((None, err))
 
     thread = threading.Thread(target=work, daemon=True, name=what)
-    thread.start()
     within_s = HOOK_CALL_S if entry.group in {GROUPS["hook"], GROUPS["environment"]} else CALL_S
-    thread.join(within_s)
+    with no_exit():
+        thread.start()
+        thread.join(within_s)
     if not ended:
         raise CallHangs(str(plugin_refusal(entry, f"{what} takes longer than {within_s:g} s")))
     answer, error = ended[0]
@@ -223,12 +219,45 @@ def timed(entry: PluginEntry, what: str, call: Callable[[], object]) -> object:
     return answer
 
 
-def _suite_of(target: object) -> str:
+def _suite_of(target: object) -> tuple[str, str]:
+    """Return the suite for what an entry point names, and the kind of plugin; two empty texts where there is none."""
     if isinstance(target, click.Command):
-        return "TestCommand"
+        return "TestCommand", "command"
     if not isinstance(target, type):
-        return ""
-    return next((suite for base, suite in _SUITES.items() if issubclass(target, base)), "")
+        return "", ""
+    return next((suite for base, suite in _SUITES.items() if issubclass(target, base)), ("", ""))
+
+
+def pairs(parts: Iterable[str]) -> dict[str, str]:
+    """Return the values by name of texts `KEY=VALUE`; empty ones are left out.
+
+    Raises:
+        ConfigError: one has no `=`.
+    """
+    found = {}
+    for part in filter(None, (part.strip() for part in parts)):
+        key, sign, text = part.partition("=")
+        if not sign:
+            raise ConfigError(f"{part!r} is no KEY=VALUE", hint=f"{part}=VALUE")
+        found[key] = text
+    return found
+
+
+@contextmanager
+def no_exit() -> Iterator[None]:
+    """Have `os._exit` raise where a plugin calls it in this process; in processes that it forks it ends them."""
+    own, real = os.getpid(), os._exit
+
+    def refuse(status: int) -> NoReturn:
+        if os.getpid() != own:
+            real(status)
+        raise AssertionError(f"it called os._exit({status}), which ends an agent without a verdict")
+
+    os._exit = posix._exit = refuse
+    try:
+        yield
+    finally:
+        os._exit = posix._exit = real
 
 
 def find(name: str, kind: str | None) -> PluginEntry:
@@ -267,7 +296,7 @@ def _not_installed(value: str, kind: str | None) -> PluginEntry:
     if kind is not None:
         return made
     try:
-        suite = _suite_of(imported(made))
+        _, found = _suite_of(imported(made))
     except PluginError as err:  # of what kind it is, nobody knows yet
         raise PluginError(err.what.removeprefix("policy "), hint=err.hint) from err
-    return made._replace(group=GROUPS[_KINDS_OF_SUITES.get(suite, "failure")])
+    return made._replace(group=GROUPS[found or "failure"])

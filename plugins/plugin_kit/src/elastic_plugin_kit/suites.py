@@ -1,11 +1,17 @@
-"""The kits as `elastic plugins check` runs them: each asks the plugin that the fixture `subject` has."""
+"""Suites of pytest for a plugin that has no tests of its own: one for each interface, from its kit.
 
+`pytest --pyargs elastic_plugin_kit.suites --elastic-plugin NAME` runs the one that fits the plugin, and
+`elastic plugins check NAME` calls that.
+"""
+
+import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, ClassVar, Final
 
 import pytest
 
 from elastic_core.api import AgentHook, CoordinationStore, Environment, FailureHandler, RendezvousHandler
+from elastic_plugin_kit.checking.pytest_plugin import SUBJECT
 from elastic_plugin_kit.checking.subject import Subject
 from elastic_plugin_kit.conformance import (
     AgentHookConformance,
@@ -20,7 +26,24 @@ from elastic_plugin_kit.conformance import (
 _OWN: Final = "needs the fixture `{}` of the plugin's own tests"
 
 
-class TestStore(CoordinationStoreConformance):
+@pytest.fixture
+def subject(request: pytest.FixtureRequest) -> Subject:
+    """Return the plugin that is checked."""
+    if SUBJECT not in request.config.stash:
+        pytest.exit("these suites check a plugin. Try: --elastic-plugin NAME", pytest.ExitCode.USAGE_ERROR)
+    return request.config.stash[SUBJECT]
+
+
+class _Loads:
+    """What comes before a kit's own tests."""
+
+    def test_a_run_loads_it(self, subject: Subject) -> None:
+        """A run ends at once where it can't load the plugin; a method that nothing calls is a warning."""
+        for line in subject.loaded():
+            warnings.warn(line, stacklevel=1)
+
+
+class TestStore(CoordinationStoreConformance, _Loads):
     """A store, at the endpoint that was named."""
 
     requirements: ClassVar[Requirements] = Requirements(
@@ -33,7 +56,7 @@ class TestStore(CoordinationStoreConformance):
         return subject.store
 
 
-class TestHandler(RendezvousConformance):
+class TestHandler(RendezvousConformance, _Loads):
     """A rendezvous handler, at the endpoint that was named."""
 
     most_nodes: ClassVar[int] = 1
@@ -48,7 +71,7 @@ class TestHandler(RendezvousConformance):
         return make
 
 
-class TestPolicy(FailureHandlerConformance):
+class TestPolicy(FailureHandlerConformance, _Loads):
     """A policy, with the options that were given."""
 
     @pytest.fixture
@@ -57,7 +80,7 @@ class TestPolicy(FailureHandlerConformance):
         return subject.policy
 
 
-class TestHook(AgentHookConformance):
+class TestHook(AgentHookConformance, _Loads):
     """A hook, with the options that were given."""
 
     @pytest.fixture
@@ -66,7 +89,7 @@ class TestHook(AgentHookConformance):
         return subject.hook
 
 
-class TestEnvironment(EnvironmentConformance):
+class TestEnvironment(EnvironmentConformance, _Loads):
     """An environment, with this process's variables and those that were given."""
 
     elsewhere: ClassVar[Collection[str] | None] = None

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from elastic_backend_net.hosted_server import HostedProcess
-from elastic_rdzv_etcd.folder_keeper import KEPT_FOLDER_VARIABLE
+from elastic_rdzv_etcd.hosting.folder_keeper import KEPT_FOLDER_VARIABLE
 
 _KEEPER: Final = Path(__file__).absolute().with_name("folder_keeper.py")
 """Run as a file: to import it would have it import its package."""

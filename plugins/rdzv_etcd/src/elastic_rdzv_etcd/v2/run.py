@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, Final
 from elastic_core.api import SYSTEM_CLOCK, ElasticError, WaitBudget
 from elastic_core.api.stores import BackendError, BackendUnavailableError, OutcomeUnknownError
 from elastic_rdzv_etcd.streak import Streak
-from elastic_rdzv_etcd.v2_content import DEFAULT_KEEP_S, Content, Paths, SeatKey, State, seat_key, seconds
-from elastic_rdzv_etcd.v2_errors import ConflictError, MissingError
+from elastic_rdzv_etcd.v2.content import DEFAULT_KEEP_S, Content, Paths, SeatKey, State, seat_key, seconds
+from elastic_rdzv_etcd.v2.errors import ConflictError, MissingError
 
 if TYPE_CHECKING:
-    from elastic_rdzv_etcd.v2_session import Session
+    from elastic_rdzv_etcd.v2.session import Session
 
 TRIES: Final = 16
 """How often something is tried that another client's change has spoiled, before the store counts as unavailable."""

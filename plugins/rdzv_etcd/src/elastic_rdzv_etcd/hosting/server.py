@@ -14,10 +14,10 @@ from elastic_rdzv_etcd.errors import (
     EtcdServerTimeoutError,
     NotAnsweringError,
 )
-from elastic_rdzv_etcd.kept_folder import KeptFolder
-from elastic_rdzv_etcd.probe import LOOPBACK
-from elastic_rdzv_etcd.process import PORT_TRIES, EtcdProcess, PortTakenError, free_port, make_folder
-from elastic_rdzv_etcd.program import Program, examine, find_program
+from elastic_rdzv_etcd.hosting.kept_folder import KeptFolder
+from elastic_rdzv_etcd.hosting.probe import LOOPBACK
+from elastic_rdzv_etcd.hosting.process import PORT_TRIES, EtcdProcess, PortTakenError, free_port, make_folder
+from elastic_rdzv_etcd.hosting.program import Program, examine, find_program
 
 _UNSEEN: Final = (-1, -3)
 """`subprocess.PIPE`, whose other end nobody would have, and `subprocess.DEVNULL`."""

@@ -1,4 +1,7 @@
-"""What holds for every test, whichever folder it is in: signals, time limits, the seed, and what is told at the end."""
+"""What holds for every test, whichever folder it is in: signals, time limits, the seed, and what is told at the end.
+
+A plugin of pytest that the settings name (`-p whole_suite`): it holds for `tests`, `plugins` and `examples` alike.
+"""
 
 import os
 import random

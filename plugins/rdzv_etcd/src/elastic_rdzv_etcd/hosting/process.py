@@ -12,9 +12,9 @@ from elastic_backend_net.hosted_server import HostedProcess, hosted_environment
 from elastic_core.api import SYSTEM_CLOCK, ElasticError, WaitBudget
 from elastic_core.api.stores import BackendUnavailableError, WaitExpiredError
 from elastic_rdzv_etcd.errors import NotAnsweringError
-from elastic_rdzv_etcd.kept_folder import KeptFolder
-from elastic_rdzv_etcd.probe import LOOPBACK, member_names
-from elastic_rdzv_etcd.program import Program
+from elastic_rdzv_etcd.hosting.kept_folder import KeptFolder
+from elastic_rdzv_etcd.hosting.probe import LOOPBACK, member_names
+from elastic_rdzv_etcd.hosting.program import Program
 
 PORT_TRIES: Final = 20
 

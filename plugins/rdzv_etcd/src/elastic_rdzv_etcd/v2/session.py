@@ -1,6 +1,6 @@
 """Requests to etcd's v2 API through python-etcd: each sent once, to the member that answers; and what errors mean.
 
-This module imports python-etcd; `v2_store` imports it when a connection is asked for.
+This module imports python-etcd; `elastic_rdzv_etcd.v2.store` imports it when a connection is asked for.
 """
 
 import logging
@@ -23,8 +23,8 @@ from elastic_core.api.stores import (
 from elastic_rdzv_etcd.connection import DIAL_S, Connector
 from elastic_rdzv_etcd.failures import WrongServerError, lost
 from elastic_rdzv_etcd.url import Login, Target, Tls
-from elastic_rdzv_etcd.v2_channel import Channel, Line
-from elastic_rdzv_etcd.v2_errors import ConflictError, ForgottenError, MissingError
+from elastic_rdzv_etcd.v2.channel import Channel, Line
+from elastic_rdzv_etcd.v2.errors import ConflictError, ForgottenError, MissingError
 
 _SHOWN: Final = 160
 _NO_V2_HINT: Final = "--enable-v2=true of the server (etcd up to 3.5), or --rdzv-backend etcd, which needs no v2 API"

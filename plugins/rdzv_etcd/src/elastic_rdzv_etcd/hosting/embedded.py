@@ -17,10 +17,17 @@ from elastic_core.api.stores import (
     WaitExpiredError,
     is_ip,
 )
-from elastic_rdzv_etcd.kept_folder import KeptFolder
-from elastic_rdzv_etcd.probe import LOOPBACK, member_names
-from elastic_rdzv_etcd.process import PORT_TRIES, EtcdProcess, PortTakenError, empty_data, free_port, make_folder
-from elastic_rdzv_etcd.program import INSTALL_HINT, Program, examine, find_program
+from elastic_rdzv_etcd.hosting.kept_folder import KeptFolder
+from elastic_rdzv_etcd.hosting.probe import LOOPBACK, member_names
+from elastic_rdzv_etcd.hosting.process import (
+    PORT_TRIES,
+    EtcdProcess,
+    PortTakenError,
+    empty_data,
+    free_port,
+    make_folder,
+)
+from elastic_rdzv_etcd.hosting.program import INSTALL_HINT, Program, examine, find_program
 from elastic_rdzv_etcd.url import PORT
 
 _START_LIMIT_S: Final = 30.0

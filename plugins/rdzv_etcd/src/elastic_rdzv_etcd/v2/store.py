@@ -1,6 +1,6 @@
 """The `etcd-v2` backend: what the core's rendezvous needs, on servers that still have etcd's v2 API.
 
-How it is done, and why that is right, stands in `v2_content`.
+How it is done, and why that is right, is in `elastic_rdzv_etcd.v2.content`.
 """
 
 import importlib.util
@@ -35,7 +35,7 @@ from elastic_core.api.stores import (
     compare,
 )
 from elastic_rdzv_etcd.reach import OPTIONS, Reach
-from elastic_rdzv_etcd.v2_content import (
+from elastic_rdzv_etcd.v2.content import (
     Content,
     Paths,
     SeatKey,
@@ -47,11 +47,11 @@ from elastic_rdzv_etcd.v2_content import (
     unpacked,
     version_of,
 )
-from elastic_rdzv_etcd.v2_errors import ConflictError, ForgottenError, MissingError
-from elastic_rdzv_etcd.v2_run import TRIES, Run
+from elastic_rdzv_etcd.v2.errors import ConflictError, ForgottenError, MissingError
+from elastic_rdzv_etcd.v2.run import TRIES, Run
 
 if TYPE_CHECKING:
-    from elastic_rdzv_etcd.v2_session import Session
+    from elastic_rdzv_etcd.v2.session import Session
 
 DEFAULT_PREFIX: Final = "/elastic"
 _LIMIT_S: Final = 5.0
@@ -109,7 +109,7 @@ class EtcdV2Store(CoordinationStore):
     def _session(self) -> "Session":
         """Return the connections; the first call imports python-etcd."""
         if self._live_session is None:
-            from elastic_rdzv_etcd.v2_session import Session
+            from elastic_rdzv_etcd.v2.session import Session
 
             reach = self._reach
             self._live_session = Session(reach.target, login=reach.login, tls=reach.tls, limit_s=self._limit_s)
