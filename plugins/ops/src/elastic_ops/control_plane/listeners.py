@@ -80,7 +80,12 @@ class TcpServer(HttpServer):
 
 def _at(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    return socket.create_server((host, port), family=family, backlog=MOST_CONNECTIONS)
+    try:
+        return socket.create_server((host, port), family=family, backlog=MOST_CONNECTIONS)
+    except socket.gaierror:
+        raise
+    except OSError as err:  # with the address in its text, which our own lines have
+        raise OSError(err.errno, os.strerror(err.errno or 0)) from err
 
 
 def _everywhere(port: int) -> socket.socket:

@@ -8,7 +8,7 @@ from typing import Any, Final
 from elastic_core.api import ConfigError
 from elastic_ops.control_plane.handlers import Pages, Response
 from elastic_ops.control_plane.listeners import TcpServer
-from elastic_ops.metrics.api import MetricData, MetricHandler, split_series
+from elastic_ops.metrics.handler import MetricData, MetricHandler, split_series
 from elastic_ops.metrics.table import BY_NAME, GROUP, Family, Kind
 
 LOOPBACK: Final = "127.0.0.1"
