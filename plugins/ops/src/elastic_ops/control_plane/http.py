@@ -18,8 +18,7 @@ from elastic_ops.control_plane.proved import (
     new_nonce,
     words_of,
 )
-from elastic_ops.control_plane.server import OWNERS, Bounds
-from elastic_ops.control_plane.timed import TimedSocket
+from elastic_ops.control_plane.timed import OWNERS, Bounds, TimedSocket
 
 LONGEST_BODY: Final = 1 << 20
 STREAM_SEND_S: Final = 30.0
@@ -46,9 +45,7 @@ def serve(
         channel: As `HttpServer` has it.
         on_proof: Called once the client has proved that it knows the run's secret.
     """
-    connection.end_s = connection.clock.monotonic_s() + bounds.request_s
-    connection.send_s = bounds.request_s
-    connection.bytes_left, connection.reads_left = bounds.request_bytes, bounds.request_pieces
+    connection.keep_to(bounds)
     try:
         _Exchange(connection, offer, channel, on_proof)
     except OSError:  # the client went away: nobody is left to tell

@@ -9,7 +9,8 @@ from elastic_core.api import AgentChannel, ConfigError
 from elastic_ops.control_plane import sockets
 from elastic_ops.control_plane.handlers import Offer
 from elastic_ops.control_plane.paths import remove_socket
-from elastic_ops.control_plane.server import MOST_CONNECTIONS, OWNERS, STRANGERS, HttpServer
+from elastic_ops.control_plane.server import MOST_CONNECTIONS, HttpServer
+from elastic_ops.control_plane.timed import OWNERS, STRANGERS
 
 
 class OwnerServer(HttpServer):

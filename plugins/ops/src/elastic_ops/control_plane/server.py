@@ -1,6 +1,5 @@
 """The one HTTP server: a thread that waits for connections, and one more for each of them, so many at a time."""
 
-import math
 import os
 import socket
 import threading
@@ -9,33 +8,14 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
-from elastic_core.api import SYSTEM_CLOCK, AgentChannel, Clock, Record
+from elastic_core.api import SYSTEM_CLOCK, AgentChannel, Clock
 from elastic_ops.control_plane.handlers import Offer
-from elastic_ops.control_plane.timed import TimedSocket
+from elastic_ops.control_plane.timed import Bounds, TimedSocket
 
 MOST_CONNECTIONS: Final = 16
 """Connections that are served at the same time; the rest waits in the kernel's queue."""
 REFUSED_PAUSE_S: Final = 1.0
 """How long nothing is accepted after the system refused, most often for want of descriptors."""
-
-
-class Bounds(Record, frozen=True, kw_only=True):
-    """What a client may use up."""
-
-    request_s: float = 10.0
-    """Its whole request; and, once more, all that it is sent at once."""
-    crowded_s: float | None = None
-    """The whole connection of a client without proof while all connections are in use; `None` means no limit."""
-    connections_per_s: float = math.inf
-    request_bytes: float = math.inf
-    request_pieces: float = math.inf
-    """Pieces in which the request may come."""
-
-
-OWNERS: Final = Bounds()
-"""Those of sockets that only their owner reaches."""
-STRANGERS: Final = Bounds(request_s=5.0, crowded_s=1.0, connections_per_s=50, request_bytes=1 << 17, request_pieces=64)
-"""Those of ports."""
 
 
 class HttpServer:

@@ -21,8 +21,7 @@ from elastic_ops.control_plane import proved, server
 from elastic_ops.control_plane.handlers import Offer
 from elastic_ops.control_plane.http import serve
 from elastic_ops.control_plane.proved import ANSWER_HEADER, SCHEME, BatchCodes, Refused, Session
-from elastic_ops.control_plane.server import STRANGERS
-from elastic_ops.control_plane.timed import TimedSocket
+from elastic_ops.control_plane.timed import STRANGERS, TimedSocket
 from elastic_ops.logs import over_nodes, wire
 from elastic_ops.logs.follow import LogLine
 from elastic_ops.logs.index import IndexWriter
