@@ -53,7 +53,7 @@ def test_events_up_to_the_last_second_are_there_and_the_other_node_says_when_it_
         for name, folder in folders.items()
     )  # fmt: skip
     for folder in folders.values():
-        wait_for(lambda folder=folder: (folder / JOURNAL_FILE).exists(), what="a journal")
+        wait_for((folder / "status.json").exists, what="both files: the journal is written first")
         wait_for(lambda folder=folder: (at := read_status(folder / "status.json").round) and at.node_count == 2)
     wait_for(lambda: sum(line["name"] == "tick" for line in journal(folders["b"])[0]) > 20, what="events")
     killed_ns = time.time_ns()
