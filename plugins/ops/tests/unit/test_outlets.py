@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from elastic_core.api import RunEvent
+from elastic_core.api.feed import RunEvent
 from elastic_ops import metrics
 from elastic_ops.exporters import delivery as delivery
 from elastic_ops.exporters import event_handlers

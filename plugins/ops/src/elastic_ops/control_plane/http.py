@@ -6,7 +6,7 @@ from http.server import BaseHTTPRequestHandler
 from typing import Any, Final
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
-from elastic_core.api import AgentChannel
+from elastic_core.api.feed import AgentChannel
 from elastic_ops.control_plane.handlers import HANDLER_PATH, TEXT, Offer, Request, Response
 from elastic_ops.control_plane.proved import (
     ANSWER,

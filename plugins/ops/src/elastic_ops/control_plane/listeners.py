@@ -5,7 +5,8 @@ import os
 import socket
 from collections.abc import Callable
 
-from elastic_core.api import AgentChannel, ConfigError
+from elastic_core.api import ConfigError
+from elastic_core.api.feed import AgentChannel
 from elastic_ops.control_plane import sockets
 from elastic_ops.control_plane.handlers import Offer
 from elastic_ops.control_plane.paths import remove_socket

@@ -8,7 +8,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
-from elastic_core.api import SYSTEM_CLOCK, AgentChannel, Clock
+from elastic_core.api import SYSTEM_CLOCK, Clock
+from elastic_core.api.feed import AgentChannel
 from elastic_ops.control_plane.handlers import Offer
 from elastic_ops.control_plane.timed import Bounds, TimedSocket
 

@@ -5,7 +5,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Final
 
-from elastic_core.api import ErrorRecord, FailedWorker, Phase, Record, Round, RunEvent, WorkerExit
+from elastic_core.api import ErrorRecord, FailedWorker, Record, Round, WorkerExit
+from elastic_core.api.feed import Phase, RunEvent
 from elastic_ops.exporters.agent_metrics import outcome
 
 PREFIX: Final = "torchelastic.worker.status."

@@ -5,7 +5,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from elastic_core.api import RunEvent
+from elastic_core.api.feed import RunEvent
 from elastic_ops.exporters.agent_events import AgentEvents, Event, RdzvEvent
 from elastic_ops.exporters.agent_metrics import AgentMetrics, Metric, heartbeats
 from elastic_ops.exporters.choosing import NamedHandler

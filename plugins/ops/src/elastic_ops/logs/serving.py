@@ -5,7 +5,8 @@ from collections.abc import Callable, Collection, Generator, Iterator
 from contextlib import closing
 from typing import Final
 
-from elastic_core.api import AgentChannel, decode_json, encode_json
+from elastic_core.api import decode_json, encode_json
+from elastic_core.api.feed import AgentChannel
 from elastic_ops.control_plane.handlers import Handler, Offer, Request, Response
 from elastic_ops.control_plane.listeners import TcpServer
 from elastic_ops.logs.follow import STREAMS, HostLogs, LogLine

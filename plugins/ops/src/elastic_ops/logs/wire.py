@@ -4,7 +4,8 @@ import socket
 from collections.abc import Collection, Iterator
 from typing import Final
 
-from elastic_core.api import SYSTEM_CLOCK, Clock, Record, decode_json, encode_json, rank_ranges
+from elastic_core.api import SYSTEM_CLOCK, Clock, Record, decode_json, encode_json
+from elastic_core.api.tools import rank_ranges
 from elastic_ops.control_plane.handlers import HANDLER_PATH
 from elastic_ops.control_plane.proved import Batches, Refused, post
 from elastic_ops.logs.follow import LogLine

@@ -9,14 +9,9 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from elastic_core.api import (
-    AgentChannel,
-    ElasticError,
-    RendezvousConnectionError,
-    RunningWorker,
-    decode_json,
-    encode_json,
-)
+from elastic_core.api import ElasticError, RunningWorker, decode_json, encode_json
+from elastic_core.api.feed import AgentChannel
+from elastic_core.api.rendezvous import RendezvousConnectionError
 from elastic_ops.control_plane import proved, server
 from elastic_ops.control_plane.handlers import Offer
 from elastic_ops.control_plane.http import serve
