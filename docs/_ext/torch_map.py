@@ -46,8 +46,8 @@ _ETCD_PROTOCOL: Final = "part of torch's protocol on etcd's v2 API; ours is anot
 
 _ROOMS: Final[Mapping[str, str]] = {
     "elastic.control_plane": "elastic_ops.control_plane",
-    "elastic.events": "elastic_ops.events",
-    "elastic.metrics": "elastic_ops.metrics",
+    "elastic.events": "elastic_torchrun.events",
+    "elastic.metrics": "elastic_torchrun.metrics",
     "elastic.multiprocessing.errors": "elastic_core.processes.errors",
     "launch": "elastic_core.launch",
     "launcher": "elastic_core.launcher",

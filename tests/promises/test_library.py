@@ -207,7 +207,7 @@ def test_a_backend_of_ones_own_serves_handlers_and_runs_and_stores_have_barriers
 MEASURES = """
 import json, sys
 from elastic_core.launcher import launch
-from elastic_ops import events, metrics
+from elastic_torchrun import events, metrics
 
 class Kept(metrics.MetricHandler):
     values = {}

@@ -10,7 +10,8 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from elastic_ops.control_plane import acceptor, client
+from elastic_ops.control_plane import client
+from elastic_ops.control_plane.server import MOST_CONNECTIONS
 from elastic_ops.control_plane.worker_server import WorkerServer
 from support import places_of_runs, wait_for
 
@@ -141,9 +142,9 @@ def test_the_agent_answers_some_at_a_time(elastic, script, folder, held):
     tasks = Path(f"/proc/{agent.pid}/task")
     assert client.call(path, "ping").text == "pong"  # whoever waits for connections is there
     before = settled(lambda: len(list(tasks.iterdir())))
-    clients = held(path, 2 * acceptor.MOST_CONNECTIONS)
-    wait_for(lambda: len(list(tasks.iterdir())) >= before + acceptor.MOST_CONNECTIONS)
-    assert len(list(tasks.iterdir())) == before + acceptor.MOST_CONNECTIONS
+    clients = held(path, 2 * MOST_CONNECTIONS)
+    wait_for(lambda: len(list(tasks.iterdir())) >= before + MOST_CONNECTIONS)
+    assert len(list(tasks.iterdir())) == before + MOST_CONNECTIONS
     for each in clients:
         each.close()
     assert client.call(path, "ping").text == "pong"
@@ -158,12 +159,12 @@ def test_a_worker_answers_some_at_a_time_and_ends_meanwhile(folder, held):
     def served():
         return len({*threading.enumerate()} - waiting)
 
-    clients = held(path, acceptor.MOST_CONNECTIONS + 8)
-    wait_for(lambda: served() >= acceptor.MOST_CONNECTIONS)
-    assert served() == acceptor.MOST_CONNECTIONS
+    clients = held(path, MOST_CONNECTIONS + 8)
+    wait_for(lambda: served() >= MOST_CONNECTIONS)
+    assert served() == MOST_CONNECTIONS
     for each in clients[:4]:
         each.close()
-    wait_for(lambda: served() == acceptor.MOST_CONNECTIONS)
+    wait_for(lambda: served() == MOST_CONNECTIONS)
     server.shutdown()
     for each in clients:
         each.close()

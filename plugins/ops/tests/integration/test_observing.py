@@ -11,7 +11,7 @@ import urllib.request
 
 import pytest
 
-from elastic_ops import events
+from elastic_torchrun import events
 from patience import patience
 from redis_servers import redis_server
 from support import wait_for
@@ -33,8 +33,8 @@ while not (here / "finish").exists():
 """
 MINE = """
 import logging, os, time
-from elastic_ops.metrics import MetricHandler, put_metric
-from elastic_core.api import AgentHook
+from elastic_ops.metrics import MetricHandler
+from elastic_core.api import AgentHook, Power
 
 class Metrics(MetricHandler):
     def __init__(self, settings):
@@ -58,8 +58,9 @@ class Events(logging.Handler):
 
 class Hook(AgentHook):
     api_version = 1
+    powers = frozenset({Power.RUN})
     def on_workers_started(self, event):
-        put_metric("temperature", 21, "lab")
+        self.run.record("metric", {"group": "lab", "name": "temperature", "value": 21})
 """
 ENTRY_POINTS = """
 [elastic_core.metrics]
@@ -243,44 +244,16 @@ def test_installed_handlers_are_listed(installed):
     assert "raised AttributeError" in found["metrics handler", "broken"]
 
 
-LIBRARY = """
-import sys, threading
-from elastic_ops import events, metrics
-from elastic_core.options.settings import Entrypoint, RunSettings
-from elastic_core.types import RendezvousSettings
-from elastic_core.launcher.job import run_job
-
-class Mine(metrics.MetricHandler):
-    names = []
-    def emit(self, metric_data):
-        self.names.append(metric_data.name)
-
-class MyEvents(events.EventHandler):
-    states = []
-    def record(self, event):
-        self.states.append(event.metadata["state"])
-
-metrics.configure(Mine(), group="torchelastic")
-events.configure(MyEvents())
-entrypoint = Entrypoint(argv=(sys.executable, "-c", ""), name="x")
-settings = RunSettings(entrypoint=entrypoint, nodes=RendezvousSettings(run_id="r"))
-assert run_job(settings, own_process=False) == 0
-assert "workers.default.run_total" in Mine.names, Mine.names
-assert not [name for name in Mine.names if name.startswith("elastic_")]  # the group has no handler
-assert MyEvents.states == ["RENDEZVOUS", "ASSIGN_WORKER_RANKS", "START", "SUCCEEDED", "SUCCEEDED"]
-assert "elastic-observers" not in [thread.name for thread in threading.enumerate()]
-"""
-
-
-def test_what_a_caller_of_the_library_has_configured_is_told():
-    done = subprocess.run([sys.executable, "-c", LIBRARY], capture_output=True, text=True, timeout=60, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
-
-
 def test_nothing_is_loaded_unless_it_is_asked_for(tmp_path):
     command = [sys.executable, "-X", "importtime", "-m", "elastic_core.run", "--run-dir", str(tmp_path)]
     done = subprocess.run([*command, "--no-python", "true"], capture_output=True, text=True, timeout=60, check=True)
     loaded = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines() if line.startswith("import time:")}
     assert "elastic_core.hooks.runner" in loaded
-    rooms = ("elastic_ops.metrics", "elastic_ops.events", "elastic_ops.exporters", "prometheus_client")
+    rooms = (
+        "elastic_ops.metrics",
+        "elastic_torchrun.metrics",
+        "elastic_torchrun.events",
+        "elastic_ops.exporters",
+        "prometheus_client",
+    )
     assert [name for name in loaded if name.startswith(rooms)] == []

@@ -12,11 +12,12 @@ import pytest
 from elastic_core.errors import ConfigError, ElasticError
 from elastic_ops.control_plane import Request, Response, handlers, paths, sockets
 from elastic_ops.control_plane.http import LONGEST_BODY, serve
+from elastic_ops.control_plane.timed import TimedSocket
 from elastic_ops.control_plane.torch_handlers import TorchHandlers
 from elastic_ops.ctl.target import Target, worker_of
 
 
-class Offer:
+class Offer(handlers.Offer):
     title = "elastic_core.Test"
 
     def __init__(self, **found):
@@ -35,7 +36,7 @@ def exchange(offer, request):
     with ours:
         ours.sendall(request)
         ours.shutdown(socket.SHUT_WR)
-        thread = threading.Thread(target=serve, args=(theirs, offer))
+        thread = threading.Thread(target=serve, args=(TimedSocket.of(theirs), offer))
         thread.start()
         answer = b""
         while part := ours.recv(65536):
@@ -139,7 +140,7 @@ def test_what_is_no_address_is_refused(method):
 def test_agent_that_refuses_to_tell_its_workers_is_one_line(folder):
     path = str(folder / "agent.sock")
     with sockets.listen(path) as listening:
-        thread = threading.Thread(target=lambda: serve(listening.accept()[0], Offer(workers=broken)))
+        thread = threading.Thread(target=lambda: serve(TimedSocket.of(listening.accept()[0]), Offer(workers=broken)))
         thread.start()
         with pytest.raises(ElasticError, match=r"^the agent refused 'workers' \(status 500\): .*ValueError: boom$"):
             worker_of(Target(name="the agent", path=path), 0, timeout_s=10)
@@ -152,7 +153,7 @@ def test_noise_ends_the_connection_and_nothing_else(noise):
     with ours:
         ours.sendall(noise)
         ours.shutdown(socket.SHUT_WR)
-        serve(theirs, OFFER)  # returns
+        serve(TimedSocket.of(theirs), OFFER)  # returns
 
 
 def test_what_follows_an_answer_follows_it_also_when_the_client_has_gone():
@@ -165,7 +166,7 @@ def test_what_follows_an_answer_follows_it_also_when_the_client_has_gone():
     ours, theirs = socket.socketpair()
     ours.sendall(b"POST /handler/last HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n")
     ours.close()
-    serve(theirs, Offer(last=last))
+    serve(TimedSocket.of(theirs), Offer(last=last))
     assert done == [1]
 
 

@@ -1,4 +1,4 @@
-"""Where what is observed goes: to the run's handlers, to what code has configured, and never back into the agent."""
+"""Where metrics and events go: to the run's handlers, and never back into the agent."""
 
 import json
 import logging
@@ -7,16 +7,14 @@ import threading
 import pytest
 
 from elastic_core.api.feed import RunEvent
-from elastic_ops import events, metrics
-from elastic_ops.events import handlers as event_handlers
-from elastic_ops.events import recording
+from elastic_ops import metrics
 from elastic_ops.exporters import delivery as delivery
+from elastic_ops.exporters import event_handlers
 from elastic_ops.exporters.agent_events import AgentEvents, Identity
 from elastic_ops.exporters.agent_metrics import AgentMetrics
 from elastic_ops.exporters.choosing import NamedHandler
 from elastic_ops.exporters.delivery import MOST_WAITING, Delivery
-from elastic_ops.exporters.outlets import EventOutlet, MetricOutlet, Relay
-from elastic_ops.metrics import api
+from elastic_ops.exporters.outlets import EventOutlet, MetricOutlet
 
 STOPPED = RunEvent(name="agent_stopped", at_s=1.0, at_ns=2_000_000_000, values={"exit_code": 0, "reason": "done"})
 
@@ -44,14 +42,8 @@ class KeptEvents(logging.Handler):
 
 @pytest.fixture
 def lines(monkeypatch):
-    monkeypatch.setattr(api, "_by_group", {})
-    monkeypatch.setattr(api, "_default", [metrics.NullMetricHandler()])
-    monkeypatch.setattr(recording, "_configured", [events.NullEventHandler()])
-    monkeypatch.setattr(recording, "_attached", {})
-    monkeypatch.setattr(event_handlers, "log_handlers", dict(event_handlers.log_handlers))
     monkeypatch.delenv("LOGLEVEL", raising=False)
-    yield []
-    logging.getLogger("torchelastic-events-dynamic_rendezvous").handlers.clear()
+    return []
 
 
 def metric_outlet(lines, *chosen):
@@ -59,55 +51,38 @@ def metric_outlet(lines, *chosen):
     return MetricOutlet(agent, [NamedHandler(label="mine", handler=each) for each in chosen], notice=lines.append)
 
 
-def event_outlet(lines, chosen=None, *, ours=True):
+def event_outlet(lines, chosen):
     identity = Identity(run_id="r", role="d", backend="local", entry_point="t", hostname="h", pid=1)
-    named = None if chosen is None else NamedHandler(label="mine", handler=chosen, ours=ours)
+    named = NamedHandler(label="mine", handler=chosen)
     return EventOutlet(lambda: AgentEvents(identity), named, notice=lines.append)
 
 
-def test_metrics_go_to_the_run_and_to_whoever_is_configured_for_the_group(lines):
-    own, configured = KeptMetrics(), KeptMetrics()
-    metrics.configure(configured, group="elastic")
-    outlet = metric_outlet(lines, own)
+def test_metrics_go_to_the_handlers_of_the_run(lines):
+    one, two = KeptMetrics(), KeptMetrics()
+    outlet = metric_outlet(lines, one, two)
     outlet.observe(STOPPED)
     outlet.close()
-    assert "workers.default.run_total" in own.got
-    assert configured.got == ["elastic_exit_code"]
-    assert (own.closed, configured.closed, lines) == (True, False, [])
+    assert "workers.default.run_total" in one.got
+    assert one.got == two.got
+    assert (one.closed, two.closed, lines) == (True, True, [])
 
 
-def test_what_others_publish_is_not_published_twice(lines):
-    own = KeptMetrics()
-    outlet = metric_outlet(lines, own)
-    feed = Delivery([outlet], notice=lines.append)
-    metrics.configure(Relay(feed, outlet))
-    feed.start()
-    feed.put(STOPPED)
-    metrics.put_metric("mine", 1, "lab")
-    assert feed.close()
-    assert own.got.count("elastic_exit_code") == own.got.count("mine") == 1
+def test_a_metric_that_a_hook_records_is_one_of_the_run(lines):
+    own, of_events = KeptMetrics(), KeptEvents()
+    values = {"group": "lab", "name": "temperature", "value": 21}
+    seen = RunEvent(name="metric", at_s=1.0, at_ns=2, values=values, source="thermometer")
+    metric_outlet(lines, own).observe(seen)
+    event_outlet(lines, of_events).observe(seen)
+    assert (own.got, of_events.got) == (["temperature"], [])
 
 
-def test_events_go_to_the_run_and_to_whoever_is_configured(lines):
-    own, mine, of_rendezvous = KeptEvents(), [], KeptEvents()
-
-    class Mine(events.EventHandler):
-        def record(self, event):
-            mine.append(event.metadata["state"])
-
-    events.configure(Mine())
-    event_handlers.log_handlers["dynamic_rendezvous"] = of_rendezvous
+def test_events_go_to_the_handler_of_the_run(lines):
+    own = KeptEvents()
     outlet = event_outlet(lines, own)
     outlet.observe(STOPPED)
     outlet.close()
     assert own.got == ["torchelastic.worker.status.SUCCEEDED", "elastic_core:agent_stopped"]
-    assert (mine, of_rendezvous.got, lines) == (["SUCCEEDED"], ["elastic_core:agent_stopped"], [])
-
-
-def test_the_handler_of_the_rendezvous_may_be_the_chosen_one(lines):
-    both = event_handlers.log_handlers["dynamic_rendezvous"] = KeptEvents()
-    event_outlet(lines, both, ours=False).observe(STOPPED)
-    assert both.got == ["torchelastic.worker.status.SUCCEEDED", "elastic_core:agent_stopped"]
+    assert lines == []
 
 
 def test_what_logging_would_swallow_is_told(lines, capfd):
@@ -127,29 +102,18 @@ def test_loglevel_keeps_events_away(lines, monkeypatch):
 
 
 def test_a_handler_that_hangs_fills_no_memory(lines):
-    hold = threading.Event()
-
-    class Hangs:
-        def observe(self, seen):
-            hold.wait(60)
-
-        def close(self):
-            pass
-
-    feed = Delivery([Hangs()], notice=lines.append)
-    feed.start()
+    hold, closed = threading.Event(), []
+    calls = Delivery(lambda: closed.append(1), notice=lines.append)
+    calls.start()
     for _ in range(MOST_WAITING + 5):
-        feed.put(STOPPED)
+        calls.put(lambda: hold.wait(60))
     hold.set()
-    assert feed.close()
-    assert feed.close()
+    assert calls.close()
+    assert calls.close()
     (line,) = lines
     assert line.endswith("metrics and events were dropped: their handlers were too slow")
-    feed.put(STOPPED)  # after the end, nobody is told
-
-
-def test_a_feed_that_was_never_started_is_closed_at_once(lines):
-    assert Delivery([], notice=lines.append).close()
+    calls.put(lambda: closed.append(2))  # after the end, none is made
+    assert closed == [1]
 
 
 def test_a_handler_that_does_not_close_is_left_behind(lines, monkeypatch):
@@ -161,19 +125,20 @@ def test_a_handler_that_does_not_close_is_left_behind(lines, monkeypatch):
             hold.wait(60)
 
     own = Stuck()
-    feed = Delivery([metric_outlet(lines, own)], notice=lines.append)
-    feed.start()
-    feed.put(STOPPED)
-    assert not feed.close()
+    outlet = metric_outlet(lines, own)
+    calls = Delivery(outlet.close, notice=lines.append)
+    calls.start()
+    calls.put(lambda: outlet.observe(STOPPED))
+    assert not calls.close()
     assert own.got
     hold.set()
 
 
 @pytest.mark.parametrize("started", [True, False])
-def test_handlers_are_closed_with_their_feed(lines, started):
+def test_handlers_are_closed_with_the_delivery(lines, started):
     own = KeptMetrics()
-    feed = Delivery([metric_outlet(lines, own)], notice=lines.append)
+    calls = Delivery(metric_outlet(lines, own).close, notice=lines.append)
     if started:
-        feed.start()
-    assert feed.close()
+        calls.start()
+    assert calls.close()
     assert own.closed

@@ -34,25 +34,25 @@ NAMES: dict[str, dict[str, str]] = {
         "elastic_torchrun.helpers": "TORCH_WORKER_SERVER_SOCKET",
     },
     "elastic.events": {
-        "elastic_ops.events": (
+        "elastic_torchrun.events": (
             "Event EventHandler EventMetadataValue EventSource NodeState NullEventHandler RdzvEvent configure "
             "construct_and_record_rdzv_event get_logging_handler record record_rdzv_event"
         ),
     },
     "elastic.events.api": {
-        "elastic_ops.events.api": "Event EventMetadataValue EventSource NodeState RdzvEvent",
+        "elastic_torchrun.events.api": "Event EventMetadataValue EventSource NodeState RdzvEvent",
     },
     "elastic.events.handlers": {
-        "elastic_ops.events.handlers": "get_logging_handler log_handlers",
+        "elastic_torchrun.events.handlers": "get_logging_handler log_handlers",
     },
     "elastic.metrics": {
-        "elastic_ops.metrics": (
+        "elastic_torchrun.metrics": (
             "ConsoleMetricHandler MetricData MetricHandler MetricsConfig MetricStream NullMetricHandler configure "
             "get_elapsed_time_ms getStream initialize_metrics prof profile publish_metric put_metric"
         ),
     },
     "elastic.metrics.api": {
-        "elastic_ops.metrics.api": (
+        "elastic_torchrun.metrics.api": (
             "ConsoleMetricHandler MetricData MetricHandler MetricsConfig MetricStream NullMetricHandler configure "
             "get_elapsed_time_ms getStream prof profile publish_metric put_metric"
         ),

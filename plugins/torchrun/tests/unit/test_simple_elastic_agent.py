@@ -9,7 +9,7 @@ import pytest
 from elastic_core.compat.elastic.agent.server import RunResult, SimpleElasticAgent, WorkerSpec, WorkerState
 from elastic_core.compat.elastic.multiprocessing import SignalException
 from elastic_core.errors import ElasticError, RendezvousGracefulExitError, RendezvousStateError
-from elastic_ops import events
+from elastic_torchrun import events
 from elastic_torchrun.agent import events as telling
 from elastic_torchrun.agent.exit_barrier import KEY, exit_barrier
 from elastic_torchrun.agent.ranks import Node, Place, assign_ranks, meet, place_of

@@ -17,7 +17,7 @@ from elastic_core.api import (
 )
 from elastic_core.api.stores import WaitExpiredError
 from elastic_ops.control_plane.client import AnswerTooLongError, call
-from elastic_ops.control_plane.handlers import JSON, TEXT, Handler, Request, Response
+from elastic_ops.control_plane.handlers import JSON, TEXT, Handler, Offer, Request, Response
 from elastic_ops.node_workers import WorkersDocument, WorkerState
 from elastic_ops.status.document import AgentStatus
 from elastic_ops.status.recorder import STATE
@@ -89,7 +89,7 @@ class Question(Generic[_T]):
         return self._value
 
 
-class AgentHandlers:
+class AgentHandlers(Offer):
     """The handlers of one agent, and what hooks offer in it.
 
     Args:

@@ -1,7 +1,7 @@
 """What a control-plane server can do: named handlers, each a function of a request and a response."""
 
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from typing import Final
 
 from elastic_core.api import ConfigError
@@ -9,6 +9,7 @@ from elastic_core.api import ConfigError
 TEXT: Final = "text/plain"
 JSON: Final = "application/json"
 OK: Final = 200
+HANDLER_PATH: Final = "/handler/"
 
 
 class Request:
@@ -45,6 +46,7 @@ class Response:
         self.content = b""
         self.content_type = TEXT
         self._afterwards: list[Callable[[], None]] = []
+        self._stream: Generator[bytes, None, None] | None = None
 
     def set_content(self, content: str | bytes, content_type: str) -> None:
         """Set the body and its MIME type."""
@@ -55,12 +57,22 @@ class Response:
         """Set the HTTP status."""
         self.status = int(status)
 
+    def set_stream(self, pieces: Generator[bytes, None, None]) -> None:
+        """Set a body that comes in pieces, for clients that have the run's proof."""
+        self._stream = pieces
+
+    def pieces(self) -> Iterable[bytes]:
+        """Return the body in the pieces in which it is sent."""
+        return (self.content,) if self._stream is None else self._stream
+
     def afterwards(self, action: Callable[[], None]) -> None:
         """Have `action` called once the answer was sent, or could not be: what may end the answering process."""
         self._afterwards.append(action)
 
     def finish(self) -> None:
-        """Call what was to follow. Called: by the server."""
+        """Close the stream, and call what was to follow. Called: by the server."""
+        if self._stream is not None:
+            self._stream.close()
         for action in self._afterwards:
             action()
 
@@ -98,6 +110,46 @@ class HandlerTable:
         """Return a handler; None: there is none of that name."""
         with self._lock:
             return self._handlers.get(name)
+
+
+class Offer:
+    """What a server has to offer: pages for GET, and handlers for `POST /handler/<name>`; this one: no handler."""
+
+    title = "elastic_core"
+
+    def names(self) -> Sequence[str]:
+        """Return the names of all handlers."""
+        return ()
+
+    def find(self, name: str) -> Handler | None:
+        """Return one handler; None: there is none of that name."""
+        return None
+
+    def page(self, path: str) -> Response | None:
+        """Return the page at a path without its query; `None`: there is none. What it raises is the answer."""
+        response = Response()
+        if path == "/":
+            page = f'<h1>{self.title}</h1>\n<a href="{HANDLER_PATH}">Handler names</a>\n'
+            response.set_content(page, "text/html")
+        elif path == HANDLER_PATH:
+            import json  # training scripts load this module
+
+            response.set_content(json.dumps(list(self.names()), separators=(",", ":")), JSON)
+        else:
+            return None
+        return response
+
+
+class Pages(Offer):
+    """Pages alone, each made by one function of its path."""
+
+    def __init__(self, page: Callable[[str], Response | None]) -> None:
+        """Take the function."""
+        self._page = page
+
+    def page(self, path: str) -> Response | None:
+        """Return what the function returns."""
+        return self._page(path)
 
 
 WORKER_HANDLERS: Final = HandlerTable()

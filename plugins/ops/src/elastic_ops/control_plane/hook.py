@@ -28,8 +28,8 @@ from elastic_ops.status.recorder import LISTENING
 
 if TYPE_CHECKING:
     from elastic_ops.control_plane.agent_handlers import AgentHandlers
+    from elastic_ops.control_plane.listeners import OwnerServer
     from elastic_ops.control_plane.paths import SocketPaths
-    from elastic_ops.control_plane.server import Server
     from elastic_ops.logs.index import IndexWriter
     from elastic_ops.logs.serving import LogServer
     from elastic_ops.node_workers import WorkerState
@@ -58,7 +58,7 @@ class ControlPlane(AgentHook):
         super().__init__(settings)
         self._wanted = not settings.options.get("no_control_plane")
         self._paths: SocketPaths | None = None
-        self._server: Server | None = None
+        self._server: OwnerServer | None = None
         self._handlers: AgentHandlers | None = None
         self._workers: dict[int, RunningWorker] = {}
         self._begun_s = 0.0
@@ -131,7 +131,7 @@ class ControlPlane(AgentHook):
             self.run.notice(f"'elastic logs' on other hosts can't ask this agent: TCP port {channel.port}: {why}")
 
     def _listen(self) -> None:
-        from elastic_ops.control_plane.server import Server  # a start does not wait for it
+        from elastic_ops.control_plane.listeners import OwnerServer  # a start does not wait for it
 
         if self._server is not None and not Path(self._server.path).exists():
             self._end()  # the run directory has been removed, and made anew
@@ -140,7 +140,7 @@ class ControlPlane(AgentHook):
         if paths is None or self._server is not None:
             return
         try:
-            self._server = Server(paths.agent, self._offer)
+            self._server = OwnerServer(paths.agent, self._offer)
         except (ElasticError, OSError, RuntimeError) as err:
             self._complain(err)
         else:

@@ -1,46 +1,53 @@
 """HTTP on one accepted connection: torch's worker server's shape, by the standard library's parser."""
 
-import json
-import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
-from typing import Any, Final, Protocol
+from typing import Any, Final
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
-from elastic_ops.control_plane.handlers import JSON, TEXT, Handler, Request, Response
+from elastic_core.api.feed import AgentChannel
+from elastic_ops.control_plane.handlers import HANDLER_PATH, TEXT, Offer, Request, Response
+from elastic_ops.control_plane.proved import (
+    ANSWER,
+    ANSWER_HEADER,
+    REQUEST,
+    SCHEME,
+    Refused,
+    Session,
+    new_nonce,
+    words_of,
+)
+from elastic_ops.control_plane.timed import OWNERS, Bounds, TimedSocket
 
-HANDLER_PATH: Final = "/handler/"
 LONGEST_BODY: Final = 1 << 20
+STREAM_SEND_S: Final = 30.0
+"""How long a client of a stream that reads nothing is waited for."""
 _LONGEST_LENGTH: Final = 20
 """Digits; Python refuses to read thousands of them."""
-READ_TIMEOUT_S: Final = 10.0
-"""How long a client may take over its request."""
 _FORM: Final = "application/x-www-form-urlencoded"
 
 
-class Offer(Protocol):
-    """What a server has to offer."""
+def serve(
+    connection: TimedSocket,
+    offer: Offer,
+    *,
+    bounds: Bounds = OWNERS,
+    channel: Callable[[], AgentChannel | None] | None = None,
+    on_proof: Callable[[], object] = lambda: None,
+) -> None:
+    """Answer the request of a connection, and close it. Threading: blocks; each connection has its own thread.
 
-    @property
-    def title(self) -> str:
-        """Return what it calls itself."""
-        ...
-
-    def names(self) -> Sequence[str]:
-        """Return the names of all handlers."""
-        ...
-
-    def find(self, name: str) -> Handler | None:
-        """Return one handler; None: there is none of that name."""
-        ...
-
-
-def serve(connection: socket.socket, offer: Offer) -> None:
-    """Answer the one request of a connection, and close it. Threading: blocks; each connection has its own thread."""
+    Args:
+        connection: The client's.
+        offer: What is there.
+        bounds: What the client may use up.
+        channel: As `HttpServer` has it.
+        on_proof: Called once the client has proved that it knows the run's secret.
+    """
+    connection.keep_to(bounds)
     try:
-        connection.settimeout(READ_TIMEOUT_S)
-        _Exchange(connection, offer)
+        _Exchange(connection, offer, channel, on_proof)
     except OSError:  # the client went away: nobody is left to tell
         return
     finally:
@@ -48,15 +55,23 @@ def serve(connection: socket.socket, offer: Offer) -> None:
 
 
 class _Exchange(BaseHTTPRequestHandler):
-    """One request. The base class reads it and calls `do_<METHOD>`, all in its constructor."""
+    """One request, or two if the first is without proof. The base class reads them, all in its constructor."""
 
     protocol_version = "HTTP/1.1"
     server_version = "elastic-core"
     sys_version = ""
-    timeout = READ_TIMEOUT_S
 
-    def __init__(self, connection: socket.socket, offer: Offer) -> None:
+    def __init__(
+        self,
+        connection: TimedSocket,
+        offer: Offer,
+        channel: Callable[[], AgentChannel | None] | None,
+        on_proof: Callable[[], object],
+    ) -> None:
         self._offer = offer
+        self._channel = channel
+        self._on_proof = on_proof
+        self._nonce = ""
         self._response: Response | None = None
         unused: Any = None  # the server, which the base class only keeps
         try:
@@ -69,27 +84,34 @@ class _Exchange(BaseHTTPRequestHandler):
             self._response.finish()
 
     def log_message(self, format: str, *args: object) -> None:
-        """Say nothing: stderr is the training's."""
+        """Log nothing: stderr is the training's."""
 
     def do_GET(self) -> None:
         address = self._address()
         if address is None:
             return
-        path = address.path
-        if path == "/":
-            page = f'<h1>{self._offer.title}</h1>\n<a href="{HANDLER_PATH}">Handler names</a>\n'
-            self._send(HTTPStatus.OK, page.encode(), "text/html")
-        elif path == HANDLER_PATH:
-            names = json.dumps(list(self._offer.names()), separators=(",", ":"))
-            self._send(HTTPStatus.OK, names.encode(), JSON)
-        else:
+        try:
+            page = self._offer.page(address.path)
+        except Exception as err:  # noqa: BLE001  # anybody's code: its error is the answer
+            self._send(HTTPStatus.INTERNAL_SERVER_ERROR, f"{_named(err)}\n".encode(errors="replace"), TEXT)
+            return
+        if page is None:
             self._send(HTTPStatus.NOT_FOUND, b"", TEXT)
+        else:
+            self._send(page.status, page.content, page.content_type)
+
+    do_HEAD = do_GET
 
     def do_POST(self) -> None:
         address = self._address()
         body = None if address is None else self._body()
         if address is None or body is None:
             return
+        session = None
+        if self._channel is not None:
+            session = self._session(self._channel(), body)
+            if session is None:
+                return
         if not address.path.startswith(HANDLER_PATH):
             self._send(HTTPStatus.NOT_FOUND, b"", TEXT)
             return
@@ -97,12 +119,36 @@ class _Exchange(BaseHTTPRequestHandler):
         params = dict(parse_qsl(address.query, keep_blank_values=True))
         if self.headers.get_content_type() == _FORM:
             params |= dict(parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True))
-        self._respond(name, Request(body=body, params=params))
+        self._respond(name, Request(body=body, params=params), session)
 
     def _nothing(self) -> None:
         self._send(HTTPStatus.NOT_FOUND, b"", TEXT)
 
-    do_HEAD = do_PUT = do_DELETE = do_PATCH = do_OPTIONS = _nothing
+    do_PUT = do_DELETE = do_PATCH = do_OPTIONS = _nothing
+
+    def _session(self, channel: AgentChannel | None, body: bytes) -> Session | None:
+        """Return what a client has proved; `None`: nothing, and it got a nonce, for its one other try."""
+        nonce, self._nonce = self._nonce, new_nonce()
+        if channel is not None:
+            client_nonce, proof = words_of(self.headers.get("Authorization"))
+            session = Session(
+                secret=channel.secret,
+                incarnation=channel.incarnation,
+                nonce=nonce,
+                client_nonce=client_nonce,
+                path=self.path,
+                body=body,
+            )
+            try:
+                session.check(proof, REQUEST)
+            except Refused:
+                pass
+            else:
+                self._on_proof()
+                return session
+        challenge = {"WWW-Authenticate": f"{SCHEME} {self._nonce}"}
+        self._send(HTTPStatus.UNAUTHORIZED, b"", TEXT, headers=challenge, close=bool(nonce))
+        return None
 
     def _address(self) -> SplitResult | None:
         """Return what is asked for; None: it was refused."""
@@ -123,7 +169,7 @@ class _Exchange(BaseHTTPRequestHandler):
             return None
         return self.rfile.read(int(text))
 
-    def _respond(self, name: str, request: Request) -> None:
+    def _respond(self, name: str, request: Request, session: Session | None) -> None:
         handler = self._offer.find(name)
         if handler is None:
             known = ", ".join(self._offer.names())
@@ -134,19 +180,48 @@ class _Exchange(BaseHTTPRequestHandler):
         try:
             handler(request, response)
         except Exception as err:  # noqa: BLE001  # anybody's code: its error is the answer
-            told = f"{type(err).__name__}: {err}" if str(err) else type(err).__name__
             response = Response()
             response.set_status(HTTPStatus.INTERNAL_SERVER_ERROR)
-            response.set_content(f"Handler {name} failed: {told}", TEXT)
+            response.set_content(f"Handler {name} failed: {_named(err)}", TEXT)
         self._response = response
-        self._send(response.status, response.content, response.content_type)
+        if session is not None and response.status == HTTPStatus.OK:
+            self._send_sealed(session, response.pieces())
+        else:
+            self._send(response.status, response.content, response.content_type)
 
-    def _send(self, status: int, content: bytes, content_type: str) -> None:
+    def _send_sealed(self, session: Session, pieces: Iterable[bytes]) -> None:
+        """Send our proof, and each piece with a code."""
         self.close_connection = True
+        self.send_response(HTTPStatus.OK)
+        self.send_header(ANSWER_HEADER, session.proof(ANSWER))
+        self.send_header("Connection", "close")
+        self.end_headers()
+        self.request.send_s = STREAM_SEND_S
+        codes = session.batches()
+        for piece in pieces:
+            self.wfile.write(codes.sealed(piece))
+
+    def _send(
+        self,
+        status: int,
+        content: bytes,
+        content_type: str,
+        *,
+        headers: dict[str, str] | None = None,
+        close: bool = True,
+    ) -> None:
+        self.close_connection = close
         self.send_response(status)
+        for name, value in (headers or {}).items():
+            self.send_header(name, value)
         self.send_header("Content-Type", content_type)
         self.send_header("Content-Length", str(len(content)))
-        self.send_header("Connection", "close")
+        if close:
+            self.send_header("Connection", "close")
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(content)
+
+
+def _named(err: Exception) -> str:
+    return f"{type(err).__name__}: {err}" if str(err) else type(err).__name__

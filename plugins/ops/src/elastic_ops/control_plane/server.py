@@ -1,60 +1,163 @@
-"""A server on a unix socket: one daemon thread that waits for connections, and one more for each of them."""
+"""The one HTTP server: a thread that waits for connections, and one more for each of them, so many at a time."""
 
 import os
 import socket
+import threading
+import weakref
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from contextlib import suppress
+from typing import Final
 
-from elastic_core.api import ConfigError
-from elastic_ops.control_plane import sockets
-from elastic_ops.control_plane.acceptor import Acceptor
-from elastic_ops.control_plane.paths import remove_socket
+from elastic_core.api import SYSTEM_CLOCK, Clock
+from elastic_core.api.feed import AgentChannel
+from elastic_ops.control_plane.handlers import Offer
+from elastic_ops.control_plane.timed import Bounds, TimedSocket
 
-if TYPE_CHECKING:
-    from elastic_ops.control_plane.http import Offer
+MOST_CONNECTIONS: Final = 16
+"""Connections that are served at the same time; the rest waits in the kernel's queue."""
+REFUSED_PAUSE_S: Final = 1.0
+"""How long nothing is accepted after the system refused, most often for want of descriptors."""
 
 
-class Server(Acceptor):
-    """Serves what is offered on an owner-only unix socket until `shutdown`.
+class HttpServer:
+    """Serves what is offered at a socket that listens, until `shutdown`.
 
-    Its threads never keep the process from ending, and a forked child has no part in it. There is no TCP: whoever
-    reaches a port would run handlers in the training. Nothing of HTTP is loaded before the first request.
+    Its threads never keep the process from ending, and a forked child has no part in it. Nothing of HTTP is loaded
+    before the first request.
 
     Args:
-        path: Where the socket is made. Its directory must be this user's (or root's, with the sticky bit), and not
-            writable by others; what a server that is gone left there is replaced.
+        listening: The socket; closed with this.
         make_offer: Called for each connection, on its thread: what is offered.
+        name: Of the thread that waits for connections.
+        bounds: What a client may use up.
+        channel: Returns how agents of the run know each other; a POST then needs the proof. `None`: it needs none, as
+            only the owner reaches the socket. Threading: any.
 
     Raises:
-        ConfigError: the path can't be used.
         RuntimeError: there is no thread to be had.
     """
 
-    def __init__(self, path: str, make_offer: "Callable[[], Offer]") -> None:
-        """Listen, and begin to serve."""
-        self._path = os.path.abspath(path)  # noqa: PTH100  # the process may go elsewhere
+    clock: Clock = SYSTEM_CLOCK
+
+    def __init__(
+        self,
+        listening: socket.socket,
+        make_offer: Callable[[], Offer],
+        *,
+        name: str,
+        bounds: Bounds,
+        channel: Callable[[], AgentChannel | None] | None = None,
+    ) -> None:
+        """Begin to serve."""
+        self._socket = listening
         self._make_offer = make_offer
+        self._name = name
+        self._bounds = bounds
+        self._channel = channel
+        self._pid = os.getpid()
+        self._second_s, self._accepted = self.clock.monotonic_s(), 0
+        self._closed = threading.Event()
+        self._room = threading.Semaphore(MOST_CONNECTIONS)
+        self._strangers: dict[TimedSocket, float] = {}
+        """When the connections came that have proved nothing."""
+        self._thread = threading.Thread(target=self._accept, name=name, daemon=True)
         try:
-            listening = sockets.listen(self._path)
-        except OSError as err:
-            raise ConfigError(f"no socket can be made at {path!r} ({err.strerror})") from err
-        try:
-            super().__init__(listening, name="elastic-control")
+            self._thread.start()
         except RuntimeError:
-            remove_socket(self._path)
+            self._socket.close()  # else clients would wait for nobody
             raise
-
-    @property
-    def path(self) -> str:
-        """Where it is reached."""
-        return self._path
-
-    def serve(self, connection: socket.socket) -> None:
-        """Answer one request."""
-        from elastic_ops.control_plane.http import serve
-
-        serve(connection, self._make_offer())
+        _SERVERS.add(self)
 
     def hide(self) -> None:
-        """Remove the socket."""
-        remove_socket(self._path)
+        """Let nobody find it any more. Called: once, as `shutdown` begins."""
+
+    def end(self) -> None:
+        """Give back what else is held. Called: once, as `shutdown` ends."""
+
+    def shutdown(self) -> None:
+        """Accept nobody any more; idempotent. What is being served to its owner is not waited for."""
+        if self._closed.is_set() or os.getpid() != self._pid:
+            return
+        self._closed.set()
+        self.hide()
+        _SERVERS.discard(self)
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)  # wakes the thread that waits in it
+        self._room.release()  # or for room
+        self._thread.join()
+        self._socket.close()
+        self._drop_strangers(0.0)
+        self.end()
+
+    def _accept(self) -> None:
+        while not self._closed.is_set():
+            while not self._room.acquire(timeout=self._bounds.crowded_s):
+                self._drop_strangers(self._bounds.crowded_s or 0.0)
+            try:
+                accepted, _ = self._socket.accept()
+            except OSError:
+                self._room.release()
+                self._closed.wait(REFUSED_PAUSE_S)
+                continue
+            connection = TimedSocket.of(accepted)
+            if self._bounds.crowded_s is not None:
+                self._strangers[connection] = self.clock.monotonic_s()
+            self._pace()
+            served = threading.Thread(target=self._serve, args=(connection,), name=f"{self._name}-request", daemon=True)
+            try:
+                served.start()
+            except RuntimeError:  # no thread to be had: this client is sent away, the training goes on
+                self._end_of(connection)
+
+    def _pace(self) -> None:
+        """Wait for the next second where so many have come in this one."""
+        now_s = self.clock.monotonic_s()
+        if now_s >= self._second_s + 1.0:
+            self._second_s, self._accepted = now_s, 0
+        self._accepted += 1
+        if self._accepted > self._bounds.connections_per_s:
+            self._closed.wait(self._second_s + 1.0 - now_s)
+
+    def _drop_strangers(self, after_s: float) -> None:
+        """Break the connections that have proved nothing for so long: they make room for those that wait."""
+        now_s = self.clock.monotonic_s()
+        for connection, since_s in self._strangers.copy().items():
+            if now_s >= since_s + after_s:
+                with suppress(OSError):
+                    connection.shutdown(socket.SHUT_RDWR)
+
+    def _serve(self, connection: TimedSocket) -> None:
+        from elastic_ops.control_plane.http import serve
+
+        try:
+            serve(
+                connection,
+                self._make_offer(),
+                bounds=self._bounds,
+                channel=self._channel,
+                on_proof=lambda: self._strangers.pop(connection, None),
+            )
+        finally:
+            self._end_of(connection)
+
+    def _end_of(self, connection: TimedSocket) -> None:
+        self._strangers.pop(connection, None)
+        connection.close()
+        self._room.release()
+
+    def forget(self) -> None:
+        """Close what was inherited. Called: in a forked child."""
+        self._closed = threading.Event()  # the old one may be held by a thread that is not here
+        self._socket.close()
+
+
+_SERVERS: "weakref.WeakSet[HttpServer]" = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for server in list(_SERVERS):
+        server.forget()
+    _SERVERS.clear()
+
+
+os.register_at_fork(after_in_child=_after_fork)

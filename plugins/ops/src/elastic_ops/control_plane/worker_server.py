@@ -3,14 +3,14 @@
 import os
 
 from elastic_ops.control_plane.builtin import BUILT_IN
-from elastic_ops.control_plane.handlers import WORKER_HANDLERS, Handler, HandlerTable
-from elastic_ops.control_plane.server import Server
+from elastic_ops.control_plane.handlers import WORKER_HANDLERS, Handler, HandlerTable, Offer
+from elastic_ops.control_plane.listeners import OwnerServer
 from elastic_ops.control_plane.torch_handlers import TorchHandlers
 
 TITLE = "elastic_core.WorkerServer"
 
 
-class WorkerOffer:
+class WorkerOffer(Offer):
     """What a worker's server offers: what user code registered, the built-in handlers, and torch's."""
 
     title = TITLE
@@ -29,8 +29,8 @@ class WorkerOffer:
         return self._registered.find(name) or BUILT_IN.get(name) or self._torch.find(name)
 
 
-class WorkerServer(Server):
-    """Serves this process's handlers at a path, as `Server` does."""
+class WorkerServer(OwnerServer):
+    """Serves this process's handlers at a path, as `OwnerServer` does."""
 
     def __init__(self, path: str) -> None:
         """Listen, and begin to serve."""

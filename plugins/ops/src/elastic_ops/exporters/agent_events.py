@@ -2,16 +2,53 @@
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Final
 
 from elastic_core.api import ErrorRecord, FailedWorker, Record, Round, WorkerExit
 from elastic_core.api.feed import Phase, RunEvent
-from elastic_ops.events.api import Event, EventMetadataValue, EventSource, NodeState, RdzvEvent
 from elastic_ops.exporters.agent_metrics import outcome
 
 PREFIX: Final = "torchelastic.worker.status."
 _OVER: Final = frozenset({"awaiting", "waiting", "gating", "joining", "leaving", "ended"})
 """States without workers: what is known of those that failed is known by then."""
+
+
+EventMetadataValue = str | int | float | bool | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Event:
+    """Something that happened, with torch's fields. `source`: `AGENT` or `WORKER`; `timestamp`: milliseconds."""
+
+    name: str
+    source: str
+    timestamp: int
+    metadata: Mapping[str, EventMetadataValue]
+
+    def serialize(self) -> str:
+        """Return the event as JSON."""
+        return json.dumps(asdict(self))
+
+
+@dataclass(frozen=True, kw_only=True)
+class RdzvEvent:
+    """Something that happened in the rendezvous, with torch's fields."""
+
+    name: str
+    run_id: str
+    message: str
+    hostname: str
+    pid: int
+    node_state: str
+    master_endpoint: str
+    rank: int | None
+    local_id: int | None = None
+    error_trace: str = ""
+
+    def serialize(self) -> str:
+        """Return the event as JSON."""
+        return json.dumps(asdict(self))
 
 
 class Identity(Record, frozen=True, kw_only=True):
@@ -43,16 +80,16 @@ class AgentEvents:
         match seen.name, seen.values:
             case "agent_started", _:
                 self._began_s = seen.at_s
-                yield self._rdzv("agent_started", "the agent has begun", NodeState.INIT)
+                yield self._rdzv("agent_started", "the agent has begun", "INIT")
             case "step", {"entered": True, "state": str(state), "phases": [*phases]}:
                 yield from self._entered(state, phases, seen)
             case "ranks_assigned", {"took_s": float(took_s)}:
                 self._assigned_s = took_s
             case "joining", {"round_index": int(index)}:
-                yield self._rdzv("joining", f"this node asks for a place in round {index}", NodeState.RUNNING)
+                yield self._rdzv("joining", f"this node asks for a place in round {index}", "RUNNING")
             case "round_joined", {"round": Round() as round_}:
                 self._round = round_
-                yield self._rdzv("round_joined", _joined(round_), NodeState.RUNNING)
+                yield self._rdzv("round_joined", _joined(round_), "RUNNING")
             case "workers_starting", {"restart_count": int(count)}:
                 self._restart_count = count
             case "workers_started", {"pids": [*pids]}:
@@ -64,12 +101,14 @@ class AgentEvents:
                 yield from self._explained({w.exit.local_rank: w for w in workers if isinstance(w, FailedWorker)})
             case "membership_changed", {"round_index": int(index), "change": change}:
                 reason = getattr(change, "reason", "") or "nodes came or went"
-                yield self._rdzv("round_ended", f"round {index} ends: {reason}", NodeState.RUNNING)
+                yield self._rdzv("round_ended", f"round {index} ends: {reason}", "RUNNING")
             case "store_reachable", {"reachable": bool(reachable)}:
                 text = "the rendezvous store is back" if reachable else "the rendezvous store is away"
-                yield self._rdzv("store", text, NodeState.RUNNING)
+                yield self._rdzv("store", text, "RUNNING")
             case "agent_stopped", {"exit_code": int(code), "reason": str(reason)}:
                 yield from self._stopped(seen, code, reason)
+            case "metric" | "listening", _:
+                pass  # of hooks, for metrics and for the status
             case _:
                 if seen.source:
                     yield self._recorded(seen)  # a hook says that it is one
@@ -108,7 +147,7 @@ class AgentEvents:
         well = code == 0
         error = None if well else json.dumps({"message": reason})
         yield self._agent("SUCCEEDED" if well else "FAILED", seen, raw_error=error, exit_code=code)
-        yield self._rdzv("agent_stopped", reason, NodeState.SUCCEEDED if well else NodeState.FAILED)
+        yield self._rdzv("agent_stopped", reason, "SUCCEEDED" if well else "FAILED")
 
     # --- events
 
@@ -133,7 +172,7 @@ class AgentEvents:
         global_rank = None if round_ is None else round_.global_rank(local_rank)
         at_ns = seen.at_ns if exit is None else exit.at_ns
         metadata = self._metadata(state, seen, more, raw_error=raw_error, global_rank=global_rank, worker_id=str(pid))
-        return _event(state, EventSource.WORKER, at_ns, metadata)
+        return _event(state, "WORKER", at_ns, metadata)
 
     def _agent(
         self,
@@ -147,7 +186,7 @@ class AgentEvents:
         more = {} if exit_code is None else {"exit_code": exit_code}
         metadata = self._metadata(state, seen, more, raw_error=raw_error)
         metadata["duration_ms"] = None if duration_s is None else duration_s * 1000
-        return _event(state, EventSource.AGENT, seen.at_ns, metadata)
+        return _event(state, "AGENT", seen.at_ns, metadata)
 
     def _metadata(
         self,
@@ -180,9 +219,9 @@ class AgentEvents:
     def _recorded(self, seen: RunEvent) -> Event:
         more = {name: value for name, value in seen.values.items() if isinstance(value, str | int | float | bool)}
         metadata = self._metadata("RUNNING", seen, more)
-        return Event(name=seen.name, source=EventSource.AGENT, timestamp=seen.at_ns // 1_000_000, metadata=metadata)
+        return Event(name=seen.name, source="AGENT", timestamp=seen.at_ns // 1_000_000, metadata=metadata)
 
-    def _rdzv(self, name: str, message: str, node_state: NodeState) -> RdzvEvent:
+    def _rdzv(self, name: str, message: str, node_state: str) -> RdzvEvent:
         identity, round_ = self._identity, self._round
         return RdzvEvent(
             name=f"elastic_core:{name}",
@@ -196,7 +235,7 @@ class AgentEvents:
         )
 
 
-def _event(state: str, source: EventSource, at_ns: int, metadata: dict[str, EventMetadataValue]) -> Event:
+def _event(state: str, source: str, at_ns: int, metadata: dict[str, EventMetadataValue]) -> Event:
     return Event(name=f"{PREFIX}{state}", source=source, timestamp=at_ns // 1_000_000, metadata=metadata)
 
 

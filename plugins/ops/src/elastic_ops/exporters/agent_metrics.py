@@ -7,7 +7,7 @@ from typing import Final
 from elastic_core.api import FailedWorker, Failure, FailureClass, Record, Restart, Round, WorkerExit
 from elastic_core.api.feed import Phase, RunEvent
 from elastic_ops.exporters.looks import Beat, CallCount
-from elastic_ops.metrics.api import DEFAULT_GROUP, series
+from elastic_ops.metrics.handler import DEFAULT_GROUP, series
 from elastic_ops.metrics.table import GROUP
 
 _TORCHS: Final = {
@@ -80,6 +80,8 @@ class AgentMetrics:
                 yield _ours("elastic_store_reachable", int(reachable))
             case "fields_published", {"hook": str(hook), "fields": {**fields}}:
                 yield from self._published(hook, fields)
+            case "metric", {"group": str(group), "name": str(name), "value": int(value) | float(value)}:
+                yield Metric(group=group, name=name, value=value)
             case "agent_stopped", {"exit_code": int(code)}:
                 yield from self._stopped(code, seen.at_s)
             case _:

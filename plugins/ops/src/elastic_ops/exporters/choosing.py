@@ -27,18 +27,17 @@ class HandlerSettings(Record, frozen=True, kw_only=True):
 
 
 class NamedHandler(Record, frozen=True, kw_only=True):
-    """A handler, and what people call it. `ours`: it was built for this run, and ends with it."""
+    """A handler, and what people call it."""
 
     label: str
     handler: Any
-    ours: bool = True
 
 
 class HandlerChoice:
     """One handler that the user named, found and imported, to be built when the run directory is there."""
 
     def __init__(self, group: str, name: str, conf: str, entry: PluginEntry | None, target: object) -> None:
-        """Take what was found; without an entry it is a built-in one, or (`target`) an object that code has made."""
+        """Take what was found; without an entry it is a built-in one."""
         self.group = group
         self.name = name
         self.conf = conf
@@ -58,8 +57,6 @@ class HandlerChoice:
         """
         label = f"{_KINDS[self.group]} {self.name!r}"
         if self._entry is None:
-            if self._target is not None:
-                return NamedHandler(label=label, handler=self._target, ours=False)
             conf = self.conf or (default_file if self.name == "jsonl" else "")
             return NamedHandler(label=label, handler=_built_in(self.group)(self.name, conf))
         full = HandlerSettings(
@@ -74,27 +71,23 @@ class HandlerChoice:
         return NamedHandler(label=f"{label} ({self._entry.label})", handler=handler)
 
 
-def choose(group: str, text: str, in_code: Sequence[tuple[str, object]] = ()) -> HandlerChoice:
+def choose(group: str, text: str) -> HandlerChoice:
     """Find the handler that the user named, `NAME` or `NAME:CONF`, and import it.
 
     Args:
         group: Metrics or events.
         text: As typed.
-        in_code: Objects that code of this process offers, by name.
 
     Raises:
         PluginError: there is none, two distributions claim the name, or it can't be imported.
     """
-    whole, known = text.strip(), dict(in_code)
-    if whole in known:
-        return HandlerChoice(group, whole, "", None, known[whole])
-    name, _, conf = whole.partition(":")
+    name, _, conf = text.strip().partition(":")
     if name in _built_in_names(group):
         return HandlerChoice(group, name, conf, None, None)
     entries = _entries(group)
     claims = [entry for entry in entries if entry.name == name]
     if not claims:
-        raise _not_installed(group, name, entries, [*_built_in_names(group), *known])
+        raise _not_installed(group, name, entries, _built_in_names(group))
     if len(claims) > 1:
         owners = " and ".join(entry.label for entry in claims)
         raise PluginError(
@@ -112,7 +105,7 @@ def _built_in(group: str) -> Callable[[str, str], object]:
         from elastic_ops.metrics.choosing import make_handler
 
         return make_handler
-    from elastic_ops.events.handlers import make_handler as make_event_handler
+    from elastic_ops.exporters.event_handlers import make_handler as make_event_handler
 
     return make_event_handler
 
@@ -122,7 +115,7 @@ def _built_in_names(group: str) -> Sequence[str]:
         from elastic_ops.metrics.choosing import BUILT_IN
 
         return BUILT_IN
-    from elastic_ops.events.handlers import BUILT_IN as OF_EVENTS
+    from elastic_ops.exporters.event_handlers import BUILT_IN as OF_EVENTS
 
     return OF_EVENTS
 

@@ -1,24 +1,20 @@
 """The hook behind `--metrics-handler`, `--metrics-port` and `--event-log-handler`."""
 
-import logging
 import os
 import socket
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
 from typing import ClassVar, Final
 
 from elastic_core.api import SYSTEM_CLOCK, AgentHook, AgentStarted, Clock, HookSettings, OptionSpec, Power
 from elastic_core.api.feed import Answer, RunEvent
-from elastic_ops.events import handlers as event_handlers
 from elastic_ops.exporters import choosing
 from elastic_ops.exporters.agent_events import AgentEvents, Identity
 from elastic_ops.exporters.agent_metrics import AgentMetrics
 from elastic_ops.exporters.choosing import EVENTS_GROUP, METRICS_GROUP, HandlerChoice, HandlerSettings, NamedHandler
-from elastic_ops.exporters.delivery import Delivery, Published
+from elastic_ops.exporters.delivery import Delivery
 from elastic_ops.exporters.looks import StoreMeter, last_beats
 from elastic_ops.exporters.options import EVENT_LOG_HANDLER, METRICS_HANDLER, METRICS_PORT, address
-from elastic_ops.exporters.outlets import EventOutlet, MetricOutlet, Relay
-from elastic_ops.metrics import api as metrics
+from elastic_ops.exporters.outlets import EventOutlet, MetricOutlet
 
 LOOK_S: Final = 5.0
 """How often heartbeats and the store's latency are looked at: they change all the time."""
@@ -26,10 +22,7 @@ FIRST_LOOK_S: Final = 1.0
 
 
 class Exporters(AgentHook):
-    """Makes metrics and events of the run's feed: their handlers get all of it on a thread of their own.
-
-    Those that an option names are built for the run; those that code of this process has configured are told, too.
-    """
+    """Makes metrics and events of the run's feed: their handlers get all of it on a thread of their own."""
 
     api_version: ClassVar[int] = 1
     powers: ClassVar[frozenset[Power]] = frozenset({Power.FEED, Power.RUN})
@@ -48,23 +41,18 @@ class Exporters(AgentHook):
         self._kept = ""
         self._exposition: Callable[[], tuple[str, str]] | None = None
         self._meter = StoreMeter()
-        self._cleanup = ExitStack()
         named = [choosing.choose(METRICS_GROUP, text) for text in map(str, settings.lists.get("metrics_handler", ()))]
-        events = choosing.choose(EVENTS_GROUP, str(settings.options.get("event_log_handler") or "null"), _in_code())
+        events = choosing.choose(EVENTS_GROUP, str(settings.options.get("event_log_handler") or "null"))
         chosen = [] if settings.dry_run else [self._built(choice) for choice in named]
         port = str(settings.options.get("metrics_port") or "").strip()
         if port and not settings.dry_run:
             chosen.append(self._served(port))
-        event_handler = None
-        if not settings.dry_run and (events.name != "null" or events.conf):
-            event_handler = self._built(events)
         self._metrics = MetricOutlet(self._agent_metrics(), chosen, notice=self._notice)
-        event_outlet = EventOutlet(lambda: AgentEvents(self._identity()), event_handler, notice=self._notice)
-        self._delivery = Delivery([self._metrics, event_outlet], notice=self._notice)
-        if chosen and settings.own_process and not metrics.is_configured():
-            before = metrics.getStream("").handler
-            metrics.configure(Relay(self._delivery, self._metrics))
-            self._cleanup.callback(metrics.configure, before)
+        self._outlets: list[MetricOutlet | EventOutlet] = [self._metrics]
+        if not settings.dry_run and (events.name != "null" or events.conf):
+            handler = self._built(events)
+            self._outlets.append(EventOutlet(lambda: AgentEvents(self._identity()), handler, notice=self._notice))
+        self._delivery = Delivery(self._close_outlets, notice=self._notice)
 
     # --- what was chosen
 
@@ -135,7 +123,15 @@ class Exporters(AgentHook):
                 self._put_looks()
                 self._end()
             case _:
-                self._delivery.put(event)
+                self._delivery.put(lambda: self._observe(event))
+
+    def _observe(self, event: RunEvent) -> None:
+        for outlet in self._outlets:
+            outlet.observe(event)
+
+    def _close_outlets(self) -> None:
+        for outlet in self._outlets:
+            outlet.close()
 
     def _look(self) -> None:
         self._put_looks()
@@ -144,31 +140,18 @@ class Exporters(AgentHook):
     def _put_looks(self) -> None:
         calls, beats = self._meter.take(), last_beats(self.run.offers())
         at_ns = self.clock.wall_ns()
-        self._delivery.put(Published(publish=lambda: self._metrics.look(calls, beats, at_ns)))
+        self._delivery.put(lambda: self._metrics.look(calls, beats, at_ns))
 
     def _end(self) -> None:
         if not self._delivery.close():
             self._notice("a handler of metrics or events has not returned; the run ends without it")
-        self._cleanup.close()
 
     def close(self) -> None:
         """Give back what was built for a run that never began."""
         self._delivery.close()
-        self._cleanup.close()
 
     def _notice(self, text: str) -> None:
         """Show people a line, if there is a run. Threading: any."""
         run = getattr(self, "run", None)
         if run is not None:
             run.notice(text, named=False)
-
-
-def _in_code() -> list[tuple[str, object]]:
-    """Return the event handlers that code of this process has put beside the built-in ones, or in their place."""
-    found = event_handlers.log_handlers.items()
-    return [item for item in found if item[0] not in event_handlers.BUILT_IN or _is_replaced(*item)]
-
-
-def _is_replaced(name: str, handler: logging.Handler) -> bool:
-    kinds = {"console": logging.StreamHandler, "null": logging.NullHandler, "dynamic_rendezvous": logging.NullHandler}
-    return name in kinds and type(handler) is not kinds[name]

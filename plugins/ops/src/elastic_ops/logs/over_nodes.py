@@ -5,7 +5,7 @@ import socket
 import threading
 from collections import Counter
 from collections.abc import Collection, Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from typing import Final
 
 from msgspec.structs import replace
@@ -13,9 +13,10 @@ from msgspec.structs import replace
 from elastic_core.api import SYSTEM_CLOCK, Clock, ElasticError, Record
 from elastic_core.api.commands import StoreChoice
 from elastic_core.api.rendezvous import RendezvousConnectionError
+from elastic_ops.control_plane.proved import Refused
 from elastic_ops.logs.follow import LogLine
 from elastic_ops.logs.serving import BEAT_S
-from elastic_ops.logs.wire import HANDSHAKE_S, Refused, Wanted, ask, ranks_of, text_of
+from elastic_ops.logs.wire import HANDSHAKE_S, Wanted, ask, ranks_of, sent, text_of
 from elastic_ops.status.store_view import RunInStore
 from elastic_ops.store import StoreReader
 
@@ -198,9 +199,9 @@ class NodesLogs:
         """
         if place.lost:
             raise ConnectionError("the run is over" if self._places.over else "the node is lost")
-        with socket.create_connection((place.address, place.port), timeout=HANDSHAKE_S) as connection:
-            answer = ask(connection, self._places.secret, place.incarnation, wanted, clock=self._clock)
-            for one in answer.sent(silence_s=4 * BEAT_S):
+        connection = socket.create_connection((place.address, place.port), timeout=HANDSHAKE_S)
+        with closing(ask(connection, self._places.secret, place.incarnation, wanted, clock=self._clock)) as batches:
+            for one in sent(batches, silence_s=4 * BEAT_S):
                 with suppress(ValueError):
                     self.without_file |= ranks_of(one.without_file if one.over is None else one.over.without_file)
                 if one.over is None:

@@ -1,31 +1,27 @@
 """An agent's side of logs that are asked for from other hosts."""
 
-import errno
-import os
-import socket
 import threading
 from collections.abc import Callable, Collection, Generator, Iterator
-from contextlib import closing, suppress
-from typing import ClassVar, Final
+from contextlib import closing
+from typing import Final
 
-from elastic_core.api import encode_json
+from elastic_core.api import decode_json, encode_json
 from elastic_core.api.feed import AgentChannel
-from elastic_ops.control_plane.acceptor import MOST_CONNECTIONS, Acceptor
+from elastic_ops.control_plane.handlers import Handler, Offer, Request, Response
+from elastic_ops.control_plane.listeners import TcpServer
 from elastic_ops.logs.follow import STREAMS, HostLogs, LogLine
-from elastic_ops.logs.wire import BATCH, BatchCodes, Over, Refused, Sent, Wanted, ranks_of, text_of, welcome
+from elastic_ops.logs.wire import BATCH, HANDLER, Over, Sent, Wanted, ranks_of, text_of
 
 BEAT_S: Final = 5.0
 """How often who follows is told that the agent is there, where no line is."""
 _LOOK_S: Final = 0.3
 """How often the files of who follows are looked at."""
-_SEND_S: Final = 30.0
-"""How long who reads nothing is waited for."""
 _LAST_S: Final = 1.0
 """How long those who follow are waited for at the end, for the last lines."""
 
 
-class LogServer(Acceptor):
-    """Shows the lines of this node's workers to whoever knows the run's secret, until `shutdown`.
+class LogServer(TcpServer):
+    """Shows the lines of this node's workers to readers that know the run's secret, until `shutdown`.
 
     It listens by TCP at the number at which the other agents reach this one by UDP, at all addresses.
 
@@ -39,31 +35,12 @@ class LogServer(Acceptor):
         RuntimeError: there is no thread to be had.
     """
 
-    most_a_second: ClassVar[int | None] = 50
-
     def __init__(self, port: int, *, channel: Callable[[], AgentChannel | None], run_dir: Callable[[], str]) -> None:
         """Listen, and begin to serve."""
-        self._channel = channel
         self._run_dir = run_dir
         self._ended = threading.Event()
         self._served: set[threading.Thread] = set()
-        listening = _listening(port)
-        self.port: int = listening.getsockname()[1]
-        super().__init__(listening, name="elastic-logs")
-
-    def serve(self, connection: socket.socket) -> None:
-        """Answer one who asks."""
-        own = threading.current_thread()
-        with connection, suppress(OSError, Refused, ValueError):
-            channel = self._channel()
-            if channel is None:
-                return
-            wanted, codes = welcome(connection, channel.secret, channel.incarnation, clock=self.clock)
-            self._served.add(own)  # not before: a stranger must not hold up the agent's end
-            try:
-                self._answer(connection, wanted, codes)
-            finally:
-                self._served.discard(own)
+        super().__init__(None, port, _Logs(self._answer), name="elastic-logs", channel=channel)
 
     def end(self) -> None:
         """Let those who follow have the last lines."""
@@ -72,8 +49,9 @@ class LogServer(Acceptor):
         for thread in tuple(self._served):
             thread.join(max(0.0, end_s - self.clock.monotonic_s()))
 
-    def _answer(self, connection: socket.socket, wanted: Wanted, codes: BatchCodes) -> None:
-        connection.settimeout(_SEND_S)
+    def _answer(self, request: Request, response: Response) -> None:
+        """Answer a reader that has proved that it knows the secret."""
+        wanted = decode_json(request.body_bytes(), Wanted)
         logs = HostLogs(
             [self._run_dir()],
             ranks=ranks_of(wanted.ranks) if wanted.ranks else None,
@@ -81,13 +59,21 @@ class LogServer(Acceptor):
             last=wanted.last,
             ended=self._ended.is_set,
         )
+        response.set_stream(self._sent(logs, wanted))
+
+    def _sent(self, logs: HostLogs, wanted: Wanted) -> Generator[bytes, None, None]:
+        """Yield the lines in batches, then the last word."""
+        own = threading.current_thread()
+        self._served.add(own)
         lines: Generator[LogLine | None, None, None]
         lines = logs.follow() if wanted.follow else logs.once(wanted.round_index)
-        with closing(logs), closing(lines):
-            for batch in self._batches(lines, logs.without_file):
-                connection.sendall(codes.sealed(batch))
-        over = Over(found=text_of(logs.found_ranks), without_file=text_of(logs.without_file))
-        connection.sendall(codes.sealed(_line(Sent(over=over))))
+        try:
+            with closing(logs), closing(lines):
+                yield from self._batches(lines, logs.without_file)
+            over = Over(found=text_of(logs.found_ranks), without_file=text_of(logs.without_file))
+            yield _line(Sent(over=over))
+        finally:
+            self._served.discard(own)
 
     def _batches(self, lines: Iterator[LogLine | None], without_file: Collection[int]) -> Iterator[bytes]:
         """Yield the lines in pieces; ranks that have no file, as soon as they are known; and a sign of life."""
@@ -111,18 +97,18 @@ class LogServer(Acceptor):
             yield bytes(batch)
 
 
+class _Logs(Offer):
+    """The logs, and no page."""
+
+    def __init__(self, answer: Handler) -> None:
+        self._answer = answer
+
+    def find(self, name: str) -> Handler | None:
+        return self._answer if name == HANDLER else None
+
+    def page(self, path: str) -> Response | None:
+        return None
+
+
 def _line(sent: Sent) -> bytes:
     return encode_json(sent) + b"\n"
-
-
-def _listening(port: int) -> socket.socket:
-    """Return a socket at every address, of both families where the host has both."""
-    problem = OSError(errno.EAFNOSUPPORT, os.strerror(errno.EAFNOSUPPORT))
-    for family, host in ((socket.AF_INET6, "::"), (socket.AF_INET, "0.0.0.0")):  # as its UDP port
-        try:
-            return socket.create_server(
-                (host, port), family=family, backlog=MOST_CONNECTIONS, dualstack_ipv6=family == socket.AF_INET6
-            )
-        except (OSError, ValueError) as err:  # the second: no dual stack is to be had
-            problem = err if isinstance(err, OSError) else problem
-    raise problem

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Final
 
 from elastic_ops.built_in_handlers import make
-from elastic_ops.metrics.api import ConsoleMetricHandler, MetricHandler, NullMetricHandler
+from elastic_ops.metrics.handler import ConsoleMetricHandler, MetricHandler, NullMetricHandler
 
 BUILT_IN: Final = ("console", "jsonl", "null")
 

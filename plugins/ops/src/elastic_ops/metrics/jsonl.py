@@ -4,7 +4,7 @@ import json
 import os
 from typing import Final
 
-from elastic_ops.metrics.api import MetricData, MetricHandler, split_series
+from elastic_ops.metrics.handler import MetricData, MetricHandler, split_series
 
 MODE: Final = 0o644
 

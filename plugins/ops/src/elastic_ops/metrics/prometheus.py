@@ -6,9 +6,10 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from elastic_core.api import ConfigError
-from elastic_ops.metrics.api import MetricData, MetricHandler, split_series
+from elastic_ops.control_plane.handlers import Pages, Response
+from elastic_ops.control_plane.listeners import TcpServer
+from elastic_ops.metrics.handler import MetricData, MetricHandler, split_series
 from elastic_ops.metrics.table import BY_NAME, GROUP, Family, Kind
-from elastic_ops.page_server import Page, PageServer
 
 LOOPBACK: Final = "127.0.0.1"
 MAX_SERIES: Final = 10_000
@@ -50,7 +51,7 @@ class PrometheusMetricHandler(MetricHandler):
         self._registry = client.CollectorRegistry()
         self._registry.register(self)
         try:
-            self._server = PageServer(host, port, self._page, name="elastic-metrics")
+            self._server = TcpServer(host, port, Pages(self._page), name="elastic-metrics")
         except OSError as err:
             raise ConfigError(
                 f"metrics can't be served on {place(host, port)}: {err.strerror or err}",
@@ -87,9 +88,10 @@ class PrometheusMetricHandler(MetricHandler):
         """Return what a scrape gets, and its MIME type."""
         return self._client.generate_latest(self._registry).decode(), str(self._client.CONTENT_TYPE_LATEST)
 
-    def _page(self, path: str) -> Page:
-        text, content_type = self.text()
-        return Page(200, content_type, text.encode())
+    def _page(self, path: str) -> Response:
+        response = Response()
+        response.set_content(*self.text())
+        return response
 
     def collect(self) -> Iterable[object]:
         """Return all families. Called: by the library, for each scrape."""
@@ -117,7 +119,7 @@ class PrometheusMetricHandler(MetricHandler):
 
     def close(self) -> None:
         """Serve no longer; idempotent."""
-        self._server.close()
+        self._server.shutdown()
 
 
 def place(host: str, port: int) -> str:

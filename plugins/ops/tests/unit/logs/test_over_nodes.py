@@ -3,35 +3,41 @@
 import socket
 import threading
 import time
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
-from elastic_core.api import ElasticError, RunningWorker, encode_json
+from elastic_core.api import ElasticError, RunningWorker, decode_json, encode_json
 from elastic_core.api.feed import AgentChannel
 from elastic_core.api.rendezvous import RendezvousConnectionError
+from elastic_ops.control_plane import proved, server
+from elastic_ops.control_plane.handlers import Offer
+from elastic_ops.control_plane.http import serve
+from elastic_ops.control_plane.proved import ANSWER_HEADER, SCHEME, BatchCodes, Refused, Session
+from elastic_ops.control_plane.timed import STRANGERS, TimedSocket
 from elastic_ops.logs import over_nodes, wire
 from elastic_ops.logs.follow import LogLine
 from elastic_ops.logs.index import IndexWriter
 from elastic_ops.logs.over_nodes import NodesLogs, Place
 from elastic_ops.logs.serving import LogServer
-from elastic_ops.logs.wire import BatchCodes, Greeting, Lines, Over, Refused, Sent, Session, Wanted, ask, welcome
+from elastic_ops.logs.wire import Over, Sent, Wanted, ask, sent
 from support import wait_for
 
 SECRET, AGENT = "of the run", "i0"
 WANTED = Wanted(streams=("stdout",))
+PATH = "/handler/logs"
 
 
-class Watched(socket.socket):
+class Watched(TimedSocket):
     """A connection that keeps what is sent."""
 
     said = b""
 
-    def sendall(self, data):
+    def sendall(self, data, flags=0):
         type(self).said += data
-        super().sendall(data)
+        super().sendall(data, flags)
 
 
 @contextmanager
@@ -41,19 +47,53 @@ def pair():
         yield ours, theirs
 
 
-def served(connection, secret=SECRET, incarnation=AGENT):
-    """Have an agent welcome a reader on a thread; return what becomes of it."""
-    found = []
+class Agent(Offer):
+    """An agent that sends what a test gives it, and keeps what was asked."""
 
-    def serve():
-        try:
-            found.append(welcome(connection, secret, incarnation))
-        except (OSError, Refused) as err:
-            found.append(err)
-            connection.close()
+    def __init__(self, *batches):
+        self.wanted, self.batches = [], batches
 
-    threading.Thread(target=serve, daemon=True).start()
-    return found
+    def find(self, name):
+        return self.answer if name == "logs" else None
+
+    def answer(self, request, response):
+        self.wanted.append(decode_json(request.body_bytes(), Wanted))
+        response.set_stream(each for each in self.batches)
+
+
+def served(connection, agent=None, secret=SECRET, incarnation=AGENT):
+    """Have an agent answer a reader on a thread; return what was asked."""
+    agent = Agent() if agent is None else agent
+    channel = AgentChannel(secret=secret, incarnation=incarnation, port=0)
+    timed = TimedSocket.of(connection)
+    threading.Thread(
+        target=serve, args=(timed, agent), kwargs={"bounds": STRANGERS, "channel": lambda: channel}, daemon=True
+    ).start()
+    return agent.wanted
+
+
+def raw(connection, request):
+    """Send a request, and return all that comes, to the end of the connection."""
+    connection.sendall(request)
+    connection.shutdown(socket.SHUT_WR)
+    return b"".join(iter(lambda: connection.recv(1 << 16), b""))
+
+
+def http(body, proof="", path=PATH):
+    proved = f"Authorization: {proof}\r\n" if proof else ""
+    return f"POST {path} HTTP/1.1\r\n{proved}Content-Length: {len(body)}\r\n\r\n".encode() + body
+
+
+def session_on(connection, body):
+    """Return what a reader would prove on a connection."""
+    nonce = challenge(connection)
+    return Session(secret=SECRET, incarnation=AGENT, nonce=nonce, client_nonce="c", path=PATH, body=body)
+
+
+def challenge(connection):
+    """Return the nonce that an agent gives to a request without proof."""
+    connection.sendall(http(b""))
+    return connection.recv(1 << 16).partition(f"{SCHEME} ".encode())[2].partition(b"\r\n")[0].decode()
 
 
 # --- who may ask, and who may answer
@@ -61,27 +101,21 @@ def served(connection, secret=SECRET, incarnation=AGENT):
 
 @pytest.fixture
 def watched(monkeypatch):
-    """Return two ends of a connection on which all is noted that is sent."""
+    """Have all noted that is sent."""
     monkeypatch.setattr(Watched, "said", b"")
-
-    @contextmanager
-    def made():
-        with pair() as both:
-            ours, theirs = (Watched(fileno=each.detach()) for each in both)
-            with ours, theirs:
-                yield ours, theirs
-
-    return made
+    monkeypatch.setattr(proved, "TimedSocket", Watched)
+    monkeypatch.setitem(globals(), "TimedSocket", Watched)
+    return Watched
 
 
 def test_both_sides_know_each_other_and_the_secret_is_never_sent(watched):
-    with watched() as (ours, theirs):
+    with pair() as (ours, theirs):
         found = served(theirs)
-        ask(ours, SECRET, AGENT, Wanted(ranks="3", streams=("stderr",)))
-        ((wanted, _),) = wait_for(lambda: found)
+        with closing(ask(ours, SECRET, AGENT, Wanted(ranks="3", streams=("stderr",)))):
+            ((wanted),) = wait_for(lambda: found)
         assert (wanted.ranks, wanted.streams) == ("3", ("stderr",))
-    assert len(Watched.said) > 100
-    assert SECRET.encode() not in Watched.said
+    assert len(watched.said) > 100
+    assert SECRET.encode() not in watched.said
 
 
 @pytest.mark.parametrize(
@@ -97,117 +131,179 @@ def test_both_sides_know_each_other_and_the_secret_is_never_sent(watched):
 )
 def test_a_request_with_another_secret_or_for_another_agent_is_rejected(asks, answers):
     with pair() as (ours, theirs):
-        found = served(theirs, *answers)
+        found = served(theirs, None, *answers)
         with pytest.raises((Refused, OSError)):
             ask(ours, *asks, WANTED)
-        assert isinstance(wait_for(lambda: found)[0], Refused)
+        assert found == []
 
 
-@pytest.mark.parametrize("purpose", [wire._REQUEST, wire._ANSWER, wire._LINES])
+@pytest.mark.parametrize("path", [PATH, "/handler/ping", "/handler/", "/", "//handler/logs"])
+def test_a_request_without_proof_learns_nothing(path):
+    with pair() as (ours, theirs):
+        found = served(theirs)
+        answer = raw(
+            ours, http(encode_json(WANTED), path=path) + http(encode_json(WANTED), f"{SCHEME} n {'0' * 64}", path)
+        )
+    nothing, first, second = answer.split(b"HTTP/1.1 401 Unauthorized\r\n")
+    assert nothing == b""
+    fields = [line.partition(b":")[0] for line in (first + second).split(b"\r\n") if line]
+    assert {*fields} == {
+        b"Server", b"Date", b"WWW-Authenticate", b"Content-Type", b"Content-Length", b"Connection"
+    }  # fmt: skip
+    assert found == []
+
+
+@pytest.mark.parametrize("purpose", [proved.REQUEST, proved.ANSWER, proved.BATCHES])
 def test_each_purpose_and_each_part_has_a_code_of_its_own(purpose):
-    session = Session(secret=SECRET, incarnation=AGENT, greeting=b"g", request=b"r")
-    others = [each for each in (wire._REQUEST, wire._ANSWER, wire._LINES) if each != purpose]
+    session = Session(secret=SECRET, incarnation=AGENT, nonce="n", client_nonce="c", path=PATH, body=b"r")
+    others = [each for each in (proved.REQUEST, proved.ANSWER, proved.BATCHES) if each != purpose]
     assert session.key(purpose) not in [session.key(other) for other in others]
     with pytest.raises(Refused):
         session.check(session.proof(others[0]), purpose)
     session.check(session.proof(purpose), purpose)
-    for part in ("secret", "incarnation", "greeting", "request"):
+    for part in ("secret", "incarnation", "nonce", "client_nonce", "path", "body"):
         changed = replace(session, **{part: getattr(session, part) * 2})
         assert changed.proof(purpose) != session.proof(purpose)
         assert changed.batches().next(b"") != session.batches().next(b"")
-    assert SECRET.encode() not in session.key(purpose) + session.proof(purpose)
+    assert SECRET.encode() not in session.key(purpose) + session.proof(purpose).encode()
 
 
-def test_what_was_heard_of_another_is_of_no_use():
-    with pair() as (ours, theirs):
-        served(theirs)
-        lines = Lines(ours)
-        greeting = lines.read(1000, time.monotonic() + 20)
-        asked = encode_json(WANTED)
-        session = Session(secret=SECRET, incarnation=AGENT, greeting=greeting, request=asked)
-        proof = session.proof(wire._REQUEST)
+def test_a_proof_is_good_for_one_request_on_its_own_connection():
+    body = encode_json(WANTED)
     with pair() as (ours, theirs):
         found = served(theirs)
-        ours.sendall(asked + b"\n" + proof + b"\n")  # again, to another greeting
-        assert isinstance(wait_for(lambda: found)[0], Refused)
+        session = Session(
+            secret=SECRET, incarnation=AGENT, nonce=challenge(ours), client_nonce="c", path=PATH, body=body
+        )
+        request = http(body, session.header())
+        answer = raw(ours, request + request)
+        assert answer.startswith(b"HTTP/1.1 200 ")
+        assert answer.count(b"HTTP/1.1") == len(found) == 1
+    with pair() as (ours, theirs):
+        found = served(theirs)
+        challenge(ours)
+        assert raw(ours, request).startswith(b"HTTP/1.1 401 ")  # again, to another nonce
+        assert found == []
+
+
+def test_a_proof_is_of_no_use_for_another_request():
+    with pair() as (ours, theirs):
+        found = served(theirs)
+        session = Session(
+            secret=SECRET,
+            incarnation=AGENT,
+            nonce=challenge(ours),
+            client_nonce="c",
+            path=PATH,
+            body=encode_json(WANTED),
+        )
+        other = encode_json(replace(WANTED, ranks="7"))
+        assert raw(ours, http(other, session.header())).startswith(b"HTTP/1.1 401 ")
+        assert found == []
+
+
+def test_a_second_try_is_the_last():
+    with pair() as (ours, theirs):
+        served(theirs)
+        nonce = challenge(ours)
+        assert len(nonce) == 32
+        assert challenge(ours) != nonce
+        assert ours.recv(1) == b""
+
+
+def answered_by(theirs, *answers):
+    """Answer each request with given bytes."""
+
+    def serve():
+        for answer in answers:
+            theirs.recv(1 << 16)
+            theirs.sendall(answer)
+        theirs.shutdown(socket.SHUT_WR)
+
+    threading.Thread(target=serve, daemon=True).start()
+
+
+CHALLENGE = f"HTTP/1.1 401 x\r\nWWW-Authenticate: {SCHEME} n\r\nContent-Length: 0\r\n\r\n".encode()
+ANSWER = f"HTTP/1.1 200 OK\r\n{ANSWER_HEADER}: %s\r\n\r\n"
 
 
 def test_an_agent_that_says_again_what_another_has_said_is_refused(watched):
-    with watched() as (ours, theirs):
-        served(theirs)
-        ask(ours, SECRET, AGENT, WANTED)
-    greeting, _, _, answer, _ = Watched.said.split(b"\n")
     with pair() as (ours, theirs):
-        theirs.sendall(greeting + b"\n" + answer + b"\n")
+        served(theirs)
+        ask(ours, SECRET, AGENT, WANTED).close()
+    said = [part for part in watched.said.split(b"HTTP/1.1 ") if part[:3] in (b"401", b"200")]
+    with pair() as (ours, theirs):
+        answered_by(theirs, *(b"HTTP/1.1 " + part.partition(b"POST")[0] for part in said))
         with pytest.raises(Refused, match="does not know the run's secret"):
             ask(ours, SECRET, AGENT, WANTED)
+    assert len(said) == 2
 
 
 def test_an_agent_that_returns_the_asker_s_own_proof_is_refused():
     with pair() as (ours, theirs):
 
         def mirror():
-            theirs.sendall(encode_json(Greeting(nonce="n")) + b"\n")
-            proof = theirs.recv(4096).split(b"\n")[1]
-            theirs.sendall(proof + b"\n")
+            theirs.recv(4096)
+            theirs.sendall(CHALLENGE)
+            proof = theirs.recv(4096).partition(f"{SCHEME} ".encode())[2].partition(b"\r\n")[0].split()[1]
+            theirs.sendall((ANSWER % proof.decode()).encode())
 
         threading.Thread(target=mirror, daemon=True).start()
         with pytest.raises(Refused, match="does not know the run's secret"):
             ask(ours, SECRET, AGENT, WANTED)
 
 
-@pytest.mark.parametrize(
-    "noise", [b"\n\n", b"\xff\x00\n\n", b"{}\nx\n", b"x" * (wire.LONGEST_REQUEST + 2), b"GET / HTTP/1.1"]
-)
+@pytest.mark.parametrize("noise", [b"\n\n", b"\xff\x00\n\n", b"{}\nx\n", b"x" * 200_000, b"GET / HT"])
 def test_noise_ends_the_connection(noise):
     with pair() as (ours, theirs):
         found = served(theirs)
-        ours.sendall(noise)
-        ours.shutdown(socket.SHUT_WR)
-        assert isinstance(wait_for(lambda: found)[0], (Refused, OSError))
+        with suppress(OSError):
+            raw(ours, noise)
+        assert found == []
 
 
 @pytest.mark.parametrize(
-    "greeting", [b"SSH-2.0\n", b"[]\n", b'{"v":1,"nonce":"n"}\n', b"x" * (wire.LONGEST_REQUEST + 2)]
+    "answers",
+    [
+        [b"SSH-2.0\n"],
+        [b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"],
+        [b"HTTP/1.1 401 x\r\nContent-Length: 0\r\n\r\n"],
+        [b"HTTP/1.1 401 x\r\nWWW-Authenticate: Basic n\r\nContent-Length: 0\r\n\r\n"],
+        [b"x" * 200_000],
+        [CHALLENGE.replace(b"Content-Length: 0", b"Connection: close")],
+        [CHALLENGE, CHALLENGE],
+        [CHALLENGE, b"HTTP/1.1 200 OK\r\n\r\n"],
+    ],
 )
-def test_what_is_no_agent_is_refused(greeting):
+def test_what_is_no_agent_is_refused(answers):
     with pair() as (ours, theirs):
-        theirs.sendall(greeting)
-        with pytest.raises(Refused):
+        answered_by(theirs, *answers)
+        with pytest.raises((Refused, ConnectionError)):
             ask(ours, SECRET, AGENT, WANTED)
 
 
-def test_who_says_nothing_is_not_waited_for_without_end(monkeypatch):
+def test_an_agent_that_says_nothing_is_not_waited_for_without_end(monkeypatch):
     monkeypatch.setattr(wire, "HANDSHAKE_S", 0.05)
-    with pair() as (ours, theirs):
-        with pytest.raises(TimeoutError):
-            welcome(theirs, SECRET, AGENT)
-        Lines(ours).read(1000, time.monotonic() + 20)  # the greeting
-        with pytest.raises(TimeoutError):
-            Lines(ours).read(1000, time.monotonic() + 0.05)
+    with pair() as (ours, _), pytest.raises(TimeoutError):
+        ask(ours, SECRET, AGENT, WANTED)
 
 
 # --- what follows
-
-
-def answered(ours, theirs, *sent):
-    """Have an agent send batches; return the reader's side of the connection, and what is read from it."""
-    found = served(theirs)
-    answer = ask(ours, SECRET, AGENT, WANTED)
-    ((_, codes),) = wait_for(lambda: found)
-    return answer, [codes.sealed(encode_json(each) + b"\n") for each in sent]
 
 
 HELLO, AGAIN = (Sent(line=LogLine(global_rank=0, stream="stdout", text=text)) for text in ("hello", "again"))
 OVER = Sent(over=Over(found="0"))
 
 
+def lines_of(*parts):
+    return [encode_json(part) + b"\n" for part in parts]
+
+
 def test_lines_come_in_batches_to_the_last_word():
     with pair() as (ours, theirs):
-        answer, batches = answered(ours, theirs, HELLO, AGAIN, OVER)
-        for part in (batches[0][:90], batches[0][90:] + batches[1], batches[2]):
-            theirs.sendall(part)
-        assert list(answer.sent(silence_s=20)) == [HELLO, AGAIN, OVER]
+        served(theirs, Agent(*lines_of(HELLO, AGAIN, OVER)))
+        with closing(ask(ours, SECRET, AGENT, WANTED)) as batches:
+            assert list(sent(batches, silence_s=20)) == [HELLO, AGAIN, OVER]
 
 
 @pytest.mark.parametrize(
@@ -220,17 +316,31 @@ def test_lines_come_in_batches_to_the_last_word():
         lambda one, two: one.partition(b"\n")[2],
         lambda one, two: b"0" * 64 + b" 99999999999\n",
         lambda one, two: b"0" * 64 + b" -1\n",
+        lambda one, two: b"x" * 1000,
         lambda one, two: BatchCodes(b"another connection's").sealed(encode_json(HELLO) + b"\n"),
     ],
 )
 def test_a_line_that_is_not_the_agent_s_is_not_shown(tampered):
     with pair() as (ours, theirs):
-        answer, (one, two) = answered(ours, theirs, HELLO, AGAIN)
-        theirs.sendall(tampered(one, two))
-        theirs.shutdown(socket.SHUT_WR)
+
+        def serve_tampered():
+            theirs.recv(1 << 16)
+            theirs.sendall(CHALLENGE)
+            request = theirs.recv(1 << 16)
+            body = request.partition(b"\r\n\r\n")[2] or theirs.recv(1 << 16)
+            client_nonce, _ = proved.words_of(request.partition(b"Authorization: ")[2].partition(b"\r\n")[0].decode())
+            session = Session(
+                secret=SECRET, incarnation=AGENT, nonce="n", client_nonce=client_nonce, path=PATH, body=body
+            )
+            codes = session.batches()
+            theirs.sendall((ANSWER % session.proof(proved.ANSWER)).encode())
+            theirs.sendall(tampered(*map(codes.sealed, lines_of(HELLO, AGAIN))))
+            theirs.shutdown(socket.SHUT_WR)
+
+        threading.Thread(target=serve_tampered, daemon=True).start()
         shown = []
-        with pytest.raises(Refused):
-            shown.extend(answer.sent(silence_s=20))
+        with closing(ask(ours, SECRET, AGENT, WANTED)) as batches, pytest.raises(Refused):
+            shown.extend(sent(batches, silence_s=20))
         assert shown in ([], [HELLO])
 
 
@@ -351,17 +461,20 @@ def test_a_process_at_the_port_of_one_agent_can_not_pass_the_request_on_to_anoth
     def relay(listening):
         theirs, _ = listening.accept()
         with theirs, socket.create_connection(("127.0.0.1", two.server.port)) as real:
-            reader, agent = theirs.makefile("rb"), real.makefile("rb")
-            theirs.sendall(agent.readline())
-            real.sendall(reader.readline() + reader.readline())
-            read.append(agent.readline())
-            theirs.sendall(read[0])
+            for _ in range(2):  # the request without proof, and the one with it
+                request = theirs.recv(1 << 16)
+                if b"Content-Length: 0" not in request and request.endswith(b"\r\n\r\n"):
+                    request += theirs.recv(1 << 16)
+                real.sendall(request)
+                answer = real.recv(1 << 16)
+                theirs.sendall(answer)
+            read.append(answer.partition(b"\r\n")[0])
 
     with socket.create_server(("127.0.0.1", 0)) as listening:
         threading.Thread(target=relay, args=(listening,), daemon=True).start()
         logs = logs_of(Places(one.place(port=listening.getsockname()[1])))
         assert texts(logs.once()) == []
-        assert wait_for(lambda: read) == [b""]
+        assert wait_for(lambda: read) == [b"HTTP/1.1 401 Unauthorized"]
     (note,) = logs.notes
     assert note.startswith("rank 0 is on node n0 (127.0.0.1), which can't be asked at TCP port")
 
@@ -372,6 +485,12 @@ def test_who_follows_is_told_at_once_which_ranks_have_no_file(node, tmp_path):
     logs = logs_of(Places(one.place()), wanted=Wanted(streams=("stdout",), follow=True))
     with closing(logs.follow()) as lines:
         wait_for(lambda: next(lines) is None and logs.without_file == {0})
+
+
+@pytest.mark.parametrize("path", ["/", "/handler/", PATH, "/metrics"])
+def test_the_port_of_the_logs_has_no_page(node, path):
+    with socket.create_connection(("127.0.0.1", node(0).server.port)) as connection:
+        assert raw(connection, f"GET {path} HTTP/1.1\r\n\r\n".encode()).startswith(b"HTTP/1.1 404 ")
 
 
 def test_output_that_goes_to_the_console_is_noted(node, tmp_path):
@@ -407,13 +526,14 @@ def test_a_connection_that_breaks_is_made_anew_and_nothing_is_shown_twice(node, 
     monkeypatch.setattr(over_nodes, "LOOK_EVERY_S", 0.02)
     one = node(0)
     made = []
-    real = socket.create_connection
 
-    def connect(*args, **kwargs):
-        made.append(real(*args, **kwargs))
-        return made[-1]
+    class Kept(TimedSocket):
+        @classmethod
+        def of(cls, connection):
+            made.append(super().of(connection))
+            return made[-1]
 
-    monkeypatch.setattr(over_nodes.socket, "create_connection", connect)
+    monkeypatch.setattr(proved, "TimedSocket", Kept)
     one.write("first\n")
     wanted = Wanted(streams=("stdout",), last=10, follow=True)
     logs = logs_of(Places(one.place()), wanted=wanted)
@@ -448,10 +568,10 @@ def test_who_goes_away_leaves_no_file_open(node):
     folder = Path("/proc/self/fd")
     before = len(list(folder.iterdir()))
     for _ in range(3):
-        with socket.create_connection(("127.0.0.1", one.server.port)) as connection:
-            answer = ask(connection, SECRET, AGENT, Wanted(streams=("stdout",), follow=True))
+        connection = socket.create_connection(("127.0.0.1", one.server.port))
+        with closing(ask(connection, SECRET, AGENT, Wanted(streams=("stdout",), follow=True))) as batches:
             one.write("x\n")
-            assert next(answer.sent(silence_s=20)).line.text == "x"
+            assert next(sent(batches, silence_s=20)).line.text == "x"
 
     def left():
         one.write("x\n")  # who has gone is missed when something is sent
@@ -471,13 +591,14 @@ def test_too_many_nodes_are_refused(node):
 def test_who_connects_again_and_again_is_slowed_down(node, monkeypatch):
     times = []
 
-    def serve(server, connection):
-        connection.close()
+    def end_of(self, connection):
         times.append(time.monotonic())
+        real(self, connection)
 
-    monkeypatch.setattr(LogServer, "most_a_second", 2)
-    monkeypatch.setattr(LogServer, "serve", serve)
+    real = server.HttpServer._end_of
+    monkeypatch.setattr(server.HttpServer, "_end_of", end_of)
     one = node(0)
+    one.server._bounds = replace(STRANGERS, connections_per_s=2)
     for _ in range(9):
         socket.create_connection(("127.0.0.1", one.server.port)).close()
     wait_for(lambda: len(times) == 9)
@@ -486,8 +607,8 @@ def test_who_connects_again_and_again_is_slowed_down(node, monkeypatch):
 
 def test_an_agent_ends_although_somebody_follows_and_reads_nothing(node):
     one = node(0)
-    with socket.create_connection(("127.0.0.1", one.server.port)) as connection:
-        ask(connection, SECRET, AGENT, Wanted(streams=("stdout",), follow=True))
+    connection = socket.create_connection(("127.0.0.1", one.server.port))
+    with closing(ask(connection, SECRET, AGENT, Wanted(streams=("stdout",), follow=True))):
         for _ in range(40):
             one.write(("y" * 1000 + "\n") * 1000)
         one.server.shutdown()  # returns

@@ -1,4 +1,4 @@
-"""The interface of metrics: what is put is what a handler gets, whoever configured it for whatever group."""
+"""Handlers of metrics and of events, and series."""
 
 import json
 import urllib.error
@@ -8,96 +8,9 @@ import pytest
 
 from elastic_core.errors import ConfigError
 from elastic_ops import metrics
-from elastic_ops.metrics import api
+from elastic_ops.exporters import event_handlers
 from elastic_ops.metrics.choosing import make_handler
 from elastic_ops.metrics.prometheus import PrometheusMetricHandler
-
-
-class Kept(metrics.MetricHandler):
-    def __init__(self):
-        self.got = []
-
-    def emit(self, metric_data):
-        self.got.append(metric_data)
-
-    @property
-    def values(self):
-        return {(data.group_name, data.name): data.value for data in self.got}
-
-
-@pytest.fixture
-def kept(monkeypatch):
-    monkeypatch.setattr(api, "_by_group", {})
-    monkeypatch.setattr(api, "_default", [metrics.NullMetricHandler()])
-    handler = Kept()
-    metrics.configure(handler)
-    return handler
-
-
-def test_a_group_has_its_own_handler_or_that_of_all(kept):
-    own = Kept()
-    metrics.configure(own, group="mine")
-    metrics.put_metric("a", 1)
-    metrics.put_metric("b", 2, "mine")
-    metrics.getStream("other").add_value("c", 3)
-    assert kept.values == {("torchelastic", "a"): 1, ("other", "c"): 3}
-    assert own.values == {("mine", "b"): 2}
-    assert kept.got[0].timestamp > 1.7e9
-
-
-def test_nothing_is_configured_at_first(kept):
-    assert api.is_configured()
-    metrics.configure(metrics.NullMetricHandler())
-    assert not api.is_configured()
-    metrics.configure(Kept(), group="one")
-    assert api.is_configured()
-
-
-class Model:
-    @metrics.prof(group="model")
-    def step(self, fail):
-        """Do one."""
-        if fail:
-            raise ValueError("boom")
-        return 7
-
-
-@metrics.prof
-def free():
-    return 8
-
-
-def test_prof_tells_how_calls_went(kept):
-    assert (Model().step(False), free()) == (7, 8)
-    assert Model.step.__doc__ == "Do one."
-    names = [(data.group_name, data.name) for data in kept.got]
-    module = __name__.rpartition(".")[2]
-    assert names == [
-        ("model", "Model.step.success"),
-        ("model", "Model.step.duration.ms"),
-        ("torchelastic", f"{module}.free.success"),
-        ("torchelastic", f"{module}.free.duration.ms"),
-    ]
-    assert 0 <= kept.got[1].value < 5000
-
-
-def test_prof_lets_the_exception_pass(kept):
-    with pytest.raises(ValueError, match="boom"):
-        Model().step(True)
-    assert [data.name for data in kept.got] == ["Model.step.failure", "Model.step.duration.ms"]
-
-
-def test_the_old_names_work_and_warn(kept):
-    with pytest.warns(FutureWarning, match="prof"):
-
-        @metrics.profile("old")
-        def old():
-            return 1
-
-    old()
-    with pytest.warns(FutureWarning, match="put_metric"):
-        metrics.publish_metric("old", "x", 5)
-    assert [data.name for data in kept.got] == ["old.success", "old.duration.ms", "x"]
 
 
 def test_the_console_has_a_line_for_each(capsys):
@@ -115,26 +28,19 @@ def test_what_is_no_series_is_a_name():
     assert metrics.split_series("a.b{c") == ("a.b{c", {})
 
 
-def test_json_lines(tmp_path, kept):
+def test_json_lines(tmp_path):
     path = tmp_path / "m.jsonl"
     path.write_text("before\n")
-    metrics.initialize_metrics(metrics.MetricsConfig({"handler": f"jsonl:{path}"}))
-    metrics.put_metric(metrics.series("n", a="1"), 2.5, "g")
-    metrics.put_metric("plain", 1)
-    api.getStream("g").handler.close()
+    handler = make_handler("jsonl", str(path))
+    handler.emit(metrics.MetricData(1.5, "g", metrics.series("n", a="1"), 2.5))
+    handler.emit(metrics.MetricData(1.5, "g", "plain", 1))
+    handler.close()
     before, first, second = path.read_text().splitlines()
     assert before == "before"
-    told = json.loads(first)
-    assert told.pop("timestamp") > 1.7e9
-    assert told == {"group_name": "g", "name": "n", "value": 2.5, "labels": {"a": "1"}}
+    assert json.loads(first) == {
+        "timestamp": 1.5, "group_name": "g", "name": "n", "value": 2.5, "labels": {"a": "1"}
+    }  # fmt: skip
     assert "labels" not in json.loads(second)
-
-
-def test_a_config_without_a_handler_changes_nothing(kept):
-    metrics.initialize_metrics()
-    metrics.initialize_metrics(metrics.MetricsConfig())
-    metrics.put_metric("a", 1)
-    assert len(kept.got) == 1
 
 
 @pytest.mark.parametrize(
@@ -155,6 +61,30 @@ def test_a_config_without_a_handler_changes_nothing(kept):
 def test_mistakes_are_one_line(chosen, line):
     with pytest.raises(ConfigError) as caught:
         make_handler(*chosen)
+    assert str(caught.value) == line
+
+
+@pytest.mark.parametrize(
+    ("chosen", "line"),
+    [
+        (("jsonl", ""), "event handler 'jsonl' needs a file. Try: jsonl:events.jsonl"),
+        (("null", "x"), "event handler 'null' takes nothing after its name, 'x' was given. Try: null"),
+        (
+            ("nowhere", ""),
+            "there is no event handler 'nowhere' here. Try: one of console, dynamic_rendezvous, jsonl, null",
+        ),
+        (
+            ("jsonl", "/nowhere/e"),
+            (
+                "event file '/nowhere/e' can't be opened: No such file or directory. "
+                "Try: jsonl:FILE with a file that can be written"
+            ),
+        ),
+    ],
+)
+def test_mistakes_about_events_are_one_line(chosen, line):
+    with pytest.raises(ConfigError) as caught:
+        event_handlers.make_handler(*chosen)
     assert str(caught.value) == line
 
 

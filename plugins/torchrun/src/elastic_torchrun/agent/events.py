@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from typing import Any
 
 from elastic_core.api import SYSTEM_CLOCK
-from elastic_ops.events import Event, EventSource, record
-from elastic_ops.metrics import put_metric
 from elastic_torchrun.agent.worker_group import RunResult, Worker, WorkerGroup, WorkerState
+from elastic_torchrun.events import Event, EventSource, record
+from elastic_torchrun.metrics import put_metric
 
 
 class Telling:

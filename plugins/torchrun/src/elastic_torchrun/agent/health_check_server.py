@@ -3,10 +3,12 @@
 import json
 import os
 from collections.abc import Callable
+from http import HTTPStatus
 from typing import Final
 
 from elastic_core.api import SYSTEM_CLOCK, Clock
-from elastic_ops.page_server import Page, PageServer
+from elastic_ops.control_plane.handlers import JSON, TEXT, Pages, Response
+from elastic_ops.control_plane.listeners import TcpServer
 
 HOST_VARIABLE: Final = "ELASTIC_HEALTH_CHECK_HOST"
 LOOPBACK: Final = "127.0.0.1"
@@ -14,7 +16,7 @@ PATHS: Final = frozenset({"/", "/health", "/healthz"})
 
 
 class HealthCheckServer:
-    """An HTTP server in a thread of its own, with the bounds of `PageServer` on what clients can use up.
+    """An HTTP server in a thread of its own, with the bounds of `TcpServer` on what clients can use up.
 
     GET / and /health give a JSON object: `alive`, `age_s` (seconds since the agent's last progress) and `timeout_s`.
     Subclass it, or put another function in the place of `create_healthcheck_server` of this module, to answer in
@@ -45,7 +47,7 @@ class HealthCheckServer:
         self._timeout = timeout
         self._host = host or os.environ.get(HOST_VARIABLE) or LOOPBACK
         self._clock = clock
-        self._server: PageServer | None = None
+        self._server: TcpServer | None = None
 
     @property
     def alive_callback(self) -> Callable[[], int]:
@@ -64,21 +66,26 @@ class HealthCheckServer:
             OSError: the port can't be had.
         """
         if self._server is None:
-            self._server = PageServer(self._host, self._port, self._answer, name="elastic-health")
+            self._server = TcpServer(self._host, self._port, Pages(self._answer), name="elastic-health")
 
     def stop(self) -> None:
         """Stop answering; idempotent."""
         server, self._server = self._server, None
         if server is not None:
-            server.close()
+            server.shutdown()
 
-    def _answer(self, path: str) -> Page:
+    def _answer(self, path: str) -> Response:
+        response = Response()
         if path not in PATHS:
-            return Page(404, "text/plain", b"not found: /health is answered\n")
+            response.set_status(HTTPStatus.NOT_FOUND)
+            response.set_content("not found: /health is answered\n", TEXT)
+            return response
         age_s = max(0.0, self._clock.wall_ns() / 1e9 - self._alive_callback())
         alive = age_s <= self._timeout
         content = {"alive": alive, "age_s": round(age_s, 3), "timeout_s": self._timeout}
-        return Page(200 if alive else 503, "application/json", json.dumps(content).encode() + b"\n")
+        response.set_status(HTTPStatus.OK if alive else HTTPStatus.SERVICE_UNAVAILABLE)
+        response.set_content(json.dumps(content) + "\n", JSON)
+        return response
 
 
 def create_healthcheck_server(alive_callback: Callable[[], int], port: int, timeout: int) -> HealthCheckServer:

@@ -11,7 +11,6 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 from elastic_core.api import SYSTEM_CLOCK, ElasticError, WaitBudget
-from elastic_ops.events import Event, EventSource
 from elastic_torchrun.agent.elastic_agent import ElasticAgent
 from elastic_torchrun.agent.events import Telling
 from elastic_torchrun.agent.exit_barrier import exit_barrier
@@ -19,6 +18,7 @@ from elastic_torchrun.agent.ranks import assign_ranks, meet, place_of
 from elastic_torchrun.agent.spec_rendezvous import handler_of
 from elastic_torchrun.agent.worker_group import RunResult, WorkerGroup, WorkerState
 from elastic_torchrun.agent.worker_spec import DEFAULT_ROLE, WorkerSpec
+from elastic_torchrun.events import Event, EventSource
 
 if TYPE_CHECKING:
     from elastic_core.embedding import HeldPort

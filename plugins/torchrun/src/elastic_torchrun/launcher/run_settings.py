@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from elastic_torchrun.agent.worker_spec import WorkerSpec
 
 MACRO: Final = "${local_rank}"
+CONFIGURED: Final = "configured"
+"""The entry points of the handlers that hand on to what code of this process has configured."""
 _DEFAULT_BACKEND: Final = "etcd"
 _C10D: Final = "c10d"
 _STATIC: Final = "static"
@@ -134,13 +136,28 @@ def _settled(given: Given, entrypoint: Entrypoint) -> RunSettings:
     unset = "OMP_NUM_THREADS" not in environ and "omp_threads" not in given
     if unset:  # a library leaves it alone, as torch's does: only a command line is told that it was set to 1
         environ["OMP_NUM_THREADS"] = ""
-    settings = resolve(given, environ=environ, entrypoint=entrypoint).settings
+    settings = resolve(_with_configured(given), environ=environ, entrypoint=entrypoint).settings
     return replace(
         settings,
         entrypoint=_for_each_rank(settings.entrypoint, settings.nodes.local_world_size),
         # What code asks for is no slip of a command line's.
         nodes=replace(settings.nodes, allow_mismatch=tuple(sorted(ALLOWABLE))),
     )
+
+
+def _with_configured(given: Given) -> Given:
+    """Add the handlers of metrics and events that code of this process has configured."""
+    from elastic_torchrun.events import recording
+    from elastic_torchrun.metrics import api as metrics
+
+    added: Given = {}
+    if metrics.is_configured():
+        named = given.get("metrics_handler", ())
+        added["metrics_handler"] = (*(named if isinstance(named, tuple) else ()), CONFIGURED)
+    destination = str(given.get("event_log_handler", "null"))
+    if recording.wants_events(destination):
+        added["event_log_handler"] = f"{CONFIGURED}:{destination}"
+    return {**given, **added}
 
 
 def _for_each_rank(entrypoint: Entrypoint, nproc: int) -> Entrypoint:

@@ -4,12 +4,13 @@ import json
 import logging
 import os
 import sys
+from types import SimpleNamespace
 
 import pytest
 
 from elastic_core.errors import ConfigError
-from elastic_ops import events
-from elastic_ops.events import handlers, recording
+from elastic_torchrun import events
+from elastic_torchrun.events import handlers, recording
 
 
 class Kept(logging.Handler):
@@ -82,7 +83,7 @@ def test_a_configured_handler_gets_every_event(kept):
             got.append(event.name)
 
     events.configure(Mine())
-    assert recording.is_configured()
+    assert recording.wants_events("null")
     events.record(event(name="one"))
     events.record(event(name="two"), "kept")
     assert got == ["one", "two"]
@@ -94,9 +95,9 @@ def test_events_of_a_rendezvous_go_where_somebody_listens(kept):
         events.construct_and_record_rdzv_event("run", "text", events.NodeState.RUNNING, **fields)
 
     tell()
-    assert not recording.rendezvous_wanted()
+    assert not recording.wants_events("null")
     handlers.log_handlers["dynamic_rendezvous"] = kept
-    assert recording.is_configured()
+    assert recording.wants_events("null")
     tell()
     tell(name="joined", rank=2, hostname="h", pid=5)
     first, second = kept.got
@@ -147,25 +148,51 @@ def test_a_handler_that_is_installed_is_found_by_its_name(tmp_path, kept, monkey
     sys.modules.pop("my_events")
 
 
-@pytest.mark.parametrize(
-    ("chosen", "line"),
-    [
-        (("jsonl", ""), "event handler 'jsonl' needs a file. Try: jsonl:events.jsonl"),
-        (("null", "x"), "event handler 'null' takes nothing after its name, 'x' was given. Try: null"),
-        (
-            ("nowhere", ""),
-            "there is no event handler 'nowhere' here. Try: one of console, dynamic_rendezvous, jsonl, null",
-        ),
-        (
-            ("jsonl", "/nowhere/e"),
-            (
-                "event file '/nowhere/e' can't be opened: No such file or directory. "
-                "Try: jsonl:FILE with a file that can be written"
-            ),
-        ),
-    ],
-)
-def test_mistakes_are_one_line(chosen, line):
-    with pytest.raises(ConfigError) as caught:
-        handlers.make_handler(*chosen)
-    assert str(caught.value) == line
+def test_a_file_that_can_not_be_opened_is_one_line():
+    with pytest.raises(
+        ConfigError, match=r"^event file '/nowhere/e' can't be opened: No such file or directory\. Try: "
+    ):
+        events.get_logging_handler("jsonl:/nowhere/e")
+
+
+# --- events of an agent, for what this process has configured
+
+
+RDZV = events.RdzvEvent("joined", "run", "m", "host", 7, events.NodeState.RUNNING)
+
+
+def handed(text, conf):
+    """Hand an event of the agent to the handler `configured`."""
+    handler = recording.ConfiguredEvents(SimpleNamespace(conf=conf))
+    handler.handle(logging.LogRecord("x", logging.INFO, __file__, 0, text, None, None))
+
+
+def test_an_agent_s_events_go_to_their_destination_and_to_the_configured_handler(kept):
+    got = []
+
+    class Mine(events.EventHandler):
+        def record(self, event):
+            got.append(event)
+
+    events.configure(Mine())
+    handed(event(timestamp=5).serialize(), "kept")
+    handed(RDZV.serialize(), "kept")
+    assert got == [event(timestamp=5)]
+    assert [each["name"] for each in kept.got] == ["torchelastic.x", "joined"]
+
+
+def test_an_agent_s_events_of_a_rendezvous_go_to_their_handler_once(kept):
+    handlers.log_handlers["dynamic_rendezvous"] = kept
+    for conf in ("", "dynamic_rendezvous"):
+        handed(RDZV.serialize(), conf)
+    handed(event(timestamp=5).serialize(), "")
+    assert [each["name"] for each in kept.got] == ["joined", "joined"]
+
+
+def test_a_destination_of_the_process_s_own_is_wanted(kept):
+    assert recording.wants_events("kept")
+    assert not recording.wants_events("console")
+    handlers.log_handlers["console"] = kept
+    assert recording.wants_events("console")
+    with pytest.raises(KeyError, match="no event handler 'nowhere'"):
+        recording.ConfiguredEvents(SimpleNamespace(conf="nowhere"))

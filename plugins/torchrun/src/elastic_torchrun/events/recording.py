@@ -1,6 +1,7 @@
-"""Records events: what `record` is given goes to the handler of its destination, by way of `logging`."""
+"""Records events: `record` hands an event to the handler of its destination, by way of `logging`."""
 
 import inspect
+import json
 import logging
 import os
 import socket
@@ -8,11 +9,11 @@ import traceback
 from abc import ABC, abstractmethod
 from dataclasses import replace
 from pathlib import Path
+from typing import Protocol
 
 from elastic_core.api import SYSTEM_CLOCK
-from elastic_ops.events.api import Event, NodeState, RdzvEvent
-from elastic_ops.events.handlers import get_logging_handler
-from elastic_ops.in_code import offer_exporters
+from elastic_torchrun.events.api import Event, NodeState, RdzvEvent
+from elastic_torchrun.events.handlers import get_logging_handler, is_own
 
 LEVEL_VARIABLE = "LOGLEVEL"
 RENDEZVOUS_DESTINATION = "dynamic_rendezvous"
@@ -48,14 +49,9 @@ def configured_handler() -> EventHandler | None:
     return None if isinstance(_configured[0], NullEventHandler) else _configured[0]
 
 
-def is_configured() -> bool:
-    """Return whether code of this process has asked for events."""
-    return configured_handler() is not None or rendezvous_wanted()
-
-
-def rendezvous_wanted() -> bool:
-    """Return whether events of a rendezvous have a handler."""
-    return not isinstance(get_logging_handler(RENDEZVOUS_DESTINATION), logging.NullHandler)
+def wants_events(destination: str) -> bool:
+    """Return whether code of this process takes events: all, those of a rendezvous, or those of this destination."""
+    return configured_handler() is not None or is_own(RENDEZVOUS_DESTINATION) or is_own(destination)
 
 
 def level() -> int:
@@ -108,7 +104,7 @@ def construct_and_record_rdzv_event(
         local_id: The node's number on its host, if it has one.
         rank: The node's rank, if that is known.
     """
-    if not rendezvous_wanted():
+    if not is_own(RENDEZVOUS_DESTINATION):
         return
     frame = inspect.currentframe()
     caller = None if frame is None else frame.f_back
@@ -144,4 +140,30 @@ def _logger(destination: str) -> logging.Logger:
     return logger
 
 
-offer_exporters()
+class _Settings(Protocol):
+    @property
+    def conf(self) -> str: ...
+
+
+class ConfiguredEvents(logging.Handler):
+    """The handler `configured:DESTINATION` of elastic-ops: hands events to what this process has configured.
+
+    Raises:
+        KeyError: there is no such destination.
+    """
+
+    def __init__(self, settings: _Settings) -> None:
+        super().__init__()
+        self._destination = settings.conf or "null"
+        get_logging_handler(self._destination)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Hand one on. Threading: one thread of the agent."""
+        text = record.getMessage()
+        destinations = {self._destination}
+        if "source" not in json.loads(text):
+            destinations.add(RENDEZVOUS_DESTINATION)
+        elif (handler := configured_handler()) is not None:
+            handler.record(Event.deserialize(text))
+        for destination in destinations:
+            _logger(destination).info(text)

@@ -1,22 +1,13 @@
-"""Where events go: `logging` handlers by name. Whoever wants another one puts it into `log_handlers`."""
+"""The built-in handlers of events: of `logging`, by the names that people choose."""
 
 import logging
 import os
 from collections.abc import Callable
-from typing import Final, cast
+from typing import Final
 
 from elastic_ops.built_in_handlers import make
 
-GROUP: Final = "elastic_core.events"
-"""The entry-point group of further handlers: a subclass of `logging.Handler`, or a function that returns one."""
 BUILT_IN: Final = ("console", "dynamic_rendezvous", "jsonl", "null")
-
-log_handlers: dict[str, logging.Handler] = {
-    "console": logging.StreamHandler(),
-    "dynamic_rendezvous": logging.NullHandler(),
-    "null": logging.NullHandler(),
-}
-"""The handlers of this process by name. Events of a rendezvous go to `dynamic_rendezvous`."""
 
 
 class JsonlHandler(logging.Handler):
@@ -46,22 +37,6 @@ class JsonlHandler(logging.Handler):
         super().close()
 
 
-def get_logging_handler(destination: str = "null") -> logging.Handler:
-    """Return the handler of a destination: a key of `log_handlers`, `jsonl:FILE`, or an entry point's name.
-
-    Raises:
-        KeyError: there is none.
-        ConfigError: the file of `jsonl` can't be opened.
-    """
-    if destination not in log_handlers:
-        name, _, conf = destination.partition(":")
-        handler = make_handler(name, conf) if name == "jsonl" else _installed(destination)
-        if handler is None:
-            raise KeyError(f"no event handler {destination!r}: there are {', '.join(sorted(log_handlers))}, jsonl:FILE")
-        log_handlers[destination] = handler
-    return log_handlers[destination]
-
-
 def make_handler(name: str, conf: str = "") -> logging.Handler:
     """Build a built-in handler anew.
 
@@ -78,13 +53,3 @@ def make_handler(name: str, conf: str = "") -> logging.Handler:
         "null": logging.NullHandler,
     }
     return make("event", name, conf, plain=plain, jsonl=JsonlHandler, example="events.jsonl")
-
-
-def _installed(name: str) -> logging.Handler | None:
-    from elastic_core.api.plugins import find_entries, import_entry  # only for names that nothing here has
-
-    for entry in find_entries(GROUP):
-        if (entry.group, entry.name) == (GROUP, name):
-            make = cast("Callable[[], logging.Handler]", import_entry(entry))
-            return make()
-    return None

@@ -1,17 +1,16 @@
-"""Metrics by torch's names: who measures something calls `put_metric`; who wants to see it configures a handler.
+"""Metrics by torch's names: code that measures something calls `put_metric`, and `configure` takes a handler.
 
-A metric is known by its group and its name. The group `torchelastic` holds what the agent says under torch's names, the
-group `elastic` what it says under ours (`elastic_ops.metrics.table`).
+A metric is known by its group and its name. The group `torchelastic` holds what the agent measures under torch's names,
+the group `elastic` what it measures under the names of elastic-ops.
 """
 
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import wraps
 from typing import Final, NamedTuple, ParamSpec, TypeVar, overload
 
 from elastic_core.api import SYSTEM_CLOCK
-from elastic_ops.in_code import offer_exporters
 
 DEFAULT_GROUP: Final = "torchelastic"
 
@@ -39,18 +38,11 @@ class MetricsConfig:
 
 
 class MetricHandler(ABC):
-    """Takes values somewhere.
-
-    Threading: called by whoever calls `put_metric`; of an agent, by one thread of its own.
-    """
+    """Takes values somewhere. Threading: that of the caller of `put_metric`; of an agent, a thread of its own."""
 
     @abstractmethod
     def emit(self, metric_data: MetricData) -> None:
         """Take one value."""
-
-    def close(self) -> None:
-        """Give back what is held. Called: at a run's end, of the handlers that were chosen for it."""
-        return
 
 
 class ConsoleMetricHandler(MetricHandler):
@@ -176,33 +168,10 @@ def _now_s() -> float:
     return SYSTEM_CLOCK.wall_ns() / 1e9
 
 
-# --- series: a name with labels, as Prometheus writes it
+class ConfiguredMetrics:
+    """The handler `configured` of elastic-ops: hands the agent's metrics to what this process has configured."""
 
-
-def series(name: str, **labels: str) -> str:
-    """Return the name of one series of several: `elastic_restarts_total{class="hang"}`.
-
-    A label named `class_` is written `class`.
-    """
-    if not labels:
-        return name
-    written = ",".join(f'{key.rstrip("_")}="{_escaped(value)}"' for key, value in labels.items())
-    return f"{name}{{{written}}}"
-
-
-def split_series(text: str) -> tuple[str, Mapping[str, str]]:
-    """Return name and labels; a name that was not made by `series` has none."""
-    name, opening, rest = text.partition("{")
-    if not opening or not rest.endswith("}"):
-        return text, {}
-    import re  # only names with labels need it
-
-    pairs = re.findall(r'(\w+)="((?:[^"\\]|\\.)*)"(?:,|}$)', rest)
-    return name, {key: re.sub(r"\\(.)", lambda at: "\n" if at[1] == "n" else at[1], value) for key, value in pairs}
-
-
-def _escaped(value: str) -> str:
-    return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-
-
-offer_exporters()
+    def emit(self, metric_data: tuple[float, str, str, float]) -> None:
+        """Take one value."""
+        data = MetricData(*metric_data)
+        getStream(data.group_name).handler.emit(data)

@@ -1,8 +1,8 @@
-"""Events: what happened in a run, recorded through `logging`. torch's interface, and the handlers."""
+"""`torch.distributed.elastic.events`: what happened in a run, recorded through `logging`."""
 
-from elastic_ops.events.api import Event, EventMetadataValue, EventSource, NodeState, RdzvEvent
-from elastic_ops.events.handlers import get_logging_handler, log_handlers
-from elastic_ops.events.recording import (
+from elastic_torchrun.events.api import Event, EventMetadataValue, EventSource, NodeState, RdzvEvent
+from elastic_torchrun.events.handlers import get_logging_handler, log_handlers
+from elastic_torchrun.events.recording import (
     EventHandler,
     NullEventHandler,
     configure,
