@@ -283,6 +283,7 @@ EMBEDDING_SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
         "WorkerGroup",
         "WorkerLaunch",
         "Console",
+        "Logger",
         "LogLayout",
         "RankPaths",
         "StreamPlan",

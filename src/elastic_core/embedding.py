@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from elastic_core.launcher.injected import NOTHING, Injected
     from elastic_core.launcher.job import run_job
     from elastic_core.launcher.outcome import RunOutcome
+    from elastic_core.logger import Logger
     from elastic_core.messages import (
         AnnounceDeparture,
         DrainOrdered,
@@ -82,6 +83,7 @@ __all__ = [
     "LeaveRendezvous",
     "LocalRendezvous",
     "LogLayout",
+    "Logger",
     "Node",
     "PluginEntry",
     "PluginLabel",
@@ -136,6 +138,7 @@ _ROOMS: Final = {
     "elastic_core.launcher.injected": "NOTHING Injected",
     "elastic_core.launcher.job": "run_job",
     "elastic_core.launcher.outcome": "RunOutcome",
+    "elastic_core.logger": "Logger",
     "elastic_core.messages": (
         "AnnounceDeparture DrainOrdered JoinRendezvous LeaveRendezvous PrintLine PublishDecision RendezvousFailed "
         "RendezvousLeft RoundChanged WatchRound"

@@ -35,6 +35,7 @@ from elastic_core.errors import ElasticError, WorkerError, is_momentary
 from elastic_core.failure.reporter import Reporter
 from elastic_core.failure.runner import PolicyRunner
 from elastic_core.hooks.runner import HookRunner
+from elastic_core.logger import Logger
 from elastic_core.moments import LaunchChange, Refuse
 from elastic_core.processes.group import WorkerGroup
 from elastic_core.reactor import Reactor, Timer
@@ -68,6 +69,7 @@ class Agent:
         policy: PolicyRunner,
         hooks: HookRunner,
         workers: WorkerGroup,
+        log: Logger,
         reporter: Reporter,
         plan: Plan,
         feed: Feed,
@@ -92,6 +94,7 @@ class Agent:
         self._policy = policy
         self._hooks = hooks
         self._workers = workers
+        self._log = log
         self._reporter = reporter
         self._plan = plan
         self._feed = feed
@@ -113,7 +116,7 @@ class Agent:
         self._turned_s = clock.monotonic_s()
         self._ladder = StopLadder(
             workers=workers,
-            reporter=reporter,
+            log=log,
             feed=feed,
             longest_grace_s=options.stops.shutdown_timeout_s,
             longest_option_s=options.longest_option_s,
@@ -123,6 +126,7 @@ class Agent:
         )
         self._context = FailureContext(lambda: self.node_id, clock, progress=progress)
         self._run_decision = RunDecision(
+            log=log,
             reporter=reporter,
             rendezvous=rendezvous,
             policy=policy,
@@ -168,7 +172,7 @@ class Agent:
         if outcome.ending is Ending.FAILED and self._failed_code is not None:
             code = self._failed_code
         if code == 0 and any(exit.unreapable for exit in self._exits):
-            self._reporter.notice("exit code 1: a worker is still in uninterruptible sleep, and holds what it has")
+            self._log.notice("exit code 1: a worker is still in uninterruptible sleep, and holds what it has")
             code = 1
         self._feed.publish(moments.AgentStopped(exit_code=code, reason=outcome.reason, outcome=outcome.ending.value))
         return AgentResult(exit_code=code, reason=outcome.reason, ending=outcome.ending)
@@ -236,7 +240,7 @@ class Agent:
         if not isinstance(state, Running) or exit.local_rank not in state.alive - state.ignored:
             return
         late = f"{self._options.stops.exit_timeout_s:g} s after its exception, for its threads or exit handlers"
-        self._reporter.notice(f"rank {exit.global_rank} has not ended {late}: it has failed (--exit-timeout)")
+        self._log.notice(f"rank {exit.global_rank} has not ended {late}: it has failed (--exit-timeout)")
         self.dispatch(m.HangFound(failure=self._examine((exit,), state.round)))
 
     def release_stop(self, hook: str) -> None:
@@ -312,7 +316,7 @@ class Agent:
             ):
                 self._rendezvous.post(command)
             case m.PrintLine(text=text):
-                self._reporter.notice(text)
+                self._log.notice(text)
             case m.SetTimer(name=name, delay_s=delay_s):
                 self._timers.set(name, delay_s)
             case m.CancelTimer(name=name):

@@ -12,6 +12,7 @@ from elastic_core.errors import ElasticError, is_momentary
 from elastic_core.failure.reporter import Reporter
 from elastic_core.failure.runner import PolicyRunner
 from elastic_core.history import spent
+from elastic_core.logger import Logger
 from elastic_core.rendezvous.events import Rendezvous
 from elastic_core.reports import NodeReport
 from elastic_core.types import Decision, Failure, FailureClass, Ignore, Restart, Round, Stop, WorkerExit
@@ -116,6 +117,7 @@ class RunDecision:
     def __init__(
         self,
         *,
+        log: Logger,
         reporter: Reporter,
         rendezvous: Rendezvous,
         policy: PolicyRunner,
@@ -123,6 +125,7 @@ class RunDecision:
         clock: Clock,
         context: FailureContext,
     ) -> None:
+        self._log = log
         self._reporter = reporter
         self._rendezvous = rendezvous
         self._policy = policy
@@ -175,7 +178,7 @@ class RunDecision:
 
         def answer(decision: Decision, fallback_reason: str) -> None:
             if fallback_reason:
-                self._reporter.notice(f"{fallback_reason}; the built-in policy 'intensity' decided in its place")
+                self._log.notice(f"{fallback_reason}; the built-in policy 'intensity' decided in its place")
             if isinstance(decision, Ignore):  # the node where it failed had not: all workers are gone
                 decision = Stop(reason="there is no worker to go on with", rule=decision.rule)
             again, self._question = question == self._question, question

@@ -5,6 +5,7 @@ import signal
 from collections.abc import Callable
 
 from elastic_core.clock import SYSTEM_CLOCK, Clock
+from elastic_core.logger import Logger
 from elastic_core.processes.group import WorkerGroup
 from elastic_core.reactor import Reactor
 
@@ -14,7 +15,7 @@ def suspend_node(
     workers: WorkerGroup,
     *,
     fence_left_s: Callable[[], float],
-    notice: Callable[[str], None],
+    log: Logger,
     stop_agent: Callable[[], None] = lambda: signal.raise_signal(signal.SIGSTOP),
     clock: Clock = SYSTEM_CLOCK,
 ) -> None:
@@ -27,7 +28,7 @@ def suspend_node(
     """
     left_s, count = fence_left_s(), len(workers.alive)
     if count and math.isfinite(left_s):
-        notice(
+        log.notice(
             f"SIGTSTP: the agent and {'1 worker' if count == 1 else f'{count} workers'} stop here; unless they are "
             f"continued within {max(0.0, left_s):.1f} s, the lease ends: the guard then ends these workers, and the "
             "other nodes go on without this node until it is continued"

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from elastic_core.failure.incident import Incident
     from elastic_core.failure.reported import Reported
     from elastic_core.failure.worker_evidence import Evidence, WorkerEvidence
+    from elastic_core.logger import Logger
     from elastic_core.processes.output.disk import Disk, Lane
     from elastic_core.processes.spec import WorkerPaths
     from elastic_core.reports import FailureReport
@@ -52,7 +53,7 @@ class Reporter:
         run_id: The run's.
         files: Where incidents are written.
         node_id: This node's, until a round gives it one.
-        line: Prints lines that nothing comes between.
+        log: Prints lines for people.
         endpoint: Where its nodes meet: that names a run without an id.
         max_restarts: The built-in policy's promise; None: another policy's budget is its own.
         script: What the workers run; None: no script.
@@ -65,7 +66,7 @@ class Reporter:
         *,
         files: IncidentFiles,
         node_id: str,
-        line: Callable[[*tuple[str, ...]], None],
+        log: Logger,
         endpoint: str = "",
         max_restarts: int | None = None,
         script: str | None = None,
@@ -90,7 +91,7 @@ class Reporter:
         """What ended the run; None: nothing that was recorded."""
         self._node_id = node_id
         self._host = socket.gethostname()
-        self._line = line
+        self._log = log
         self._clock = clock
         self._paths: dict[int, WorkerPaths] = {}
         self._restarts = 0
@@ -113,10 +114,6 @@ class Reporter:
         self._reported = None
         self._evidence = None
 
-    def notice(self, text: str) -> None:
-        """Print one line of the launcher's own."""
-        self._line(f"elastic: {text}")
-
     def failed_workers(self) -> tuple[FailedWorker, ...]:
         """Return what the last examination found."""
         return self._failed_workers
@@ -136,7 +133,7 @@ class Reporter:
         if self.disk is None or exit.local_rank not in self._paths or (exit.code == 0 and exit.stop_signal is None):
             done()
         else:
-            self._left().read_ahead(exit, done, disk=self.disk, notice=self.notice)
+            self._left().read_ahead(exit, done, disk=self.disk, log=self._log)
 
     def examine(self, round_: Round, exits: Iterable[WorkerExit], restart_count: int) -> Failure:
         """Read what the exits left, and return the first cause."""
@@ -237,13 +234,13 @@ class Reporter:
         """Print what happens next; the end of the run is printed by `record`, when all evidence is in."""
         self._decided_s = self._clock.monotonic_s()
         if fallback_reason:
-            self.notice(f"{fallback_reason}; the built-in policy 'intensity' decided in its place")
+            self._log.notice(f"{fallback_reason}; the built-in policy 'intensity' decided in its place")
         if isinstance(decision, Stop):
             return
         incident = self._examined_or_launcher(failure)
         if isinstance(decision, Ignore):
             rank, self._reported = failure.global_rank, None
-            self.notice(f"rank {rank} failed: {failure.summary}; the others go on without it")
+            self._log.notice(f"rank {rank} failed: {failure.summary}; the others go on without it")
             return
         self._restarts += 1
         self._print_restart(incident, decision)
@@ -273,7 +270,7 @@ class Reporter:
             elsewhere=elsewhere,
             encoding=encoding,
         )
-        self._line(f"elastic: {text}")
+        self._log.notice(text)
 
     def _examined_or_launcher(self, failure: Failure) -> Incident:
         if self._examined is not None and failure.local_rank is not None:
@@ -322,7 +319,7 @@ class Reporter:
         """
         self.final_failure = failure if isinstance(decision, Stop) else None
         if round_ is None and failure.failure_class is FailureClass.RENDEZVOUS:
-            self.notice(f"error: {failure.summary}")
+            self._log.notice(f"error: {failure.summary}")
             self.began = False
             return failure.exit_code
         from elastic_core.failure.incident import describe_decision
@@ -342,14 +339,14 @@ class Reporter:
             return incident.exit_code
         self._write(incident)
         if isinstance(decision, Stop):
-            self.notice(f"ending the run as done: {decision.reason}")
+            self._log.notice(f"ending the run as done: {decision.reason}")
         return incident.exit_code
 
     def _print_end(self, incident: Incident, path: str) -> None:
         """Print the block, or a line if another node does, or if the run was asked to end: nothing is to be mended."""
         if incident.failure_class is FailureClass.PREEMPTED:
             where = f". Incident: {path}" if path else ""
-            self.notice(f"run {self._run_id!r} was preempted: {incident.summary}{where}")
+            self._log.notice(f"run {self._run_id!r} was preempted: {incident.summary}{where}")
             return
         from elastic_core.failure.report import NO_ID, render, render_elsewhere
 
@@ -358,10 +355,10 @@ class Reporter:
         title = f"run at {self._endpoint}" if self._run_id == NO_ID else ""
         if self._is_elsewhere(incident):
             text = render_elsewhere(incident, title=title, incident_path=path, host=host, encoding=encoding)
-            self.notice(text)
+            self._log.notice(text)
             return
         block = render(incident, width=_width(), encoding=encoding, incident_path=path, title=title, host=host)
-        self._line(*block.split("\n"))
+        self._log.block(*block.split("\n"))
 
     def _is_elsewhere(self, incident: Incident) -> bool:
         """Return whether the node where it failed will print it: it was there when its workers had been stopped."""
@@ -415,7 +412,7 @@ class Reporter:
             if written is not None:
                 then(written)
             elif isinstance(error, OSError):
-                self.notice(f"the incident could not be written to {path!r}: {error.strerror}")
+                self._log.notice(f"the incident could not be written to {path!r}: {error.strerror}")
                 then("")
             else:
                 raise error or AssertionError

@@ -208,7 +208,7 @@ class _Server:
         self._hook = named.hook
         self._made: MasterServer | None = None
         self._fence = LoopFence(
-            named.label, loop.notice, "rank 0's worker hosts what workers meet at", faults=faults, clock=clock
+            named.label, loop, "rank 0's worker hosts what workers meet at", faults=faults, clock=clock
         )
         with self._fence.call("master_server"):
             made: object = named.hook.master_server(loop)

@@ -13,6 +13,7 @@ from elastic_core.agent.port import HeldPort, is_this_host
 from elastic_core.clock import SYSTEM_CLOCK, WaitBudget
 from elastic_core.encoding import encode_json
 from elastic_core.errors import ElasticError, is_momentary
+from elastic_core.logger import Logger
 from elastic_core.moments import StepsAsked, StepsSeen, StoreReachable
 from elastic_core.plugin_faults import Fault, PluginFaults, PluginLabel
 from elastic_core.reactor import Reactor
@@ -37,11 +38,10 @@ CallLater = Callable[[float, Callable[[], None]], object]
 class RoundPort:
     """The port that this node holds for the worker of rank 0: one for each round. Threading: any."""
 
-    def __init__(self, wanted: int | None) -> None:
+    def __init__(self, wanted: int | None, log: Logger) -> None:
         """Hold none yet; `wanted` is the user's choice."""
         self._wanted = wanted
-        self.notice: Callable[[str], None] = lambda text: None
-        """Takes one line for people. Threading: whose that renews the port."""
+        self._log = log
         self._lock = threading.Lock()
         self._held: HeldPort | None = None
 
@@ -57,7 +57,7 @@ class RoundPort:
 
         Threading: blocks while the system refuses.
         """
-        refusals = _Refusals(self.notice)
+        refusals = _Refusals(self._log)
         while True:
             try:
                 return self._renew()
@@ -69,7 +69,7 @@ class RoundPort:
 
     def renew_later(self, call_later: CallLater, done: Callable[[int | ElasticError], None]) -> None:
         """Do as `renew` without blocking; `done` is called with the port, or with what `renew` would raise."""
-        refusals = _Refusals(self.notice)
+        refusals = _Refusals(self._log)
 
         def renew() -> None:
             try:
@@ -105,8 +105,8 @@ class RoundPort:
 class _Refusals:
     """The pauses between tries of what the system refuses for a moment."""
 
-    def __init__(self, notice: Callable[[str], None]) -> None:
-        self._notice = notice
+    def __init__(self, log: Logger) -> None:
+        self._log = log
         self._pause_s, self._left_s = RESERVE_PAUSE_S, RESERVE_LIMIT_S
 
     def pause_s(self, err: ElasticError) -> float | None:
@@ -114,7 +114,7 @@ class _Refusals:
         if not is_momentary(err) or self._left_s <= 0:
             return None
         if self._left_s == RESERVE_LIMIT_S:
-            self._notice(f"{err.what}: trying again for {RESERVE_LIMIT_S:g} s; this costs no restart")
+            self._log.notice(f"{err.what}: trying again for {RESERVE_LIMIT_S:g} s; this costs no restart")
         pause_s = self._pause_s
         self._left_s -= pause_s
         self._pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
@@ -132,7 +132,7 @@ class RunSide:
         settings: The run's.
         port: The port of rank 0's worker.
         masters: Servers that hooks host at that port; None: no hook does.
-        notice: Shows people one line.
+        log: Takes lines for people.
         backend: What the handler is called.
         faults: Keeps what it raises.
         publish: Takes what is known of the store, and what nodes ask each other about steps.
@@ -149,7 +149,7 @@ class RunSide:
         settings: RendezvousSettings,
         port: RoundPort,
         masters: "MasterServers | None",
-        notice: Callable[[str], None],
+        log: Logger,
         backend: PluginLabel,
         faults: PluginFaults,
         publish: Callable[[StoreReachable | StepsAsked | StepsSeen | m.Agreed | m.LeftOut], None] = lambda what: None,
@@ -157,7 +157,7 @@ class RunSide:
     ) -> None:
         self.post = reactor.post
         self.call_later = reactor.call_later
-        self.notice = notice
+        self.notice = log.notice
         self._agent = agent
         self._guardian = guardian
         self._handler = handler
@@ -169,7 +169,6 @@ class RunSide:
         self._publish = publish
         self._assigned = assigned
         self._next_index = 0
-        port.notice = lambda text: reactor.post(lambda: self.take(m.PrintLine(text=text)))
 
     def turned_s(self) -> float:
         """Return when the loop last turned, and have it turn again. Threading: any."""

@@ -11,6 +11,7 @@ from elastic_core.agent.loop import Agent
 from elastic_core.clock import SYSTEM_CLOCK, Clock
 from elastic_core.failure.reporter import Reporter
 from elastic_core.hooks.handle import Offer
+from elastic_core.logger import Logger
 from elastic_core.messages import AskSteps, ReportSteps, RestartRequested, StateNumber, StopRequested
 from elastic_core.moments import Agreed, FieldsPublished, Moment, StepsSeen, StoreCall, WorkerEnded, WorkersStarted
 from elastic_core.processes.group import WorkerGroup
@@ -39,7 +40,8 @@ class HookActions:
 
     Args:
         reactor: The loop.
-        reporter: The voice of the run.
+        log: Takes lines for people.
+        reporter: Makes incidents.
         workers: This node's.
         agent: Returns the agent.
         rendezvous: Where it asks for rounds.
@@ -53,6 +55,7 @@ class HookActions:
         self,
         reactor: Reactor,
         *,
+        log: Logger,
         reporter: Reporter,
         workers: WorkerGroup,
         agent: Callable[[], Agent],
@@ -69,6 +72,7 @@ class HookActions:
         self._store_place = store_place
         self._publish = publish
         self._reactor = reactor
+        self._log = log
         self._reporter = reporter
         self._group = workers
         self._agent = agent
@@ -132,7 +136,7 @@ class HookActions:
         if by_user:
             reason = f"a restart was asked for on node {self._agent().node_id}" + (f" ({reason})" if reason else "")
         if round_ is not None and round_.node_count > 1 and not self._rendezvous.takes_requests:
-            self._reporter.notice(f"{reason}: left alone, the rendezvous can't tell the other nodes")
+            self._log.notice(f"{reason}: left alone, the rendezvous can't tell the other nodes")
         else:
             self._agent().dispatch(RestartRequested(reason=reason))
 
@@ -147,7 +151,7 @@ class HookActions:
             return True
         if self._left_alone.get(hook) != round_index:
             self._left_alone[hook] = round_index
-            self._reporter.notice(
+            self._log.notice(
                 f"{reason}: left alone, it has ended {MOST_RESTARTS} rounds within {RESTARTS_WITHIN_S / 60:g} minutes"
             )
         return False
@@ -155,7 +159,7 @@ class HookActions:
     def drain(self, reason: str, grace_s: float | None) -> None:
         """Stop this node's workers, and leave; an empty reason is not shown."""
         if reason:
-            self._reporter.notice(reason)
+            self._log.notice(reason)
         self._agent().dispatch(StopRequested(signum=signal.SIGTERM, grace_s=grace_s))
 
     def publish(self, hook: str, fields: Mapping[str, FieldValue]) -> None:

@@ -32,6 +32,7 @@ from elastic_core.launcher.injected import NOTHING, Injected
 from elastic_core.launcher.logs import RunLogs, choose_logs_specs
 from elastic_core.launcher.plan import Attempt, hook_settings, worker_plan
 from elastic_core.launcher.run_files import RunFiles
+from elastic_core.logger import Logger
 from elastic_core.messages import SpawnWorkers
 from elastic_core.moments import Power, RanksAssigned
 from elastic_core.options.settings import RunSettings
@@ -136,8 +137,6 @@ class _Job:
         self._injected = injected
         self._incarnation = os.urandom(16).hex()
         self._node_id = settings.nodes.node_id or socket.gethostname()
-        self._port = RoundPort(settings.nodes.master_port)
-        cleanup.callback(self._port.close)
         self._masters: MasterServers | None = None
         self._rdzv = replace(
             settings.nodes,
@@ -219,12 +218,13 @@ class _Job:
     ) -> AgentResult:
         reactor, settings = self._closing(Reactor()), self._settings
         console = self._closing(Console(reactor))
-        disk = self._open_reporter(reactor, console, warnings, run_dir)
-        notice = self._reporter.notice
+        log = self._log = Logger(console.line)
+        disk = self._open_reporter(reactor, log, warnings, run_dir)
+        port = self._closing(RoundPort(settings.nodes.master_port, log))
         guardian = self._start_guard(reactor)
         subreaper = self._own_process and become_subreaper()
         feed = Feed()
-        loop = ReactorLoop(reactor, notice=notice, own_process=self._own_process)
+        loop = ReactorLoop(reactor, log=log, own_process=self._own_process)
         self._masters = self._master_servers(loop, handler, hooks)
         calls = None if self._call is None else self._closing(self._call.on(loop))
         starters = self._starters(calls, loop, hooks)
@@ -238,7 +238,7 @@ class _Job:
                     strangers=self._strangers,
                     spared=lambda: self._own_children(guardian, handler, starters),
                 ),
-                notice=notice,
+                log=log,
                 starters=starters,
                 disk=disk,
                 sent_to_all=guardian.signalled,
@@ -246,7 +246,7 @@ class _Job:
                 read_ahead=self._reporter.read_ahead,
             )
         )
-        rendezvous = self._closing(self._open_rendezvous(reactor, guardian, handler, feed, hooks))
+        rendezvous = self._closing(self._open_rendezvous(reactor, guardian, handler, port, feed, hooks))
         runner = self._hook_runner(reactor, hooks, handler, rendezvous, run_dir, feed)
         agent = self._agent = Agent(
             self._agent_options(run_dir),
@@ -255,6 +255,7 @@ class _Job:
             policy=self._policy_runner(reactor, policy),
             hooks=runner,
             workers=workers,
+            log=log,
             reporter=self._reporter,
             plan=lambda command: self._plan(command, handler),
             feed=feed,
@@ -267,7 +268,7 @@ class _Job:
                 done if calls is None else partial(calls.prepare, round_.local_world_size, done),
                 pipes=workers.prepare if settings.workers.worker_hooks else None,
             ),
-            suspend=partial(suspend_node, reactor, workers, fence_left_s=lambda: guardian.fence_left_s, notice=notice),
+            suspend=partial(suspend_node, reactor, workers, fence_left_s=lambda: guardian.fence_left_s, log=log),
         )
         workers.attach(on_exit=agent.on_worker_exit, on_stopped=agent.on_workers_stopped, on_overdue=agent.on_overdue)
         reactor.call_later(WARM_AFTER_S, self._settle_in)
@@ -282,38 +283,42 @@ class _Job:
         console.flush()
         return result
 
-    def _open_reporter(
-        self, reactor: Reactor, console: Console, warnings: Sequence[str], run_dir: RunDirectory
-    ) -> Disk:
-        """Have something that speaks to people, and keeps what there is to know; return the disk that it is kept on."""
+    def _open_reporter(self, reactor: Reactor, log: Logger, warnings: Sequence[str], run_dir: RunDirectory) -> Disk:
+        """Print the warnings, make the reporter, and return the disk that it writes to."""
         settings = self._settings
         reporter = self._reporter = Reporter(
             settings.nodes.run_id,
             files=IncidentFiles(run_dir.path),
             node_id=self._node_id,
-            line=console.line,
+            log=log,
             endpoint=settings.nodes.endpoint,
             max_restarts=settings.restarts.restart_budget,
             script=settings.entrypoint.script,
         )
         for text in (*settings.notices, *warnings, *(self._call.warnings if self._call is not None else ())):
-            reporter.notice(text)
-        disk = reporter.disk = self._closing(Disk(reactor, notice=reporter.notice))
-        self._files.begin(disk, notice=reporter.notice)
+            log.notice(text)
+        disk = reporter.disk = self._closing(Disk(reactor, log=log))
+        self._files.begin(disk, log=log)
         lane = disk.lane("the errors of plugins")
         put = reactor.post
-        self._faults.begin(lambda: run_dir.path, put=lambda write: put(lambda: lane.put(write)), line=console.line)
+        self._faults.begin(lambda: run_dir.path, put=lambda write: put(lambda: lane.put(write)), log=log)
         return disk
 
     def _start_guard(self, reactor: Reactor) -> Guardian:
-        guardian = Guardian(reactor, incarnation=self._incarnation, notice=self._reporter.notice)
+        guardian = Guardian(reactor, incarnation=self._incarnation, log=self._log)
         self._cleanup.push(lambda kind, error, trace: guardian.unleash() if error else guardian.dismiss())
         guardian.start()
         self._mark("guard")
         return guardian
 
     def _open_rendezvous(
-        self, reactor: Reactor, guardian: Guardian, handler: Backend, feed: Feed, hooks: Sequence[NamedHook]
+        self,
+        reactor: Reactor,
+        guardian: Guardian,
+        handler: Backend,
+        port: RoundPort,
+        feed: Feed,
+        hooks: Sequence[NamedHook],
     ) -> Rendezvous:
         def beside(what: Observation) -> None:
             """Publish what happens on another thread."""
@@ -327,9 +332,9 @@ class _Job:
             guardian=guardian,
             handler=handler,
             settings=self._rdzv,
-            port=self._port,
+            port=port,
             masters=self._masters,
-            notice=self._reporter.notice,
+            log=self._log,
             backend=self._backend(),
             faults=self._faults,
             publish=feed.publish,
@@ -349,6 +354,7 @@ class _Job:
         """Return what calls the hooks; it and all other observers take the feed."""
         self._actions = HookActions(
             reactor,
+            log=self._log,
             reporter=self._reporter,
             store_place=partial(store_place, handler),
             workers=self._workers,
@@ -362,7 +368,7 @@ class _Job:
             hooks,
             post=reactor.post,
             call_later=reactor.call_later,
-            log=self._reporter.notice,
+            log=self._log,
             actions=self._actions,
             faults=self._faults,
         )
@@ -389,14 +395,13 @@ class _Job:
 
     def _end(self, reactor: Reactor, result: AgentResult, run_dir: RunDirectory) -> None:
         """Say what is left to say when the agent has ended, and end the run directory."""
-        notice = self._reporter.notice
         if self._masters is not None:
             self._masters.close()
         if kept := self._workers.left_running():
             until = " until this process ends, as process 1" if os.getpid() == 1 else ""
-            notice(f"left running on purpose (ELASTIC_KEEP=1){until}: {', '.join(kept)}")
+            self._log.notice(f"left running on purpose (ELASTIC_KEEP=1){until}: {', '.join(kept)}")
         for text in self._faults.end():
-            notice(text)
+            self._log.notice(text)
         while self._reporter.writing:  # what the run ended with is printed first
             reactor.turn()
         self._finish(result, run_dir)
@@ -473,7 +478,7 @@ class _Job:
             use_agent_store=handler.use_agent_store or (self._masters is not None and self._masters.hosting),
         )
         if settings.entrypoint.function is not None and any(change.command for change in command.changes):
-            self._reporter.notice("a hook's command can't be put before a function: the workers start without it")
+            self._log.notice("a hook's command can't be put before a function: the workers start without it")
         paths = self._files.take(command.round)
         launches, paths = self._logs.asked(worker_plan(settings, attempt, paths), paths)
         error_files = {rank: own.error_file for rank, own in paths.items()}
@@ -498,7 +503,7 @@ class _Job:
             run_dir.keep("a plugin raised")
         if self._logs.in_run_dir:
             run_dir.keep("logs were asked for")
-            self._reporter.notice(f"logs are in {str(run_dir.path)!r}")
+            self._log.notice(f"logs are in {str(run_dir.path)!r}")
         end = partial(
             self._entry.end,
             outcome=result.ending.value,

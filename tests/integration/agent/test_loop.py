@@ -120,8 +120,8 @@ class Played:
         feed.subscribe(lambda what: self.events.append(what.event) if isinstance(what, StepTaken) else None)
         self.agent = Agent(
             AgentOptions(run_id="r", node_id="b", run_dir="/run", pid=1), reactor=reactor, rendezvous=self.rendezvous,
-            policy=self.policy, hooks=hooks or Hooks(), workers=self.workers, reporter=self.reporter, plan=lambda _: [],
-            feed=feed, note_workers=lambda _: None, fence_passed=lambda now_s: now_s >= fence_s,
+            policy=self.policy, hooks=hooks or Hooks(), workers=self.workers, log=self.reporter, reporter=self.reporter,
+            plan=lambda _: [], feed=feed, note_workers=lambda _: None, fence_passed=lambda now_s: now_s >= fence_s,
             prepare=lambda round_, done: (self.prepared.append(round_.index), done()),
         )  # fmt: skip
         self.agent.dispatch(m.StartRequested(control=True, gathers=gathers))

@@ -17,7 +17,7 @@ from elastic_core.rendezvous.blocking import HandlerServices
 from elastic_core.reports import NodeReport, RunSteps
 from elastic_core.testing import sample_failure
 from elastic_core.types import RendezvousInfo, RendezvousSettings
-from support import wait_for
+from support import Lines, wait_for
 
 SETTINGS = RendezvousSettings(
     backend="redis", run_id="r", endpoint="h:1", min_nodes=1, max_nodes=1, local_world_size=1, options={"db": 3}
@@ -58,11 +58,11 @@ class Noted:
 @pytest.fixture
 def served():
     class Served:
-        loop, noted, lines = Loop(), Noted(), []
-        port = RoundPort(None)
+        loop, noted, lines = Loop(), Noted(), Lines()
+        port = RoundPort(None, lines)
         side = RunSide(
             loop, agent=lambda: Served.noted, guardian=noted, handler=noted, settings=SETTINGS, port=port,
-            masters=None, notice=lines.append, publish=noted.publish,
+            masters=None, log=lines, publish=noted.publish,
             backend=PluginLabel("backend", "mine", "acme 1.0", hint="look"), faults=PluginFaults(),
         )  # fmt: skip
 
@@ -136,7 +136,7 @@ def test_a_port_that_is_refused_for_a_moment_is_tried_again_by_the_loop(served, 
 
 
 def test_each_round_has_a_port_of_its_own_and_the_last_is_given_back():
-    held = RoundPort(None)
+    held = RoundPort(None, Lines())
     first = held.renew(WaitBudget())
     with socket.socket() as other, pytest.raises(OSError, match="in use"):
         other.bind(("127.0.0.1", first))
@@ -151,7 +151,7 @@ def test_the_port_that_the_user_chose_can_be_held_again():
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        held = RoundPort(port)
+        held = RoundPort(port, Lines())
         with pytest.raises(ConfigError, match=str(port)):
             held.renew(WaitBudget())
     assert held.renew(WaitBudget()) == held.renew(WaitBudget()) == port
@@ -169,11 +169,11 @@ def chosen():
             number = free.getsockname()[1]
         noted, loop = Noted(), Loop()
         noted.use_agent_store = use_agent_store
-        made.append(port := RoundPort(number))
+        made.append(port := RoundPort(number, Lines()))
         settings = msgspec.structs.replace(SETTINGS, master_addr=address, master_port=number, max_nodes=nodes)
         side = RunSide(
             loop, agent=lambda: noted, guardian=noted, handler=noted, settings=settings, port=port, masters=None,
-            notice=noted.given.append, backend=PluginLabel("backend", "static"), faults=PluginFaults(),
+            log=Lines(), backend=PluginLabel("backend", "static"), faults=PluginFaults(),
         )  # fmt: skip
         return side, loop, RendezvousInfo(rank=rank, world_size=nodes, master_addr=address, master_port=number)
 
@@ -231,7 +231,7 @@ def test_a_second_run_with_the_same_address_and_port_is_refused(chosen):
     side.resolve(info, WaitBudget())
     second, _, _ = chosen("127.0.0.1")
     second._settings = side._settings
-    second._port = RoundPort(info.master_port)
+    second._port = RoundPort(info.master_port, Lines())
     words = f"--master-port {info.master_port} is in use on this host"
     with pytest.raises(ConfigError, match=words):
         second.resolve(info, WaitBudget())

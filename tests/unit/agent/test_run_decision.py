@@ -24,7 +24,7 @@ class Node:
         feed = Feed()
         feed.subscribe(self.seen.append)
         self.decision = RunDecision(
-            reporter=self, rendezvous=self, policy=self, feed=feed, clock=SYSTEM_CLOCK,
+            log=self, reporter=self, rendezvous=self, policy=self, feed=feed, clock=SYSTEM_CLOCK,
             context=FailureContext(lambda: node_id, SYSTEM_CLOCK),
         )  # fmt: skip
 

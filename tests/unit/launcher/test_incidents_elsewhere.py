@@ -6,6 +6,7 @@ from msgspec.structs import replace
 from elastic_core.failure.evidence import read_run
 from elastic_core.failure.incident import read_incident
 from elastic_core.failure.reporter import Reporter
+from elastic_core.logger import Logger
 from elastic_core.reports import FailureReport
 from elastic_core.rundir.incident_files import IncidentFiles
 from elastic_core.types import (
@@ -50,7 +51,7 @@ def reporter(tmp_path, lines):
         max_restarts=3,
         files=IncidentFiles(tmp_path),
         node_id="a",
-        line=lambda *said: lines.append("\n".join(said)),
+        log=Logger(lambda *said: lines.append("\n".join(said))),
     )
     made.begin_round({}, 1)
     return made
