@@ -15,7 +15,8 @@ class Node:
         self.alive, self.now_s, self.did = frozenset(alive), 100.0, Lines()
 
     def __call__(self, left_s):
-        suspend_node(self, self, fence_left_s=lambda: left_s, log=self.did, stop_agent=self.stop_agent, clock=self)
+        self.fence_left_s = left_s
+        suspend_node(self, self, self, log=self.did, stop_agent=self.stop_agent, clock=self)
         return self.did
 
     def monotonic_s(self):
