@@ -70,6 +70,11 @@ class LineLimit:
         self.left_out += not shown
         return shown
 
+    def take_left_out(self) -> int:
+        """Return how many lines exceeded the bound, which are reported now."""
+        left_out, self.left_out = self.left_out, 0
+        return left_out
+
 
 class Member:
     """An observer and its record. Guarded by the runner's lock."""

@@ -364,10 +364,9 @@ class HookRunner:
         """Show people how many lines of a hook were too many."""
         with self._changed:
             for member in self._members:
-                if member.lines.left_out:
+                if left_out := member.lines.take_left_out():
                     bound = f"more than {MOST_LINES} within {LINES_WITHIN_S:g} s"
-                    self._lines.append(f"{member.label}: {member.lines.left_out} lines were left out: {bound}")
-                    member.lines.left_out = 0
+                    self._lines.append(f"{member.label}: {left_out} lines were left out: {bound}")
         self._flush()
 
     def _flush(self) -> None:

@@ -348,8 +348,7 @@ class WorkerGroup:
         """End one live worker with a signal: of that process alone, and a stop as those of all are."""
         for worker in self._running():
             if worker.launch.local_rank == local_rank:
-                if worker.stop_signal is None:
-                    worker.stop_signal, worker.stop_sent_ns = signum, SYSTEM_CLOCK.wall_ns()
+                worker.note_stop(signum)
                 self._permitted(worker.pid, partial(_send_and_continue, worker.send, signum))
 
     def _advance(self, event: ladder.LadderEvent) -> None:
@@ -396,8 +395,7 @@ class WorkerGroup:
                 assert_never(never)
 
     def _signal_leader(self, worker: WorkerProcess, signum: int, *, group: bool) -> None:
-        if worker.stop_signal is None:
-            worker.stop_signal, worker.stop_sent_ns = signum, SYSTEM_CLOCK.wall_ns()
+        worker.note_stop(signum)
         send = partial(self._send_group, worker.pid, worker) if group else worker.send
         self._permitted(worker.pid, lambda: _send_and_continue(send, signum))
 

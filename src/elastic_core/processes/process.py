@@ -9,6 +9,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from elastic_core.clock import SYSTEM_CLOCK
 from elastic_core.errors import WorkerError
 from elastic_core.logger import Logger
 from elastic_core.processes.output.disk import Disk, Lane
@@ -109,6 +110,11 @@ class WorkerProcess:
             else:
                 self.code = os.waitstatus_to_exitcode(status) if pid else None
         return self.code
+
+    def note_stop(self, signum: int) -> None:
+        """Take note of a signal that is to stop it; the first counts."""
+        if self.stop_signal is None:
+            self.stop_signal, self.stop_sent_ns = signum, SYSTEM_CLOCK.wall_ns()
 
     def send(self, signum: int) -> None:
         """Signal the process alone. It is not reaped, so its number can't be another's."""
