@@ -8,6 +8,7 @@ from elastic_core.failure.evidence import read_run
 from elastic_core.failure.incident import read_incident
 from elastic_core.failure.incidents import Incidents
 from elastic_core.logger import Logger
+from elastic_core.moments import FieldsPublished
 from elastic_core.reports import FailureReport
 from elastic_core.rundir.incident_files import IncidentFiles
 from elastic_core.types import (
@@ -108,7 +109,7 @@ def test_a_failure_of_this_node_is_told_in_full(incidents, tmp_path):
 
 def test_a_report_of_this_node_alone_reaches_the_other_nodes_with_its_hook_and_fields(incidents):
     report = FailureReport(summary="GPU 3 fell off the bus", fields={"xid": 79})
-    incidents.hook_fields["gate"] = {"healthy": False}
+    incidents.observe(FieldsPublished(hook="gate", fields={"healthy": False}))
     cause = incidents.reported(ROUND, report, {0: 100}, hook="gate", uptime_s=3.0)
     assert cause.reported_by == "gate"
     told = incidents.report(ROUND, [make_exit(0, -15, stop_signal=15)], 1, ordered_s=0.0)
