@@ -113,6 +113,7 @@ class WorkerProcess:
 
     def note_stop(self, signum: int) -> None:
         """Take note of a signal that is to stop it; the first counts."""
+        # A worker that SIGKILL ends after its grace period was stopped by the order, too.
         if self.stop_signal is None:
             self.stop_signal, self.stop_sent_ns = signum, SYSTEM_CLOCK.wall_ns()
 
