@@ -118,7 +118,7 @@ class _Question:
             reason = f"{runner._title} raised {runner._faults.raised(runner._title, 'decide', err).text}"
             runner._post(lambda: self.settle(None, reason))
             return
-        decision, fault = checked(answer)
+        decision, fault = checked_decision(answer)
         runner._post(lambda: self.settle(decision, f"{runner._title} {fault}" if fault else ""))
 
     def settle(self, decision: Decision | None, reason: str) -> None:
@@ -132,7 +132,7 @@ class _Question:
         self._runner._next()
 
 
-def checked(answer: object) -> tuple[Decision | None, str]:
+def checked_decision(answer: object) -> tuple[Decision | None, str]:
     """Return a policy's answer if it is one, else None and what is wrong with it."""
     match answer:
         case Restart():

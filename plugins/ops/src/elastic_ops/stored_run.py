@@ -8,15 +8,9 @@ from typing import TypeVar
 
 import msgspec
 
-from elastic_core.api import (
-    CONTROL_KEY,
-    ROUND_KEY,
-    STORE_FORMAT,
-    Record,
-    RendezvousStateError,
-    Survey,
-    decode_json,
-)
+from elastic_core.api import Record, decode_json
+from elastic_core.api.rendezvous import RendezvousStateError
+from elastic_core.api.stores import CONTROL_KEY, ROUND_KEY, STORE_FORMAT, Survey
 
 
 class StoredDecision(msgspec.Struct):

@@ -7,7 +7,6 @@ from msgspec.structs import asdict
 from elastic_core.api import (
     AgentStarted,
     AgentStopped,
-    Agreed,
     DecisionTaken,
     Draining,
     ErrorRecord,
@@ -19,24 +18,19 @@ from elastic_core.api import (
     Joining,
     MembershipChanged,
     Moment,
-    NodesWaiting,
     Origin,
-    Phase,
     Restart,
     Round,
     RoundJoined,
-    RunEvent,
-    RunSteps,
-    StepsAsked,
-    StepsSeen,
     Stop,
-    StopPlanned,
     WorkerEnded,
     WorkerExit,
     WorkersStarted,
     WorkersStarting,
     WorkersStopping,
 )
+from elastic_core.api.feed import Agreed, Phase, RunEvent, RunSteps, StepsAsked, StepsSeen, StopPlanned
+from elastic_core.api.rendezvous import NodesWaiting
 
 
 def sample_failure(**given: Any) -> Failure:  # noqa: ANN401  # fields of the record, which checks their names

@@ -18,7 +18,7 @@ from elastic_core.rendezvous.store import Seat
 from elastic_core.reports import Absence, NodeReport, NodeSteps, RunSteps
 from elastic_core.types import Failure, Record, Restart, Stop
 
-FORMAT = 4
+STORE_FORMAT = 4
 """The version of everything in this module; a node that finds another one refuses to join."""
 
 DEFAULT_ROLE = "default"
@@ -50,7 +50,7 @@ class MemberRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
     to be told.
     """
 
-    v: int = FORMAT
+    v: int = STORE_FORMAT
     epoch: str
     node: str
     state: MemberState
@@ -119,7 +119,7 @@ class RoundDocument(Record, frozen=True, kw_only=True, omit_defaults=True):
     have workers, which the next round waits for.
     """
 
-    v: int = FORMAT
+    v: int = STORE_FORMAT
     epoch: str
     token: int
     nonce: str
@@ -261,7 +261,7 @@ class ControlDocument(Record, frozen=True, kw_only=True, omit_defaults=True):
     nonce `done_of` whose workers had all ended well when the leader's had: it may be gone before the others are done.
     """
 
-    v: int = FORMAT
+    v: int = STORE_FORMAT
     epoch: str
     attempt: int
     secret: str
@@ -297,7 +297,7 @@ class ControlDocument(Record, frozen=True, kw_only=True, omit_defaults=True):
 _D = TypeVar("_D", MemberRecord, RoundDocument, ControlDocument)
 
 
-_VERSIONED = b'{"v":%d,' % FORMAT
+_VERSIONED = b'{"v":%d,' % STORE_FORMAT
 """How everything of this format begins: what does is not read twice."""
 
 
@@ -340,9 +340,9 @@ def _check_version(raw: bytes, what: str) -> None:
         raise RendezvousStateError(
             f"the store holds something that is not a {what} of ours ({err})", hint="another --rdzv-id"
         ) from err
-    if version != FORMAT:
+    if version != STORE_FORMAT:
         raise RendezvousStateError(
-            f"the store holds a {what} of format {version!r}; this version of elastic-core reads {FORMAT}",
+            f"the store holds a {what} of format {version!r}; this version of elastic-core reads {STORE_FORMAT}",
             hint="the same version of elastic-core on every node, or another --rdzv-id",
         )
 

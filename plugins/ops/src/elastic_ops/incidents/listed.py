@@ -7,15 +7,8 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
-from elastic_core.api import (
-    FailureClass,
-    FoundIncident,
-    Incident,
-    IncidentDecision,
-    Record,
-    decode_json,
-    find_incidents,
-)
+from elastic_core.api import FailureClass, Record, decode_json
+from elastic_core.api.commands import FoundIncident, Incident, IncidentDecision, find_incidents
 from elastic_ops.run_directories import FoundRun
 from elastic_ops.stored_run import StoredFailure
 

@@ -7,7 +7,9 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from elastic_core.api import FoundIncident, Record, duration_text, find_incidents
+from elastic_core.api import Record
+from elastic_core.api.commands import FoundIncident, find_incidents
+from elastic_core.api.tools import duration_text
 from elastic_ops.run_directories import FoundRun
 from elastic_ops.status.document import AgentStatus, WorkerStatus
 

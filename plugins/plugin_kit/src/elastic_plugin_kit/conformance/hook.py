@@ -20,8 +20,8 @@ from elastic_core.api import (
     Power,
     Refuse,
     WorkersStarting,
-    fault_of_variable,
 )
+from elastic_core.api.starters import fault_of_variable
 from elastic_plugin_kit.conformance.kit import Kit, check_api_version, check_options, in_time
 from elastic_plugin_kit.conformance.kit_process import (
     check_imports,

@@ -5,7 +5,8 @@ from typing import Final
 
 import msgspec
 
-from elastic_core.api import ConfigError, Failure, Incident, to_failure
+from elastic_core.api import ConfigError, Failure
+from elastic_core.api.commands import Incident, to_failure
 
 _NEEDED: Final = "a Failure record, or what an incident.json has"
 
