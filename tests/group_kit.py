@@ -18,7 +18,7 @@ from elastic_core.processes.sweep import Sweeper
 from elastic_core.reactor import Reactor
 from elastic_core.starters import ReactorLoop, WorkerStart
 from patience import Deadline
-from support import wait_for
+from support import Lines, wait_for
 
 PR_SET_CHILD_SUBREAPER = 36
 DEADLINE_S = 30.0
@@ -81,9 +81,9 @@ class GroupKit:
         self.console = Console(self.reactor, stdout_fd=console[0], stderr_fd=console[1], stall_s=stall_s)
         self.exits = []
         self.stopped = 0
-        self.notices = []
-        self.disk = Disk(self.reactor, notice=self.notices.append, stall_s=disk_stall_s)
-        loop = ReactorLoop(self.reactor, notice=self.notices.append)
+        self.notices = Lines()
+        self.disk = Disk(self.reactor, log=self.notices, stall_s=disk_stall_s)
+        loop = ReactorLoop(self.reactor, log=self.notices)
         self.calls = None if self.functions is None else self.functions.on(loop)
         self.group = WorkerGroup(
             self.reactor,
@@ -94,7 +94,7 @@ class GroupKit:
                 strangers=False,
                 spared=lambda: {*spared(), *(() if self.calls is None else self.calls.pids())},
             ),
-            notice=self.notices.append,
+            log=self.notices,
             starters=() if self.calls is None else (self.calls,),
             disk=self.disk,
         )

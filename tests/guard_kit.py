@@ -22,11 +22,12 @@ from time_limits import GUARD_S
 AGENT = """
 import json, os, subprocess, sys
 from elastic_core.agent.guard.guardian import Guardian
+from elastic_core.logger import Logger
 from elastic_core.reactor import Reactor
 
 incarnation = sys.argv[1]
 reactor = Reactor()
-guardian = Guardian(reactor, incarnation=incarnation, notice=print)
+guardian = Guardian(reactor, incarnation=incarnation, log=Logger(print))
 guardian.start()
 
 def start(argv, mark="", **extra):

@@ -33,6 +33,16 @@ def wait_for(condition: Callable[[], object], *, within_s: float = 20.0, what: s
     return value
 
 
+class Lines(list[str]):
+    """A logger that keeps what it would print."""
+
+    def notice(self, text: str, *more: str) -> None:
+        self.extend((text, *more))
+
+    def block(self, *lines: str) -> None:
+        self.extend(lines)
+
+
 def without_waiting(said: str) -> str:
     """Return what agents have said, but for lines about the first node's store: on a busy machine that comes late."""
     about = r"elastic: (store unreachable: .*; no node hosts the store there yet; trying again|store back: .*)\n"

@@ -179,6 +179,7 @@ EMBEDDING_SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
         "WorkerGroup",
         "WorkerLaunch",
         "Console",
+        "Logger",
         "LogLayout",
         "RankPaths",
         "StreamPlan",

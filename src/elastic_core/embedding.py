@@ -14,6 +14,7 @@ from elastic_core.launcher.injected import NOTHING as NOTHING
 from elastic_core.launcher.injected import Injected as Injected
 from elastic_core.launcher.job import run_job as run_job
 from elastic_core.launcher.outcome import RunOutcome as RunOutcome
+from elastic_core.logger import Logger as Logger
 from elastic_core.messages import AnnounceDeparture as AnnounceDeparture
 from elastic_core.messages import DrainOrdered as DrainOrdered
 from elastic_core.messages import JoinRendezvous as JoinRendezvous

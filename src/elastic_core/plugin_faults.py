@@ -1,16 +1,19 @@
 """The exceptions of plugins in one run: what lines say of them, and whole tracebacks for authors."""
 
 import os
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from elastic_core.clock import SYSTEM_CLOCK, Clock
+from elastic_core.logger import Logger, print_line
+
+if TYPE_CHECKING:
+    from elastic_core.starters import AgentLoop
 
 FILE: Final = "plugin-errors.log"
 """In the run directory; for its owner only."""
@@ -82,7 +85,7 @@ class PluginFaults:
         self._kept: list[Callable[[], None]] = []
         self._put: Callable[[Callable[[], None]], None] | None = None
         self._folder: Callable[[], Path] = Path
-        self._line: Callable[[*tuple[str, ...]], None] = print_line
+        self._log = Logger(print_line)
         self._named = False
 
     def begin(
@@ -90,17 +93,17 @@ class PluginFaults:
         folder: Callable[[], Path],
         *,
         put: Callable[[Callable[[], None]], None],
-        line: Callable[[*tuple[str, ...]], None],
+        log: Logger,
     ) -> None:
         """Write what was kept, and from now on whatever comes.
 
         Args:
             folder: Returns the run directory, which may move.
             put: Has something done beside the loop, in the order given. Threading: any.
-            line: Prints lines that nothing comes between. Threading: any.
+            log: Takes lines for people.
         """
         with self._lock:
-            self._folder, self._put, self._line = folder, put, line
+            self._folder, self._put, self._log = folder, put, log
             kept, self._kept = self._kept, []
         for write in kept:
             put(write)
@@ -136,7 +139,7 @@ class PluginFaults:
             self.raised_any = True
             head = f"{_time(self._clock.wall_ns())} {plugin}: {operation}, thread {threading.current_thread().name}"
             if os.environ.get("ELASTIC_DEBUG") == "1":
-                self._line(f"elastic: {head}", *_traceback(error).splitlines())
+                self._log.notice(head, *_traceback(error).splitlines())
             self._keep(partial(self._write, head, error))
         return Fault(text=text, again=again)
 
@@ -158,7 +161,7 @@ class PluginFaults:
             name = "its thread" if raised.thread is None else f"its thread {raised.thread.name!r}"
             fault = self.raised(plugin, name, error)
             if not fault.again:
-                self._line(f"elastic: {plugin.line(f'{name} raised {fault.text}')}")
+                self._log.notice(plugin.line(f"{name} raised {fault.text}"))
 
         threading.excepthook = take
         try:
@@ -187,7 +190,7 @@ class PluginFaults:
         with self._lock:
             named, self._named = self._named, True
         if not named:
-            self._line(f"elastic: {text}")
+            self._log.notice(text)
 
 
 class LoopFence:
@@ -195,7 +198,7 @@ class LoopFence:
 
     Args:
         plugin: Whose calls.
-        notice: Takes the line.
+        loop: The agent's, which shows the line.
         without: What happens without it: the end of the line.
         faults: Keeps what it raises; None: for this one alone.
         clock: Measures the calls.
@@ -204,7 +207,7 @@ class LoopFence:
     def __init__(
         self,
         plugin: PluginLabel,
-        notice: Callable[[str], None],
+        loop: "AgentLoop",
         without: str,
         *,
         faults: PluginFaults | None = None,
@@ -212,7 +215,7 @@ class LoopFence:
     ) -> None:
         self.off = False
         self._plugin = plugin
-        self._notice = notice
+        self._loop = loop
         self._without = without
         self._faults = PluginFaults() if faults is None else faults
         self._clock = clock
@@ -233,7 +236,7 @@ class LoopFence:
         """Do without the plugin from now on, for what a method did."""
         if not self.off:
             self.off = True
-            self._notice(f"{self._plugin}: {method} {fault}; {self._without}")
+            self._loop.notice(f"{self._plugin}: {method} {fault}; {self._without}")
 
 
 def wrong_answer(answer: object, needed: str) -> str:
@@ -331,10 +334,3 @@ def _time(at_ns: int) -> str:
     import datetime  # as `traceback`
 
     return datetime.datetime.fromtimestamp(at_ns // 10**9, tz=datetime.UTC).isoformat()
-
-
-def print_line(*lines: str) -> None:
-    """Write lines to stderr, where there is no loop that does."""
-    from elastic_core.encoding import clean  # `elastic --help` has no time for it
-
-    sys.stderr.write("".join(f"{clean(line)}\n" for line in lines))

@@ -47,6 +47,8 @@ class Reactor:
         """Open the wake-up descriptor."""
         self._clock = clock
         self._left_out_s = 0.0
+        self.turned_s = clock.monotonic_s()
+        """When the last turn ended, in monotonic seconds. Threading: written on the loop, read on any."""
         self._selector = selectors.DefaultSelector()
         self._interest: dict[int, dict[int, Callable[[], None]]] = {}
         self._timers: list[tuple[float, int, _Timer]] = []
@@ -178,6 +180,7 @@ class Reactor:
             timer = heapq.heappop(self._timers)[2]
             if timer.callback is not None:
                 timer.callback()
+        self.turned_s = self._clock.monotonic_s()
 
     def _timeout(self, timeout_s: float | None) -> float | None:
         if self._mailbox or self._arrived or self._stopped:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 from elastic_core.types import Record
 
 if TYPE_CHECKING:
+    from elastic_core.logger import Logger
     from elastic_core.reactor import Reactor
 
 
@@ -179,14 +180,14 @@ class ReactorLoop:
 
     Args:
         reactor: The loop.
-        notice: Takes one line for people.
+        log: Takes lines for people.
         own_process: As of `AgentLoop`.
     """
 
-    def __init__(self, reactor: "Reactor", *, notice: Callable[[str], None], own_process: bool = False) -> None:
+    def __init__(self, reactor: "Reactor", *, log: "Logger", own_process: bool = False) -> None:
         self.call_later: Callable[[float, Callable[[], None]], RunTimer] = reactor.call_later
         self.post = reactor.post
         self.add_reader = reactor.add_reader
         self.remove_reader = reactor.remove_reader
-        self.notice = notice
+        self.notice = log.notice
         self.own_process = own_process

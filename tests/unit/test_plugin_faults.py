@@ -6,7 +6,8 @@ import stat
 import pytest
 
 from elastic_core import plugin_faults
-from elastic_core.plugin_faults import FILE, PluginFaults, PluginLabel, described, place_of, print_line
+from elastic_core.logger import Logger, print_line
+from elastic_core.plugin_faults import FILE, PluginFaults, PluginLabel, described, place_of
 
 ACME = PluginLabel("hook", "seats", "acme 1.0", module="acme.seats", hint="-p no:seats")
 
@@ -33,7 +34,7 @@ def lines():
 @pytest.fixture
 def faults(tmp_path, lines):
     made = PluginFaults()
-    made.begin(lambda: tmp_path, put=lambda write: write(), line=lambda *texts: lines.extend(texts))
+    made.begin(lambda: tmp_path, put=lambda write: write(), log=Logger(lambda *texts: lines.extend(texts)))
     return made
 
 
@@ -113,7 +114,7 @@ def test_what_comes_before_the_directory_is_written_when_it_is_there(tmp_path, l
     for index in range(plugin_faults.MOST_KEPT + 5):
         faults.raised(ACME, "loading", raised_by("\n" * index + SEAT))
     jobs = []
-    faults.begin(lambda: tmp_path, put=jobs.append, line=lambda *texts: lines.extend(texts))
+    faults.begin(lambda: tmp_path, put=jobs.append, log=Logger(lambda *texts: lines.extend(texts)))
     assert not (tmp_path / FILE).exists()
     for job in jobs:
         job()
@@ -156,7 +157,7 @@ def test_with_elastic_debug_it_is_on_stderr_too(faults, lines, monkeypatch):
 
 def test_after_the_end_it_is_written_at_once(tmp_path, lines):
     faults, jobs = PluginFaults(), []
-    faults.begin(lambda: tmp_path, put=jobs.append, line=lambda *texts: lines.extend(texts))
+    faults.begin(lambda: tmp_path, put=jobs.append, log=Logger(lambda *texts: lines.extend(texts)))
     faults.end()
     faults.raised(ACME, "close", raised_by(SEAT))
     assert not jobs

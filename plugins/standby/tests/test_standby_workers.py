@@ -20,7 +20,7 @@ from group_kit import open_fds, start_of
 from patience import Deadline, patience
 from proc_kit import command_line, state_of
 from standby_kit import kill_a_worker
-from support import processes_with, wait_for
+from support import Lines, processes_with, wait_for
 
 DEADLINE_S = 30.0
 MARK = f"test-standby-{os.getpid()}-{time.monotonic_ns()}"
@@ -53,9 +53,9 @@ class Bench:
 
     def __init__(self, folder: Path, imports=()):
         self.folder = folder
-        self.notices = []
+        self.notices = Lines()
         self.reactor = Reactor()
-        loop = ReactorLoop(self.reactor, notice=self.notices.append)
+        loop = ReactorLoop(self.reactor, log=self.notices)
         self.pool = StandbyPool(loop, imports=imports, delay_s=0.0)
 
     def launch(self, *words, round_=0, hooks=True, rank=0, **variables):

@@ -7,7 +7,7 @@ import os
 import signal
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import assert_never
 
 from msgspec.structs import replace
@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from elastic_core import messages as m
 from elastic_core import moments
 from elastic_core.agent.feed import Feed, Phases, StepTaken
+from elastic_core.agent.guard.guardian import Guardian
 from elastic_core.agent.machine.states import (
     PEERS_SETTLE_S,
     AgentState,
@@ -27,19 +28,21 @@ from elastic_core.agent.machine.states import (
     Running,
 )
 from elastic_core.agent.machine.table import advance
-from elastic_core.agent.parts import AgentOptions, AgentResult, Plan
+from elastic_core.agent.parts import AgentOptions, AgentResult, Planner
 from elastic_core.agent.run_decision import FailureContext, RunDecision
 from elastic_core.agent.stop_ladder import StopLadder
-from elastic_core.clock import SYSTEM_CLOCK, Clock
+from elastic_core.agent.suspension import suspend_node
+from elastic_core.clock import SYSTEM_CLOCK
 from elastic_core.errors import ElasticError, WorkerError, is_momentary
-from elastic_core.failure.reporter import Reporter
+from elastic_core.failure.incidents import Incidents
 from elastic_core.failure.runner import PolicyRunner
 from elastic_core.hooks.runner import HookRunner
+from elastic_core.logger import Logger
 from elastic_core.moments import LaunchChange, Refuse
 from elastic_core.processes.group import WorkerGroup
 from elastic_core.reactor import Reactor, Timer
 from elastic_core.rendezvous.events import Rendezvous
-from elastic_core.reports import NodeReport
+from elastic_core.reports import FailureReport, NodeReport
 from elastic_core.types import (
     Decision,
     Failure,
@@ -64,44 +67,26 @@ class Agent:
         options: AgentOptions,
         *,
         reactor: Reactor,
-        rendezvous: Rendezvous,
-        policy: PolicyRunner,
-        hooks: HookRunner,
-        workers: WorkerGroup,
-        reporter: Reporter,
-        plan: Plan,
         feed: Feed,
-        note_workers: Callable[[Iterable[int]], None],
-        adopted: Callable[[], None] | None = None,
-        fence_passed: Callable[[float], bool] = lambda _: False,
-        progress: Callable[[], int | None] = lambda: None,
-        prepare: Callable[[Round, Callable[[], None]], None] = lambda round_, done: done(),
-        suspend: Callable[[], None] = lambda: signal.raise_signal(signal.SIGSTOP),
-        clock: Clock = SYSTEM_CLOCK,
+        guardian: Guardian,
+        workers: WorkerGroup,
+        planner: Planner,
+        policy: PolicyRunner,
+        incidents: Incidents,
+        log: Logger,
     ) -> None:
-        """Wire the parts.
-
-        `note_workers` takes the worker pids that exist; `adopted` reaps children that came to us as a subreaper;
-        `fence_passed` returns whether the guard had to end the workers by a time, as this process was stopped;
-        `progress` returns the furthest step of this node's workers; `prepare` has made what a round's workers need on
-        disk, and calls back; `suspend` stops this node until it is continued.
-        """
+        """Take the parts that do not need the agent; `attach` brings the others."""
         self._options = options
         self._reactor = reactor
-        self._rendezvous = rendezvous
-        self._policy = policy
-        self._hooks = hooks
-        self._workers = workers
-        self._reporter = reporter
-        self._plan = plan
         self._feed = feed
+        self._guardian = guardian
+        self._workers = workers
+        self._planner = planner
+        self._policy = policy
+        self._incidents = incidents
+        self._log = log
         self._phases = Phases()
-        self._adopted = adopted
-        self._note_workers = note_workers
-        self._fence_passed = fence_passed
-        self._prepare = prepare
-        self._suspend = suspend
-        self._clock = clock
+        self._clock = SYSTEM_CLOCK
         self._state: AgentState = Created()
         self._events: deque[m.AgentEvent] = deque()
         self._dispatching = False
@@ -110,28 +95,41 @@ class Agent:
         self._exits: list[WorkerExit] = []
         self._restart_count = 0
         self._question = 0
-        self._turned_s = clock.monotonic_s()
+        self._spawned_s = 0.0
+        self._restarting = False
+        self._failed_code: int | None = None
+
+    def attach(self, *, rendezvous: Rendezvous, hooks: HookRunner, progress: Callable[[], int | None]) -> None:
+        """Take the parts that report to the agent, and so are built after it. Called: once, before the first event.
+
+        Args:
+            rendezvous: Forms rounds.
+            hooks: Asked before this node joins, before workers start, and before a planned stop.
+            progress: Returns the furthest step of this node's workers; None: it is not known.
+        """
+        self._rendezvous = rendezvous
+        self._hooks = hooks
+        options, reactor = self._options, self._reactor
         self._ladder = StopLadder(
-            workers=workers,
-            reporter=reporter,
-            feed=feed,
+            workers=self._workers,
+            log=self._log,
+            feed=self._feed,
             longest_grace_s=options.stops.shutdown_timeout_s,
             longest_option_s=options.longest_option_s,
             ask_holds=hooks.ask_holds,
             call_later=reactor.call_later,
             now_s=reactor.now_s,
         )
-        self._context = FailureContext(lambda: self.node_id, clock, progress=progress)
+        self._context = FailureContext(options.node_id, self._clock, progress=progress)
         self._run_decision = RunDecision(
-            reporter=reporter,
+            log=self._log,
+            incidents=self._incidents,
             rendezvous=rendezvous,
-            policy=policy,
-            feed=feed,
-            clock=clock,
+            policy=self._policy,
+            feed=self._feed,
+            clock=self._clock,
             context=self._context,
         )
-        self._restarting = False
-        self._failed_code: int | None = None
 
     # --- life
 
@@ -162,27 +160,23 @@ class Agent:
         )
         while not isinstance(self._state, Ended):
             self._reactor.turn()
-            self._turned_s = self._clock.monotonic_s()
         outcome = self._state.outcome
         code = outcome.exit_code
         if outcome.ending is Ending.FAILED and self._failed_code is not None:
             # The worker that failed first in the run gives the exit code, also where another node had it.
             code = self._failed_code
         if code == 0 and any(exit.unreapable for exit in self._exits):
-            self._reporter.notice("exit code 1: a worker is still in uninterruptible sleep, and holds what it has")
+            self._log.notice("exit code 1: a worker is still in uninterruptible sleep, and holds what it has")
             code = 1
         self._feed.publish(moments.AgentStopped(exit_code=code, reason=outcome.reason, outcome=outcome.ending.value))
         return AgentResult(exit_code=code, reason=outcome.reason, ending=outcome.ending)
 
-    @property
-    def turned_s(self) -> float:
-        """When the loop last turned, in monotonic seconds. Threading: any."""
-        return self._turned_s
-
     def _child_ended(self) -> None:
         self._workers.reap()
-        if self._adopted is not None:
-            self._adopted()
+        self._workers.reap_adopted()
+
+    def _suspend(self) -> None:
+        suspend_node(self._reactor, self._workers, self._guardian, log=self._log)
 
     def dispatch(self, event: m.AgentEvent) -> None:
         """Give the machine an event and carry out what it commands; events that arise meanwhile wait their turn."""
@@ -215,7 +209,7 @@ class Agent:
         self._exits.append(exit)
         self._note_alive()
         self._feed.publish(moments.WorkerEnded(round_index=self._round_index, exit=exit))
-        if exit.code == -signal.SIGKILL and exit.stop_signal is None and self._fence_passed(exit.at_s):
+        if exit.code == -signal.SIGKILL and exit.stop_signal is None and self._guardian.fence_passed(exit.at_s):
             # The guard did it, in place of this agent: no failure of the worker's, and the round goes on without us.
             ended = RoundEnded(reason=FENCED, lost=(self.node_id,), stop_within_s=0.0)
             self.dispatch(m.RoundChanged(change=ended))
@@ -224,12 +218,20 @@ class Agent:
 
     def _note_alive(self) -> None:
         pids, alive = self._workers.pids, self._workers.alive
-        self._note_workers([pids[rank] for rank in alive if rank in pids])
+        self._guardian.note_workers([pids[rank] for rank in alive if rank in pids])
 
-    def on_hang(self, examine: Callable[[], Failure]) -> None:
-        """Take a hang, unless something else is being decided, or the workers are being stopped."""
-        if isinstance(self._state, Running):
-            self.dispatch(m.HangFound(failure=examine()))
+    def report_failure(self, hook: str, report: FailureReport) -> None:
+        """Take a failure that a hook has found, unless another is being decided, or the workers are being stopped."""
+        state, now_s = self._state, self._reactor.now_s()
+        if not isinstance(state, Running):
+            return
+        failure = self._incidents.reported(
+            state.round, report, self._workers.pids, hook=hook, uptime_s=now_s - self._spawned_s
+        )
+        for fault in report.workers:
+            if fault.signal > 0:
+                self._workers.send(fault.local_rank, fault.signal)
+        self.dispatch(m.HangFound(failure=failure))
 
     def on_overdue(self, exit: WorkerExit) -> None:
         """Take a worker that has failed, by what it recorded, and does not end; `exit` is how it would have ended."""
@@ -237,7 +239,7 @@ class Agent:
         if not isinstance(state, Running) or exit.local_rank not in state.alive - state.ignored:
             return
         late = f"{self._options.stops.exit_timeout_s:g} s after its exception, for its threads or exit handlers"
-        self._reporter.notice(f"rank {exit.global_rank} has not ended {late}: it has failed (--exit-timeout)")
+        self._log.notice(f"rank {exit.global_rank} has not ended {late}: it has failed (--exit-timeout)")
         self.dispatch(m.HangFound(failure=self._examine((exit,), state.round)))
 
     def release_stop(self, hook: str) -> None:
@@ -285,14 +287,14 @@ class Agent:
                 # No `ReportDecision` precedes the end of the run: hooks get that decision here.
                 if evidence:
                     self._run_decision.publish_decision(failure, decision, evidence=evidence)
-                self._failed_code = self._reporter.record(
+                self._failed_code = self._incidents.record(
                     self._round, self._exits, failure, decision, evidence=evidence, stop_s=self._phases.stop_s
                 )
                 self._restarting = isinstance(decision, Restart)
             case m.PublishDecision(failure=failure):
                 self._rendezvous.post(replace(command, failure=self._placed(failure)))
             case m.ReportDecision(failure=failure, decision=decision, evidence=evidence):
-                self._reporter.followed(failure, decision, evidence, restarts=command.restart_count)
+                self._incidents.followed(failure, decision, evidence, restarts=command.restart_count)
                 if evidence:
                     self._run_decision.publish_decision(failure, decision, evidence=evidence)
             case m.OrderStop(failure=failure):
@@ -314,7 +316,7 @@ class Agent:
             ):
                 self._rendezvous.post(command)
             case m.PrintLine(text=text):
-                self._reporter.notice(text)
+                self._log.notice(text)
             case m.SetTimer(name=name, delay_s=delay_s):
                 self._timers.set(name, delay_s)
             case m.CancelTimer(name=name):
@@ -362,10 +364,10 @@ class Agent:
             if isinstance(self._state, Preparing) and self._state.round is round_:  # else we are stopping
                 self.dispatch(m.StartAllowed(changes=changes))
 
-        self._prepare(round_, prepared)
+        self._planner.prepare(round_, prepared)
 
     def _spawn(self, command: m.SpawnWorkers) -> None:
-        self._restart_count = command.restart_count
+        self._restart_count, self._spawned_s = command.restart_count, self._reactor.now_s()
         self._context.spawning()
         try:
             self._start_workers(command)
@@ -379,13 +381,13 @@ class Agent:
         self._feed.publish(moments.WorkersStarted(round=command.round, pids=tuple(pids[rank] for rank in sorted(pids))))
         if self._restarting:
             self._restarting = False
-            self._reporter.restarted(
+            self._incidents.restarted(
                 rendezvous_s=self._phases.rendezvous_s, start_s=self._clock.monotonic_s() - self._phases.formed_s
             )
 
     def _start_workers(self, command: m.SpawnWorkers) -> None:
         try:
-            self._workers.start(self._plan(command))
+            self._workers.start(self._planner.plan(command))
         except (OSError, RuntimeError) as err:
             # No process or descriptor is free now (EAGAIN, EMFILE): the policy may try again. Other errors are defects,
             # and end the agent.
@@ -394,7 +396,7 @@ class Agent:
             raise WorkerError(f"the workers can't be started: {err}") from err
 
     def _examine(self, exits: tuple[WorkerExit, ...], round_: Round) -> Failure:
-        return self._context.of_worker(self._reporter.examine(round_, exits, self._restart_count), exits, round_)
+        return self._context.of_worker(self._incidents.examine(round_, exits, self._restart_count), exits, round_)
 
     # --- one decision for the whole run
 
@@ -404,7 +406,7 @@ class Agent:
         Workers that merely lost a peer say nothing of why. The peer may be about to write it down, or to end with the
         code that tells it: stopping it meanwhile would leave the run without its cause.
         """
-        origins = {worker.origin for worker in self._reporter.failed_workers()} - {Origin.STOPPED}
+        origins = {worker.origin for worker in self._incidents.failed_workers()} - {Origin.STOPPED}
         gathers = isinstance(self._state, Deciding) and self._state.ledger.gathers
         if not (gathers and round_.node_count > 1 and origins == {Origin.COLLATERAL}):
             self.dispatch(m.Examined(failure=failure))
@@ -443,7 +445,7 @@ class Agent:
     @property
     def node_id(self) -> str:
         """This node's id as the others of its last round know it."""
-        return (self._round.node_id if self._round is not None else "") or self._options.node_id
+        return self._context.node_id
 
     @property
     def _round_index(self) -> int:
@@ -463,7 +465,7 @@ class Agent:
             if asked != self._question or not isinstance(self._state, Deciding):
                 return  # settled meanwhile: by the user, or for the whole run
             if isinstance(decision, Ignore) or not self._hands_over:
-                self._reporter.decided(stamped, decision, fallback_reason)
+                self._incidents.decided(stamped, decision, fallback_reason)
                 self._run_decision.publish_decision(stamped, decision, fallback_reason)
             self.dispatch(m.DecisionMade(failure=stamped, decision=decision))
 

@@ -2,15 +2,24 @@
 
 import signal
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import Final, Protocol
 
 from elastic_core import messages as m
 from elastic_core.agent.machine.states import Ending
 from elastic_core.processes.spec import WorkerLaunch
-from elastic_core.types import Record
+from elastic_core.types import Record, Round
 
-Plan = Callable[[m.SpawnWorkers], list[WorkerLaunch]]
-"""Gives the workers to start for a round."""
+
+class Planner(Protocol):
+    """Plans the start of workers. Threading: the agent's loop."""
+
+    def prepare(self, round_: Round, done: Callable[[], None]) -> None:
+        """Have made what a round's workers need on disk, and call `done`."""
+        ...
+
+    def plan(self, command: m.SpawnWorkers) -> list[WorkerLaunch]:
+        """Return the workers to start for a round."""
+        ...
 
 
 DEFAULT_SIGNALS: Final = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT")

@@ -9,9 +9,10 @@ from elastic_core import moments
 from elastic_core.agent.feed import Feed
 from elastic_core.clock import Clock
 from elastic_core.errors import ElasticError, is_momentary
-from elastic_core.failure.reporter import Reporter
+from elastic_core.failure.incidents import Incidents
 from elastic_core.failure.runner import PolicyRunner
 from elastic_core.history import spent
+from elastic_core.logger import Logger
 from elastic_core.rendezvous.events import Rendezvous
 from elastic_core.reports import NodeReport
 from elastic_core.types import Decision, Failure, FailureClass, Ignore, Restart, Round, Stop, WorkerExit
@@ -25,22 +26,25 @@ class FailureContext:
     It fills these fields in, and makes the failures that no worker has. Threading: the supervisor's thread only.
 
     Args:
-        node_id: Returns this node's id as the others of its last round know it.
+        node_id: This node's, until a round gives it one.
         progress: Returns the furthest step of this node's workers, None: not known.
         clock: This node's.
     """
 
-    def __init__(
-        self, node_id: Callable[[], str], clock: Clock, *, progress: Callable[[], int | None] = lambda: None
-    ) -> None:
+    def __init__(self, node_id: str, clock: Clock, *, progress: Callable[[], int | None] = lambda: None) -> None:
+        self.node_id = self._own_id = node_id
+        """This node's id as the others of its last round know it."""
         # Counts from now on, until there is a round that knows how old the run is.
-        self.node_id = node_id
         self.progress = progress
         self._clock = clock
         self._began_s = self.spawned_s = clock.monotonic_s()
 
     def joined(self, round_: Round) -> None:
-        """Take the run's age from a round that was formed just now: policies compare failures of different nodes."""
+        """Take this node's id from a round that was formed just now, and the run's age.
+
+        By that policies compare failures of different nodes.
+        """
+        self.node_id = round_.node_id or self._own_id
         if round_.counts is not None and round_.counts.at_s is not None:
             self._began_s = self._clock.monotonic_s() - round_.counts.at_s
 
@@ -55,7 +59,7 @@ class FailureContext:
             at_s = exits[0].at_s if exits else self._clock.monotonic_s()
         return replace(
             failure,
-            node_id=round_.node_id or failure.node_id or self.node_id(),
+            node_id=round_.node_id or failure.node_id or self.node_id,
             at_s=at_s - self._began_s,
             uptime_s=at_s - self.spawned_s,
             progress=self.progress(),
@@ -68,7 +72,7 @@ class FailureContext:
             return failure
         if round_ is not None and failure.round_index < 0:
             failure = replace(failure, round_index=round_.index)
-        return replace(self.of_run(failure, round_), node_id=self.node_id(), progress=self.progress())
+        return replace(self.of_run(failure, round_), node_id=self.node_id, progress=self.progress())
 
     def of_run(self, failure: Failure, round_: Round | None) -> Failure:
         """Return a failure that is no node's own, with when, and in a round of how many nodes."""
@@ -81,7 +85,7 @@ class FailureContext:
         return Failure(
             failure_class=FailureClass.START_UP,
             summary=str(err),
-            node_id=self.node_id(),
+            node_id=self.node_id,
             round_index=round_.index,
             node_count=round_.node_count,
             at_s=self.spawned_s - self._began_s,
@@ -96,7 +100,7 @@ class FailureContext:
         return Failure(
             failure_class=FailureClass.STORE,
             summary=reason,
-            node_id=self.node_id(),
+            node_id=self.node_id,
             round_index=round_.index,
             node_count=round_.node_count,
             progress=self.progress(),
@@ -116,14 +120,16 @@ class RunDecision:
     def __init__(
         self,
         *,
-        reporter: Reporter,
+        log: Logger,
+        incidents: Incidents,
         rendezvous: Rendezvous,
         policy: PolicyRunner,
         feed: Feed,
         clock: Clock,
         context: FailureContext,
     ) -> None:
-        self._reporter = reporter
+        self._log = log
+        self._incidents = incidents
         self._rendezvous = rendezvous
         self._policy = policy
         self._feed = feed
@@ -158,7 +164,7 @@ class RunDecision:
     def report(self, round_: Round, exits: Sequence[WorkerExit], restart_count: int, *, final: bool) -> NodeReport:
         """Return what this node has seen of the round."""
         ordered_s = self._clock.monotonic_s() if self._ordered_s is None else self._ordered_s
-        report = self._reporter.report(round_, exits, restart_count, ordered_s=ordered_s)
+        report = self._incidents.report(round_, exits, restart_count, ordered_s=ordered_s)
         if report.failure is not None:
             failure = self._context.of_worker(report.failure, exits, round_)
             report = replace(report, failure=failure)
@@ -170,19 +176,19 @@ class RunDecision:
     def decide(self, reports: Sequence[NodeReport], history: Sequence[Failure], question: str) -> None:
         """Have the policy decide for all nodes; this one may have had no part in the round."""
         restarts = max(spent(history), sum(isinstance(past.decision, Restart) for past in history))
-        failure, evidence = self._reporter.merge(reports, restarts)
+        failure, evidence = self._incidents.merge(reports, restarts)
         if not failure.node_id:
             failure = self._context.of_run(failure, None)
 
         def answer(decision: Decision, fallback_reason: str) -> None:
             if fallback_reason:
-                self._reporter.notice(f"{fallback_reason}; the built-in policy 'intensity' decided in its place")
+                self._log.notice(f"{fallback_reason}; the built-in policy 'intensity' decided in its place")
             if isinstance(decision, Ignore):  # the node where it failed had not: all workers are gone
                 decision = Stop(reason="there is no worker to go on with", rule=decision.rule)
             # The question is asked every 5 s until an answer is in the store; hooks get the decision once.
             again, self._question = question == self._question, question
             self._answered = (evidence, fallback_reason)
-            here = self._context.node_id()
+            here = self._context.node_id
             if not again and not any(report.node_id == here for report in reports if report.absence is None):
                 self.begin_failure()  # no part in the round: the decision itself does not come here
                 self.publish_decision(failure, decision, evidence=evidence)
@@ -208,7 +214,7 @@ class RunDecision:
         """Give the hooks the failure, once."""
         if not self._seen:
             self._seen = True
-            workers = () if failure.local_rank is None else self._reporter.failed_workers()
+            workers = () if failure.local_rank is None else self._incidents.failed_workers()
             self._feed.publish(moments.FailureSeen(failure=failure, workers=workers))
 
     def publish_decision(

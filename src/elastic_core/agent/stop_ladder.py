@@ -8,7 +8,7 @@ from elastic_core import messages as m
 from elastic_core import moments
 from elastic_core.agent.feed import Feed
 from elastic_core.agent.parts import ENDING_SIGNALS
-from elastic_core.failure.reporter import Reporter
+from elastic_core.logger import Logger
 from elastic_core.processes.group import WorkerGroup
 from elastic_core.reactor import Timer
 
@@ -27,7 +27,7 @@ class StopLadder:
 
     Args:
         workers: This node's.
-        reporter: The voice of the run.
+        log: Takes lines for people.
         feed: Takes the moments of a stop.
         longest_grace_s: The grace period, as the user set it.
         longest_option_s: The longest time that the user gave an option of a hook; 0: none.
@@ -40,7 +40,7 @@ class StopLadder:
         self,
         *,
         workers: WorkerGroup,
-        reporter: Reporter,
+        log: Logger,
         feed: Feed,
         longest_grace_s: float,
         longest_option_s: float = 0.0,
@@ -49,7 +49,7 @@ class StopLadder:
         now_s: Callable[[], float],
     ) -> None:
         self._workers = workers
-        self._reporter = reporter
+        self._log = log
         self._feed = feed
         self._longest_grace_s = longest_grace_s
         self._most_hold_s = max(MOST_HOLD_S, longest_grace_s, longest_option_s)
@@ -103,7 +103,7 @@ class StopLadder:
 
     def _report_handlers(self) -> None:
         if self._handlers and self._workers.alive:
-            self._reporter.notice(
+            self._log.notice(
                 f"waiting for threads and exit handlers of {self._count()}, at most {round(self._left_s(), 1):g} s "
                 "(--shutdown-timeout)"
             )
@@ -114,9 +114,7 @@ class StopLadder:
         command, round_index = self._held
         most_s = self._most_hold_s
         for hook in sorted(hook for hook, hold_s in holds.items() if hold_s > most_s):
-            self._reporter.notice(
-                f"hook {hook!r}: hold_s is {holds[hook]:g}; it holds this stop for {most_s:g} s at most"
-            )
+            self._log.notice(f"hook {hook!r}: hold_s is {holds[hook]:g}; it holds this stop for {most_s:g} s at most")
         hold_s = min(max(holds.values(), default=0.0), most_s)
         if self._bounded:  # all that the workers have
             hold_s = min(hold_s, self._left_s())
@@ -164,7 +162,7 @@ class StopLadder:
         # Some hooks act on the drain itself, as one does that has Slurm requeue the job: they get it before the workers
         # are killed.
         self._answer_for_hooks()
-        self._reporter.notice("second signal: killing the workers")
+        self._log.notice("second signal: killing the workers")
         self._forget()
         self._workers.kill()
 
@@ -195,7 +193,7 @@ class StopLadder:
         if held is None:
             return
         if cut:
-            self._reporter.notice(f"threads and exit handlers of {self._count()} are cut short: the time is over")
+            self._log.notice(f"threads and exit handlers of {self._count()} are cut short: the time is over")
         command, round_index = held
         grace_s = self._grace_s(self._left_s()) if grace_s is None else grace_s
         self._feed.publish(moments.WorkersStopping(round_index=round_index, reason=command.reason, grace_s=grace_s))
@@ -226,6 +224,6 @@ class StopLadder:
         if self._workers.alive:
             name, workers = signal.Signals(signum).name, self._count()
             held = f" (held by hook {', '.join(map(repr, held_by))})" if held_by else ""
-            self._reporter.notice(
+            self._log.notice(
                 f"{name}: stopping {workers}, at most {round(within_s, 1):g} s{held}; a second signal kills"
             )

@@ -4,7 +4,9 @@ import math
 import signal
 from collections.abc import Callable
 
+from elastic_core.agent.guard.guardian import Guardian
 from elastic_core.clock import SYSTEM_CLOCK, Clock
+from elastic_core.logger import Logger
 from elastic_core.processes.group import WorkerGroup
 from elastic_core.reactor import Reactor
 
@@ -12,22 +14,21 @@ from elastic_core.reactor import Reactor
 def suspend_node(
     reactor: Reactor,
     workers: WorkerGroup,
+    guardian: Guardian,
     *,
-    fence_left_s: Callable[[], float],
-    notice: Callable[[str], None],
+    log: Logger,
     stop_agent: Callable[[], None] = lambda: signal.raise_signal(signal.SIGSTOP),
     clock: Clock = SYSTEM_CLOCK,
 ) -> None:
     """Stop the workers, then this process; continue the workers when a SIGCONT has continued this process.
 
-    The time in between counts for no timer of the agent. A lease goes on: `fence_left_s` returns what is left of it,
-    `inf` where there is none.
+    The time in between counts for no timer of the agent. A lease goes on.
 
     Threading: the main thread. Blocks for as long as the process is stopped.
     """
-    left_s, count = fence_left_s(), len(workers.alive)
+    left_s, count = guardian.fence_left_s, len(workers.alive)
     if count and math.isfinite(left_s):
-        notice(
+        log.notice(
             f"SIGTSTP: the agent and {'1 worker' if count == 1 else f'{count} workers'} stop here; unless they are "
             f"continued within {max(0.0, left_s):.1f} s, the lease ends: the guard then ends these workers, and the "
             "other nodes go on without this node until it is continued"

@@ -80,6 +80,13 @@ class PolicyRunner:
             return
         self._call_later(self._timeout_s, lambda: self._overrun(question, thread))
 
+    def _close(self) -> None:
+        self._open = None
+
+    def _next(self) -> None:
+        if self._later:
+            self._later.popleft()()
+
     def _overrun(self, question: "_Question", thread: threading.Thread) -> None:
         if not question.answered:
             self._stuck = thread
@@ -120,10 +127,9 @@ class _Question:
             return
         self.answered = True
         answer = decision if decision is not None else self._runner._fallback.decide(self._failure, self._history)
-        self._runner._open = None
+        self._runner._close()
         self._on_decision(answer, reason)
-        if self._runner._later:
-            self._runner._later.popleft()()
+        self._runner._next()
 
 
 def checked_decision(answer: object) -> tuple[Decision | None, str]:

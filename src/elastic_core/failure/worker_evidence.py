@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from elastic_core.failure.classify import is_timed, judge
 from elastic_core.failure.reported import Reported
+from elastic_core.logger import Logger
 from elastic_core.processes.errors.reader import read_error
 from elastic_core.processes.output.disk import Disk
 from elastic_core.processes.spec import WorkerPaths
@@ -40,16 +41,14 @@ class WorkerEvidence:
         self._script = script
         self._judged: dict[int, FailedWorker] = {}
 
-    def read_ahead(
-        self, exit: WorkerExit, done: Callable[[], None], *, disk: Disk, notice: Callable[[str], None]
-    ) -> None:
+    def read_ahead(self, exit: WorkerExit, done: Callable[[], None], *, disk: Disk, log: Logger) -> None:
         """Read what a worker that ended has left, and call `done`; a disk that does not answer is not waited for."""
         paths = self._paths[exit.local_rank]
 
         def take(worker: FailedWorker | None, error: Exception | None) -> None:
             if worker is None:
                 reason = getattr(error, "strerror", None) or error
-                notice(f"what local rank {exit.local_rank} left beside {paths.error_file!r} is not read: {reason}")
+                log.notice(f"what local rank {exit.local_rank} left beside {paths.error_file!r} is not read: {reason}")
             self._judged[exit.local_rank] = judge(exit, None) if worker is None else worker
             done()
 

@@ -111,8 +111,7 @@ class MasterServers:
     def leave(self, reason: str) -> None:
         """Ask none of them, ever: the rendezvous hosts a store."""
         for server in self._servers:
-            server.call("unused", lambda made: made.unused(reason))
-            server.left = True
+            server.leave(reason)
 
     def open(self, port: int, done: OnAnswer) -> None:
         """Have the server of a round listen; `done` is called at once where there is none."""
@@ -204,11 +203,11 @@ class _Server:
 
     def __init__(self, named: "NamedHook", loop: AgentLoop, faults: PluginFaults | None, clock: Clock) -> None:
         self.label = named.label
-        self.left = False
+        self._left = False
         self._hook = named.hook
         self._made: MasterServer | None = None
         self._fence = LoopFence(
-            named.label, loop.notice, "rank 0's worker hosts what workers meet at", faults=faults, clock=clock
+            named.label, loop, "rank 0's worker hosts what workers meet at", faults=faults, clock=clock
         )
         with self._fence.call("master_server"):
             made: object = named.hook.master_server(loop)
@@ -220,10 +219,14 @@ class _Server:
     @property
     def hosting(self) -> bool:
         wanted = False
-        if self._made is not None and not self.left and not self._fence.off:
+        if self._made is not None and not self._left and not self._fence.off:
             with self._fence.call("hosting"):
                 wanted = self._hook.hosting is True
         return wanted
+
+    def leave(self, reason: str) -> None:
+        self.call("unused", lambda made: made.unused(reason))
+        self._left = True
 
     def call(self, method: str, call: Callable[[MasterServer], None]) -> None:
         if self._made is None or self._fence.off:

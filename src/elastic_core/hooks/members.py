@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from elastic_core.hooks.handler import AgentHook
+from elastic_core.logger import Logger, print_line
 from elastic_core.moments import LaunchChange, Moment, Power, Refuse
-from elastic_core.plugin_faults import PluginFaults, PluginLabel, print_line
+from elastic_core.plugin_faults import PluginFaults, PluginLabel
 from elastic_core.reports import RunEvent
 from elastic_core.types import Record
 
@@ -68,6 +69,11 @@ class LineLimit:
         shown = self._count <= MOST_LINES
         self.left_out += not shown
         return shown
+
+    def take_left_out(self) -> int:
+        """Return how many lines exceeded the bound, which are reported now."""
+        left_out, self.left_out = self.left_out, 0
+        return left_out
 
 
 class Member:
@@ -175,7 +181,7 @@ CLOSE_S: Final = 5.0
 def close_hooks(
     hooks: Sequence[NamedHook],
     *,
-    notice: Callable[[str], None] = lambda text: print_line(f"elastic: {text}"),
+    log: Logger | None = None,
     faults: PluginFaults | None = None,
     within_s: float = CLOSE_S,
 ) -> None:
@@ -183,12 +189,13 @@ def close_hooks(
 
     Args:
         hooks: Those of the run.
-        notice: Takes a line about one that raises, or does not return; there is no loop any more that would print it.
-            Threading: the caller's.
+        log: Takes a line about one that raises, or does not return. None: that is written at once, as there is no loop
+            any more that would print it.
         faults: Keeps what they raise; None: nobody reads it.
         within_s: The deadline of each.
     """
     kept = PluginFaults() if faults is None else faults
+    shown = Logger(print_line) if log is None else log
     for named in hooks:
         if type(named.hook).close is not AgentHook.close:
             lines: list[str] = []
@@ -198,7 +205,7 @@ def close_hooks(
             if thread.is_alive():
                 lines.append(f"{named.label}: close has not returned after {within_s:g} s; the run ends without it")
             for line in lines:
-                notice(line)
+                shown.notice(line)
 
 
 def _close(named: NamedHook, faults: PluginFaults, lines: list[str]) -> None:

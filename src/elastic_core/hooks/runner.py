@@ -23,6 +23,7 @@ from elastic_core.hooks.members import (
     NamedHook,
     Task,
 )
+from elastic_core.logger import Logger
 from elastic_core.moments import (
     Joining,
     LaunchChange,
@@ -68,7 +69,7 @@ class HookRunner:
         *,
         post: Callable[[Callable[[], None]], None],
         call_later: Callable[[float, Callable[[], None]], object],
-        log: Callable[[str], None],
+        log: Logger,
         deadline_s: float = 5.0,
         clock: Clock = SYSTEM_CLOCK,
         actions: RunActions | None = None,
@@ -80,7 +81,7 @@ class HookRunner:
             hooks: In the order in which they are called.
             post: Runs a callback on the reactor's thread; may be called from any.
             call_later: Runs a callback on the reactor's thread after so many seconds.
-            log: Takes one line for people.
+            log: Takes lines for people.
             deadline_s: How long one call of one hook may take.
             clock: Measures the calls.
             actions: Does what hooks with the run's handle ask for; None: none gets one.
@@ -359,10 +360,9 @@ class HookRunner:
         """Show people how many lines of a hook were too many."""
         with self._changed:
             for member in self._members:
-                if member.lines.left_out:
+                if left_out := member.lines.take_left_out():
                     bound = f"more than {MOST_LINES} within {LINES_WITHIN_S:g} s"
-                    self._lines.append(f"{member.label}: {member.lines.left_out} lines were left out: {bound}")
-                    member.lines.left_out = 0
+                    self._lines.append(f"{member.label}: {left_out} lines were left out: {bound}")
         self._flush()
 
     def _flush(self) -> None:
@@ -371,7 +371,7 @@ class HookRunner:
                 if not self._lines:
                     return
                 line = self._lines.popleft()
-            self._log(line)
+            self._log.notice(line)
 
     # --- on the hook thread
 

@@ -48,7 +48,7 @@ class HookStarter(WorkerStarter):
         self._loop = loop
         self._starter: WorkerStarter | None = None
         without = "workers are started without it from now on"
-        self._fence = LoopFence(label, loop.notice, without, faults=faults, clock=clock)
+        self._fence = LoopFence(label, loop, without, faults=faults, clock=clock)
 
     def make(self, make: Callable[[AgentLoop], WorkerStarter | None]) -> bool:
         """Have the hook make its starter; return whether there is one."""

@@ -1,20 +1,19 @@
 """What the agent does for hooks that have the run's handle, and the calls to the store that the feed has."""
 
 import signal
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import wraps
 from typing import Any, Final
 
-from elastic_core.agent.feed import Observation
+from elastic_core.agent.feed import Feed, Observation
 from elastic_core.agent.loop import Agent
 from elastic_core.clock import SYSTEM_CLOCK, Clock
-from elastic_core.failure.reporter import Reporter
 from elastic_core.hooks.handle import Offer
+from elastic_core.launcher.planner import WorkerPlanner
+from elastic_core.logger import Logger
 from elastic_core.messages import AskSteps, ReportSteps, RestartRequested, StateNumber, StopRequested
-from elastic_core.moments import Agreed, FieldsPublished, Moment, StepsSeen, StoreCall, WorkerEnded, WorkersStarted
-from elastic_core.processes.group import WorkerGroup
-from elastic_core.processes.spec import WorkerLaunch
+from elastic_core.moments import Agreed, FieldsPublished, StepsSeen, StoreCall, WorkerEnded, WorkersStarted
 from elastic_core.reactor import Reactor
 from elastic_core.rendezvous.coordinated import Backend
 from elastic_core.rendezvous.events import Rendezvous
@@ -27,7 +26,7 @@ from elastic_core.reports import (
     RunningWorker,
     RunSteps,
 )
-from elastic_core.types import Failure, Round
+from elastic_core.rundir.directory import RunDirectory
 
 MOST_RESTARTS: Final = 10
 """So many rounds a hook may end by itself within `RESTARTS_WITHIN_S`: no budget counts them."""
@@ -39,102 +38,66 @@ class HookActions:
 
     Args:
         reactor: The loop.
-        reporter: The voice of the run.
-        workers: This node's.
-        agent: Returns the agent.
+        agent: This node's.
         rendezvous: Where it asks for rounds.
-        run_dir: Where the run directory is.
-        publish: Takes what happens, for the agent's feed.
-        keep: Lets it stay, for a reason.
-        store_place: Returns where the rendezvous store is, for people.
+        planner: Has the round whose workers were planned last.
+        handler: The run's, which may have a store.
+        run_dir: May be told to stay.
+        feed: Takes what happens.
+        log: Takes lines for people.
     """
 
     def __init__(
         self,
         reactor: Reactor,
         *,
-        reporter: Reporter,
-        workers: WorkerGroup,
-        agent: Callable[[], Agent],
+        agent: Agent,
         rendezvous: Rendezvous,
-        run_dir: str,
-        publish: Callable[[Moment | FieldsPublished], None],
-        keep: Callable[[str], None],
-        store_place: Callable[[], str],
+        planner: WorkerPlanner,
+        handler: Backend,
+        run_dir: RunDirectory,
+        feed: Feed,
+        log: Logger,
     ) -> None:
         self.offers: dict[str, Offer] = {}
-        self.run_dir = run_dir
+        self.run_dir = str(run_dir.path)
         self.workers: tuple[RunningWorker, ...] = ()
-        self._keep = keep
-        self._store_place = store_place
-        self._publish = publish
         self._reactor = reactor
-        self._reporter = reporter
-        self._group = workers
         self._agent = agent
         self._rendezvous = rendezvous
+        self._planner = planner
+        self._handler = handler
+        self._keep = run_dir.keep
+        self._feed = feed
+        self._log = log
         self._furthest_steps: dict[str, Callable[[], int | None]] = {}
         """What returns each hook's. Threading: any."""
         self._restarts: dict[str, dict[int, float]] = {}
         """When each hook has ended which rounds by itself."""
         self._left_alone: dict[str, int] = {}
-        self._round: Round | None = None
-        self._launches: tuple[tuple[WorkerLaunch, str], ...] = ()
-        self._begun_s = 0.0
-
-    def begin_round(self, round_: Round, launches: Sequence[WorkerLaunch], error_files: Mapping[int, str]) -> None:
-        """Take what is about to be started, and where each writes what it fails of, by local rank."""
-        self._round = round_
-        self._launches = tuple((launch, error_files[launch.local_rank]) for launch in launches)
-        self._begun_s = self._reactor.now_s()
 
     def observe(self, what: Observation) -> None:
         """Take which workers run, before hooks get it."""
         if isinstance(what, WorkersStarted):
-            self.workers = self._running(dict(enumerate(what.pids)))
+            self.workers = self._planner.running(what.pids)
         elif isinstance(what, WorkerEnded):
             self.workers = tuple(each for each in self.workers if each.local_rank != what.exit.local_rank)
 
-    def _running(self, pids: Mapping[int, int]) -> tuple[RunningWorker, ...]:
-        return tuple(
-            RunningWorker(
-                local_rank=launch.local_rank,
-                global_rank=launch.global_rank,
-                pid=pids[launch.local_rank],
-                stdout=launch.stdout.file or "",
-                stderr=launch.stderr.file or "",
-                error_file=error_file,
-            )
-            for launch, error_file in self._launches
-            if launch.local_rank in pids
-        )
-
     def report(self, hook: str, report: FailureReport) -> None:
         """Take a failure that a hook has found, unless something else is being decided."""
-        round_ = self._round
-        if round_ is not None:
-            uptime_s, pids = self._reactor.now_s() - self._begun_s, self._group.pids
-
-            def examine() -> Failure:
-                failure = self._reporter.reported(round_, report, pids, hook=hook, uptime_s=uptime_s)
-                for fault in report.workers:
-                    if fault.signal > 0:
-                        self._group.send(fault.local_rank, fault.signal)
-                return failure
-
-            self._agent().on_hang(examine)
+        self._agent.report_failure(hook, report)
 
     def restart(self, hook: str, reason: str, *, by_user: bool = False) -> None:
         """Restart all workers of the run, where the backend can tell the other nodes; a hook by itself not for ever."""
-        round_ = self._round
+        round_ = self._planner.round
         if round_ is not None and not by_user and not self._may_restart(hook, reason, round_.index):
             return
         if by_user:
-            reason = f"a restart was asked for on node {self._agent().node_id}" + (f" ({reason})" if reason else "")
+            reason = f"a restart was asked for on node {self._agent.node_id}" + (f" ({reason})" if reason else "")
         if round_ is not None and round_.node_count > 1 and not self._rendezvous.takes_requests:
-            self._reporter.notice(f"{reason}: left alone, the rendezvous can't tell the other nodes")
+            self._log.notice(f"{reason}: left alone, the rendezvous can't tell the other nodes")
         else:
-            self._agent().dispatch(RestartRequested(reason=reason))
+            self._agent.dispatch(RestartRequested(reason=reason))
 
     def _may_restart(self, hook: str, reason: str, round_index: int) -> bool:
         """Count the rounds that a hook has ended by itself; one line for each that it must leave alone."""
@@ -147,7 +110,7 @@ class HookActions:
             return True
         if self._left_alone.get(hook) != round_index:
             self._left_alone[hook] = round_index
-            self._reporter.notice(
+            self._log.notice(
                 f"{reason}: left alone, it has ended {MOST_RESTARTS} rounds within {RESTARTS_WITHIN_S / 60:g} minutes"
             )
         return False
@@ -155,13 +118,12 @@ class HookActions:
     def drain(self, reason: str, grace_s: float | None) -> None:
         """Stop this node's workers, and leave; an empty reason is not shown."""
         if reason:
-            self._reporter.notice(reason)
-        self._agent().dispatch(StopRequested(signum=signal.SIGTERM, grace_s=grace_s))
+            self._log.notice(reason)
+        self._agent.dispatch(StopRequested(signum=signal.SIGTERM, grace_s=grace_s))
 
     def publish(self, hook: str, fields: Mapping[str, FieldValue]) -> None:
-        """Keep a hook's fields for incidents, and hand them on."""
-        self._reporter.hook_fields[hook] = dict(fields)
-        self._publish(FieldsPublished(hook=hook, fields=fields))
+        """Publish a hook's fields."""
+        self._feed.publish(FieldsPublished(hook=hook, fields=fields))
 
     def keep_run_dir(self, because: str) -> None:
         """Let the run directory stay."""
@@ -170,7 +132,7 @@ class HookActions:
     def store_place(self) -> str:
         """Return where the rendezvous store is, for people. Threading: any."""
         try:
-            return self._store_place()
+            return store_place(self._handler)
         except Exception:  # noqa: BLE001  # a backend's code, which a hook has not called
             return ""
 
@@ -188,11 +150,11 @@ class HookActions:
 
     def ask_steps(self) -> None:
         """Ask all nodes of the round; where this is the only one, or they can't be asked, nobody has answered."""
-        round_ = self._round
+        round_ = self._planner.round
         if round_ is not None and round_.node_count > 1 and self._rendezvous.gathers:
             self._rendezvous.post(AskSteps())
         else:
-            self._publish(StepsSeen(seen=RunSteps(serial=0)))
+            self._feed.publish(StepsSeen(seen=RunSteps(serial=0)))
 
     def report_steps(self, steps: NodeSteps) -> None:
         """Take this node's answer to the others."""
@@ -201,15 +163,15 @@ class HookActions:
 
     def agree(self, topic: str, value: int) -> None:
         """State this node's number; where it is the only one, or they can't agree, that is what is agreed."""
-        round_ = self._round
+        round_ = self._planner.round
         if round_ is not None and round_.node_count > 1 and self._rendezvous.agrees:
             self._rendezvous.post(StateNumber(topic=topic, value=value))
         else:
-            self._publish(Agreed(topic=topic, value=value))
+            self._feed.publish(Agreed(topic=topic, value=value))
 
     def release_stop(self, hook: str) -> None:
         """Let a planned stop go on, as far as this hook is concerned."""
-        self._agent().release_stop(hook)
+        self._agent.release_stop(hook)
 
     def channel(self) -> AgentChannel | None:
         """Return how the agents of the run know each other. Threading: any."""

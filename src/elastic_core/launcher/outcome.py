@@ -44,8 +44,15 @@ class RunOutcome:
         if isinstance(what, WorkerEnded):
             self.exits[what.exit.global_rank] = what.exit
 
-    def take(self, result: AgentResult, value: Callable[[int], object], failure: Failure | None) -> None:
+    def take(
+        self,
+        result: AgentResult,
+        value: Callable[[int], object],
+        failure: Failure | None,
+        error: ElasticError | None,
+    ) -> None:
         """Take how the run ended, and what failed it; `value` gives what a worker returned, by local rank."""
+        self.error = error
         self.exit_code, self.reason = result.exit_code, result.reason
         self.succeeded = result.ending is Ending.SUCCEEDED
         self.stopped = result.ending is Ending.STOPPED

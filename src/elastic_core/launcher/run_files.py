@@ -5,6 +5,7 @@ from contextlib import suppress
 
 from elastic_core.errors import ConfigError
 from elastic_core.launcher.logs import RunLogs
+from elastic_core.logger import Logger
 from elastic_core.processes.output.disk import Disk
 from elastic_core.processes.spec import WorkerPaths
 from elastic_core.rundir.directory import RunDirectory
@@ -27,14 +28,14 @@ class RunFiles:
         self._used = self._finished = self._lost = False
         self._prepared: dict[int, WorkerPaths] | Exception | None = None
 
-    def begin(self, disk: Disk, *, notice: Callable[[str], None]) -> None:
+    def begin(self, disk: Disk, *, log: Logger) -> None:
         """Take where files are made from now on.
 
         Args:
             disk: Runs what touches files.
-            notice: Takes one line for people.
+            log: Takes lines for people.
         """
-        self._disk, self._notice = disk, notice
+        self._disk, self._log = disk, log
 
     def discard_unused(self) -> None:
         """Remove what was made for workers of which none was ever to start, unless a report is in it."""
@@ -70,7 +71,7 @@ class RunFiles:
             self._prepared = paths if error is None else error
             if paths and not paths[0].error_file and not self._lost:
                 self._lost = True
-                self._notice(
+                self._log.notice(
                     f"the run directory {str(self._run_dir.path)!r} has gone, and can't be made again: from now on "
                     "this node leaves no reports, and no log files"
                 )

@@ -12,7 +12,8 @@ from typing import Any, Final, NamedTuple
 
 from elastic_core._version import __version__
 from elastic_core.errors import PluginError
-from elastic_core.plugin_faults import PluginLabel, modules_of, print_line, text_of
+from elastic_core.logger import print_line
+from elastic_core.plugin_faults import PluginLabel, modules_of, text_of
 from elastic_core.plugins.discovery import (
     ENVIRONMENTS_GROUP,
     HOOKS_GROUP,

@@ -141,7 +141,7 @@ def chosen_hooks(options: Mapping[str, GivenValue]) -> list[ChosenHook]:
     """Return the hooks whose options were given, each once.
 
     Args:
-        options: By name, as `RunSettings.hook_options` has them.
+        options: By name: those that were given.
     """
     found: dict[str, ChosenHook] = {}
     for name, value in sorted(options.items()):  # whatever was typed first: what the hook is called must not change

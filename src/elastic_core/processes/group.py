@@ -10,6 +10,7 @@ from typing import assert_never
 
 from elastic_core.clock import SYSTEM_CLOCK
 from elastic_core.errors import IllegalEventError
+from elastic_core.logger import Logger
 from elastic_core.processes import ladder
 from elastic_core.processes.errors.record_pipe import RecordPipes
 from elastic_core.processes.output.disk import Disk, Lane
@@ -39,7 +40,7 @@ class WorkerGroup:
         reactor: The loop that watches the workers.
         console: Where tee'd output goes.
         sweeper: Finds what workers leave behind; it spares the processes of the starters.
-        notice: Takes one line for people.
+        log: Takes lines for people.
         starters: Asked in this order who starts a worker, before the group does; closed by whoever made them.
         disk: Writes log files; closed by whoever made it. None: the group makes and closes its own.
         sent_to_all: As of `UserSignals`.
@@ -55,7 +56,7 @@ class WorkerGroup:
         *,
         console: Console,
         sweeper: Sweeper,
-        notice: Callable[[str], None],
+        log: Logger,
         starters: Sequence[WorkerStarter] = (),
         disk: Disk | None = None,
         sent_to_all: Callable[[int], bool] | None = None,
@@ -65,10 +66,10 @@ class WorkerGroup:
         """Start nothing yet."""
         self._reactor = reactor
         self._sinks = (console.stdout, console.stderr)
-        self._disk = Disk(reactor, notice=notice) if disk is None else disk
+        self._disk = Disk(reactor, log=log) if disk is None else disk
         self._owns_disk = disk is None
         self._read_ahead = read_ahead
-        self._notice = notice
+        self._log = log
         self._sweeper = sweeper
         self._starters = starters
         self._state = ladder.LadderState()
@@ -86,7 +87,7 @@ class WorkerGroup:
             reactor,
             running=self._ready_for_signals,
             send=self._send_user_signal,
-            notice=notice,
+            log=log,
             sent_to_all=sent_to_all,
         )
         self._unreported: deque[_End] = deque()
@@ -150,7 +151,7 @@ class WorkerGroup:
             raise IllegalEventError("workers of an earlier round are still there")
         if self._sweeper.blind and not self._blind_noticed:
             self._blind_noticed = True
-            self._notice(
+            self._log.notice(
                 "no /proc of this process namespace is mounted: what workers leave behind can't be found, and may "
                 "survive them; Try: mount one"
             )
@@ -176,7 +177,7 @@ class WorkerGroup:
                 reactor=self._reactor,
                 sinks=self._sinks,
                 disk=self._disk,
-                notice=self._notice,
+                log=self._log,
                 starters=self._starters,
             )
         self._sweeper.started(worker.pid)
@@ -350,8 +351,7 @@ class WorkerGroup:
         """End one live worker with a signal: of that process alone, and a stop as those of all are."""
         for worker in self._running():
             if worker.launch.local_rank == local_rank:
-                if worker.stop_signal is None:
-                    worker.stop_signal, worker.stop_sent_ns = signum, SYSTEM_CLOCK.wall_ns()
+                worker.note_stop(signum)
                 self._permitted(worker.pid, partial(_send_and_continue, worker.send, signum))
 
     def _advance(self, event: ladder.LadderEvent) -> None:
@@ -390,7 +390,7 @@ class WorkerGroup:
             case ladder.GiveUpLeader(pid=pid):
                 self._give_up(self._workers[pid])
             case ladder.GiveUpStray(found=found):
-                self._notice(f"process {found.pid}, started by a worker, {_UNKILLABLE}")
+                self._log.notice(f"process {found.pid}, started by a worker, {_UNKILLABLE}")
             case ladder.Look():
                 self._look()
             case ladder.Finished():
@@ -399,9 +399,7 @@ class WorkerGroup:
                 assert_never(never)
 
     def _signal_leader(self, worker: WorkerProcess, signum: int, *, group: bool) -> None:
-        # The first signal stays: a worker that SIGKILL ends after its grace period was stopped by the order, too.
-        if worker.stop_signal is None:
-            worker.stop_signal, worker.stop_sent_ns = signum, SYSTEM_CLOCK.wall_ns()
+        worker.note_stop(signum)
         send = partial(self._send_group, worker.pid, worker) if group else worker.send
         self._permitted(worker.pid, lambda: _send_and_continue(send, signum))
 
@@ -424,12 +422,14 @@ class WorkerGroup:
         except PermissionError:
             if pid not in self._denied:
                 self._denied.add(pid)
-                self._notice(f"may not signal worker process {pid}: it runs as another user now; Try: end it yourself")
+                self._log.notice(
+                    f"may not signal worker process {pid}: it runs as another user now; Try: end it yourself"
+                )
 
     def _give_up(self, worker: WorkerProcess) -> None:
         worker.given_up = True
         rank = worker.launch.local_rank
-        self._notice(f"worker with local rank {rank} (pid {worker.pid}) {_UNKILLABLE}")
+        self._log.notice(f"worker with local rank {rank} (pid {worker.pid}) {_UNKILLABLE}")
         at_ns, at_s = SYSTEM_CLOCK.wall_ns(), SYSTEM_CLOCK.monotonic_s()
         self._post_exit(self._exit_of(worker, -signal.SIGKILL, at_s=at_s, at_ns=at_ns, unreapable=True))
 

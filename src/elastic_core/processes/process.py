@@ -6,11 +6,12 @@ import signal
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from elastic_core.clock import SYSTEM_CLOCK
 from elastic_core.errors import WorkerError
+from elastic_core.logger import Logger
 from elastic_core.processes.output.disk import Disk, Lane
 from elastic_core.processes.output.log_file import LogFile, QueuedLog
 from elastic_core.processes.output.sink import Sink
@@ -111,6 +112,12 @@ class WorkerProcess:
                 self.code = os.waitstatus_to_exitcode(status) if pid else None
         return self.code
 
+    def note_stop(self, signum: int) -> None:
+        """Take note of a signal that is to stop it; the first counts."""
+        # A worker that SIGKILL ends after its grace period was stopped by the order, too.
+        if self.stop_signal is None:
+            self.stop_signal, self.stop_sent_ns = signum, SYSTEM_CLOCK.wall_ns()
+
     def send(self, signum: int) -> None:
         """Signal the process alone. It is not reaped, so its number can't be another's."""
         if not self.ended:
@@ -174,7 +181,7 @@ def spawn(
     reactor: Reactor,
     sinks: tuple[Sink, Sink],
     disk: Disk,
-    notice: Callable[[str], None],
+    log: Logger,
     starters: Sequence[WorkerStarter] = (),
 ) -> WorkerProcess:
     """Start one worker, unless one of `starters` does; one that calls a function is always theirs to start.
@@ -187,14 +194,10 @@ def spawn(
         WorkerError: it could not be started; the message names the program and the reason.
     """
     tees: list[Tee] = []
-
-    def posted(text: str) -> None:  # files are written beside the loop
-        reactor.post(partial(notice, text))
-
     with ExitStack() as ours, ExitStack() as childs:
         try:
-            out, out_ends = _open_stream(launch.stdout, disk, ours, childs, posted)
-            err, err_ends = _open_stream(launch.stderr, disk, ours, childs, posted)
+            out, out_ends = _open_stream(launch.stdout, disk, ours, childs, log)
+            err, err_ends = _open_stream(launch.stderr, disk, ours, childs, log)
             process, starter = _start(launch, out, err, starters)
         except (OSError, ValueError) as error:
             raise _spawn_error(launch, error) from error
@@ -249,7 +252,7 @@ class _Ends(NamedTuple):
 
 
 def _open_stream(
-    plan: StreamPlan, disk: Disk, ours: ExitStack, childs: ExitStack, notice: Callable[[str], None]
+    plan: StreamPlan, disk: Disk, ours: ExitStack, childs: ExitStack, log: Logger
 ) -> tuple[int | None, _Ends | None]:
     """Return what the child gets (None: our own stream), and what a tee is made of, if there is one."""
     if plan.through_agent:
@@ -259,7 +262,7 @@ def _open_stream(
         read_fd, write_fd = open_pipe()
         childs.callback(os.close, write_fd)
         ours.callback(os.close, read_fd)
-        return write_fd, _open_ends(plan, read_fd, disk, ours, notice)
+        return write_fd, _open_ends(plan, read_fd, disk, ours, log)
     if plan.file is None and plan.inherit:
         return None, None
     fd = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC) if plan.file is None else disk.take(plan.file)
@@ -267,14 +270,14 @@ def _open_stream(
     return fd, None
 
 
-def _open_ends(plan: StreamPlan, read_fd: int, disk: Disk, ours: ExitStack, notice: Callable[[str], None]) -> _Ends:
+def _open_ends(plan: StreamPlan, read_fd: int, disk: Disk, ours: ExitStack, log: Logger) -> _Ends:
     file, filtered = None, None
     if plan.file is not None:
         fd = disk.take(plan.file)
-        file = LogFile(plan.file, notice=notice, max_bytes=plan.max_bytes, backups=plan.backups, fd=fd)
+        file = LogFile(plan.file, log=log, max_bytes=plan.max_bytes, backups=plan.backups, fd=fd)
         ours.callback(file.close)
     if plan.filters and plan.filtered_file is not None:
-        filtered = LogFile(plan.filtered_file, notice=notice)
+        filtered = LogFile(plan.filtered_file, log=log)
         ours.callback(filtered.close)
     return _Ends(read_fd, file, filtered)
 

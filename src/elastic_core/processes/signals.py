@@ -8,6 +8,7 @@ import signal
 from collections.abc import Callable, Mapping
 from functools import partial
 
+from elastic_core.logger import Logger
 from elastic_core.processes.procfs import read_file, thread_ids
 from elastic_core.reactor import Reactor, Timer
 
@@ -24,7 +25,7 @@ class UserSignals:
         reactor: The loop; nothing is looked at while nothing is kept.
         running: Returns the workers that run and are not being stopped: local ranks by pid.
         send: Signals one worker.
-        notice: Takes one line for people.
+        log: Takes lines for people.
         sent_to_all: Returns whether whoever sent the agent a signal sent it to all its processes, and forgets that.
             None: nobody can know.
     """
@@ -35,14 +36,14 @@ class UserSignals:
         *,
         running: Callable[[], Mapping[int, int]],
         send: Callable[[int, int], None],
-        notice: Callable[[str], None],
+        log: Logger,
         sent_to_all: Callable[[int], bool] | None = None,
     ) -> None:
         """Keep nothing yet."""
         self._reactor = reactor
         self._running = running
         self._send = send
-        self._notice = notice
+        self._log = log
         self._sent_to_all = sent_to_all
         self._arrived: set[int] = set()
         self._early: dict[int, None] = {}
@@ -74,10 +75,10 @@ class UserSignals:
         to_all = self._sent_to_all is not None and self._sent_to_all(signum)
         if not self._running():
             self._early[signum] = None
-            self._notice(f"{name}: no worker runs; it is kept for those that are started next")
+            self._log.notice(f"{name}: no worker runs; it is kept for those that are started next")
         # A step of Slurm or a control group was signalled as a whole: passed on, workers would get the signal twice.
         elif to_all:
-            self._notice(f"{name}: not passed on, its sender has signalled the workers, too")
+            self._log.notice(f"{name}: not passed on, its sender has signalled the workers, too")
         else:
             self._deliver(signum)
 
@@ -90,7 +91,7 @@ class UserSignals:
             text = f"{who} not catch it and would die of it; it is kept until then, at most for this round"
             name = signal.Signals(signum).name
             hint = f"--preemption-signal {name[3:]} to save and stop, or a handler in the script"
-            self._notice(f"{name}: {text}. Try: {hint}")
+            self._log.notice(f"{name}: {text}. Try: {hint}")
         self._keep(signum, waiting)
         self._pause_s = FIRST_LOOK_S
         self._set_timer()

@@ -60,6 +60,8 @@ class RendezvousHandler(ABC):
 
     wait: WaitBudget
     settings: RendezvousSettings
+    """Bound by the agent anew, before its first call, to a handler with `Capability.CONTROL`: without a node id, unless
+    the user chose one, for the handler then adds this node's address to the host's name."""
     services: AgentServices = AgentServices()
     """Bound by the agent before its first call."""
 

@@ -16,18 +16,19 @@ from elastic_core.processes.sweep import is_alive
 from elastic_core.reactor import Reactor
 from patience import Deadline, kept, patience
 from proc_kit import state_of
-from support import processes_with, wait_for
+from support import Lines, processes_with, wait_for
 from time_limits import GUARD_S
 
 AGENT = """
 import os, subprocess, sys
 from elastic_core.agent.guard.guardian import Guardian
+from elastic_core.logger import Logger
 from elastic_core.processes.sweep import become_subreaper
 from elastic_core.reactor import Reactor
 
 incarnation, mode, *workers = sys.argv[1:]
 reactor = Reactor()
-guardian = Guardian(reactor, incarnation=incarnation, notice=print)
+guardian = Guardian(reactor, incarnation=incarnation, log=Logger(print))
 guardian.start()
 if mode == "subreaper":
     assert become_subreaper()
@@ -286,8 +287,8 @@ def test_an_agent_within_a_worker_goes_with_all_of_its_own(start, tmp_path):
 @pytest.fixture
 def guarded():
     """A guardian in this process, its reactor, and what it said."""
-    reactor, notices = Reactor(), []
-    guardian = Guardian(reactor, incarnation=secrets.token_hex(8), notice=notices.append)
+    reactor, notices = Reactor(), Lines()
+    guardian = Guardian(reactor, incarnation=secrets.token_hex(8), log=notices)
     guardian.start()
     yield guardian, reactor, notices
     guardian.dismiss()
@@ -401,8 +402,8 @@ def test_dismissing_is_quick_and_leaves_no_process(guarded):
 
 
 def test_where_no_guard_can_be_started_the_run_goes_on(monkeypatch):
-    reactor, notices = Reactor(), []
-    guardian = Guardian(reactor, incarnation="x", notice=notices.append)
+    reactor, notices = Reactor(), Lines()
+    guardian = Guardian(reactor, incarnation="x", log=notices)
     for executable in ("", "/nonexistent/python"):
         monkeypatch.setattr(sys, "executable", executable)
         guardian.start()

@@ -15,7 +15,7 @@ from elastic_core.agent.guard.guardian import Guardian
 from elastic_core.processes.sweep import is_alive
 from elastic_core.reactor import Reactor
 from patience import patience
-from support import wait_for
+from support import Lines, wait_for
 
 SOURCES = str(Path(sys.modules["elastic_core"].__file__).parents[1])
 GUARD = f"import sys; sys.path.append({SOURCES!r})\n{{tool}}\nfrom elastic_core.agent.guard.guard import main; main()"
@@ -41,7 +41,7 @@ def command(pid):
 
 def test_the_guard_is_what_it_was_meant_to_be(followed):
     reactor = Reactor()
-    guardian = Guardian(reactor, incarnation=secrets.token_hex(8), notice=print)
+    guardian = Guardian(reactor, incarnation=secrets.token_hex(8), log=Lines())
     try:
         guardian.start()
         wait_for(lambda: command(guardian.pid)[-1:] == [b"elastic-guard"])

@@ -31,7 +31,7 @@ from patience import kept, patience
 from ports import free_port
 from proc_kit import children, command_line
 from redis_servers import binary, redis_server
-from support import wait_for
+from support import Lines, wait_for
 from time_limits import GUARD_S
 
 __all__ = ["redis_server"]
@@ -136,7 +136,7 @@ def guardian():
             return super().monotonic_s() + self.later_s
 
     reactor, clock = Reactor(), Later()
-    guardian = Guardian(reactor, incarnation=secrets.token_hex(8), notice=print, clock=clock)
+    guardian = Guardian(reactor, incarnation=secrets.token_hex(8), log=Lines(), clock=clock)
     guardian.later = lambda seconds: setattr(clock, "later_s", seconds)
     guardian.now_s = clock.monotonic_s
     yield guardian

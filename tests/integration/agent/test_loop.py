@@ -10,6 +10,7 @@ from elastic_core.agent.loop import FENCED, Agent
 from elastic_core.agent.machine.states import PEERS_SETTLE_S
 from elastic_core.agent.parts import AgentOptions
 from elastic_core.reactor import Reactor
+from elastic_core.reports import FailureReport
 from elastic_core.types import (
     Decided,
     FailedWorker,
@@ -78,9 +79,24 @@ class Workers:
         self.stops.append((signum, grace_s))
 
 
-class Reporter:
+class Guardian:
+    def __init__(self, fence_s):
+        self.fence_s = fence_s
+
+    def note_workers(self, pids):
+        pass
+
+    def fence_passed(self, now_s):
+        return now_s >= self.fence_s
+
+
+class Incidents:
     def __init__(self):
         self.told, self.failed = [], ()
+
+    def reported(self, round_, report, pids, *, hook, uptime_s):
+        self.told.append(("reported", hook))
+        return make_failure(3)
 
     def examine(self, round_, exits, restart_count):
         return make_failure(exits[-1].global_rank)
@@ -115,17 +131,24 @@ class Played:
 
     def __init__(self, reactor, fence_s, gathers, hooks):
         self.reactor = reactor
-        self.rendezvous, self.policy, self.workers, self.reporter = Rendezvous(), Policy(), Workers(), Reporter()
+        self.rendezvous, self.policy, self.workers, self.incidents = Rendezvous(), Policy(), Workers(), Incidents()
         self.events, feed, self.prepared = [], Feed(), []
         feed.subscribe(lambda what: self.events.append(what.event) if isinstance(what, StepTaken) else None)
         self.agent = Agent(
-            AgentOptions(run_id="r", node_id="b", run_dir="/run", pid=1), reactor=reactor, rendezvous=self.rendezvous,
-            policy=self.policy, hooks=hooks or Hooks(), workers=self.workers, reporter=self.reporter, plan=lambda _: [],
-            feed=feed, note_workers=lambda _: None, fence_passed=lambda now_s: now_s >= fence_s,
-            prepare=lambda round_, done: (self.prepared.append(round_.index), done()),
+            AgentOptions(run_id="r", node_id="b", run_dir="/run", pid=1), reactor=reactor, feed=feed,
+            guardian=Guardian(fence_s), workers=self.workers, planner=self, policy=self.policy,
+            incidents=self.incidents, log=self.incidents,
         )  # fmt: skip
+        self.agent.attach(rendezvous=self.rendezvous, hooks=hooks or Hooks(), progress=lambda: None)
         self.agent.dispatch(m.StartRequested(control=True, gathers=gathers))
         self.agent.dispatch(m.RoundFormed(round=ROUND))
+
+    def prepare(self, round_, done):
+        self.prepared.append(round_.index)
+        done()
+
+    def plan(self, command):
+        return []
 
     def hear(self, change):
         self.agent.dispatch(m.RoundChanged(change=change))
@@ -146,7 +169,7 @@ def test_workers_that_the_guard_killed_did_not_fail(play):
     assert changes[0] == RoundEnded(reason=FENCED, lost=("b/10.0.0.2",), stop_within_s=0.0)
     assert it.policy.answers == []
     assert it.workers.stops[0] == (signal.SIGTERM, 0.0)
-    assert it.reporter.told[0] == f"round 4 is over: {FENCED}"
+    assert it.incidents.told[0] == f"round 4 is over: {FENCED}"
 
 
 @pytest.mark.parametrize("exit", [killed(0, at_s=48.0), killed(0, code=-11), killed(0, code=7)])
@@ -157,17 +180,12 @@ def test_other_deaths_are_failures_whatever_the_fence(play, exit):
 
 
 def test_a_hang_is_examined_only_where_nothing_else_is_being_decided(play):
-    it, examined = play(), []
-
-    def examine():
-        examined.append(1)
-        return make_failure(3)
-
-    it.agent.on_hang(examine)
+    it, report = play(), FailureReport(failure_class=FailureClass.HANG, summary="hangs")
+    it.agent.report_failure("watch", report)
     assert [failure.global_rank for failure, _ in it.policy.answers] == [3]
     assert it.policy.answers[0][0].node_id == "b/10.0.0.2"
-    it.agent.on_hang(examine)
-    assert examined == [1]
+    it.agent.report_failure("watch", report)
+    assert it.incidents.told == [("reported", "watch")]
 
 
 def test_a_decision_is_published_with_the_id_that_the_others_know(play):
@@ -185,7 +203,7 @@ def test_an_answer_that_comes_after_the_run_has_decided_is_dropped(play):
     it.hear(Decided(decision=Restart(), failure=make_failure(0)))
     _, answer = it.policy.answers[0]
     answer(Restart(), "")
-    assert it.reporter.told == [("followed", 0)]
+    assert it.incidents.told == [("followed", 0)]
     assert not [asked for asked in it.rendezvous.requests if isinstance(asked, m.PublishDecision)]
 
 
@@ -199,7 +217,7 @@ def test_the_grace_period_is_the_shorter_of_the_users_and_the_leases(play):
 @pytest.mark.parametrize("origin", [Origin.COLLATERAL, Origin.INTRINSIC])
 def test_where_all_have_merely_lost_a_peer_it_is_judged_later_and_with_what_came_since(play, origin):
     it = play(gathers=True)
-    it.reporter.failed = (
+    it.incidents.failed = (
         FailedWorker(
             exit=killed(0), origin=origin, failure_class=FailureClass.USER_EXCEPTION, summary="reset", at_ns=0
         ),

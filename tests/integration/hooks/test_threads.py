@@ -3,6 +3,7 @@
 import re
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -72,7 +73,7 @@ class Bench:
             named,
             post=self.reactor.post,
             call_later=self.reactor.call_later,
-            log=self.hear_line,
+            log=SimpleNamespace(notice=self.hear_line),
             deadline_s=deadline_s,
             actions=self,
         )

@@ -11,9 +11,9 @@ import pytest
 
 from elastic_core.clock import WaitBudget
 from elastic_core.errors import ConfigError, RendezvousError, WaitCancelledError
-from elastic_core.launcher import agent_side
-from elastic_core.launcher.agent_side import RoundPort
-from support import wait_for
+from elastic_core.launcher import round_maker
+from elastic_core.launcher.round_maker import RoundPort
+from support import Lines, wait_for
 
 FAILS_ONCE = """
 import os, pathlib, sys, time
@@ -147,34 +147,33 @@ class Waited(WaitBudget):
 
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.ENOMEM])
 def test_a_port_is_asked_for_again_with_growing_pauses(monkeypatch, number):
-    monkeypatch.setattr(agent_side, "HeldPort", Refusing(number, 5))
-    held, wait, lines = RoundPort(None), Waited(), []
-    held.notice = lines.append
+    monkeypatch.setattr(round_maker, "HeldPort", Refusing(number, 5))
+    held, wait = RoundPort(None, lines := Lines()), Waited()
     assert held.renew(wait) == 4711
     assert wait.pauses == [0.5, 1.0, 2.0, 4.0, 4.0]
     assert lines == ["no TCP port: trying again for 30 s; this costs no restart"]
 
 
 def test_a_port_that_stays_refused_is_given_up(monkeypatch):
-    monkeypatch.setattr(agent_side, "HeldPort", Refusing(errno.EMFILE, 1000))
+    monkeypatch.setattr(round_maker, "HeldPort", Refusing(errno.EMFILE, 1000))
     wait = Waited()
     with pytest.raises(RendezvousError, match="no TCP port"):
-        RoundPort(None).renew(wait)
-    assert agent_side.RESERVE_LIMIT_S <= sum(wait.pauses) <= agent_side.RESERVE_LIMIT_S + agent_side.LONGEST_PAUSE_S
+        RoundPort(None, Lines()).renew(wait)
+    assert round_maker.RESERVE_LIMIT_S <= sum(wait.pauses) <= round_maker.RESERVE_LIMIT_S + round_maker.LONGEST_PAUSE_S
 
 
 def test_a_port_that_somebody_has_is_no_matter_of_time(monkeypatch):
-    monkeypatch.setattr(agent_side, "HeldPort", Refusing(errno.EADDRINUSE, 1000))
+    monkeypatch.setattr(round_maker, "HeldPort", Refusing(errno.EADDRINUSE, 1000))
     wait = Waited()
     for wanted, error in ((None, RendezvousError), (1234, ConfigError)):
         with pytest.raises(error):
-            RoundPort(wanted).renew(wait)
+            RoundPort(wanted, Lines()).renew(wait)
     assert wait.pauses == []
 
 
 def test_a_stop_ends_the_wait_for_a_port(monkeypatch):
-    monkeypatch.setattr(agent_side, "HeldPort", Refusing(errno.EMFILE, 1000))
+    monkeypatch.setattr(round_maker, "HeldPort", Refusing(errno.EMFILE, 1000))
     wait = Waited()
     wait.cancel()
     with pytest.raises(WaitCancelledError):
-        RoundPort(None).renew(wait)
+        RoundPort(None, Lines()).renew(wait)

@@ -16,7 +16,7 @@ from elastic_core.reactor import Reactor
 from elastic_plugin_kit import ManualClock
 from group_kit import GroupKit
 from proc_kit import is_alive
-from support import wait_for
+from support import Lines, wait_for
 
 CHATTY = """
 import os
@@ -132,8 +132,8 @@ def test_a_filtered_copy_on_a_stalled_file_system_loses_no_line(kit, tmp_path):
 @pytest.fixture
 def disk():
     reactor = Reactor()
-    notices = []
-    disk = Disk(reactor, notice=notices.append, stall_s=0.2)
+    notices = Lines()
+    disk = Disk(reactor, log=notices, stall_s=0.2)
     disk.reactor, disk.notices = reactor, notices
     yield disk
     disk.close()
@@ -215,9 +215,9 @@ def test_a_pipe_beside_an_error_file_is_made_and_removed_beside_the_loop(disk, t
 
 def test_time_in_which_the_process_itself_stood_still_counts_against_no_file_system():
     """Held by a plugin that keeps the interpreter, say, or stopped: the disk's thread had no turn either."""
-    clock, notices, gate = ManualClock(), [], threading.Event()
+    clock, notices, gate = ManualClock(), Lines(), threading.Event()
     reactor = Reactor(clock=clock)
-    disk = Disk(reactor, notice=notices.append, stall_s=2.0)
+    disk = Disk(reactor, log=notices, stall_s=2.0)
     disk.lane("a").put(gate.wait)
     clock.advance(30.0)
     reactor.turn(0)

@@ -9,15 +9,16 @@ import pytest
 from elastic_core import messages as m
 from elastic_core.clock import WaitBudget
 from elastic_core.errors import ConfigError
-from elastic_core.launcher import agent_side
-from elastic_core.launcher.agent_side import RoundPort, RunSide
+from elastic_core.launcher import round_maker
+from elastic_core.launcher.agent_side import RunSide
+from elastic_core.launcher.round_maker import RoundMaker, RoundPort
 from elastic_core.moments import StepsAsked, StepsSeen
 from elastic_core.plugin_faults import PluginFaults, PluginLabel
 from elastic_core.rendezvous.blocking import HandlerServices
 from elastic_core.reports import NodeReport, RunSteps
 from elastic_core.testing import sample_failure
 from elastic_core.types import RendezvousInfo, RendezvousSettings
-from support import wait_for
+from support import Lines, wait_for
 
 SETTINGS = RendezvousSettings(
     backend="redis", run_id="r", endpoint="h:1", min_nodes=1, max_nodes=1, local_world_size=1, options={"db": 3}
@@ -26,6 +27,8 @@ SETTINGS = RendezvousSettings(
 
 class Loop:
     """A reactor of which only the mailbox and the timers are needed."""
+
+    turned_s = 7.5
 
     def __init__(self):
         self.posted, self.later = [], []
@@ -44,7 +47,6 @@ class Loop:
 class Noted:
     """Takes the place of agent, guardian, feed and handler: notes what each is given."""
 
-    turned_s = 7.5
     settings = SETTINGS
     use_agent_store = False
 
@@ -58,11 +60,11 @@ class Noted:
 @pytest.fixture
 def served():
     class Served:
-        loop, noted, lines = Loop(), Noted(), []
-        port = RoundPort(None)
+        loop, noted, lines = Loop(), Noted(), Lines()
+        port = RoundPort(None, lines)
         side = RunSide(
-            loop, agent=lambda: Served.noted, guardian=noted, handler=noted, settings=SETTINGS, port=port,
-            masters=None, notice=lines.append, publish=noted.publish,
+            loop, agent=noted, guardian=noted, handler=noted, feed=noted, log=lines,
+            rounds=RoundMaker(loop, SETTINGS, handler=noted, port=port, masters=None, feed=noted),
             backend=PluginLabel("backend", "mine", "acme 1.0", hint="look"), faults=PluginFaults(),
         )  # fmt: skip
 
@@ -136,7 +138,7 @@ def test_a_port_that_is_refused_for_a_moment_is_tried_again_by_the_loop(served, 
 
 
 def test_each_round_has_a_port_of_its_own_and_the_last_is_given_back():
-    held = RoundPort(None)
+    held = RoundPort(None, Lines())
     first = held.renew(WaitBudget())
     with socket.socket() as other, pytest.raises(OSError, match="in use"):
         other.bind(("127.0.0.1", first))
@@ -151,7 +153,7 @@ def test_the_port_that_the_user_chose_can_be_held_again():
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        held = RoundPort(port)
+        held = RoundPort(port, Lines())
         with pytest.raises(ConfigError, match=str(port)):
             held.renew(WaitBudget())
     assert held.renew(WaitBudget()) == held.renew(WaitBudget()) == port
@@ -169,13 +171,10 @@ def chosen():
             number = free.getsockname()[1]
         noted, loop = Noted(), Loop()
         noted.use_agent_store = use_agent_store
-        made.append(port := RoundPort(number))
+        made.append(port := RoundPort(number, Lines()))
         settings = msgspec.structs.replace(SETTINGS, master_addr=address, master_port=number, max_nodes=nodes)
-        side = RunSide(
-            loop, agent=lambda: noted, guardian=noted, handler=noted, settings=settings, port=port, masters=None,
-            notice=noted.given.append, backend=PluginLabel("backend", "static"), faults=PluginFaults(),
-        )  # fmt: skip
-        return side, loop, RendezvousInfo(rank=rank, world_size=nodes, master_addr=address, master_port=number)
+        rounds = RoundMaker(loop, settings, handler=noted, port=port, masters=None, feed=noted)
+        return rounds, loop, RendezvousInfo(rank=rank, world_size=nodes, master_addr=address, master_port=number)
 
     yield make
     for port in made:
@@ -231,7 +230,7 @@ def test_a_second_run_with_the_same_address_and_port_is_refused(chosen):
     side.resolve(info, WaitBudget())
     second, _, _ = chosen("127.0.0.1")
     second._settings = side._settings
-    second._port = RoundPort(info.master_port)
+    second._port = RoundPort(info.master_port, Lines())
     words = f"--master-port {info.master_port} is in use on this host"
     with pytest.raises(ConfigError, match=words):
         second.resolve(info, WaitBudget())
@@ -247,7 +246,7 @@ def test_a_name_server_that_takes_its_time_does_not_hold_the_loop_up(chosen, mon
     def is_this_host(host, *, look_up=True):
         return own if look_up and asked.wait(60) else None
 
-    monkeypatch.setattr(agent_side, "is_this_host", is_this_host)
+    monkeypatch.setattr(round_maker, "is_this_host", is_this_host)
     side, loop, info = chosen("node0.example")
     formed = []
     side.form(info, formed.append)
@@ -263,7 +262,7 @@ def test_without_a_thread_for_the_name_the_round_is_made_all_the_same(chosen, mo
     def none_left(thread):
         raise RuntimeError("can't start new thread")
 
-    monkeypatch.setattr(agent_side, "is_this_host", lambda host, look_up=True: None)
+    monkeypatch.setattr(round_maker, "is_this_host", lambda host, look_up=True: None)
     monkeypatch.setattr(threading.Thread, "start", none_left)
     side, _, info = chosen("node0.example")
     formed = []

@@ -42,7 +42,7 @@ def caused(error, cause):
 @pytest.mark.parametrize("kind", [WorkerError, ConfigError])
 def test_workers_that_were_refused_for_a_moment_are_worth_another_try(name, kind):
     error = caused(kind("can't be started"), OSError(getattr(errno, name), "no"))
-    failure = FailureContext(lambda: "n", SYSTEM_CLOCK).no_start(error, ROUND)
+    failure = FailureContext("n", SYSTEM_CLOCK).no_start(error, ROUND)
     assert failure.retryable == (name in FOR_NOW)
 
 

@@ -24,8 +24,8 @@ class Node:
         feed = Feed()
         feed.subscribe(self.seen.append)
         self.decision = RunDecision(
-            reporter=self, rendezvous=self, policy=self, feed=feed, clock=SYSTEM_CLOCK,
-            context=FailureContext(lambda: node_id, SYSTEM_CLOCK),
+            log=self, incidents=self, rendezvous=self, policy=self, feed=feed, clock=SYSTEM_CLOCK,
+            context=FailureContext(node_id, SYSTEM_CLOCK),
         )  # fmt: skip
 
     name = "rules"
@@ -82,5 +82,5 @@ def test_a_node_that_decides_alone_has_decided_here():
 @pytest.mark.parametrize(("last", "index"), [(None, -1), (sample_round(index=3), 3)])
 def test_a_failure_to_form_a_round_is_one_of_the_last_round(last, index):
     failure = without_workers("1 of 2", FailureClass.RENDEZVOUS)
-    found = FailureContext(lambda: "a", SYSTEM_CLOCK).of_machine(failure, last)
+    found = FailureContext("a", SYSTEM_CLOCK).of_machine(failure, last)
     assert (found.node_id, found.round_index) == ("a", index)

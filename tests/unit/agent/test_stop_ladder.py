@@ -25,7 +25,7 @@ class Node:
         self.stops, self.moments, self.lines, self.timers, self.killed = [], [], [], [], 0
         self.ladder = StopLadder(
             workers=self,
-            reporter=self,
+            log=self,
             feed=self,
             longest_grace_s=grace_s,
             longest_option_s=option_s,

@@ -5,18 +5,18 @@ import math
 import pytest
 
 from elastic_core.agent.suspension import suspend_node
+from support import Lines
 
 
 class Node:
     """A node's workers, reactor and clock, in the order in which they are used."""
 
     def __init__(self, *alive):
-        self.alive, self.now_s, self.did = frozenset(alive), 100.0, []
+        self.alive, self.now_s, self.did = frozenset(alive), 100.0, Lines()
 
     def __call__(self, left_s):
-        suspend_node(
-            self, self, fence_left_s=lambda: left_s, notice=self.did.append, stop_agent=self.stop_agent, clock=self
-        )
+        self.fence_left_s = left_s
+        suspend_node(self, self, self, log=self.did, stop_agent=self.stop_agent, clock=self)
         return self.did
 
     def monotonic_s(self):

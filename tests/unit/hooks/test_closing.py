@@ -7,6 +7,7 @@ import pytest
 from elastic_core.hooks.handler import AgentHook
 from elastic_core.hooks.members import NamedHook, close_hooks
 from elastic_core.types import HookSettings
+from support import Lines
 
 
 class Closes(AgentHook):
@@ -33,8 +34,8 @@ def named(hook):
 
 
 def test_each_is_closed_whatever_another_raises():
-    hooks, lines = [Closes(HookSettings(name="x")) for _ in range(2)], []
-    close_hooks([named(hook) for hook in hooks], notice=lines.append)
+    hooks, lines = [Closes(HookSettings(name="x")) for _ in range(2)], Lines()
+    close_hooks([named(hook) for hook in hooks], log=lines)
     assert [hook.calls for hook in hooks] == [["close"], ["close"]]
     assert all(line.startswith("hook 'x' (x 1): close raised ValueError: closed twice (test_closing") for line in lines)
 
@@ -44,6 +45,6 @@ def test_one_that_does_not_return_is_named_and_left(release):
         def close(self):
             release.wait(60)
 
-    lines = []
-    close_hooks([named(Hangs(HookSettings(name="x")))], notice=lines.append, within_s=0.01)
+    lines = Lines()
+    close_hooks([named(Hangs(HookSettings(name="x")))], log=lines, within_s=0.01)
     assert lines == ["hook 'x' (x 1): close has not returned after 0.01 s; the run ends without it"]

@@ -14,7 +14,7 @@ from elastic_core.hooks import runner as runner_module
 from elastic_core.hooks.members import NamedHook
 from elastic_core.hooks.runner import HookRunner
 from elastic_plugin_kit import sample_failure, sample_round
-from support import wait_for
+from support import Lines, wait_for
 
 
 class Taker(AgentHook):
@@ -55,13 +55,13 @@ class Waits(Taker):
 
 
 def runner_for(*hooks):
-    lines = []
+    lines = Lines()
     named = [NamedHook(name=f"hook{at}", distribution=f"acme {at}", hook=hook) for at, hook in enumerate(hooks)]
     runner = HookRunner(
         named,
         post=lambda call: call(),
         call_later=lambda delay_s, call: None,
-        log=lines.append,
+        log=lines,
         actions=object(),
     )
     return runner, lines

@@ -10,6 +10,7 @@ from elastic_core.hooks.members import METHODS, MOST_LINES, NamedHook
 from elastic_core.hooks.runner import HookRunner
 from elastic_core.moments import AgentStopped, Joining, WorkersStarting
 from elastic_core.types import HookSettings, Round
+from support import Lines
 
 ROUND = Round(
     index=0,
@@ -82,9 +83,9 @@ class Slow(AgentHook):
 def test_moments_wait_for_a_slow_hook_up_to_a_bound(monkeypatch):
     monkeypatch.setattr("elastic_core.hooks.runner.MOST_WAITING", 3)
     monkeypatch.setattr(HookRunner, "_staff", lambda self: None)
-    lines = []
+    lines = Lines()
     named = NamedHook(name="slow", distribution="d", hook=Slow(HookSettings(name="slow")))
-    runner = HookRunner([named], post=never, call_later=lambda delay_s, callback: None, log=lines.append)
+    runner = HookRunner([named], post=never, call_later=lambda delay_s, callback: None, log=lines)
     for _ in range(10):
         runner.observe(AgentStopped(exit_code=0, reason=""))
     assert len(runner._tasks) == 3
@@ -106,13 +107,13 @@ class Late(AgentHook):
 
 
 def test_a_line_that_comes_when_the_loop_has_ended_is_shown():
-    lines = []
+    lines = Lines()
     named = NamedHook(name="late", distribution="d", hook=Late(HookSettings(name="late")))
     runner = HookRunner(
         [named],
         post=lambda call: None,  # nobody makes a turn any more
         call_later=lambda delay_s, call: None,
-        log=lines.append,
+        log=lines,
         actions=object(),
     )
     named.hook.run.notice("the end is near")
@@ -122,13 +123,13 @@ def test_a_line_that_comes_when_the_loop_has_ended_is_shown():
 
 
 def test_a_flood_of_lines_is_cut_and_counted():
-    lines, timers, now_s = [], [], [100.0]
+    lines, timers, now_s = Lines(), [], [100.0]
     named = [NamedHook(name=name, distribution="d", hook=Late(HookSettings(name=name))) for name in ("flood", "calm")]
     runner = HookRunner(
         named,
         post=lambda call: call(),
         call_later=lambda delay_s, call: timers.append((delay_s, call)),
-        log=lines.append,
+        log=lines,
         clock=SimpleNamespace(monotonic_s=lambda: now_s[0]),
         actions=object(),
     )

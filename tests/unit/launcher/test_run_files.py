@@ -7,6 +7,7 @@ import pytest
 from elastic_core.errors import ConfigError
 from elastic_core.launcher.run_files import RunFiles
 from elastic_core.processes.spec import WorkerPaths
+from support import Lines
 
 ROUND = SimpleNamespace(local_world_size=2)
 
@@ -35,9 +36,9 @@ class Disk:
 
 
 def files_in(path):
-    lines = []
+    lines = Lines()
     files = RunFiles(SimpleNamespace(path=path), Gone())
-    files.begin(Disk(), notice=lines.append)
+    files.begin(Disk(), log=lines)
     return files, lines
 
 
@@ -83,9 +84,9 @@ def test_nothing_is_made_for_workers_of_a_run_that_has_ended(tmp_path):
         def finish(self):
             pass
 
-    lines, disk = [], Slow()
+    lines, disk = Lines(), Slow()
     files = RunFiles(Ended(path=tmp_path), Ending())
-    files.begin(disk, notice=lines.append)
+    files.begin(disk, log=lines)
     files.prepare(ROUND, lambda: None, pipes=None)
     files.finish(success=True, record=lambda: None, within_s=1.0)
     disk.waiting.pop()()

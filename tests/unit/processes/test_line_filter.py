@@ -1,5 +1,7 @@
 """Lines with certain texts go to a file of their own, as torch's filters pick them."""
 
+from types import SimpleNamespace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,7 +15,7 @@ def filtered(tmp_path):
     path = tmp_path / "filtered_stdout.log"
 
     def run(texts, *chunks, prefix="[default0]:"):
-        file = LogFile(str(path), notice=lambda text: pytest.fail(text))
+        file = LogFile(str(path), log=SimpleNamespace(notice=pytest.fail))
         line_filter = LineFilter(texts, prefix=prefix, file=file)
         for chunk in chunks:
             line_filter.feed(chunk)
@@ -53,7 +55,7 @@ def test_texts_are_no_patterns(filtered):
 )
 def test_the_same_lines_as_one_by_one(tmp_path_factory, lines, texts, cut):
     path = tmp_path_factory.mktemp("filter") / "log"
-    line_filter = LineFilter(texts, prefix="p:", file=LogFile(str(path), notice=lambda text: pytest.fail(text)))
+    line_filter = LineFilter(texts, prefix="p:", file=LogFile(str(path), log=SimpleNamespace(notice=pytest.fail)))
     data = "".join(f"{line}\n" for line in lines).encode()
     for start in range(0, len(data), cut):
         line_filter.feed(data[start : start + cut])

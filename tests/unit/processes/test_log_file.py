@@ -3,17 +3,19 @@
 import itertools
 import os
 import re
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from elastic_core.processes.output.log_file import LogFile
+from support import Lines
 
 
 @pytest.fixture
 def notices():
-    return []
+    return Lines()
 
 
 @pytest.fixture
@@ -21,7 +23,7 @@ def open_file(tmp_path, notices):
     files = []
 
     def open_file(**more):
-        files.append(LogFile(str(tmp_path / "stdout.log"), notice=notices.append, **more))
+        files.append(LogFile(str(tmp_path / "stdout.log"), log=notices, **more))
         return files[-1]
 
     yield open_file
@@ -79,7 +81,7 @@ LINE = st.binary(max_size=39).map(lambda data: data.translate(None, b"\n\r") + b
 def test_whatever_the_chunks_no_byte_is_lost_and_no_line_torn(tmp_path_factory, lines, cuts, limit):
     folder = tmp_path_factory.mktemp("logs")
     data = b"".join(lines)
-    file = LogFile(str(folder / "stdout.log"), notice=lambda text: pytest.fail(text), max_bytes=limit, backups=999)
+    file = LogFile(str(folder / "stdout.log"), log=SimpleNamespace(notice=pytest.fail), max_bytes=limit, backups=999)
     bounds = [0, *sorted(cut for cut in cuts if cut < len(data)), len(data)]
     for start, end in itertools.pairwise(bounds):
         file.write(data[start:end])
@@ -93,7 +95,7 @@ def test_whatever_the_chunks_no_byte_is_lost_and_no_line_torn(tmp_path_factory, 
 @given(chunks=st.lists(st.binary(max_size=60), max_size=10), limit=st.integers(min_value=5, max_value=50))
 def test_whatever_the_bytes_none_is_lost(tmp_path_factory, chunks, limit):
     folder = tmp_path_factory.mktemp("logs")
-    file = LogFile(str(folder / "stdout.log"), notice=lambda text: pytest.fail(text), max_bytes=limit, backups=999)
+    file = LogFile(str(folder / "stdout.log"), log=SimpleNamespace(notice=pytest.fail), max_bytes=limit, backups=999)
     for chunk in chunks:
         file.write(chunk)
     file.close()
@@ -147,7 +149,7 @@ def test_a_fresh_file_that_can_not_be_opened_leaves_all_as_it_was(tmp_path, open
 
 
 def test_a_full_disk_is_told_once(notices):
-    file = LogFile("/dev/full", notice=notices.append, max_bytes=1024, backups=1)
+    file = LogFile("/dev/full", log=notices, max_bytes=1024, backups=1)
     for _ in range(3):
         file.write(b"x\n")
     file.close()

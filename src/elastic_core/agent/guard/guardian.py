@@ -7,12 +7,13 @@ import select
 import signal
 import sys
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
 from elastic_core.clock import SYSTEM_CLOCK, Clock
 from elastic_core.errors import is_momentary
+from elastic_core.logger import Logger
 from elastic_core.processes import signals
 from elastic_core.reactor import Reactor, Timer
 
@@ -34,14 +35,12 @@ class Guardian:
     Threading: everything on the reactor's thread.
     """
 
-    def __init__(
-        self, reactor: Reactor, *, incarnation: str, notice: Callable[[str], None], clock: Clock = SYSTEM_CLOCK
-    ) -> None:
+    def __init__(self, reactor: Reactor, *, incarnation: str, log: Logger, clock: Clock = SYSTEM_CLOCK) -> None:
         """Prepare to guard the workers that carry `incarnation`; nothing is started yet. Fences are on `clock`."""
         self._clock = clock
         self._reactor = reactor
         self._incarnation = incarnation
-        self._notice = notice
+        self._log = log
         self._workers: tuple[int, ...] = ()
         self._fence_s = _NEVER_S
         self._missed = False
@@ -78,7 +77,7 @@ class Guardian:
         """
         now_s = self._reactor.now_s()
         if len(self._starts) == _START_LIMIT and now_s - self._starts[0] < _START_WINDOW_S:
-            self._notice(
+            self._log.notice(
                 f"the guard died {_START_LIMIT} times within {_START_WINDOW_S:g} s and is not started again: "
                 "if this agent is killed, its workers may survive it"
             )
@@ -94,13 +93,13 @@ class Guardian:
             # One line for the whole shortage: the start is tried again every few seconds.
             if self._retry is None:
                 text = f"no guard could be started ({error}): if this agent is killed, its workers may survive it"
-                self._notice(text)
+                self._log.notice(text)
             if is_momentary(error):
                 self._retry = self._reactor.call_later(_RETRY_S, self.start)
             return
         if self._retry is not None:
             self._retry = None
-            self._notice("a guard was started: if this agent is killed, its workers do not survive it")
+            self._log.notice("a guard was started: if this agent is killed, its workers do not survive it")
         try:
             self._death_fd = os.pidfd_open(self._pid)
         except OSError:  # no pidfds here: a pipe without reader wakes us as well

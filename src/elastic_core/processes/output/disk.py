@@ -17,6 +17,7 @@ from functools import partial
 from itertools import islice
 from typing import TypeVar
 
+from elastic_core.logger import Logger
 from elastic_core.processes.output.log_file import open_log
 from elastic_core.reactor import Reactor, Timer
 
@@ -78,16 +79,16 @@ class Disk:
 
     Args:
         reactor: Where callbacks are called.
-        notice: Takes one line for people.
+        log: Takes lines for people.
         stall_s: When a lane counts as held up.
 
     Threading: the reactor's thread, but for what says otherwise.
     """
 
-    def __init__(self, reactor: Reactor, *, notice: Callable[[str], None], stall_s: float = STALL_S) -> None:
+    def __init__(self, reactor: Reactor, *, log: Logger, stall_s: float = STALL_S) -> None:
         """Start no thread yet."""
         self._reactor = reactor
-        self._notice = notice
+        self._log = log
         self._stall_s = stall_s
         self._lock = threading.Lock()
         self._ready: SimpleQueue[Lane | None] = SimpleQueue()
@@ -286,7 +287,7 @@ class Disk:
         held_up = [lane for lane in busy if lane.still_looks * _LOOK_S >= self._stall_s]
         if held_up and self._stalled_s is None:
             self._stalled_s = now_s - self._stall_s
-            self._notice(
+            self._log.notice(
                 f"the file system of {_names(held_up)} has not answered for {self._stall_s:g} s; what is to be written "
                 "there waits, and so does a worker whose pipe is full"
             )
@@ -295,7 +296,7 @@ class Disk:
         if busy and not self._closed:
             self._timer = self._reactor.call_later(_LOOK_S, self._look)
         if self._stalled_s is not None and not held_up:
-            self._notice(f"that file system answers again, after {now_s - self._stalled_s:.1f} s")
+            self._log.notice(f"that file system answers again, after {now_s - self._stalled_s:.1f} s")
             self._stalled_s = None
 
     def close(self, *, within_s: float = END_S, hurry: Callable[[], bool] = lambda: False) -> None:
@@ -324,7 +325,7 @@ class Disk:
             for lane in self._busy:
                 lane.jobs.clear()  # what is being done ends when it can
         for path, count in lacking:
-            self._notice(f"{path!r} lacks its last {count} bytes: its file system does not answer")
+            self._log.notice(f"{path!r} lacks its last {count} bytes: its file system does not answer")
         for _ in range(self._threads):
             self._ready.put(None)
 

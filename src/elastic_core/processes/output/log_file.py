@@ -1,10 +1,11 @@
 """A log file that the agent writes: a full disk is told once, and a size limit rotates it between two lines."""
 
 import os
-from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
+
+from elastic_core.logger import Logger
 
 if TYPE_CHECKING:
     from elastic_core.processes.output.disk import Disk
@@ -26,7 +27,7 @@ class LogFile:
 
     Args:
         path: The file; what is in it stays.
-        notice: Takes one line for people.
+        log: Takes lines for people.
         max_bytes: More than this makes a new file; None: never.
         backups: How many full files stay; 0: none.
 
@@ -38,14 +39,14 @@ class LogFile:
         self,
         path: str,
         *,
-        notice: Callable[[str], None],
+        log: Logger,
         max_bytes: int | None = None,
         backups: int = 0,
         fd: int | None = None,
     ) -> None:
         """Open the file, unless it is open as `fd`."""
         self.path = self._path = path
-        self._notice = notice
+        self._log = log
         self._backups = backups
         self._fd = open_log(path) if fd is None else fd
         self._max_bytes = max_bytes
@@ -87,7 +88,7 @@ class LogFile:
             # Tried again with the next chunk: a full disk may be emptied. Told once.
             if not self._failed:
                 self._failed = True
-                self._notice(f"can't write {self._path!r}: {error.strerror}; the worker runs on, its log has a gap")
+                self._log.notice(f"can't write {self._path!r}: {error.strerror}; the worker runs on, its log has a gap")
 
     def _end_of_file_in(self, data: bytes, limit: int) -> int:
         """Return how much of `data` belongs into this file; all of it if the file is not full then."""
@@ -121,7 +122,9 @@ class LogFile:
         except OSError as error:
             if not self._rotation_failed:
                 self._rotation_failed = True
-                self._notice(f"can't rotate {self._path!r}: {error.strerror}; its log goes on beyond the size limit")
+                self._log.notice(
+                    f"can't rotate {self._path!r}: {error.strerror}; its log goes on beyond the size limit"
+                )
             return
         os.close(self._fd)
         self._fd = fresh

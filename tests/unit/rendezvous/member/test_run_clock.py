@@ -80,7 +80,7 @@ FAILURE = Failure(
 @pytest.mark.parametrize(("at_s", "expected_s"), [(100.0, 103.0), (None, 63.0)])
 def test_agent_places_failures_on_the_runs_clock_or_on_its_own_where_there_is_none(at_s, expected_s):
     clock = ManualClock()
-    placing = FailureContext(lambda: "a", clock, progress=lambda: 12)
+    placing = FailureContext("a", clock, progress=lambda: 12)
     clock.advance(60.0)
     placing.joined(round_(at_s))
     clock.advance(1.0)

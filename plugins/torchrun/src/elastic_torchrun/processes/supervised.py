@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from elastic_core.api import ElasticError, WorkerExit
 from elastic_core.api.workers import WorkerError
-from elastic_core.embedding import Console, Reactor, ReactorLoop, Sweeper, WorkerGroup, WorkerLaunch
+from elastic_core.embedding import Console, Logger, Reactor, ReactorLoop, Sweeper, WorkerGroup, WorkerLaunch
 
 if TYPE_CHECKING:
     from elastic_torchrun.functions.start import FunctionStarter
@@ -119,9 +119,10 @@ class SupervisedWorkers:
         closing.callback(reactor.close)
         console = Console(reactor, stdout_fd=_fd_of(sys.stdout, 1), stderr_fd=_fd_of(sys.stderr, 2))
         closing.callback(console.close)
+        log = Logger(LOG.warning, prefix="")
         workers = None
         if self._functions is not None:
-            workers = self._functions.on(ReactorLoop(reactor, notice=LOG.warning))
+            workers = self._functions.on(ReactorLoop(reactor, log=log))
             closing.callback(workers.close)
         self._group = group = WorkerGroup(
             reactor,
@@ -132,7 +133,7 @@ class SupervisedWorkers:
                 strangers=False,
                 spared=lambda: () if workers is None else workers.pids(),
             ),
-            notice=LOG.warning,
+            log=log,
             starters=() if workers is None else (workers,),
         )
         group.attach(on_exit=self._on_exit, on_stopped=reactor.stop)

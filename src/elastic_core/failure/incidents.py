@@ -1,28 +1,30 @@
-"""The reporter of a run: it makes incidents of what failed workers left, and prints the launcher's lines.
+"""The incidents of a run: made of what failed workers left, written to the run directory, and printed.
 
-What it takes to speak of failures is imported where it is used: `warm` does so once the workers run.
+What makes them is imported where it is used: `warm` does so once the workers run.
 """
 
 from __future__ import annotations
 
-import os
 import socket
-import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from msgspec.structs import replace
 
 from elastic_core.clock import SYSTEM_CLOCK, Clock
+from elastic_core.moments import FieldsPublished
 from elastic_core.reports import NodeReport
 from elastic_core.types import FailedWorker, Failure, FailureClass, Ignore, Origin, Restart, Stop
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from elastic_core.failure.console import FailureConsole
     from elastic_core.failure.incident import Incident
     from elastic_core.failure.reported import Reported
     from elastic_core.failure.worker_evidence import Evidence, WorkerEvidence
+    from elastic_core.logger import Logger
     from elastic_core.processes.output.disk import Disk, Lane
     from elastic_core.processes.spec import WorkerPaths
     from elastic_core.reports import FailureReport
@@ -45,16 +47,16 @@ class IncidentFiles(Protocol):
         ...
 
 
-class Reporter:
-    """The reporter of one run. Threading: the supervisor's thread only.
+class Incidents:
+    """Makes, writes and prints the incidents of one run. Threading: the supervisor's thread only.
 
     Args:
         run_id: The run's.
         files: Where incidents are written.
+        disk: Reads and writes files.
+        log: Takes lines for people.
+        console: Prints what failed.
         node_id: This node's, until a round gives it one.
-        line: Prints lines that nothing comes between.
-        endpoint: Where its nodes meet: that names a run without an id.
-        max_restarts: The built-in policy's promise; None: another policy's budget is its own.
         script: What the workers run; None: no script.
         clock: This node's.
     """
@@ -64,20 +66,19 @@ class Reporter:
         run_id: str,
         *,
         files: IncidentFiles,
+        disk: Disk,
+        log: Logger,
+        console: FailureConsole,
         node_id: str,
-        line: Callable[[*tuple[str, ...]], None],
-        endpoint: str = "",
-        max_restarts: int | None = None,
         script: str | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self._run_id = run_id
         self._files = files
-        self._endpoint = endpoint
-        self._max_restarts = max_restarts
+        self._disk = disk
+        self._log = log
+        self._console = console
         self._script = script
-        self.disk: Disk | None = None
-        """Where files are written and read; None: here and now."""
         self._lane: Lane | None = None
         self.writing = 0
         """How many incidents are being written; what follows them waits."""
@@ -90,7 +91,6 @@ class Reporter:
         """What ended the run; None: nothing that was recorded."""
         self._node_id = node_id
         self._host = socket.gethostname()
-        self._line = line
         self._clock = clock
         self._paths: dict[int, WorkerPaths] = {}
         self._restarts = 0
@@ -98,7 +98,7 @@ class Reporter:
         self._decided_s = 0.0
         self._before_restart: Incident | None = None
         self._reported: Reported | None = None
-        self.hook_fields: dict[str, dict[str, object]] = {}
+        self._hook_fields: dict[str, dict[str, object]] = {}
         """What hooks publish, by their names."""
         self._failed_workers: tuple[FailedWorker, ...] = ()
 
@@ -106,16 +106,17 @@ class Reporter:
         """Import what a failure will need, while all is well: a restart then waits for neither it nor a sick disk."""
         from elastic_core.failure import evidence, report, worker_evidence  # noqa: F401  # for later
 
+    def observe(self, what: object) -> None:
+        """Keep the fields that a hook publishes."""
+        if isinstance(what, FieldsPublished):
+            self._hook_fields[what.hook] = dict(what.fields)
+
     def begin_round(self, paths: dict[int, WorkerPaths], restart_count: int) -> None:
         """Take the files that the round's workers will leave, and how often the run was restarted before."""
         self._paths = paths
         self._restarts = restart_count
         self._reported = None
         self._evidence = None
-
-    def notice(self, text: str) -> None:
-        """Print one line of the launcher's own."""
-        self._line(f"elastic: {text}")
 
     def failed_workers(self) -> tuple[FailedWorker, ...]:
         """Return what the last examination found."""
@@ -133,10 +134,10 @@ class Reporter:
 
     def read_ahead(self, exit: WorkerExit, done: Callable[[], None]) -> None:
         """Have what a worker that ended has left be read, and call `done`."""
-        if self.disk is None or exit.local_rank not in self._paths or (exit.code == 0 and exit.stop_signal is None):
+        if exit.local_rank not in self._paths or (exit.code == 0 and exit.stop_signal is None):
             done()
         else:
-            self._left().read_ahead(exit, done, disk=self.disk, notice=self.notice)
+            self._left().read_ahead(exit, done, disk=self._disk, log=self._log)
 
     def examine(self, round_: Round, exits: Iterable[WorkerExit], restart_count: int) -> Failure:
         """Read what the exits left, and return the first cause."""
@@ -228,7 +229,7 @@ class Reporter:
 
     def _with_hooks(self, incident: Incident) -> Incident:
         """Return an incident with what hooks publish, and with what the one that has reported it says of it."""
-        incident = replace(incident, hooks=dict(self.hook_fields))
+        incident = replace(incident, hooks=dict(self._hook_fields))
         return incident if self._reported is None else self._reported.described(incident)
 
     # --- decisions
@@ -237,13 +238,13 @@ class Reporter:
         """Print what happens next; the end of the run is printed by `record`, when all evidence is in."""
         self._decided_s = self._clock.monotonic_s()
         if fallback_reason:
-            self.notice(f"{fallback_reason}; the built-in policy 'intensity' decided in its place")
+            self._log.notice(f"{fallback_reason}; the built-in policy 'intensity' decided in its place")
         if isinstance(decision, Stop):
             return
         incident = self._examined_or_launcher(failure)
         if isinstance(decision, Ignore):
             rank, self._reported = failure.global_rank, None
-            self.notice(f"rank {rank} failed: {failure.summary}; the others go on without it")
+            self._log.notice(f"rank {rank} failed: {failure.summary}; the others go on without it")
             return
         self._restarts += 1
         self._print_restart(incident, decision)
@@ -262,18 +263,9 @@ class Reporter:
 
     def _print_restart(self, incident: Incident, decision: Restart) -> None:
         from elastic_core.failure.incident import describe_decision
-        from elastic_core.failure.report import render_attempt
 
         decided = replace(incident, decision=describe_decision(decision))
-        elsewhere, encoding = self._is_elsewhere(incident), _encoding()
-        text = render_attempt(
-            decided,
-            restart=self._restarts,
-            max_restarts=self._max_restarts,
-            elsewhere=elsewhere,
-            encoding=encoding,
-        )
-        self._line(f"elastic: {text}")
+        self._console.restart(decided, self._restarts, node_id=self._node_id)
 
     def _examined_or_launcher(self, failure: Failure) -> Incident:
         if self._examined is not None and failure.local_rank is not None:
@@ -322,7 +314,7 @@ class Reporter:
         """
         self.final_failure = failure if isinstance(decision, Stop) else None
         if round_ is None and failure.failure_class is FailureClass.RENDEZVOUS:
-            self.notice(f"error: {failure.summary}")
+            self._log.notice(f"error: {failure.summary}")
             self.began = False
             return failure.exit_code
         from elastic_core.failure.incident import describe_decision
@@ -338,35 +330,13 @@ class Reporter:
             from elastic_core.failure.report import headline
 
             self.cause = headline(incident)
-            self._write(incident, then=lambda path: self._print_end(incident, path))
+            end = partial(self._console.end, incident, node_id=self._node_id, host=self._host)
+            self._write(incident, then=end)
             return incident.exit_code
         self._write(incident)
         if isinstance(decision, Stop):
-            self.notice(f"ending the run as done: {decision.reason}")
+            self._log.notice(f"ending the run as done: {decision.reason}")
         return incident.exit_code
-
-    def _print_end(self, incident: Incident, path: str) -> None:
-        """Print the block, or a line if another node does, or if the run was asked to end: nothing is to be mended."""
-        if incident.failure_class is FailureClass.PREEMPTED:
-            where = f". Incident: {path}" if path else ""
-            self.notice(f"run {self._run_id!r} was preempted: {incident.summary}{where}")
-            return
-        from elastic_core.failure.report import NO_ID, render_elsewhere, render_incident
-
-        several = (incident.node_count or 1) > 1
-        encoding, host = _encoding(), self._host if several else ""
-        title = f"run at {self._endpoint}" if self._run_id == NO_ID else ""
-        if self._is_elsewhere(incident):
-            text = render_elsewhere(incident, title=title, incident_path=path, host=host, encoding=encoding)
-            self.notice(text)
-            return
-        block = render_incident(incident, width=_width(), encoding=encoding, incident_path=path, title=title, host=host)
-        self._line(*block.split("\n"))
-
-    def _is_elsewhere(self, incident: Incident) -> bool:
-        """Return whether the node where it failed will print it: it was there when its workers had been stopped."""
-        whose = incident.node_id
-        return whose != self._node_id and any(node.complete and node.node_id == whose for node in incident.nodes)
 
     def restarted(self, *, rendezvous_s: float, start_s: float) -> None:
         """Write once more the incident that led to a restart, now that it is known what that took, in seconds."""
@@ -415,21 +385,14 @@ class Reporter:
             if written is not None:
                 then(written)
             elif isinstance(error, OSError):
-                self.notice(f"the incident could not be written to {path!r}: {error.strerror}")
+                self._log.notice(f"the incident could not be written to {path!r}: {error.strerror}")
                 then("")
             else:
                 raise error or AssertionError
 
         self.writing += 1
-        if self.disk is not None:
-            self._lane = self._lane or self.disk.lane(path)
-            self.disk.run(path, work, have, lane=self._lane, within_s=WRITE_S)
-            return
-        try:
-            written, error = work(), None
-        except OSError as raised:
-            written, error = None, raised
-        have(written, error)
+        self._lane = self._lane or self._disk.lane(path)
+        self._disk.run(path, work, have, lane=self._lane, within_s=WRITE_S)
 
 
 def _read_run(evidence: str) -> Incident | None:
@@ -444,14 +407,3 @@ def _is_here(failure: Failure, round_: Round | None) -> bool:
         return False
     here = range(round_.base_rank, round_.base_rank + round_.local_world_size)
     return failure.round_index == round_.index and failure.global_rank in here
-
-
-def _width() -> int:
-    try:
-        return max(80, min(120, os.get_terminal_size(2).columns))
-    except OSError:
-        return 100
-
-
-def _encoding() -> str:
-    return getattr(sys.stderr, "encoding", None) or "utf-8"  # None: text in memory, as of a notebook

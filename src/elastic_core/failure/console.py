@@ -1,0 +1,75 @@
+"""The lines of a run's failures on the console. What words them is imported when there is one to print."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING
+
+from elastic_core.types import FailureClass
+
+if TYPE_CHECKING:
+    from elastic_core.failure.incident import Incident
+    from elastic_core.logger import Logger
+
+
+class FailureConsole:
+    """Prints the line about a restart, and the block that ends a failed run. Threading: the supervisor's thread only.
+
+    Args:
+        log: Takes the lines.
+        run_id: The run's.
+        endpoint: Where its nodes meet: that names a run without an id.
+        max_restarts: The built-in policy's promise; None: another policy's budget is its own.
+    """
+
+    def __init__(self, log: Logger, run_id: str, *, endpoint: str = "", max_restarts: int | None = None) -> None:
+        self._log = log
+        self._run_id = run_id
+        self._endpoint = endpoint
+        self._max_restarts = max_restarts
+
+    def restart(self, incident: Incident, count: int, *, node_id: str) -> None:
+        """Print what failed, and that it is followed by the run's restart of this number; `node_id` is this node's."""
+        from elastic_core.failure.report import render_attempt
+
+        elsewhere, encoding = _is_elsewhere(incident, node_id), _encoding()
+        text = render_attempt(
+            incident, restart=count, max_restarts=self._max_restarts, elsewhere=elsewhere, encoding=encoding
+        )
+        self._log.notice(text)
+
+    def end(self, incident: Incident, path: str, *, node_id: str, host: str) -> None:
+        """Print the block, or a line if another node prints the block, or if the run was asked to end."""
+        if incident.failure_class is FailureClass.PREEMPTED:  # nothing is to be mended
+            where = f". Incident: {path}" if path else ""
+            self._log.notice(f"run {self._run_id!r} was preempted: {incident.summary}{where}")
+            return
+        from elastic_core.failure.report import NO_ID, render_elsewhere, render_incident
+
+        several = (incident.node_count or 1) > 1
+        encoding, host = _encoding(), host if several else ""
+        title = f"run at {self._endpoint}" if self._run_id == NO_ID else ""
+        if _is_elsewhere(incident, node_id):
+            text = render_elsewhere(incident, title=title, incident_path=path, host=host, encoding=encoding)
+            self._log.notice(text)
+            return
+        block = render_incident(incident, width=_width(), encoding=encoding, incident_path=path, title=title, host=host)
+        self._log.block(*block.split("\n"))
+
+
+def _is_elsewhere(incident: Incident, node_id: str) -> bool:
+    """Return whether the node where it failed will print it: it was there when its workers had been stopped."""
+    whose = incident.node_id
+    return whose != node_id and any(node.complete and node.node_id == whose for node in incident.nodes)
+
+
+def _width() -> int:
+    try:
+        return max(80, min(120, os.get_terminal_size(2).columns))
+    except OSError:
+        return 100
+
+
+def _encoding() -> str:
+    return getattr(sys.stderr, "encoding", None) or "utf-8"  # None: text in memory, as of a notebook

@@ -1,0 +1,109 @@
+"""The workers of each round: their files made ahead, and what each is started with."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+from elastic_core.failure.incidents import Incidents
+from elastic_core.launcher.logs import RunLogs
+from elastic_core.launcher.plan import Attempt, worker_plan
+from elastic_core.launcher.run_files import RunFiles
+from elastic_core.logger import Logger
+from elastic_core.messages import SpawnWorkers
+from elastic_core.options.settings import RunSettings
+from elastic_core.processes.group import WorkerGroup
+from elastic_core.processes.spec import WorkerLaunch
+from elastic_core.reports import RunningWorker
+from elastic_core.types import Round
+
+if TYPE_CHECKING:
+    from elastic_core.launcher.outcome import RunOutcome
+    from elastic_core.starters import CallStarter
+
+
+class WorkerPlanner:
+    """Plans the workers of this node. Threading: the agent's loop.
+
+    Args:
+        settings: The run's, with what only its agent knows.
+        files: Makes the files of rounds.
+        logs: Where output goes.
+        workers: Makes the pipes by which workers report.
+        calls: Starts workers that call a function; None: they run a program.
+        hosts_store: Returns whether something beside the workers hosts the store that they meet at.
+        incidents: Takes the files that workers leave.
+        outcome: Takes them, too; None: no caller wants to know.
+        log: Takes lines for people.
+    """
+
+    def __init__(
+        self,
+        settings: RunSettings,
+        *,
+        files: RunFiles,
+        logs: RunLogs,
+        workers: WorkerGroup,
+        calls: "CallStarter | None",
+        hosts_store: Callable[[], bool],
+        incidents: Incidents,
+        outcome: "RunOutcome | None",
+        log: Logger,
+    ) -> None:
+        self._settings = settings
+        self._files = files
+        self._logs = logs
+        self._pipes = workers.prepare if settings.workers.worker_hooks else None
+        self._calls = calls
+        self._hosts_store = hosts_store
+        self._incidents = incidents
+        self._outcome = outcome
+        self._log = log
+        self.round: Round | None = None
+        """The round that was planned last."""
+        self._launches: tuple[WorkerLaunch, ...] = ()
+        self._error_files: dict[int, str] = {}
+
+    def prepare(self, round_: Round, done: Callable[[], None]) -> None:
+        """Have made what a round's workers need on disk, and call `done`."""
+        then = done if self._calls is None else partial(self._calls.prepare, round_.local_world_size, done)
+        self._files.prepare(round_, then, pipes=self._pipes)
+
+    def plan(self, command: SpawnWorkers) -> list[WorkerLaunch]:
+        """Return the workers to start for a round."""
+        settings = self._settings
+        attempt = Attempt(
+            round=command.round,
+            restart_count=command.restart_count,
+            membership_changes=command.membership_changes,
+            incarnation=settings.nodes.incarnation,
+            node_id=command.round.node_id or settings.nodes.node_id,
+            changes=command.changes,
+            use_agent_store=self._hosts_store(),
+        )
+        if settings.entrypoint.function is not None and any(change.command for change in command.changes):
+            self._log.notice("a hook's command can't be put before a function: the workers start without it")
+        paths = self._files.take(command.round)
+        launches, paths = self._logs.asked(worker_plan(settings, attempt, paths), paths)
+        self.round, self._launches = command.round, tuple(launches)
+        self._error_files = {rank: own.error_file for rank, own in paths.items()}
+        self._incidents.begin_round(paths, command.restart_count)
+        if self._outcome is not None:
+            self._outcome.begin_round(
+                command.round, {launch.global_rank: self._error_files[launch.local_rank] for launch in launches}
+            )
+        return launches
+
+    def running(self, pids: Sequence[int]) -> tuple[RunningWorker, ...]:
+        """Return the planned workers as hooks have them; `pids` by local rank."""
+        return tuple(
+            RunningWorker(
+                local_rank=launch.local_rank,
+                global_rank=launch.global_rank,
+                pid=pids[launch.local_rank],
+                stdout=launch.stdout.file or "",
+                stderr=launch.stderr.file or "",
+                error_file=self._error_files[launch.local_rank],
+            )
+            for launch in self._launches
+            if launch.local_rank < len(pids)
+        )
