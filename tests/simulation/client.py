@@ -101,7 +101,7 @@ class SimulatedClient(ABC):
         """Do what the machine says."""
 
     @abstractmethod
-    def _ask_agent(self, operation: m.Ask) -> None:
+    def _ask_agent(self, operation: m.DecisionAsked) -> None:
         """Decide about what the nodes report."""
 
     @abstractmethod
@@ -192,7 +192,7 @@ class SimulatedClient(ABC):
         match operation:
             case m.Pause(until_s=until_s):
                 self._wait(until_s)
-            case m.Ask():
+            case m.DecisionAsked():
                 turn = self._turn
                 self._soon(0.0, lambda: self._answer(turn, m.WatchEnded(watched=None)))
                 self._ask_agent(operation)

@@ -10,6 +10,7 @@ from elastic_core.rendezvous.member import admission, announce, duty, forming, l
 from elastic_core.rendezvous.member import protocol as m
 from elastic_core.rendezvous.member.state import NEVER_S, PeerGrants, State, question_about
 from elastic_core.rendezvous.shell.grants import GrantTable, PeerExchange
+from elastic_core.types import Stop
 from elastic_plugin_kit.store_model import StoreModel
 from elastic_train import holding
 from simulation import scenario as s
@@ -229,7 +230,7 @@ def a_verdict_is_written_again(patch: pytest.MonkeyPatch) -> None:
     def again(view, memory):
         if view.control.verdict is None:
             return judge(view, memory)
-        verdict = replace(view.control.verdict, reason=f"again, says {view.node}")
+        verdict = replace(view.control.verdict, decision=Stop(reason=f"again, says {view.node}"))
         return duty.Judgement(memory=memory, duty=duty.GiveVerdict(verdict=verdict))
 
     patch.setattr(leader, "judge", again)
@@ -371,7 +372,7 @@ def a_late_answer_is_taken_for_one_about_another_round(patch: pytest.MonkeyPatch
     take = observe._request
 
     def careless(state, event, now_s):
-        if isinstance(event, m.AnswerGiven) and state.duty.asked is not None:
+        if isinstance(event, m.PublishDecision) and event.question and state.duty.asked is not None:
             event = replace(event, question=question_about(*state.duty.asked))
         return take(state, event, now_s)
 

@@ -20,6 +20,7 @@ from elastic_core.rendezvous.member.observe import observe
 from elastic_core.rendezvous.member.roster import Candidate
 from elastic_core.rendezvous.member.state import Me, OwnLease, SeenStore, State, StoreConnection, Trouble, Want
 from elastic_core.rendezvous.store import CONTROL_KEY, ROUND_KEY, Revisions, Seat, Topic, Watched
+from elastic_core.types import Stop
 
 ME = Me(node="n1", incarnation="n1#1", run_id="r", where="w", fresh_epoch="e", secret="s", min_nodes=2, max_nodes=4)
 SEATED = State(
@@ -70,7 +71,7 @@ def test_a_node_that_waits_goes_over_to_the_run_that_has_begun_since_at_once():
 def test_a_node_that_leaves_with_a_verdict_of_a_run_that_is_here_no_more_goes():
     """The store lost the run, and another has begun since: nobody waits for that word."""
     lost, other = (ControlDocument(epoch=epoch, attempt=0, secret="s", fingerprint={}) for epoch in ("lost", "other"))
-    word = Verdict(outcome="failed", exit_code=1, reason="a worker failed", by="n1")
+    word = Verdict(decision=Stop(reason="a worker failed"), exit_code=1, by="n1")
     here = replace(
         SEATED,
         want=Want.LEAVE,

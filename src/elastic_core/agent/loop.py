@@ -288,6 +288,7 @@ class Agent:
                 )
                 self._restarting = isinstance(decision, Restart)
             case m.PublishDecision(failure=failure):
+                assert failure is not None
                 self._rendezvous.post(replace(command, failure=self._placed(failure)))
             case m.ReportDecision(failure=failure, decision=decision, evidence=evidence):
                 self._reporter.followed(failure, decision, evidence, restarts=command.restart_count)
@@ -297,7 +298,7 @@ class Agent:
                 assert self._round is not None
                 self._run_decision.order_stop(self._placed(failure), self._round, self._exits, self._restart_count)
             case m.ReportEvidence(round=round_, final=final):
-                self._rendezvous.post(m.ReportStopped(report=self._seen(round_, final=final)))
+                self._rendezvous.post(self._seen(round_, final=final))
             case m.DecideAlone():
                 self._decide_alone(command)
             case (

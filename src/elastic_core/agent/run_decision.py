@@ -152,7 +152,7 @@ class RunDecision:
         if failure.local_rank is None:
             self._cause = failure
         report = self.report(round_, exits, restart_count, final=False)
-        self._rendezvous.post(m.StopRound(reason=failure.summary, report=report))
+        self._rendezvous.post(m.OrderStop(failure=failure, report=report))
 
     def report(self, round_: Round, exits: Sequence[WorkerExit], restart_count: int, *, final: bool) -> NodeReport:
         """Return what this node has seen of the round."""
@@ -185,7 +185,7 @@ class RunDecision:
                 self.begin_failure()  # no part in the round: the decision itself does not come here
                 self.publish_decision(failure, decision, evidence=evidence)
             self._rendezvous.post(
-                m.AnswerQuestion(
+                m.PublishDecision(
                     failure=failure,
                     decision=decision,
                     evidence=evidence,

@@ -19,6 +19,7 @@ from elastic_core.failure.evidence import (
 )
 from elastic_core.failure.incident import build_incident, describe_decision, to_failure
 from elastic_core.failure.report import MAX_LINES, render, render_attempt
+from elastic_core.messages import PublishDecision
 from elastic_core.rendezvous.member.documents import EVIDENCE_BYTES, RUN_EVIDENCE_BYTES, document_of
 from elastic_core.reports import Absence, NodeReport
 from elastic_core.types import ErrorRecord, Failure, FailureClass, Origin, Restart, Stop, WorkerExit
@@ -171,6 +172,12 @@ def test_a_thousand_nodes_and_long_texts_fit():
     assert len(render(incident).splitlines()) <= MAX_LINES
 
 
+def published(decision, failure, evidence):
+    """Return the evidence that goes to all nodes with a decision."""
+    decided = PublishDecision(decision=decision, failure=failure, evidence=evidence)
+    return document_of(decided, by="a", token=1, nonce="x").evidence
+
+
 @pytest.mark.parametrize("text", ["x", "語", "\x1b"], ids=["plain", "long in UTF-8", "long in JSON"])
 def test_whatever_is_long_the_incident_fits_for_hooks_hear_of_no_decision_without_it(text):
     long = Failure(
@@ -180,12 +187,12 @@ def test_whatever_is_long_the_incident_fits_for_hooks_hear_of_no_decision_withou
     _, incident = merged(report("a", worker(0, RESET)), replace(report("b"), failure=long))
     assert len(encode_json(incident)) <= RUN_BYTES
     assert incident.summary.startswith(text * 100)
-    assert document_of(Restart(), long, encode_json(incident).decode()).evidence
+    assert published(Restart(), long, encode_json(incident).decode())
 
 
 @pytest.mark.parametrize("decision", [Restart(), Stop(reason="no budget")])
 def test_evidence_that_does_not_fit_all_the_same_leaves_a_decision_for_the_whole_run(decision):
-    told = document_of(decision, report("a", worker(0)).failure, "x" * (RUN_EVIDENCE_BYTES + 1)).evidence
+    told = published(decision, report("a", worker(0)).failure, "x" * (RUN_EVIDENCE_BYTES + 1))
     assert told  # by which each node knows that its hooks have not had it
     assert read_run(told) is None
 

@@ -71,7 +71,6 @@ class StoredEnding(msgspec.Struct):
     token: int = 0
     nonce: str = ""
     kind: str = ""
-    reason: str = ""
     evidence: str = ""
 
 
@@ -85,11 +84,9 @@ class StoredStop(msgspec.Struct):
 class StoredVerdict(msgspec.Struct):
     """How the run ended."""
 
-    outcome: str = ""
+    decision: StoredDecision = msgspec.field(default_factory=StoredDecision)
     exit_code: int = 1
-    reason: str = ""
     by: str = ""
-    rule: str = ""
     evidence: str = ""
 
 
@@ -258,7 +255,7 @@ def _decode(raw: bytes | None, kind: type[_D], what: str) -> _D | None:
         ) from err
     if document.v != STORE_FORMAT:
         raise RendezvousStateError(
-            f"the store holds a {what} of format {document.v!r}; this version of elastic-core reads {STORE_FORMAT}",
+            f"{what} in the store: format {document.v!r}; expected {STORE_FORMAT}",
             hint="the version of elastic-core that the run's nodes have",
         )
     return document

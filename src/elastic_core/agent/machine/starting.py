@@ -31,7 +31,7 @@ from elastic_core.agent.machine.states import (
 )
 from elastic_core.clock import duration_text
 from elastic_core.reports import Absence
-from elastic_core.types import Failure, FailureClass, Round, Stop
+from elastic_core.types import Decided, Failure, FailureClass, Round, Stop
 
 FIRST_PAUSE_S = 2.0
 LONGEST_PAUSE_S = 60.0
@@ -102,8 +102,9 @@ def no_round(state: Gating | Refused | Joining, event: m.RendezvousFailed, now_s
     if event.exit_code == 0:
         outcome = Outcome(ending=Ending.SUCCEEDED, exit_code=0, reason=event.summary)
         return leave(state.ledger, outcome, (*first, m.PrintLine(text=event.summary)))
-    if event.failure is not None:
-        return _failed_elsewhere(state.ledger, event, event.failure, first)
+    decided = event.decided
+    if decided is not None and decided.failure is not None:
+        return _failed_elsewhere(state.ledger, event, decided, decided.failure, first)
     kind = FailureClass.HEALTH_CHECK if event.refused else FailureClass.RENDEZVOUS
     failure = replace(without_workers(event.summary, kind), exit_code=event.exit_code)
     return _without_round(state.ledger, failure, "no round was formed", first)
@@ -116,12 +117,14 @@ def _without_round(ledger: Ledger, failure: Failure, reason: str, first: tuple[m
 
 
 def _failed_elsewhere(
-    ledger: Ledger, event: m.RendezvousFailed, failure: Failure, first: tuple[m.AgentCommand, ...]
+    ledger: Ledger,
+    event: m.RendezvousFailed,
+    decided: Decided,
+    failure: Failure,
+    first: tuple[m.AgentCommand, ...],
 ) -> Step:
     """End as the nodes do that have a place: with what the run has failed of."""
-    decided = failure.decision
-    decision = decided if isinstance(decided, Stop) else Stop(reason="the run has failed", rule="rendezvous")
-    record = m.RecordIncident(failure=failure, decision=decision, evidence=event.evidence)
+    record = m.RecordIncident(failure=failure, decision=decided.decision, evidence=decided.evidence)
     outcome = Outcome(ending=Ending.FAILED, exit_code=event.exit_code, reason=event.summary)
     return leave(ledger, outcome, (*first, record))
 

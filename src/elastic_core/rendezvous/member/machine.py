@@ -17,7 +17,7 @@ from elastic_core.rendezvous.address import is_ip
 from elastic_core.rendezvous.member import protocol as m
 from elastic_core.rendezvous.member.admission import looks_again_s, puts_back
 from elastic_core.rendezvous.member.announce import GONE_S, PART_S, announce, knows_members, record_of
-from elastic_core.rendezvous.member.documents import ControlDocument, Ending, Verdict, encode
+from elastic_core.rendezvous.member.documents import ControlDocument, Verdict, encode
 from elastic_core.rendezvous.member.leader import DEPUTIES, KEEP_S, Planned, do_duty, swap_control
 from elastic_core.rendezvous.member.observe import MEMBERS, observe
 from elastic_core.rendezvous.member.outage import (
@@ -265,11 +265,7 @@ def _post(state: State, now_s: float) -> Planned:
     post, control = state.end.post, state.own_control
     if post is None or control is None:
         return state, None
-    noted = control.after(post.failure)
-    # The order to stop goes in the same write: in the next round it would be about nothing.
-    if isinstance(post, Ending):
-        return swap_control(state, replace(noted, ending=post, stopping=None))
-    return swap_control(state, replace(noted, verdict=post, stopping=None))
+    return swap_control(state, control.after(post))
 
 
 def _leave_at_last(state: State, now_s: float) -> Planned:

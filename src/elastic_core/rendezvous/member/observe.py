@@ -11,10 +11,10 @@ from elastic_core.rendezvous.member.agreement import stated
 from elastic_core.rendezvous.member.documents import (
     STOP_RULE,
     ControlDocument,
-    Ending,
     RoundDocument,
     StopOrder,
     Verdict,
+    document_of,
 )
 from elastic_core.rendezvous.member.roster import Candidate
 from elastic_core.rendezvous.member.state import (
@@ -32,6 +32,7 @@ from elastic_core.rendezvous.member.state import (
 )
 from elastic_core.rendezvous.store import CONTROL_KEY, ROUND_KEY, Topic, Watched
 from elastic_core.reports import Absence, NodeReport
+from elastic_core.types import Stop
 
 EARLY_SHARE = 0.9
 """Up to this share of a lease after it was renewed, by our own clock, it is the store's doing that the seat is gone."""
@@ -81,20 +82,23 @@ def _request(state: State, event: m.Request, now_s: float) -> State:
             return replace(state, work=replace(state.work, progress=Progress.FINISHING)) if running else state
         case m.ReportDone():
             return replace(state, work=replace(state.work, progress=Progress.DONE)) if state.want is Want.RUN else state
-        case m.DecisionPosted(post=post):
+        case m.PublishDecision(question=""):
             if state.mine is None or not (state.want is Want.RUN or state.awaiting):
                 return state
-            post = _about(post, state.mine.token, state.mine.nonce)
+            post = document_of(event, by=state.me.node, token=state.mine.token, nonce=state.mine.nonce)
             return replace(state, want=Want.STOP, end=replace(state.end, post=post))
-        case m.AnswerGiven(post=post, question=question):
+        case m.PublishDecision(question=question):
+            # A policy may take so long that the run has gone on: that round was decided about by another, or is over.
             if state.duty.asked is None or question != question_about(*state.duty.asked):
-                return state  # the run has gone on meanwhile: that round was decided about by another, or is no more
-            end = replace(state.end, post=_about(post, *state.duty.asked))
-            return replace(state, end=end, duty=replace(state.duty, asked=None))
-        case m.StopRound(reason=reason, report=report):
-            return _stopped(state, reason, report, now_s)
-        case m.ReportStopped(report=report):
-            return replace(state, end=replace(state.end, report=report)) if state.awaiting else state
+                return state
+            token, nonce = state.duty.asked
+            post = document_of(event, by=state.me.node, token=token, nonce=nonce)
+            return replace(state, end=replace(state.end, post=post), duty=replace(state.duty, asked=None))
+        case m.OrderStop(failure=failure, report=report):
+            assert report is not None
+            return _stopped(state, failure.summary, report, now_s)
+        case NodeReport():
+            return replace(state, end=replace(state.end, report=event)) if state.awaiting else state
         case m.AskSteps():
             return replace(state, work=replace(state.work, steps_wanted=state.work.steps_asked + 1))
         case m.ReportSteps(steps=steps):
@@ -169,18 +173,12 @@ def _closing(state: State) -> Verdict | None:
     if control is None or order is None or control.verdict is not None:
         return None
     return Verdict(
-        outcome="failed",
+        decision=Stop(reason=order.reason, rule=STOP_RULE),
         exit_code=128 + SIGTERM,
-        reason=order.reason,
         by=state.me.node,
         token=0 if mine is None else mine.token,
         nonce="" if mine is None else mine.nonce,
-        rule=STOP_RULE,
     )
-
-
-def _about(post: Ending | Verdict, token: int, nonce: str) -> Ending | Verdict:
-    return replace(post, token=token, nonce=nonce)
 
 
 def _stopped(state: State, reason: str, report: NodeReport, now_s: float) -> State:

@@ -17,19 +17,16 @@ from elastic_core.errors import (
     WaitCancelledError,
     WaitExpiredError,
 )
-from elastic_core.messages import AnswerQuestion, DecisionAsked, Fenced, PublishDecision, RequestRestart, SeatHeld
+from elastic_core.messages import Fenced, RequestRestart, SeatHeld
 from elastic_core.plugin_faults import wrong_answer
 from elastic_core.rendezvous.member import protocol as m
 from elastic_core.rendezvous.member.documents import (
     ControlDocument,
-    Ending,
     HeldSeat,
     MemberRecord,
     RoundDocument,
-    Verdict,
     bounded,
     decode,
-    document_of,
     encode,
 )
 from elastic_core.rendezvous.member.machine import step
@@ -50,8 +47,8 @@ from elastic_core.rendezvous.store import (
     Swapped,
     Watched,
 )
-from elastic_core.reports import AgentChannel
-from elastic_core.types import FailureClass
+from elastic_core.reports import AgentChannel, NodeReport
+from elastic_core.types import FailureClass, Restart, Stop
 
 CONNECT_TRY_S = 5.0
 LEAVE_S = 0.7
@@ -61,12 +58,12 @@ _STUCK_PAUSE_S = 0.2
 
 _NOTHING = Revisions()
 _T = TypeVar("_T")
-Emitted = m.Announcement | Fenced | SeatHeld | DecisionAsked
+Emitted = m.Announcement | Fenced | SeatHeld | m.DecisionAsked
 DriverRequest = (
     m.JoinAsked
     | m.StandAside
-    | m.StopRound
-    | m.ReportStopped
+    | m.OrderStop
+    | NodeReport
     | m.AskSteps
     | m.ReportSteps
     | m.StateNumber
@@ -74,9 +71,8 @@ DriverRequest = (
     | m.ReportDone
     | m.AnnounceDeparture
     | m.LeaveRendezvous
-    | PublishDecision
+    | m.PublishDecision
     | RequestRestart
-    | AnswerQuestion
 )
 
 
@@ -167,36 +163,33 @@ class Driver:
     def request(self, request: DriverRequest) -> None:
         """Give the machine what the agent wants: a decision as the document that all read. Never blocks."""
         match request:
-            case PublishDecision(decision=decision, failure=failure):
-                self.post(m.DecisionPosted(post=document_of(decision, failure)))
             case RequestRestart(reason=reason):
-                self.post(m.DecisionPosted(post=Ending(token=0, nonce="", kind="asked", reason=reason, by=self.node)))
-            case AnswerQuestion(decision=decision, failure=failure, evidence=evidence, question=question):
-                post = document_of(decision, failure, evidence, request.policy)
-                self.post(m.AnswerGiven(post=post, question=question))
-            case m.StopRound(report=report) | m.ReportStopped(report=report):
+                self.post(m.PublishDecision(decision=Restart(rule=reason)))
+            case m.OrderStop(report=NodeReport() as report):
                 self.post(replace(request, report=bounded(report)))
+            case NodeReport():
+                self.post(bounded(request))
             case m.AnnounceDeparture():
                 if self._store.hosting and self.in_round:
-                    self.post(m.DecisionPosted(post=self._host_leaves()))
+                    self.post(self._host_leaves())
                 self.post(request)
             case m.LeaveRendezvous(close=close):
                 if close and self.in_round:
-                    self.post(m.DecisionPosted(post=self.closing()))
+                    self.close_run()
                 self.post(request)
             case _:
                 self.post(request)
 
-    def closing(self) -> Verdict:
-        """Return the verdict of a run that is closed."""
-        return Verdict(outcome="done", exit_code=0, reason="the run was closed", by=self.node)
+    def close_run(self) -> None:
+        """End the run well for all nodes, unless its end was decided already. Never blocks."""
+        self.post(m.PublishDecision(decision=Stop(reason="the run was closed", outcome="done")))
 
-    def _host_leaves(self) -> Verdict:
-        """Return the verdict of a run whose store goes with this node."""
+    def _host_leaves(self) -> m.PublishDecision:
+        """Return the end of a run whose store goes with this node."""
         state, now_s = self._state, self._clock.monotonic_s()
         reason = f"node {self.node}, which hosts the rendezvous store, {self._store.where}, was told to stop"
         failure = replace(store_failure(state, reason), failure_class=FailureClass.PREEMPTED, at_s=state.run_s(now_s))
-        return Verdict(outcome="failed", exit_code=failure.exit_code, reason=reason, by=self.node, failure=failure)
+        return m.PublishDecision(decision=Stop(reason=reason), failure=failure)
 
     def post(self, event: m.Event) -> None:
         """Give the machine an event; cuts a wait short. Never blocks."""
@@ -345,8 +338,8 @@ class Driver:
         if isinstance(operation, m.Pause):
             self._pause(operation.until_s)
             return None
-        if isinstance(operation, m.Ask):
-            self._emit(DecisionAsked(reports=operation.reports, history=operation.history, question=operation.question))
+        if isinstance(operation, m.DecisionAsked):
+            self._emit(operation)
             return m.WatchEnded(watched=None)
         if isinstance(operation, m.Renew) and self._loop_is_stuck():
             self._pause(self._clock.monotonic_s() + _STUCK_PAUSE_S)
@@ -470,7 +463,7 @@ class Driver:
             case m.Watch(since=since, topics=topics, until_s=until_s):
                 watched = store.watch(since or _NOTHING, topics, timeout_s=max(0.0, until_s - sent_s), wait=wait)
                 return m.WatchEnded(watched=_given(watched, Watched))
-            case m.Ask() | m.Pause() | m.Gone():
+            case m.DecisionAsked() | m.Pause() | m.Gone():
                 raise AssertionError("not the store's")
             case _:
                 assert_never(operation)

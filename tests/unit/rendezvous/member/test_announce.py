@@ -3,6 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
+from elastic_core.errors import RendezvousConnectionError
 from elastic_core.rendezvous.member import protocol as m
 from elastic_core.rendezvous.member.announce import record_of
 from elastic_core.rendezvous.member.documents import (
@@ -12,7 +13,6 @@ from elastic_core.rendezvous.member.documents import (
     RosterEntry,
     RoundDocument,
     StopOrder,
-    Verdict,
     decode,
 )
 from elastic_core.rendezvous.member.machine import step
@@ -34,9 +34,12 @@ from elastic_core.rendezvous.member.state import (
 )
 from elastic_core.rendezvous.store import CONTROL_KEY, ROUND_KEY, Renewal, Revisions, Seat
 from elastic_core.reports import NodeReport
+from elastic_core.types import Restart, Stop
+from elastic_plugin_kit import sample_failure
 
 ME = Me(node="n1", incarnation="n1#1", run_id="r", where="w", fresh_epoch="e", secret="s", min_nodes=2, max_nodes=4)
 FAILED = m.Failed(text="refused")
+STOPS = Stop(reason="the store goes with n1")
 LATE_S = 0.2
 """How much later than it asked for a member on a busy host is called."""
 
@@ -164,10 +167,9 @@ def test_nobody_else_waits_to_leave(state):
 
 def test_the_host_of_the_store_gives_the_runs_verdict_before_it_says_that_it_leaves():
     """Else the others form a round that can't be kept, between the one word and the other."""
-    verdict = Verdict(outcome="failed", exit_code=4, reason="the store goes with n1", by="n1")
     state, events, now_s = (
         replace(DRAINED, departure=replace(DRAINED.departure, leaving=False)),
-        (m.DecisionPosted(post=verdict), m.AnnounceDeparture()),
+        (m.PublishDecision(decision=STOPS), m.AnnounceDeparture()),
         100.0,
     )
     while True:
@@ -177,7 +179,7 @@ def test_the_host_of_the_store_gives_the_runs_verdict_before_it_says_that_it_lea
                 assert decode(record, MemberRecord).state != "leaving"
                 events = (m.Updated(record=record, kept=True),)
             case m.Swap(key=key, document=document):
-                assert (key, document.verdict.reason) == (CONTROL_KEY, verdict.reason)
+                assert (key, document.verdict.decision) == (CONTROL_KEY, STOPS)
                 break
         state = done.state
     assert done.state.departure.leaving
@@ -188,7 +190,7 @@ def test_who_ordered_a_stop_that_was_published_late_tells_how_long_before_that_i
     report = NodeReport(node_id="n1", age_s=0.1)
     ordered = observe(
         replace(DRAINED, departure=replace(DRAINED.departure, leaving=False)),
-        m.StopRound(reason="boom", report=report),
+        m.OrderStop(failure=sample_failure(summary="boom"), report=report),
         100.0,
     )
     theirs = StopOrder(token=7, nonce="x", by="n2", incarnation="n2#1", reason="reset", report=NodeReport(node_id="n2"))
@@ -197,22 +199,22 @@ def test_who_ordered_a_stop_that_was_published_late_tells_how_long_before_that_i
         replace(ordered, seen=replace(ordered.seen, control=replace(CONTROL, stopping=theirs))), (), now_s=103.0
     ).state
     assert record_of(stood, 100.0).report.age_s == pytest.approx(3.1)
-    final = observe(stood, m.ReportStopped(report=replace(report, final=True)), 104.0)
+    final = observe(stood, replace(report, final=True), 104.0)
     assert record_of(final, 100.0).report.age_s == pytest.approx(3.1)
 
 
-DECIDED = Ending(token=0, nonce="", kind="restart", reason="n2 failed", by="n2", evidence="what n2 saw")
+DECIDED = m.PublishDecision(decision=Restart(), failure=sample_failure(), evidence="what n2 saw")
 
 
 @pytest.mark.parametrize(
     ("question", "posted"),
-    [(question_about(7, "b"), (7, "b")), (question_about(6, "a"), None), (question_about(7, "a"), None), ("", None)],
-    ids=["this round's", "the one's before", "one's that the store has lost", "nobody's"],
+    [(question_about(7, "b"), (7, "b")), (question_about(6, "a"), None), (question_about(7, "a"), None)],
+    ids=["this round's", "the one's before", "one's that the store has lost"],
 )
 def test_an_answer_counts_for_the_round_that_it_was_asked_about_only(question, posted):
     """A policy thought so long that another node decided, and the next round has failed, too."""
     asked = State(me=ME, want=Want.STOP, duty=LeaderDuty(asked=(7, "b"), asked_s=90.0))
-    after = observe(asked, m.AnswerGiven(post=DECIDED, question=question), 100.0)
+    after = observe(asked, replace(DECIDED, question=question), 100.0)
     assert (None if after.end.post is None else (after.end.post.token, after.end.post.nonce)) == posted
     assert after.duty.asked == (asked.duty.asked if posted is None else None)
 
@@ -289,7 +291,7 @@ def test_a_node_that_was_cut_off_does_not_outwait_a_store_that_is_to_fail_the_ru
     at_s, failed = ends_at(FAILS)
     assert 108.5 < at_s < 110
     assert failed == m.JoinFailed(
-        kind="connection", what="run 'r': w stayed away for 8 s: refused (--on-store-loss is fail)"
+        error=RendezvousConnectionError, what="run 'r': w stayed away for 8 s: refused (--on-store-loss is fail)"
     )
     assert ends_at(ME) is None, "it waits for as long as --join-timeout says"
 

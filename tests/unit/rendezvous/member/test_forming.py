@@ -8,6 +8,7 @@ from elastic_core.rendezvous.member.duty import EndRound, FormRound, LeaderMemor
 from elastic_core.rendezvous.member.forming import carried, excluded, still_out
 from elastic_core.rendezvous.member.leader import judge, leads
 from elastic_core.rendezvous.member.roster import Candidate
+from elastic_core.types import Restart
 
 
 def round_of(names, token=2):
@@ -18,9 +19,8 @@ def round_of(names, token=2):
 
 
 def ending(*exclude, token=1, times=()):
-    return Ending(
-        token=token, nonce=f"x{token}", kind="restart", reason="r", by="a", exclude=exclude, exclude_s=tuple(times)
-    )
+    decision = Restart(exclude_nodes=exclude, exclude_s=tuple(times))
+    return Ending(token=token, nonce=f"x{token}", kind="restart", by="a", decision=decision)
 
 
 def member(seat, node, state, token=2):

@@ -3,6 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
+from elastic_core.errors import RendezvousTimeoutError
 from elastic_core.rendezvous.member import protocol as m
 from elastic_core.rendezvous.member.documents import ControlDocument, RosterEntry, RoundDocument
 from elastic_core.rendezvous.member.machine import step
@@ -145,7 +146,7 @@ def test_only_a_node_that_was_let_in_says_who_has_come(seated):
 def test_a_join_timeout_that_ends_first_names_the_reason_and_its_remedy():
     (_, failed), = [told for told in Store(joining(join_timeout_s=2.0), 0.0).until(9.0, m.JoinAsked(master_port=1))
                     if isinstance(told[1], m.JoinFailed)]  # fmt: skip
-    assert failed == m.JoinFailed(kind="timeout", what=f"run 'r': no round within 2 s: {FULL}", hint=HINT)
+    assert failed == m.JoinFailed(error=RendezvousTimeoutError, what=f"run 'r': no round within 2 s: {FULL}", hint=HINT)
 
 
 def test_a_node_goes_on_when_its_write_is_taken():

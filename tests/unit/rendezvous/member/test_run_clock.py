@@ -10,7 +10,7 @@ from elastic_core.rendezvous.member.documents import ControlDocument, RosterEntr
 from elastic_core.rendezvous.member.state import JoinWait, Me, OwnLease, OwnRun, SeenStore, State, StoreConnection, Want
 from elastic_core.rendezvous.store import CONTROL_KEY, ROUND_KEY, Seat
 from elastic_core.reports import NodeReport
-from elastic_core.types import Failure, FailureClass, Round, RunCounts, WorkerExit
+from elastic_core.types import Failure, FailureClass, RendezvousInfo, Round, RunCounts, WorkerExit
 from elastic_plugin_kit import ManualClock
 
 ROUND = RoundDocument(
@@ -43,7 +43,7 @@ def member(now_s):
 def test_node_takes_the_runs_age_from_the_round_it_reads(now_s):
     state, told = reads(member(now_s), ROUND, now_s)
     assert state.run_s(now_s + 5.0) == pytest.approx(105.0)
-    (formed,) = [each for each in told if type(each).__name__ == "Formed"]
+    (formed,) = [each for each in told if isinstance(each, RendezvousInfo)]
     assert formed.at_s == pytest.approx(100.0)
 
 

@@ -23,6 +23,7 @@ from elastic_core.rendezvous.member.state import (
     Want,
 )
 from elastic_core.rendezvous.store import CONTROL_KEY, ROUND_KEY, Renewal, Revisions, Seat
+from elastic_core.types import RendezvousInfo
 
 LEASE_S, GRACE_S = 5.0, 60.0
 ROUND = RoundDocument(
@@ -192,7 +193,7 @@ def test_nor_does_it_start_workers_of_a_later_round_before():
     )
     assert not step(state, (), now_s=99.0 + LEASE_S - 0.2).announcements
     done = step(replace(state, lease=replace(state.lease, confirmed_s=104.0)), (), now_s=99.0 + LEASE_S)
-    assert any(isinstance(one, m.Formed) for one in done.announcements)
+    assert any(isinstance(one, RendezvousInfo) for one in done.announcements)
 
 
 @pytest.mark.parametrize("length_s", [2 * LEASE_S, LEASE_S / 2])
@@ -210,7 +211,7 @@ def test_a_node_takes_its_place_with_a_lease_of_the_length_that_the_round_has(le
     assert (first.operation, first.announcements) == (m.Renew(seat=state.lease.seat, ttl_s=LEASE_S), ())
     renewal = Renewal(ahead=0, live=2, next_expiry_s=None)
     done = step(first.state, (m.Renewed(renewal=renewal, sent_s=104.5, ttl_s=LEASE_S),), now_s=104.6)
-    assert any(isinstance(one, m.Formed) for one in done.announcements)
+    assert any(isinstance(one, RendezvousInfo) for one in done.announcements)
 
 
 def test_a_store_that_stays_away_for_longer_than_the_grace_is_one_line():
