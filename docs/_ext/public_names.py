@@ -82,7 +82,6 @@ API_SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
         "RendezvousInfo",
         "RosterMember",
         "Round",
-        "RunCounts",
         "Capability",
         "RoundChange",
         "NodesWaiting",

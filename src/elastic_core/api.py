@@ -23,7 +23,7 @@ Stock torchrun
 In workers
     record, get_error_handler
 Rounds
-    RendezvousInfo, RosterMember, Round, RunCounts, Capability, RoundChange, NodesWaiting, MemberLost,
+    RendezvousInfo, RosterMember, Round, Capability, RoundChange, NodesWaiting, MemberLost,
     StopOrdered, Undecided, RoundEnded, Decided, RendezvousClosed, Suspended, Resumed
 Failures and decisions
     Failure, NodeReport, NodeSteps, RankStep, RunSteps, FailureClass, DeviceFault, FailedWorker, WorkerExit,
@@ -201,7 +201,6 @@ if TYPE_CHECKING:
         Round,
         RoundChange,
         RoundEnded,
-        RunCounts,
         Stop,
         StopOrdered,
         Suspended,
@@ -301,7 +300,6 @@ __all__ = [
     "RoundChange",
     "RoundEnded",
     "RoundJoined",
-    "RunCounts",
     "RunEvent",
     "RunHandle",
     "RunOption",
@@ -447,7 +445,7 @@ _ROOMS: Final = {
         "API_VERSION Capability Decided Decision DeviceFault ErrorRecord FailedWorker Failure FailureClass "
         "HookSettings Ignore MemberLost NodesWaiting Origin "
         "PolicySettings Record RendezvousClosed RendezvousInfo RendezvousSettings Restart "
-        "Resumed RosterMember Round RoundChange RoundEnded RunCounts Stop StopOrdered Suspended "
+        "Resumed RosterMember Round RoundChange RoundEnded Stop StopOrdered Suspended "
         "Undecided WorkerExit"
     ),
     "elastic_core.worker.startup": "arm=arm_worker",

@@ -84,19 +84,6 @@ class RendezvousInfo(Record, frozen=True, kw_only=True):
     """The run's age in seconds, the same for all nodes; None: as `index`, from its own start."""
 
 
-class RunCounts(Record, frozen=True, kw_only=True):
-    """What a rendezvous that decides for the whole run knows of the rounds before."""
-
-    restart_count: int
-    """Restarts after failures, of the whole run."""
-    membership_changes: int
-    """Rounds that ended because nodes came or went."""
-    history: "tuple[Failure, ...]" = ()
-    """The run's failures with their decisions, oldest first."""
-    at_s: float | None = None
-    """The run's age when the round had formed, the same for all nodes; None: each counts from its own start."""
-
-
 class Round(Record, frozen=True, kw_only=True):
     """One agreed membership, resolved to what this node's workers need."""
 
@@ -128,8 +115,14 @@ class Round(Record, frozen=True, kw_only=True):
     """Its port."""
     node_id: str = ""
     """This node's id, as the other nodes know it; empty: the rendezvous does not say."""
-    counts: RunCounts | None = None
-    """The run's, where the rendezvous counts for all nodes."""
+    restart_count: int | None = None
+    """Restarts after failures, of the whole run; None: the rendezvous does not count for all nodes."""
+    membership_changes: int | None = None
+    """Rounds of the run that ended because nodes came or went; None: as `restart_count`."""
+    history: "tuple[Failure, ...]" = ()
+    """The run's failures with their decisions, oldest first, where the rendezvous counts for all nodes."""
+    at_s: float | None = None
+    """The run's age when the round had formed, the same for all nodes; None: each counts from its own start."""
 
     def global_rank(self, local_rank: int) -> int:
         """Return the rank of a worker of this node among all workers of the round."""

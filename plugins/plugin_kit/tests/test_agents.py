@@ -52,7 +52,7 @@ def test_nodes_come_are_killed_and_end_as_the_test_says(agents, tmp_path):
     run["a"].kill()
     assert run["a"].exit_code == -signal.SIGKILL
     run.wait_for_workers(2)
-    run.wait_for(lambda: run["late"].rounds[-1].counts.membership_changes == 2)
+    run.wait_for(lambda: run["late"].rounds[-1].membership_changes == 2)
     assert "script argument" not in run["late"].stderr  # all nodes were started alike
     run.finish()
     assert run.wait() == [-signal.SIGKILL, 0, 0]

@@ -41,8 +41,8 @@ class FailureContext:
 
     def joined(self, round_: Round) -> None:
         """Take the run's age from a round that was formed just now: policies compare failures of different nodes."""
-        if round_.counts is not None and round_.counts.at_s is not None:
-            self._began_s = self._clock.monotonic_s() - round_.counts.at_s
+        if round_.at_s is not None:
+            self._began_s = self._clock.monotonic_s() - round_.at_s
 
     def spawning(self) -> None:
         """Take note that workers are started now."""
@@ -59,7 +59,7 @@ class FailureContext:
             at_s=at_s - self._began_s,
             uptime_s=at_s - self.spawned_s,
             progress=self.progress(),
-            membership_changes=None if round_.counts is None else round_.counts.membership_changes,
+            membership_changes=round_.membership_changes,
         )
 
     def of_machine(self, failure: Failure, round_: Round | None) -> Failure:

@@ -30,7 +30,6 @@ from elastic_core.types import (
     Resumed,
     Round,
     RoundEnded,
-    RunCounts,
     Stop,
     Suspended,
     WorkerExit,
@@ -41,11 +40,11 @@ LOST = RoundEnded(reason="node b was lost", lost=("b",))
 CUT_OFF = RoundEnded(reason="cut off", stop_within_s=1.5)
 
 
-def make_round(index=0, counts=None):
+def make_round(index=0, **counts):
     return Round(
         index=index, token=index + 1, nonce="n", node_rank=0, node_count=2, local_world_size=WORKERS, base_rank=0,
         world_size=2 * WORKERS, role="default", role_base_rank=0, role_world_size=2 * WORKERS, master_addr="a",
-        master_port=1, counts=counts,
+        master_port=1, **counts,
     )  # fmt: skip
 
 
@@ -109,8 +108,11 @@ def commands(step, kind):
 
 def test_what_the_rendezvous_counts_replaces_what_this_node_counted():
     history = (THEIRS,)
-    counts = RunCounts(restart_count=4, membership_changes=5, history=history)
-    step = drive(*TO_PREPARING[:2], m.RoundFormed(round=make_round(9, counts)), m.StartAllowed())
+    step = drive(
+        *TO_PREPARING[:2],
+        m.RoundFormed(round=make_round(9, restart_count=4, membership_changes=5, history=history)),
+        m.StartAllowed(),
+    )
     spawn = commands(step, m.SpawnWorkers)[0]
     assert (spawn.restart_count, spawn.membership_changes) == (4, 5)
     assert step.state.ledger.history == history

@@ -81,13 +81,9 @@ def formed(state: Joining, event: m.RoundFormed, now_s: float) -> Step:
     ledger = replace(state.ledger, rounds=event.round.index + 1)
     # What the whole run has been through wins over this node's own books: a newcomer's are empty, and a policy that
     # counted by them would give a run more restarts than its budget.
-    if (counts := event.round.counts) is not None:
-        ledger = replace(
-            ledger,
-            restart_count=counts.restart_count,
-            membership_changes=counts.membership_changes,
-            history=counts.history,
-        )
+    restarts, changes = event.round.restart_count, event.round.membership_changes
+    if restarts is not None and changes is not None:
+        ledger = replace(ledger, restart_count=restarts, membership_changes=changes, history=event.round.history)
     ask = m.AskToStart(
         round=event.round, restart_count=ledger.restart_count, membership_changes=ledger.membership_changes
     )
