@@ -29,9 +29,9 @@ Failures and decisions
     Failure, NodeReport, NodeSteps, RankStep, RunSteps, FailureClass, DeviceFault, FailedWorker, WorkerExit,
     ErrorRecord, Origin, Decision, Restart, Stop, Ignore, Absence, parse_fault_frames, without_launcher, is_user_file
 Commands of `elastic`
-    echo, echo_json, run_option, chosen_policy, checked_decision, describe_decision, chosen_store, open_store,
+    echo, echo_json, run_option, chosen_policy, checked_decision, chosen_store, open_store,
     proposed_values, StoreChoice, user_name,
-    run_records, run_places, RunRecord, AgentIdentity, find_incidents, FoundIncident, Incident, IncidentDecision,
+    run_records, run_places, RunRecord, AgentIdentity, find_incidents, FoundIncident, Incident, decode_incident,
     render_incident, rank_ranges, to_failure
 Records, their JSON, and files
     Record, encode_json, decode_json, clean, read_file, replace_file
@@ -88,7 +88,7 @@ if TYPE_CHECKING:
         WorkerError,
     )
     from elastic_core.failure.handler import FailureHandler
-    from elastic_core.failure.incident import Incident, IncidentDecision, describe_decision, to_failure
+    from elastic_core.failure.incident import Incident, decode_incident, to_failure
     from elastic_core.failure.intensity import Intensity
     from elastic_core.failure.report import ranges as rank_ranges
     from elastic_core.failure.report import render as render_incident
@@ -252,7 +252,6 @@ __all__ = [
     "HookSettings",
     "Ignore",
     "Incident",
-    "IncidentDecision",
     "Intensity",
     "Joining",
     "LaunchChange",
@@ -343,8 +342,8 @@ __all__ = [
     "chosen_store",
     "clean",
     "compare",
+    "decode_incident",
     "decode_json",
-    "describe_decision",
     "duration_s",
     "duration_text",
     "echo",
@@ -396,7 +395,7 @@ _ROOMS: Final = {
         "RendezvousStateError RendezvousTimeoutError WaitCancelledError WaitExpiredError WorkerError"
     ),
     "elastic_core.failure.handler": "FailureHandler",
-    "elastic_core.failure.incident": "describe_decision Incident IncidentDecision to_failure",
+    "elastic_core.failure.incident": "decode_incident Incident to_failure",
     "elastic_core.failure.intensity": "Intensity",
     "elastic_core.failure.report": "ranges=rank_ranges render=render_incident",
     "elastic_core.failure.runner": "checked=checked_decision",

@@ -384,6 +384,11 @@ class WorkerExit(Record, frozen=True, kw_only=True):
     unreapable: bool = False
     """Still in uninterruptible sleep when we gave up waiting for it; `code` is then -SIGKILL."""
 
+    @property
+    def signal(self) -> int | None:
+        """The signal that it died by; None: it ended by itself."""
+        return -self.code if self.code < 0 else None
+
 
 class ErrorRecord(Record, frozen=True, kw_only=True):
     """What a worker left about its own failure."""

@@ -12,28 +12,14 @@ from elastic_core.api import (
     CONTROL_KEY,
     ROUND_KEY,
     STORE_FORMAT,
+    Ignore,
     Record,
     RendezvousStateError,
+    Restart,
+    Stop,
     Survey,
     decode_json,
 )
-
-
-class StoredDecision(msgspec.Struct):
-    """What was decided about a failure; `type` is its kind."""
-
-    type: str = ""
-    """`restart`, `stop` or `ignore`."""
-    delay_s: float = 0.0
-    """Of a restart: seconds before it."""
-    rule: str = ""
-    """Which rule decided."""
-    reason: str = ""
-    """A line for people."""
-    outcome: str = ""
-    """Of a stop: `failed` or `done`."""
-    exclude_nodes: tuple[str, ...] = ()
-    """Nodes that stay out."""
 
 
 class StoredFailure(msgspec.Struct):
@@ -59,7 +45,7 @@ class StoredFailure(msgspec.Struct):
     """The class of its exception; empty: none."""
     message: str = ""
     """Its text."""
-    decision: StoredDecision | None = None
+    decision: Restart | Stop | Ignore | None = None
     """What was decided; None: not yet."""
     spent: int = 0
     """How many restarts the run had cost by then."""
@@ -84,7 +70,7 @@ class StoredStop(msgspec.Struct):
 class StoredVerdict(msgspec.Struct):
     """How the run ended."""
 
-    decision: StoredDecision = msgspec.field(default_factory=StoredDecision)
+    decision: Stop
     exit_code: int = 1
     by: str = ""
     evidence: str = ""

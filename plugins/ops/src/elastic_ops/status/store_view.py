@@ -185,5 +185,5 @@ def short_failure(failure: StoredFailure) -> IncidentView:
         node_id=failure.node_id,
         rank=failure.global_rank,
         round_index=failure.round_index,
-        decision="" if decision is None else decision_words(decision.type, decision.delay_s, decision.rule),
+        decision="" if decision is None else decision_words(decision),
     )

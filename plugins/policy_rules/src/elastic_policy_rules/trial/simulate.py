@@ -22,7 +22,6 @@ from elastic_core.api import (
     Stop,
     checked_decision,
     chosen_policy,
-    describe_decision,
     echo,
     echo_json,
     encode_json,
@@ -102,7 +101,7 @@ def _content(path: str) -> bytes:
 
 def _as_json(one: Simulated) -> dict[str, Any]:
     failure = json.loads(encode_json(replace(one.failure, decision=None)))
-    decision = json.loads(encode_json(describe_decision(one.decision)))
+    decision = json.loads(encode_json(one.decision))
     return {"number": one.number, "failure": failure, "decision": decision, "why": list(one.why)}
 
 
