@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from elastic_core.errors import RendezvousClosedError
 from elastic_core.rendezvous.identity import compare_fingerprints, mismatch_error, mismatch_warning
-from elastic_core.rendezvous.member import protocol as m
+from elastic_core.rendezvous.member import protocol
 from elastic_core.rendezvous.member.documents import ControlDocument, Verdict
 from elastic_core.rendezvous.member.outage import NOTHING, Announced, stop, store_failure
 from elastic_core.rendezvous.member.roster import given_id
@@ -104,7 +104,7 @@ def closed(state: State, verdict: Verdict, now_s: float) -> Announced:
             again += f", and so does the same line in {left_s} s"
     nothing = "; nothing was started on this node" if state.mine is None else ""
     what = f"run {me.run_id!r} {ended_how}: {why}{nothing}"
-    failed = m.JoinFailed(error=RendezvousClosedError, what=what, hint=again, exit_code=verdict.exit_code)
+    failed = protocol.JoinFailed(error=RendezvousClosedError, what=what, hint=again, exit_code=verdict.exit_code)
     return replace(state, want=Want.NOTHING, end=replace(state.end, verdict_announced=True)), (failed,)
 
 
@@ -124,7 +124,7 @@ def _ago(age_s: float) -> str:
 def _show_once(state: State, text: str) -> Announced:
     if state.printed.newcomer:
         return state, NOTHING
-    return replace(state, printed=replace(state.printed, newcomer=True)), (m.PrintLine(text=text),)
+    return replace(state, printed=replace(state.printed, newcomer=True)), (protocol.PrintLine(text=text),)
 
 
 # --- a run without a verdict
@@ -212,7 +212,7 @@ def _superseded(state: State, control: ControlDocument) -> Announced:
     if state.want is not Want.JOIN:
         return state, NOTHING
     hint = "a higher --rdzv-attempt, or leave the run to the others"
-    return replace(state, want=Want.NOTHING), (m.JoinFailed(what=what, hint=hint),)
+    return replace(state, want=Want.NOTHING), (protocol.JoinFailed(what=what, hint=hint),)
 
 
 def _compare(state: State, control: ControlDocument) -> Announced:
@@ -220,9 +220,9 @@ def _compare(state: State, control: ControlDocument) -> Announced:
     refusals, warnings = compare_fingerprints(me.fingerprint, control.fingerprint, me.allow_mismatch)
     if refusals:
         error = mismatch_error(me.run_id, me.where, refusals)
-        failed = m.JoinFailed(what=error.what, hint=error.hint)
+        failed = protocol.JoinFailed(what=error.what, hint=error.hint)
         return replace(state, want=Want.NOTHING), (failed,)
-    announcements = (m.PrintLine(text=mismatch_warning(me.run_id, warnings)),) if warnings else ()
+    announcements = (protocol.PrintLine(text=mismatch_warning(me.run_id, warnings)),) if warnings else ()
     run = replace(state.run, epoch=control.epoch, kept_control=control, kept_round=None, liveness=None)
     return replace(state, run=run), announcements
 
@@ -239,7 +239,7 @@ def _meet_other(state: State, control: ControlDocument, now_s: float) -> Announc
     # `machine` writes this run's document over that one.
     if puts_back(state) and not _has_round(state, control):
         return state, NOTHING
-    announcements: tuple[m.Announcement, ...] = ()
+    announcements: tuple[protocol.Announcement, ...] = ()
     if state.want is Want.RUN or state.awaiting:
         change = RoundEnded(reason="the store lost this run, and another has begun", stop_within_s=0.0)
         state, announcements = stop(state, change)

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from msgspec.structs import replace
 
 from elastic_core.messages import DecisionAsked
-from elastic_core.rendezvous.member import protocol as m
+from elastic_core.rendezvous.member import protocol
 from elastic_core.rendezvous.member.admission import KEEP_DONE_S, KEEP_FAILED_S
 from elastic_core.rendezvous.member.agreement import due
 from elastic_core.rendezvous.member.documents import (
@@ -510,7 +510,7 @@ def _do(state: State, duty: _Written) -> Planned:
     assert control is not None
     match duty:
         case FormRound(document=document):
-            swap = m.Swap(key=ROUND_KEY, document=document, expect=state.seen.round_version, keep_s=KEEP_S)
+            swap = protocol.Swap(key=ROUND_KEY, document=document, expect=state.seen.round_version, keep_s=KEEP_S)
             return state, swap
         case EndRound(ending=ending):
             return swap_control(state, replace(control, ending=ending, stopping=None))
@@ -532,5 +532,5 @@ def swap_control(state: State, document: ControlDocument) -> Planned:
     keep_s = KEEP_S
     if document.verdict is not None:
         keep_s = KEEP_DONE_S if document.verdict.decision.outcome == "done" else KEEP_FAILED_S
-    swap = m.Swap(key=CONTROL_KEY, document=document, expect=state.seen.control_version, keep_s=keep_s)
+    swap = protocol.Swap(key=CONTROL_KEY, document=document, expect=state.seen.control_version, keep_s=keep_s)
     return state, swap

@@ -17,7 +17,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from elastic_core.rendezvous.member import protocol as m
+from elastic_core.rendezvous.member import protocol
 from elastic_core.rendezvous.member.documents import RosterEntry, RoundDocument
 from elastic_core.rendezvous.member.state import LONG_AGO_S, NEVER_S, State, Want
 from elastic_core.types import Record
@@ -162,7 +162,7 @@ class PeerExchange:
         self._rng = rng
         self._serial = 0
         self._asked: dict[int, tuple[float, Topic, RoundDocument]] = {}
-        self._news: list[m.Event] = []
+        self._news: list[protocol.Event] = []
         self._grants: GrantTable | None = None
         self._next_s = NEVER_S
         self._alarm_s = LONG_AGO_S
@@ -290,7 +290,7 @@ class PeerExchange:
             self._next_s = min(self._next_s, now_s)
         if now_s >= self._told_s + view.lease_s / 50:
             self._told_s = now_s
-            self._news.append(m.PeerAsked(token=question.token, nonce=question.nonce, needs=question.troubled))
+            self._news.append(protocol.PeerAsked(token=question.token, nonce=question.nonce, needs=question.troubled))
 
     def take(self, answer: Answer, now_s: float) -> None:
         """Take an answer."""
@@ -303,7 +303,7 @@ class PeerExchange:
             return
         if topic == "runs":
             if answer.runs:
-                self._news.append(m.StillRuns(token=round_.token, nonce=round_.nonce))
+                self._news.append(protocol.StillRuns(token=round_.token, nonce=round_.nonce))
             return
         if self._view.mine is None or _key(self._view.mine) != _key(round_):
             return
@@ -328,7 +328,7 @@ class PeerExchange:
         assert mine is not None
         others = len(mine.roster) - 1
         self._news.append(
-            m.PeersAnswered(
+            protocol.PeersAnswered(
                 token=mine.token,
                 nonce=mine.nonce,
                 oldest_s=table.oldest_s,
@@ -338,7 +338,7 @@ class PeerExchange:
             )
         )
 
-    def news(self) -> Iterable[m.Event]:
+    def news(self) -> Iterable[protocol.Event]:
         """Return what the member has to hear, once."""
         news, self._news = self._news, []
         return news
@@ -374,7 +374,7 @@ class PeerExchange:
         again = bool(missing) and missing != self._unreached
         self._practice_s = now_s + (self._view.lease_s if again else CHECK_EVERY_S)
         if missing and not again:  # so twice: one that is just being lost is no news
-            self._news.append(m.PeersUnreachable(token=mine.token, nonce=mine.nonce, ranks=missing))
+            self._news.append(protocol.PeersUnreachable(token=mine.token, nonce=mine.nonce, ranks=missing))
         self._unreached = missing
 
 

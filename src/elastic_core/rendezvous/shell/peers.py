@@ -23,7 +23,7 @@ import msgspec
 from elastic_core.clock import SYSTEM_CLOCK, Clock
 from elastic_core.errors import ConfigError
 from elastic_core.rendezvous.address import is_ip
-from elastic_core.rendezvous.member import protocol as m
+from elastic_core.rendezvous.member import protocol
 from elastic_core.rendezvous.member.documents import RosterEntry
 from elastic_core.rendezvous.shell.grants import Answer, PeerExchange, PeerView, Question
 
@@ -85,7 +85,7 @@ class PeerEndpoint:
     """
 
     def __init__(
-        self, port: int = 0, *, view: PeerView, heard: Callable[[m.Event], None], clock: Clock = SYSTEM_CLOCK
+        self, port: int = 0, *, view: PeerView, heard: Callable[[protocol.Event], None], clock: Clock = SYSTEM_CLOCK
     ) -> None:
         """Bind a port and begin to answer."""
         self._exchange = PeerExchange(view, random.Random())
