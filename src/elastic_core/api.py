@@ -50,7 +50,7 @@ Hooks of libraries, and plugins of plugins
     register_hook, find_entries, PluginEntry, import_entry, plugin_refusal,
     check_plugin
 Moments
-    Moment, AgentStarted, Joining, RoundJoined, WorkersStarting, WorkersStarted, WorkerEnded, FailureSeen,
+    Moment, AgentStarted, RoundJoining, RoundJoined, WorkersStarting, WorkersStarted, WorkerEnded, FailureSeen,
     DecisionTaken, Draining, WorkersStopping, MembershipChanged, StepsAsked, StepsSeen, StopPlanned, Agreed,
     AgentStopped
 Errors
@@ -105,7 +105,6 @@ if TYPE_CHECKING:
         DecisionTaken,
         Draining,
         FailureSeen,
-        Joining,
         LaunchChange,
         Launches,
         MembershipChanged,
@@ -113,6 +112,7 @@ if TYPE_CHECKING:
         Power,
         Refuse,
         RoundJoined,
+        RoundJoining,
         StepsAsked,
         StepsSeen,
         StopPlanned,
@@ -253,7 +253,6 @@ __all__ = [
     "Ignore",
     "Incident",
     "Intensity",
-    "Joining",
     "LaunchChange",
     "Launches",
     "MasterServer",
@@ -299,6 +298,7 @@ __all__ = [
     "RoundChange",
     "RoundEnded",
     "RoundJoined",
+    "RoundJoining",
     "RunEvent",
     "RunHandle",
     "RunOption",
@@ -408,8 +408,8 @@ _ROOMS: Final = {
     "elastic_core.options.environments": "proposed_values",
     "elastic_core.moments": (
         "Power LaunchChange Launches Refuse "
-        "AgentStarted AgentStopped DecisionTaken Draining FailureSeen Joining MembershipChanged Moment RoundJoined "
-        "StepsAsked StepsSeen StopPlanned Agreed "
+        "AgentStarted AgentStopped DecisionTaken Draining FailureSeen MembershipChanged Moment "
+        "RoundJoined RoundJoining StepsAsked StepsSeen StopPlanned Agreed "
         "WorkerEnded WorkersStarted WorkersStarting WorkersStopping"
     ),
     "elastic_core.plugins.discovery": "find_entries PluginEntry",

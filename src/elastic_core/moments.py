@@ -22,7 +22,7 @@ class AgentStarted(Record, frozen=True, kw_only=True):
     """What the agent's process has done before, in order, each with when it ended in monotonic seconds."""
 
 
-class Joining(Record, frozen=True, kw_only=True):
+class RoundJoining(Record, frozen=True, kw_only=True):
     """This node asks for a place in the next round; a hook may answer `Refuse`."""
 
     round_index: int
@@ -183,7 +183,7 @@ class AgentStopped(Record, frozen=True, kw_only=True):
 
 Moment = (
     AgentStarted
-    | Joining
+    | RoundJoining
     | RoundJoined
     | WorkersStarting
     | WorkersStarted

@@ -11,7 +11,7 @@ from elastic_core.rendezvous.member.documents import ControlDocument, MemberReco
 from elastic_core.rendezvous.member.machine import step
 from elastic_core.rendezvous.member.roster import Candidate
 from elastic_core.rendezvous.member.state import NEVER_S, PATIENCE_SHARE, Me, State
-from elastic_core.rendezvous.shell.grants import Answer, PeerExchange, PeerView, Question, peer_view
+from elastic_core.rendezvous.shell.grants import PeerAnswer, PeerExchange, PeerQuestion, PeerView, peer_view
 from elastic_core.rendezvous.store import (
     CONTROL_KEY,
     Document,
@@ -242,11 +242,11 @@ class SimulatedClient(ABC):
         for event in self._exchange.news():
             self._intend(event)
 
-    def asked(self, question: Question, asker: "SimulatedClient") -> None:
+    def asked(self, question: PeerQuestion, asker: "SimulatedClient") -> None:
         """Answer what another one asks, once it has a turn."""
         self._run(partial(self._answer_peer, question, asker))
 
-    def _answer_peer(self, question: Question, asker: "SimulatedClient") -> None:
+    def _answer_peer(self, question: PeerQuestion, asker: "SimulatedClient") -> None:
         if not self.live:
             return
         answer = self._exchange.answer(question, self.local_s)
@@ -255,11 +255,11 @@ class SimulatedClient(ABC):
         self._hear()
         self._plan()
 
-    def answered(self, answer: Answer) -> None:
+    def answered(self, answer: PeerAnswer) -> None:
         """Take an answer, once it has a turn."""
         self._run(partial(self._take_answer, answer))
 
-    def _take_answer(self, answer: Answer) -> None:
+    def _take_answer(self, answer: PeerAnswer) -> None:
         if self.live:
             self._exchange.take(answer, self.local_s)
             self._hear()

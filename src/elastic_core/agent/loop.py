@@ -17,11 +17,11 @@ from elastic_core import moments
 from elastic_core.agent.feed import Feed, Phases, StepTaken
 from elastic_core.agent.machine.states import (
     PEERS_SETTLE_S,
+    AgentEnd,
     AgentState,
     Created,
     Deciding,
     Ended,
-    Ending,
     Gating,
     Preparing,
     Running,
@@ -165,7 +165,7 @@ class Agent:
             self._turned_s = self._clock.monotonic_s()
         outcome = self._state.outcome
         code = outcome.exit_code
-        if outcome.ending is Ending.FAILED and self._failed_code is not None:
+        if outcome.ending is AgentEnd.FAILED and self._failed_code is not None:
             code = self._failed_code
         if code == 0 and any(exit.unreapable for exit in self._exits):
             self._reporter.notice("exit code 1: a worker is still in uninterruptible sleep, and holds what it has")
@@ -327,7 +327,7 @@ class Agent:
 
     def _ask_to_join(self, command: m.AskToJoin) -> None:
         def join() -> None:
-            joining = moments.Joining(round_index=command.round_index)
+            joining = moments.RoundJoining(round_index=command.round_index)
             self._feed.publish(joining)
             self._hooks.ask_join(joining, self._on_join_answer)
 

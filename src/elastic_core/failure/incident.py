@@ -410,12 +410,12 @@ def decode_incident(text: str | bytes, where: str) -> Incident:
         ConfigError: it is an incident of another schema version.
         msgspec.DecodeError: it is no incident.
     """
-    version = decode_json(text, _Versioned).schema_version
+    version = decode_json(text, _SchemaVersion).schema_version
     if version != SCHEMA_VERSION:
         what = f"{where!r}: incident of schema version {version}; expected {SCHEMA_VERSION}"
         raise ConfigError(what, hint="the version of elastic-core that wrote it")
     return decode_json(text, Incident)
 
 
-class _Versioned(msgspec.Struct):
+class _SchemaVersion(msgspec.Struct):
     schema_version: int

@@ -32,7 +32,7 @@ WRITE_S = 2.0
 """How long an incident may take to be written before it is told without its path."""
 
 
-class IncidentFiles(Protocol):
+class IncidentWriter(Protocol):
     """The incidents in the run directory."""
 
     @property
@@ -63,7 +63,7 @@ class Reporter:
         self,
         run_id: str,
         *,
-        files: IncidentFiles,
+        files: IncidentWriter,
         node_id: str,
         line: Callable[[*tuple[str, ...]], None],
         endpoint: str = "",

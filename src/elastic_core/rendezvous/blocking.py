@@ -8,7 +8,7 @@ from typing import Protocol, assert_never
 from elastic_core import messages as m
 from elastic_core.clock import WaitBudget
 from elastic_core.errors import ElasticError, WaitCancelledError
-from elastic_core.rendezvous.events import AgentSide, Outcome, Rendezvous
+from elastic_core.rendezvous.events import AgentSide, JoinOutcome, Rendezvous
 from elastic_core.rendezvous.handler import AgentServices, RendezvousHandler, takes_restarts
 from elastic_core.reports import NodeReport
 from elastic_core.types import Capability, RendezvousInfo, Round, RoundChange
@@ -152,7 +152,7 @@ class HandlerThread(Rendezvous):
     def _form(self, join: int, wait: WaitBudget) -> None:
         self._busy = True
         self._handler.wait = wait
-        outcome: Outcome | m.RendezvousFailed
+        outcome: JoinOutcome | m.RendezvousFailed
         try:
             outcome = self._side.resolve(self._handler.next_rendezvous(), wait)
         except WaitCancelledError:

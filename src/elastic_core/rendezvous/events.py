@@ -19,7 +19,7 @@ from elastic_core.plugin_faults import Fault, PluginLabel
 from elastic_core.reports import AgentChannel
 from elastic_core.types import Decided, RendezvousInfo, Round
 
-Outcome = Round | ElasticError
+JoinOutcome = Round | ElasticError
 """What becomes of a place: its round, or why there can't be one."""
 
 
@@ -59,7 +59,7 @@ class AgentSide(Protocol):
         """Hold a fresh port for the worker of rank 0, in place of the last one, and call back with it."""
         ...
 
-    def form(self, info: RendezvousInfo, done: Callable[[Outcome], None]) -> None:
+    def form(self, info: RendezvousInfo, done: Callable[[JoinOutcome], None]) -> None:
         """Make the round of a place that says all but the master's port, perhaps, and call back with it."""
         ...
 
@@ -112,7 +112,7 @@ class Rendezvous:
         self._joins += 1
         self._joining = False
 
-    def _joined(self, join: int, outcome: Outcome | RendezvousFailed, decided: Decided | None = None) -> None:
+    def _joined(self, join: int, outcome: JoinOutcome | RendezvousFailed, decided: Decided | None = None) -> None:
         """Say how a join has ended, unless it is no longer wanted; `decided`: the end of the run, if that is why."""
         if self._left or join != self._joins:
             return

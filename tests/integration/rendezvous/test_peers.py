@@ -17,7 +17,7 @@ from elastic_core.rendezvous.member import protocol as m
 from elastic_core.rendezvous.member.documents import RosterEntry, RoundDocument
 from elastic_core.rendezvous.member.state import LONG_AGO_S
 from elastic_core.rendezvous.shell import peers
-from elastic_core.rendezvous.shell.grants import Answer, PeerExchange, PeerView
+from elastic_core.rendezvous.shell.grants import PeerAnswer, PeerExchange, PeerView
 from elastic_core.rendezvous.shell.peers import PeerEndpoint, PeerNames, opened, sealed
 from patience import patience
 from support import lacks, wait_for
@@ -126,7 +126,7 @@ def test_a_datagram_never_has_the_secret_in_it_and_can_not_be_turned_into_anothe
         assert opened(raw[:at] + bytes([raw[at] ^ 1]) + raw[at + 1 :], SECRET) is None
     assert opened(raw, "another") is None
     assert opened(raw, "") is None
-    answer = Answer(asker="a", addressee="b", serial=1, ages=b"", reached_age_s=1.0, runs=True)
+    answer = PeerAnswer(asker="a", addressee="b", serial=1, ages=b"", reached_age_s=1.0, runs=True)
     code = sealed(answer, SECRET)[:32]
     assert opened(code + raw[32:], SECRET) is None  # a question's body with an answer's code
 

@@ -4,10 +4,10 @@ import pytest
 
 from elastic_core import messages as m
 from elastic_core.agent.machine.states import (
+    AgentEnd,
     Created,
     Deciding,
     End,
-    Ending,
     Gating,
     Leaving,
     Preparing,
@@ -160,7 +160,7 @@ def test_first_and_last_worker_that_finish_are_reported_and_the_node_waits_for_t
     assert isinstance(last.state, Running)
     assert not last.state.alive
     over = drive(told(DONE), m.WorkersStopped(), m.RendezvousLeft(), state=last.state)
-    assert (over.state.outcome.ending, over.state.outcome.exit_code) == (Ending.SUCCEEDED, 0)
+    assert (over.state.outcome.ending, over.state.outcome.exit_code) == (AgentEnd.SUCCEEDED, 0)
 
 
 def test_a_worker_that_finishes_beside_a_failure_is_reported_too():
@@ -182,9 +182,9 @@ def test_a_node_that_has_finished_and_is_told_to_stop_goes_without_a_word():
 
 def test_a_closed_rendezvous_ends_the_waiting_for_the_run():
     finished = drive(*TO_RUNNING, ended(0, 0), ended(1, 0), told(RendezvousClosed()))
-    assert finished.state.then.outcome.ending is Ending.SUCCEEDED
+    assert finished.state.then.outcome.ending is AgentEnd.SUCCEEDED
     closed = drive(*TO_RUNNING, told(RendezvousClosed()), ended(0, 0), ended(1, 0))
-    assert closed.state.then.outcome.ending is Ending.SUCCEEDED
+    assert closed.state.then.outcome.ending is AgentEnd.SUCCEEDED
 
 
 # --- while workers run

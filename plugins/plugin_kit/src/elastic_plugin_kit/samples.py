@@ -16,7 +16,6 @@ from elastic_core.api import (
     FailureClass,
     FailureSeen,
     Ignore,
-    Joining,
     MembershipChanged,
     Moment,
     NodesWaiting,
@@ -25,6 +24,7 @@ from elastic_core.api import (
     Restart,
     Round,
     RoundJoined,
+    RoundJoining,
     RunEvent,
     RunSteps,
     StepsAsked,
@@ -134,7 +134,7 @@ def sample_feed(*, run_dir: str) -> tuple[RunEvent, ...]:
 def _round_begins(index: int) -> tuple[Moment, ...]:
     formed = sample_round(index=index, token=index + 1)
     return (
-        Joining(round_index=index),
+        RoundJoining(round_index=index),
         RoundJoined(round=formed),
         WorkersStarting(round=formed, restart_count=index),
         WorkersStarted(round=formed, pids=(5000 + index, 6000 + index)),

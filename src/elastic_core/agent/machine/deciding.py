@@ -5,9 +5,9 @@ from msgspec.structs import replace
 from elastic_core import messages as m
 from elastic_core.agent.machine.running import collect_evidence, finished, report_finishing, without
 from elastic_core.agent.machine.states import (
+    AgentEnd,
     Deciding,
     End,
-    Ending,
     Ledger,
     Outcome,
     Rejoin,
@@ -94,9 +94,9 @@ def _restart(state: Deciding, failure: Failure, decision: Restart) -> Step:
 def _give_up(state: Deciding, failure: Failure, decision: Stop) -> Step:
     ledger = noted(state.ledger, failure, decision, restarts=0)
     if decision.outcome == "done":
-        outcome = Outcome(ending=Ending.SUCCEEDED, exit_code=0, reason=decision.reason)
+        outcome = Outcome(ending=AgentEnd.SUCCEEDED, exit_code=0, reason=decision.reason)
     else:
-        outcome = Outcome(ending=Ending.FAILED, exit_code=failure.exit_code, reason=failure.summary)
+        outcome = Outcome(ending=AgentEnd.FAILED, exit_code=failure.exit_code, reason=failure.summary)
     reason = f"{failure.summary}; {decision.reason}"
     return _carry_out(state, ledger, End(outcome=outcome), failure, decision, reason)
 

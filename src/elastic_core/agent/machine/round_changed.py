@@ -16,12 +16,12 @@ from elastic_core.agent.machine.states import (
     GATE,
     PARKED_WATCH_S,
     SETTLE,
+    AgentEnd,
     Await,
     Awaiting,
+    DecidedFailure,
     Deciding,
     End,
-    Ending,
-    Incident,
     Ledger,
     Outcome,
     Preparing,
@@ -99,7 +99,7 @@ def _closed(state: Running) -> Step:
     alone = replace(state, ledger=replace(state.ledger, control=False))
     if state.alive:
         return Step(state=alone, reason=reason)
-    outcome = Outcome(ending=Ending.SUCCEEDED, exit_code=0, reason="all workers finished")
+    outcome = Outcome(ending=AgentEnd.SUCCEEDED, exit_code=0, reason="all workers finished")
     return stop(alone.ledger, state.round, End(outcome=outcome), outcome.reason)
 
 
@@ -141,7 +141,7 @@ def _regrouped(ledger: Ledger, round_: Round, change: RoundChange) -> tuple[Ledg
     return replace(ledger, membership_changes=ledger.membership_changes + 1), changed
 
 
-def _restarted(ledger: Ledger, decided: Decided) -> tuple[Ledger, Incident | None, tuple[m.AgentCommand, ...]]:
+def _restarted(ledger: Ledger, decided: Decided) -> tuple[Ledger, DecidedFailure | None, tuple[m.AgentCommand, ...]]:
     decision, failure = decided.decision, decided.failure
     if failure is None:
         asked = (m.PrintLine(text=f"all workers are started again: {decision.rule}"),) if decision.rule else ()
@@ -155,18 +155,18 @@ def _restarted(ledger: Ledger, decided: Decided) -> tuple[Ledger, Incident | Non
 
 def _ended(
     ledger: Ledger, decision: Stop, decided: Decided, round_index: int
-) -> tuple[Ledger, Outcome, Incident | None]:
+) -> tuple[Ledger, Outcome, DecidedFailure | None]:
     """Return how the run ends by this verdict, and its incident."""
     failure = decided.failure
     if decision.outcome == "done":
-        outcome = Outcome(ending=Ending.SUCCEEDED, exit_code=0, reason=decision.reason)
+        outcome = Outcome(ending=AgentEnd.SUCCEEDED, exit_code=0, reason=decision.reason)
         if failure is None:
             return ledger, outcome, None
         return noted(ledger, failure, decision, restarts=0), outcome, (failure, decision, decided.evidence)
     if failure is None:
         made_up = without_workers(decision.reason, FailureClass.RENDEZVOUS, round_index)
         failure = replace(made_up, exit_code=NO_ROUND_CODE)
-    outcome = Outcome(ending=Ending.FAILED, exit_code=failure.exit_code, reason=failure.summary)
+    outcome = Outcome(ending=AgentEnd.FAILED, exit_code=failure.exit_code, reason=failure.summary)
     return noted(ledger, failure, decision, restarts=0), outcome, (failure, decision, decided.evidence)
 
 

@@ -7,9 +7,9 @@ from elastic_core import moments
 from elastic_core.agent.machine import round_changed
 from elastic_core.agent.machine.states import (
     GATE,
+    AgentEnd,
     Created,
     Deciding,
-    Ending,
     Gates,
     Gating,
     Joining,
@@ -96,7 +96,7 @@ def no_round(state: Gating | Refused | Joining, event: m.RendezvousFailed, now_s
     """End: without a round there is nothing to run; an unneeded node ends well."""
     first = (m.CancelTimer(name=GATE),) if isinstance(state, Refused) else ()
     if event.exit_code == 0:
-        outcome = Outcome(ending=Ending.SUCCEEDED, exit_code=0, reason=event.summary)
+        outcome = Outcome(ending=AgentEnd.SUCCEEDED, exit_code=0, reason=event.summary)
         return leave(state.ledger, outcome, (*first, m.PrintLine(text=event.summary)))
     decided = event.decided
     if decided is not None and decided.failure is not None:
@@ -108,7 +108,7 @@ def no_round(state: Gating | Refused | Joining, event: m.RendezvousFailed, now_s
 
 def _without_round(ledger: Ledger, failure: Failure, reason: str, first: tuple[m.AgentCommand, ...] = ()) -> Step:
     record = m.RecordIncident(failure=failure, decision=Stop(reason=reason, rule="rendezvous"))
-    outcome = Outcome(ending=Ending.FAILED, exit_code=failure.exit_code, reason=failure.summary)
+    outcome = Outcome(ending=AgentEnd.FAILED, exit_code=failure.exit_code, reason=failure.summary)
     return leave(ledger, outcome, (*first, record))
 
 
@@ -121,7 +121,7 @@ def _failed_elsewhere(
 ) -> Step:
     """End as the nodes do that have a place: with what the run has failed of."""
     record = m.RecordIncident(failure=failure, decision=decided.decision, evidence=decided.evidence)
-    outcome = Outcome(ending=Ending.FAILED, exit_code=event.exit_code, reason=event.summary)
+    outcome = Outcome(ending=AgentEnd.FAILED, exit_code=event.exit_code, reason=event.summary)
     return leave(ledger, outcome, (*first, record))
 
 

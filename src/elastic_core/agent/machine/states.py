@@ -59,7 +59,7 @@ class Ledger(Record, frozen=True, kw_only=True):
     gates: Gates = Gates()
 
 
-class Ending(enum.StrEnum):
+class AgentEnd(enum.StrEnum):
     """How an agent ends."""
 
     SUCCEEDED = "succeeded"
@@ -70,7 +70,7 @@ class Ending(enum.StrEnum):
 class Outcome(Record, frozen=True, kw_only=True):
     """The agent's result. Source of the exit codes: the design's section on the agent."""
 
-    ending: Ending
+    ending: AgentEnd
     exit_code: int
     reason: str
 
@@ -250,7 +250,7 @@ REPORT_S = 1.0
 SETTLE, BACKOFF, LEAVE, REPORT, GATE = "settle", "backoff", "leave", "report", "gate"
 SIGTERM = 15
 
-Incident = tuple[Failure, Decision, str]
+DecidedFailure = tuple[Failure, Decision, str]
 """What failed, what was decided, and what was known of all nodes then (empty: no more than this node knows)."""
 
 
@@ -273,7 +273,7 @@ def leave(ledger: Ledger, outcome: Outcome, first: Iterable[m.AgentCommand] = ()
 
     One that decides for the whole run is not closed by a node that goes: its verdict says when the run is over.
     """
-    close = outcome.ending is not Ending.STOPPED and not ledger.control
+    close = outcome.ending is not AgentEnd.STOPPED and not ledger.control
     commands = (*first, m.SetTimer(name=LEAVE, delay_s=LEAVE_S), m.LeaveRendezvous(close=close))
     return Step(
         state=Leaving(ledger=ledger, outcome=outcome, stop_asked_s=asked_s), commands=commands, reason=outcome.reason
@@ -293,7 +293,7 @@ def end(ledger: Ledger, outcome: Outcome) -> Step:
 
 def stopped_by(signum: int) -> Outcome:
     """Return the outcome of an agent that was told to stop."""
-    return Outcome(ending=Ending.STOPPED, exit_code=128 + signum, reason=f"stopped by signal {signum}")
+    return Outcome(ending=AgentEnd.STOPPED, exit_code=128 + signum, reason=f"stopped by signal {signum}")
 
 
 def stop(
@@ -303,7 +303,7 @@ def stop(
     reason: str,
     *,
     first: Iterable[m.AgentCommand] = (),
-    incident: Incident | None = None,
+    incident: DecidedFailure | None = None,
     grace_s: float | None = None,
     planned: bool = False,
     ends_run: bool = False,
@@ -380,7 +380,7 @@ def noted(ledger: Ledger, failure: Failure, decision: Decision, *, restarts: int
     return replace(ledger, restart_count=ledger.restart_count + restarts, history=history)
 
 
-def after_stop(ledger: Ledger, then: Rejoin | End, incident: Incident | None, asked_s: float | None) -> Step:
+def after_stop(ledger: Ledger, then: Rejoin | End, incident: DecidedFailure | None, asked_s: float | None) -> Step:
     """Record the incident, then do what was to follow: no worker exists any more."""
     recorded: tuple[m.AgentCommand, ...] = ()
     if incident is not None:

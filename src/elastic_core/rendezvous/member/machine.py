@@ -31,7 +31,7 @@ from elastic_core.rendezvous.member.outage import (
     outage_line_s,
     undecided_s,
 )
-from elastic_core.rendezvous.member.protocol import Step
+from elastic_core.rendezvous.member.protocol import MemberStep
 from elastic_core.rendezvous.member.state import LONG_AGO_S, NEVER_S, Progress, State, Want
 from elastic_core.rendezvous.member.steps import question
 from elastic_core.rendezvous.store import CONTROL_KEY, ROUND_KEY, Topic
@@ -43,10 +43,10 @@ _READ_COST_S = 0.0002
 _LONGEST_READ_PAUSE_S = 0.25
 _EXPIRY_MARGIN_S = 0.01
 
-Rule = Callable[[State, float], Planned]
+MemberRule = Callable[[State, float], Planned]
 
 
-def step(state: State, events: tuple[protocol.Event, ...], *, now_s: float) -> Step:
+def step(state: State, events: tuple[protocol.Event, ...], *, now_s: float) -> MemberStep:
     """Return what a member does next after it heard `events`, in order."""
     for event in events:
         state = observe(state, event, now_s)
@@ -55,7 +55,9 @@ def step(state: State, events: tuple[protocol.Event, ...], *, now_s: float) -> S
     for rule in _RULES:
         state, operation = rule(state, now_s)
         if operation is not None:
-            return Step(state=state, operation=operation, announcements=announcements, reason=rule.__name__.strip("_"))
+            return MemberStep(
+                state=state, operation=operation, announcements=announcements, reason=rule.__name__.strip("_")
+            )
     raise AssertionError("the last rule always answers")
 
 
@@ -330,7 +332,7 @@ def _watch(state: State, now_s: float) -> Planned:
     return state, protocol.Watch(since=state.seen.since, topics=_topics(state), until_s=max(until_s, now_s + 0.001))
 
 
-_RULES: tuple[Rule, ...] = (
+_RULES: tuple[MemberRule, ...] = (
     _idle,
     _leave,
     _trouble,

@@ -267,7 +267,7 @@ def _unreachable(state: State, event: protocol.PeersUnreachable) -> State:
     return replace(state, peers=replace(state.peers, unreachable=frozenset(event.ranks))) if about else state
 
 
-def _recover(state: State, event: protocol.Answer, now_s: float) -> State:
+def _recover(state: State, event: protocol.StoreAnswer, now_s: float) -> State:
     """Take an answer of the store for the end of trouble: what was read before it must be read again."""
     if state.trouble is None:
         return state
@@ -280,7 +280,7 @@ def _recover(state: State, event: protocol.Answer, now_s: float) -> State:
     return _doubt(replace(state, trouble=None, lease=lease, seen=seen), now_s)
 
 
-def _writes(event: protocol.Answer) -> bool:
+def _writes(event: protocol.StoreAnswer) -> bool:
     """Return whether an answer is one to a write, or to a survey: a newcomer that makes one has no write to try."""
     return isinstance(event, protocol.Enlisted | protocol.Updated | protocol.SwapAnswered | protocol.Surveyed)
 
@@ -306,7 +306,7 @@ def _doubt(state: State, now_s: float) -> State:
 # --- answers of the store
 
 
-def _answer(state: State, event: protocol.Answer, now_s: float) -> State:
+def _answer(state: State, event: protocol.StoreAnswer, now_s: float) -> State:
     match event:
         case protocol.Connected(address=address, alternative=alternative, agent_port=port, node=node):
             connection = replace(

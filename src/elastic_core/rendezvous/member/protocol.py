@@ -195,12 +195,12 @@ Request = (
 )
 """What the agent wants: its own requests, but for those that become a document or need what the driver knows."""
 
-Answer = (
+StoreAnswer = (
     Connected | Enlisted | Updated | Renewed | Withdrawn | MembersRead | Loaded | Surveyed | SwapAnswered | WatchEnded
 )
 """What the store answers."""
 
-Event = Request | Answer | PeersAnswered | PeerAsked | StillRuns | PeersUnreachable | Failed
+Event = Request | StoreAnswer | PeersAnswered | PeerAsked | StillRuns | PeersUnreachable | Failed
 
 
 # --- operations: a member does one at a time
@@ -317,7 +317,7 @@ Announcement = (
 )
 
 
-class Step(Record, frozen=True, kw_only=True):
+class MemberStep(Record, frozen=True, kw_only=True):
     """What a member does next, what it tells its agent before, and why."""
 
     state: State

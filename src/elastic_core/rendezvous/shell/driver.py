@@ -34,7 +34,7 @@ from elastic_core.rendezvous.member.outage import needs_lease, store_failure
 from elastic_core.rendezvous.member.roster import Candidate
 from elastic_core.rendezvous.member.state import LONG_AGO_S, NEVER_S, PATIENCE_SHARE, State, Want
 from elastic_core.rendezvous.shell.grants import peer_view
-from elastic_core.rendezvous.shell.node import Node, proves_dead
+from elastic_core.rendezvous.shell.node import MemberNode, proves_dead
 from elastic_core.rendezvous.shell.peers import PeerEndpoint
 from elastic_core.rendezvous.store import (
     CONTROL_KEY,
@@ -91,7 +91,7 @@ OPERATIONS: Final[Mapping[type, str]] = {
 """The store's methods, by what is asked of it."""
 
 
-class StoreCall(NamedTuple):
+class PendingCall(NamedTuple):
     """A call of the store's that has not returned; `due_s` is when it should have, at the latest."""
 
     operation: str
@@ -123,7 +123,7 @@ class Driver:
     def __init__(
         self,
         store: CoordinationStore,
-        node: Node,
+        node: MemberNode,
         *,
         emit: Callable[[Emitted], None],
         ended: Callable[[Exception | None], None],
@@ -139,7 +139,7 @@ class Driver:
         self._clock = clock
         self._mail: deque[protocol.Event] = deque()
         self._lock = threading.Condition()
-        self.call: StoreCall | None = None
+        self.call: PendingCall | None = None
         """The call that is under way. Threading: read on any."""
         self._wait: WaitBudget | None = None
         self._interruptible = False
@@ -410,7 +410,7 @@ class Driver:
             if self._interruptible and self._mail:
                 wait.cancel()
             now_s = self._clock.monotonic_s()
-            self.call = StoreCall(name, now_s, now_s + wait.remaining_s())
+            self.call = PendingCall(name, now_s, now_s + wait.remaining_s())
         try:
             return self._call(operation, wait)
         except ElasticError:

@@ -6,8 +6,8 @@ from elastic_core.errors import ElasticError, RendezvousConnectionError
 from elastic_core.rendezvous.events import AgentSide, Rendezvous
 from elastic_core.rendezvous.member.protocol import JoinAsked, JoinFailed
 from elastic_core.rendezvous.shell.call_watch import consequence, late_call, look_period_s
-from elastic_core.rendezvous.shell.driver import HOST_LEAVE_S, LEAVE_S, Driver, Emitted, StoreCall
-from elastic_core.rendezvous.shell.node import Node
+from elastic_core.rendezvous.shell.driver import HOST_LEAVE_S, LEAVE_S, Driver, Emitted, PendingCall
+from elastic_core.rendezvous.shell.node import MemberNode
 from elastic_core.rendezvous.shell.outcome import Changes, error_of
 from elastic_core.rendezvous.store import CoordinationStore
 from elastic_core.reports import AgentChannel
@@ -32,10 +32,10 @@ class MemberRounds(Rendezvous):
         self._changes = Changes(settings.run_id, lambda operation, error: agent.raised(operation, error).text)
         self._watching = self._leaving = self._broken = False
         self._clock = clock
-        self._lost: StoreCall | None = None
+        self._lost: PendingCall | None = None
         self.driver = Driver(
             store,
-            Node(store, settings, clock=clock),
+            MemberNode(store, settings, clock=clock),
             emit=lambda event: agent.post(lambda: self._take(event)),
             ended=lambda failure: agent.post(lambda: self._ended(failure)),
             turned_s=agent.turned_s,
@@ -158,7 +158,7 @@ class MemberRounds(Rendezvous):
             self._end_for(late, now_s)
         self._look_later()
 
-    def _end_for(self, late: StoreCall, now_s: float) -> None:
+    def _end_for(self, late: PendingCall, now_s: float) -> None:
         """End the round or the join if the late call leaves no other way; should it return, the thread goes on."""
         joining, awaits = self._joining, self._changes.awaits and not self._joining
         end = consequence(late, self.driver, self._agent.backend, joining=joining, awaits=awaits, now_s=now_s)

@@ -24,7 +24,7 @@ _OUTSIDE = "192.0.2.1"
 """An address of nobody, for the kernel to say which way out it would take."""
 
 
-class Node:
+class MemberNode:
     """A node's settings and addresses. Threading: the driver's thread, once it runs."""
 
     def __init__(self, store: CoordinationStore, settings: RendezvousSettings, *, clock: Clock = SYSTEM_CLOCK) -> None:
