@@ -3,6 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
+from elastic_core.errors import NodesRefusedError, RendezvousClosedError
 from elastic_core.rendezvous.member import protocol as m
 from elastic_core.rendezvous.member.announce import record_of
 from elastic_core.rendezvous.member.documents import (
@@ -74,7 +75,7 @@ def test_a_round_whose_start_a_node_refuses_ends_at_no_cost_and_says_why(min_nod
     ending = duty.ending
     assert (ending.kind, ending.lost, ending.unclean, ending.out) == ("regroup", ("c",), (), out)
     assert ending.reason == f"c stays out: {WHY}; {follows}"
-    assert (ending.failure, ending.exclude) == (None, ())
+    assert (ending.failure, ending.decision) == (None, Restart())
 
 
 def test_the_next_round_is_formed_without_it_and_waits_for_nobody():
@@ -157,7 +158,7 @@ def test_it_hears_how_the_run_ends():
     verdict = Verdict(decision=Stop(reason="all workers finished", outcome="done"), exit_code=0, by="a", token=2)
     over = out(control=replace(CONTROL, verdict=verdict))
     (failed,) = [one for one in step(over, (), now_s=101.0).announcements if isinstance(one, m.JoinFailed)]
-    assert (failed.kind, failed.exit_code) == ("closed", 0)
+    assert (failed.error, failed.exit_code) == (RendezvousClosedError, 0)
 
 
 def test_a_run_that_goes_on_without_it_is_waited_beside_for_as_long_as_it_takes():
@@ -185,7 +186,7 @@ def test_a_run_that_needs_it_fails_for_want_of_it_on_all_nodes_when_the_time_to_
     end_s = 100.0 + ME.join_timeout_s
     done = step(observe(waits, m.MembersRead(members=left), end_s), (), now_s=end_s)
     (failed,) = [one for one in done.announcements if isinstance(one, m.JoinFailed)]
-    assert failed.kind == "refusal"
+    assert failed.error is NodesRefusedError
     assert failed.what == f"run 'r': 1 of at least 2 nodes joined (a) within 600 s, 1 missing; c is out: {WHY}"
     assert failed.hint == "mend c, start more nodes, or raise --join-timeout"
 

@@ -3,7 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
-from elastic_core.errors import RendezvousTimeoutError
+from elastic_core.errors import RendezvousConnectionError, RendezvousTimeoutError
 from elastic_core.rendezvous.member import protocol as m
 from elastic_core.rendezvous.member.documents import ControlDocument, RosterEntry, RoundDocument
 from elastic_core.rendezvous.member.machine import step
@@ -121,7 +121,9 @@ def test_a_node_whose_first_write_is_refused_gives_up_after_the_connect_timeout(
     assert 101.0 <= line_s < 101.7
     assert 105.0 <= failed_s < 105.7
     assert failed == m.JoinFailed(
-        kind="connection", what=f"run 'r': redis at r:1 has not let this node in within 5 s: {FULL}", hint=HINT
+        error=RendezvousConnectionError,
+        what=f"run 'r': redis at r:1 has not let this node in within 5 s: {FULL}",
+        hint=HINT,
     )
     assert len(store.operations) < 60, "pauses between tries, as for an outage"
 
