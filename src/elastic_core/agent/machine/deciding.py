@@ -104,7 +104,8 @@ def _give_up(state: Deciding, failure: Failure, decision: Stop) -> Step:
 def _carry_out(
     state: Deciding, ledger: Ledger, then: Rejoin | End, failure: Failure, decision: Restart | Stop, reason: str
 ) -> Step:
-    first, incident = _publish(state, failure, decision), (failure, decision, "")
+    first = _publish(state, failure, decision)
+    incident = m.RecordIncident(failure=failure, decision=decision)
     if state.running is not None:
         return stop(ledger, state.running.round, then, reason, first=first, incident=incident)
     step = after_stop(ledger, then, incident, None)

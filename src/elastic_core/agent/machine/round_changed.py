@@ -19,7 +19,6 @@ from elastic_core.agent.machine.states import (
     AgentEnd,
     Await,
     Awaiting,
-    DecidedFailure,
     Deciding,
     End,
     Ledger,
@@ -141,7 +140,7 @@ def _regrouped(ledger: Ledger, round_: Round, change: RoundChange) -> tuple[Ledg
     return replace(ledger, membership_changes=ledger.membership_changes + 1), changed
 
 
-def _restarted(ledger: Ledger, decided: Decided) -> tuple[Ledger, DecidedFailure | None, tuple[m.AgentCommand, ...]]:
+def _restarted(ledger: Ledger, decided: Decided) -> tuple[Ledger, m.RecordIncident | None, tuple[m.AgentCommand, ...]]:
     decision, failure = decided.decision, decided.failure
     if failure is None:
         asked = (m.PrintLine(text=f"all workers are started again: {decision.rule}"),) if decision.rule else ()
@@ -150,24 +149,28 @@ def _restarted(ledger: Ledger, decided: Decided) -> tuple[Ledger, DecidedFailure
     report = m.ReportDecision(
         failure=failure, decision=decision, evidence=decided.evidence, restart_count=ledger.restart_count
     )
-    return ledger, (failure, decision, decided.evidence), (report,)
+    return ledger, _incident(failure, decided), (report,)
+
+
+def _incident(failure: Failure, decided: Decided) -> m.RecordIncident:
+    return m.RecordIncident(failure=failure, decision=decided.decision, evidence=decided.evidence)
 
 
 def _ended(
     ledger: Ledger, decision: Stop, decided: Decided, round_index: int
-) -> tuple[Ledger, Outcome, DecidedFailure | None]:
+) -> tuple[Ledger, Outcome, m.RecordIncident | None]:
     """Return how the run ends by this verdict, and its incident."""
     failure = decided.failure
     if decision.outcome == "done":
         outcome = Outcome(ending=AgentEnd.SUCCEEDED, exit_code=0, reason=decision.reason)
         if failure is None:
             return ledger, outcome, None
-        return noted(ledger, failure, decision, restarts=0), outcome, (failure, decision, decided.evidence)
+        return noted(ledger, failure, decision, restarts=0), outcome, _incident(failure, decided)
     if failure is None:
         made_up = without_workers(decision.reason, FailureClass.RENDEZVOUS, round_index)
         failure = replace(made_up, exit_code=NO_ROUND_CODE)
     outcome = Outcome(ending=AgentEnd.FAILED, exit_code=failure.exit_code, reason=failure.summary)
-    return noted(ledger, failure, decision, restarts=0), outcome, (failure, decision, decided.evidence)
+    return noted(ledger, failure, decision, restarts=0), outcome, _incident(failure, decided)
 
 
 # --- before workers run
@@ -288,7 +291,7 @@ def _does(state: Stopping, decided: Decided) -> bool:
         return False
     if decided.failure is None:
         return True
-    return state.incident is not None and _same(state.incident[0], decided.failure)
+    return state.incident is not None and _same(state.incident.failure, decided.failure)
 
 
 def _same(ours: Failure, theirs: Failure) -> bool:
@@ -332,7 +335,7 @@ def _struck(state: Stopping) -> Ledger:
     """Return the books without the decision of ours that does not stand."""
     if state.incident is None:
         return state.ledger
-    ledger, restarts = state.ledger, int(isinstance(state.incident[1], Restart))
+    ledger, restarts = state.ledger, int(isinstance(state.incident.decision, Restart))
     return replace(ledger, restart_count=ledger.restart_count - restarts, history=ledger.history[:-1])
 
 

@@ -178,7 +178,7 @@ class Stopping(Record, frozen=True, kw_only=True):
     ledger: Ledger
     round: Round
     then: Then
-    incident: tuple[Failure, Decision, str] | None = None
+    incident: m.RecordIncident | None = None
     stop_asked_s: float | None = None
 
 
@@ -250,9 +250,6 @@ REPORT_S = 1.0
 SETTLE, BACKOFF, LEAVE, REPORT, GATE = "settle", "backoff", "leave", "report", "gate"
 SIGTERM = 15
 
-DecidedFailure = tuple[Failure, Decision, str]
-"""What failed, what was decided, and what was known of all nodes then (empty: no more than this node knows)."""
-
 
 class Step(Record, frozen=True, kw_only=True):
     """What `advance` returns: the next state, the commands in order, and why."""
@@ -303,7 +300,7 @@ def stop(
     reason: str,
     *,
     first: Iterable[m.AgentCommand] = (),
-    incident: DecidedFailure | None = None,
+    incident: m.RecordIncident | None = None,
     grace_s: float | None = None,
     planned: bool = False,
     ends_run: bool = False,
@@ -380,11 +377,9 @@ def noted(ledger: Ledger, failure: Failure, decision: Decision, *, restarts: int
     return replace(ledger, restart_count=ledger.restart_count + restarts, history=history)
 
 
-def after_stop(ledger: Ledger, then: Rejoin | End, incident: DecidedFailure | None, asked_s: float | None) -> Step:
+def after_stop(ledger: Ledger, then: Rejoin | End, incident: m.RecordIncident | None, asked_s: float | None) -> Step:
     """Record the incident, then do what was to follow: no worker exists any more."""
-    recorded: tuple[m.AgentCommand, ...] = ()
-    if incident is not None:
-        recorded = (m.RecordIncident(failure=incident[0], decision=incident[1], evidence=incident[2]),)
+    recorded: tuple[m.AgentCommand, ...] = () if incident is None else (incident,)
     match then:
         case End(outcome=outcome):
             return leave(ledger, outcome, recorded, asked_s)
