@@ -312,7 +312,7 @@ def test_the_echo_of_our_own_decision_changes_nothing():
 def test_another_restart_came_first():
     step = drive(*deciding_to(Restart()), told(Decided(decision=Restart(delay_s=3.0), failure=THEIRS)))
     assert names(step) == ["ReportDecision", "WatchRound"]
-    assert (step.state.then, step.state.incident[0]) == (Rejoin(delay_s=3.0), THEIRS)
+    assert (step.state.then, step.state.incident.failure) == (Rejoin(delay_s=3.0), THEIRS)
     assert step.state.ledger.restart_count == 1
     assert len(step.state.ledger.history) == 1
 
