@@ -26,9 +26,9 @@ from elastic_core.errors import BackendError
 from elastic_core.rendezvous.member import protocol as m
 from elastic_core.rendezvous.member.machine import step
 from elastic_core.rendezvous.shell.driver import Driver, Emitted
-from elastic_core.rendezvous.shell.node import Node
+from elastic_core.rendezvous.shell.node import MemberNode
 from elastic_core.rendezvous.store import Revisions
-from elastic_core.types import RendezvousSettings
+from elastic_core.types import RendezvousInfo, RendezvousSettings
 
 FINGERPRINT = {"nnodes": "2:1024", "script": "train.py", "nproc": "8", "role": "default", "wire": "1", "torch": "2.13"}
 FIRST_PORT = 20_000
@@ -50,7 +50,7 @@ class Member(Driver):
         self._watching = watching
         super().__init__(
             watching.store,
-            Node(watching.store, settings),
+            MemberNode(watching.store, settings),
             emit=self._take_event,
             ended=lambda _: None,
             turned_s=lambda: float("inf"),
@@ -67,7 +67,7 @@ class Member(Driver):
         return self._node.place(address, FIRST_PORT + self._number)
 
     def _take_event(self, announcement: Emitted) -> None:
-        if isinstance(announcement, m.Formed):
+        if isinstance(announcement, RendezvousInfo):
             self.rank, self.formed_s = announcement.rank, time.monotonic()
         elif isinstance(announcement, (m.JoinFailed, m.RoundChanged)):
             raise SystemExit(f"member {self._number}: {announcement}")
