@@ -390,7 +390,7 @@ def test_the_restart_line_and_the_block_have_the_sentence_that_says_why(found, s
 def test_the_place_is_that_of_the_process_that_raised_it():
     (found,) = [found for found, summary in SUMMARIES if summary.startswith("FileNotFoundError")]
     line = render_attempt(found, restart=1, max_restarts=3)
-    assert line.endswith("'/data/1.jpg' (data.py:12, in DataLoader worker 3); 2 of 2 restarts used; restart 1 of 3 now")
+    assert line.endswith("'/data/1.jpg' (data.py:12, in DataLoader worker 3); restart 1 of 3 now")
     over_nodes = render_attempt(replace(found, told_count=2), restart=1, max_restarts=3)
     assert "(data.py:12, in DataLoader worker 3 on n0)" in over_nodes
     assert (
