@@ -323,7 +323,7 @@ def whoever_speaks_first_is_blamed(patch: pytest.MonkeyPatch) -> None:
 
 @mutation(PLACE, END, **faults(s.FAILURES, s.LEADER, count=5))
 def nobody_is_asked_to_decide(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(leader, "_ask", lambda state, duty, now_s: (state, None))
+    patch.setattr(leader, "_ask", lambda state, duty, current, now_s: (state, None))
 
 
 @mutation("one decision a round", PLACE, **faults(s.FAILURES, s.LEADER, s.SIGSTOP, count=5))
