@@ -4,8 +4,9 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from elastic_core import messages as m
 from elastic_core.failure.evidence import first_cause
-from elastic_core.rendezvous.member import protocol as m
+from elastic_core.rendezvous.member import protocol
 from elastic_core.rendezvous.member.announce import record_of
 from elastic_core.rendezvous.member.documents import RoundDocument, encode
 from elastic_core.rendezvous.member.state import Want
@@ -60,7 +61,7 @@ class SimulatedMember(SimulatedClient):
 
     # --- the agent
 
-    def _told(self, announcement: m.Announcement) -> None:
+    def _told(self, announcement: protocol.Announcement) -> None:
         match announcement:
             case RendezvousInfo(rank=rank):
                 assert self.state.mine is not None
@@ -68,7 +69,7 @@ class SimulatedMember(SimulatedClient):
             case m.RoundChanged(change=change):
                 self.world.checks.said(self.net.now_s, self.incarnation, f"told {change}")
                 self._changed(change)
-            case m.JoinFailed(error=error, what=what):
+            case protocol.JoinFailed(error=error, what=what):
                 self.world.checks.said(self.net.now_s, self.incarnation, f"told {error.__name__}: {what}")
                 self._end(error.__name__)
                 self._intend(m.LeaveRendezvous(close=False))
@@ -86,7 +87,7 @@ class SimulatedMember(SimulatedClient):
             return
         self._aside = self._refuses()
         if not self._aside:
-            self._intend(m.JoinAsked(master_port=29500))
+            self._intend(protocol.JoinAsked(master_port=29500))
             return
         self.world.checks.said(self.net.now_s, self.incarnation, "stays out")
         self._intend(m.StandAside(absence=Absence(by="hook 'gate' (acme 1.0)", reason="hot", for_s=2.0)))

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from elastic_core.rendezvous.member import admission, announce, duty, forming, leader, machine, observe
-from elastic_core.rendezvous.member import protocol as m
+from elastic_core import messages as m
+from elastic_core.rendezvous.member import admission, announce, duty, forming, leader, machine, observe, protocol
 from elastic_core.rendezvous.member.state import NEVER_S, PeerGrants, State, question_about
 from elastic_core.rendezvous.shell.grants import GrantTable, PeerExchange
 from elastic_core.types import Stop
@@ -149,7 +149,7 @@ def the_word_of_a_silent_member_is_passed_over(patch: pytest.MonkeyPatch) -> Non
     observe_ = machine.observe
 
     def deaf(state, event, now_s):
-        return state if isinstance(event, m.StillRuns) else observe_(state, event, now_s)
+        return state if isinstance(event, protocol.StillRuns) else observe_(state, event, now_s)
 
     patch.setattr(machine, "observe", deaf)
 
@@ -297,7 +297,7 @@ def nobody_stands_in_for_the_leader(patch: pytest.MonkeyPatch) -> None:
 def _stuck_ahead(answer):
     def stuck(state, event, now_s):
         after = answer(state, event, now_s)
-        if isinstance(event, m.Renewed) and state.lease.seat is not None and after.lease.seat is not None:
+        if isinstance(event, protocol.Renewed) and state.lease.seat is not None and after.lease.seat is not None:
             return replace(after, lease=replace(after.lease, ahead=state.lease.seat.ahead))
         return after
 
@@ -434,7 +434,7 @@ def a_refusal_is_taken_for_a_join(patch: pytest.MonkeyPatch) -> None:
     take = observe._request
 
     def careless(state, event, now_s):
-        return take(state, m.JoinAsked(master_port=1) if isinstance(event, m.StandAside) else event, now_s)
+        return take(state, protocol.JoinAsked(master_port=1) if isinstance(event, m.StandAside) else event, now_s)
 
     patch.setattr(observe, "_request", careless)
 

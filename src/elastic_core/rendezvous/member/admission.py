@@ -9,6 +9,7 @@ import math
 
 from msgspec.structs import replace
 
+from elastic_core import messages as m
 from elastic_core.errors import RendezvousClosedError
 from elastic_core.rendezvous.identity import compare_fingerprints, mismatch_error, mismatch_warning
 from elastic_core.rendezvous.member import protocol
@@ -124,7 +125,7 @@ def _ago(age_s: float) -> str:
 def _show_once(state: State, text: str) -> Announced:
     if state.printed.newcomer:
         return state, NOTHING
-    return replace(state, printed=replace(state.printed, newcomer=True)), (protocol.PrintLine(text=text),)
+    return replace(state, printed=replace(state.printed, newcomer=True)), (m.PrintLine(text=text),)
 
 
 # --- a run without a verdict
@@ -222,7 +223,7 @@ def _compare(state: State, control: ControlDocument) -> Announced:
         error = mismatch_error(me.run_id, me.where, refusals)
         failed = protocol.JoinFailed(what=error.what, hint=error.hint)
         return replace(state, want=Want.NOTHING), (failed,)
-    announcements = (protocol.PrintLine(text=mismatch_warning(me.run_id, warnings)),) if warnings else ()
+    announcements = (m.PrintLine(text=mismatch_warning(me.run_id, warnings)),) if warnings else ()
     run = replace(state.run, epoch=control.epoch, kept_control=control, kept_round=None, liveness=None)
     return replace(state, run=run), announcements
 

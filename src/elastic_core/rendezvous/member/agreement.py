@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from msgspec.structs import replace
 
-from elastic_core.rendezvous.member import protocol
+from elastic_core import messages as m
 from elastic_core.rendezvous.member.documents import Agreement, ControlDocument, MemberRecord, RoundDocument
 from elastic_core.rendezvous.member.outage import NOTHING, Announced
 from elastic_core.rendezvous.member.roster import Candidate
@@ -67,7 +67,7 @@ def announce_agreed(state: State, now_s: float) -> Announced:
     }
     if not new:
         return state, NOTHING
-    announced = tuple(protocol.Agreed(topic=topic, value=value) for topic, value in new.items())
+    announced = tuple(m.Agreed(topic=topic, value=value) for topic, value in new.items())
     # A store that loses the agreement can only have the same made again, whoever is gone by then.
     work = replace(work, agreed=work.agreed | frozenset(new), stated={**work.stated, **new})
     return replace(state, work=work), announced

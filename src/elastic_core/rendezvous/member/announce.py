@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from msgspec.structs import replace
 
+from elastic_core import messages as m
 from elastic_core.errors import (
     NodesRefusedError,
     RendezvousConnectionError,
@@ -138,7 +139,7 @@ def _drain(state: State, now_s: float) -> Announced:
     if order is None or (before is not None and order.grace_s in (None, before.grace_s)):
         return state, NOTHING
     what = "this node is to leave the run" if order.incarnation else f"run {state.me.run_id!r} is stopped"
-    drain = protocol.DrainOrdered(text=f"{what}: {order.reason}", grace_s=order.grace_s)
+    drain = m.DrainOrdered(text=f"{what}: {order.reason}", grace_s=order.grace_s)
     return replace(state, departure=replace(state.departure, drain=order)), (drain,)
 
 
@@ -164,7 +165,7 @@ def _control(state: State, now_s: float) -> Announced:
     if end.announced >= ending.token or state.want not in (Want.RUN, Want.STOP):
         return state, NOTHING
     state = replace(state, want=Want.STOP, end=replace(end, announced=ending.token))
-    return state, (protocol.RoundChanged(change=_change(ending)),)
+    return state, (m.RoundChanged(change=_change(ending)),)
 
 
 def _drop_superseded(state: State, control: ControlDocument) -> State:
@@ -205,7 +206,7 @@ def _ordered(state: State, stopping: StopOrder | None, now_s: float) -> Announce
         return state, NOTHING
     end = replace(state.end, stop_token=stopping.token, stopped_s=now_s, order_delay_s=0.0, order_in_force=stopping)
     state = replace(state, want=Want.STOP, end=end)
-    return state, (protocol.RoundChanged(change=StopOrdered(reason=stopping.reason, by=stopping.by)),)
+    return state, (m.RoundChanged(change=StopOrdered(reason=stopping.reason, by=stopping.by)),)
 
 
 def _order_again(state: State) -> State:
@@ -240,7 +241,7 @@ def _verdict(state: State, verdict: Verdict, now_s: float) -> Announced:
         failure = replace(store_failure(state, decision.reason), failure_class=FailureClass.NODE_LOST)
         failure = replace(failure, node_id=verdict.by, exit_code=verdict.exit_code)
     state = replace(state, want=Want.STOP, end=replace(state.end, verdict_announced=True))
-    return state, (protocol.RoundChanged(change=replace(verdict.decided, failure=failure)),)
+    return state, (m.RoundChanged(change=replace(verdict.decided, failure=failure)),)
 
 
 def _exclusion(state: State, now_s: float) -> Announced:
@@ -270,8 +271,8 @@ def _left_out(state: State, absence: Absence | None) -> Announced:
         return state, NOTHING
     lines: tuple[Announcement, ...] = ()
     if absence is not None and state.waiting.left_out is None:
-        lines = (protocol.PrintLine(text=f"this node is {absence.text}"),)
-    return replace(state, waiting=replace(state.waiting, left_out=absence)), (*lines, protocol.LeftOut(absence=absence))
+        lines = (m.PrintLine(text=f"this node is {absence.text}"),)
+    return replace(state, waiting=replace(state.waiting, left_out=absence)), (*lines, m.LeftOut(absence=absence))
 
 
 # --- the round
@@ -379,7 +380,7 @@ def _spare(state: State, round_: RoundDocument, now_s: float) -> Announced:
         return state, NOTHING
     text = f"run {me.run_id!r} is full ({nodes(len(round_.roster))}): waiting as a spare"
     printed, waits = replace(state.printed, spare=True), replace(state.waiting, line_s=NEVER_S)
-    return replace(state, printed=printed, waiting=waits), (protocol.PrintLine(text=text),)
+    return replace(state, printed=printed, waiting=waits), (m.PrintLine(text=text),)
 
 
 def _surplus(state: State, round_: RoundDocument) -> bool:
@@ -450,7 +451,7 @@ def _wait(state: State, now_s: float) -> Announced:
         return replace(state, want=Want.NOTHING), (protocol.JoinFailed(error=error, what=what, hint=hint),)
     if now_s >= wait.line_s and knows:
         here = trouble is None and state.had_seat
-        announcements = (protocol.PrintLine(text=waiting(state, now_s)),) if here else ()
+        announcements = (m.PrintLine(text=waiting(state, now_s)),) if here else ()
         return replace(state, waiting=replace(wait, line_s=now_s + LINE_EVERY_S)), announcements
     return state, NOTHING
 

@@ -6,6 +6,7 @@ from typing import assert_never
 
 from msgspec.structs import replace
 
+from elastic_core import messages as m
 from elastic_core.rendezvous.member import protocol
 from elastic_core.rendezvous.member.agreement import stated
 from elastic_core.rendezvous.member.documents import (
@@ -73,41 +74,41 @@ def _request(state: State, event: protocol.Request, now_s: float) -> State:
         case protocol.JoinAsked(master_port=port):
             return _joining(state, now_s, None, port)
         # The node waits beside the round already: only the reason is new, and its timeouts go on.
-        case protocol.StandAside(absence=absence) if state.waiting.absence is not None:
+        case m.StandAside(absence=absence) if state.waiting.absence is not None:
             return replace(state, waiting=replace(state.waiting, absence=absence))
-        case protocol.StandAside(absence=absence):
+        case m.StandAside(absence=absence):
             return _joining(state, now_s, absence, state.connection.master_port)
-        case protocol.ReportFinishing():
+        case m.ReportFinishing():
             running = state.want is Want.RUN and state.work.progress is Progress.RUNNING
             return replace(state, work=replace(state.work, progress=Progress.FINISHING)) if running else state
-        case protocol.ReportDone():
+        case m.ReportDone():
             return replace(state, work=replace(state.work, progress=Progress.DONE)) if state.want is Want.RUN else state
-        case protocol.PublishDecision(question=""):
+        case m.PublishDecision(question=""):
             if state.mine is None or not (state.want is Want.RUN or state.awaiting):
                 return state
             post = document_of(event, by=state.me.node, token=state.mine.token, nonce=state.mine.nonce)
             return replace(state, want=Want.STOP, end=replace(state.end, post=post))
-        case protocol.PublishDecision(question=question):
+        case m.PublishDecision(question=question):
             # A policy may take so long that the run has gone on: that round was decided about by another, or is over.
             if state.duty.asked is None or question != question_about(*state.duty.asked):
                 return state
             token, nonce = state.duty.asked
             post = document_of(event, by=state.me.node, token=token, nonce=nonce)
             return replace(state, end=replace(state.end, post=post), duty=replace(state.duty, asked=None))
-        case protocol.OrderStop(failure=failure, report=report):
+        case m.OrderStop(failure=failure, report=report):
             assert report is not None
             return _stopped(state, failure.summary, report, now_s)
         case NodeReport():
             return replace(state, end=replace(state.end, report=event)) if state.awaiting else state
-        case protocol.AskSteps():
+        case m.AskSteps():
             return replace(state, work=replace(state.work, steps_wanted=state.work.steps_asked + 1))
-        case protocol.ReportSteps(steps=steps):
+        case m.ReportSteps(steps=steps):
             return replace(state, work=replace(state.work, steps=steps))
-        case protocol.StateNumber(topic=topic, value=value):
+        case m.StateNumber(topic=topic, value=value):
             return stated(state, topic, value)
-        case protocol.AnnounceDeparture():
+        case m.AnnounceDeparture():
             return replace(state, departure=replace(state.departure, leaving=True))
-        case protocol.LeaveRendezvous():
+        case m.LeaveRendezvous():
             return _leaving(state, now_s)
         case _:
             assert_never(event)

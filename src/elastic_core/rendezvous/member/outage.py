@@ -2,6 +2,7 @@
 
 from msgspec.structs import replace
 
+from elastic_core import messages as m
 from elastic_core.rendezvous.member import protocol
 from elastic_core.rendezvous.member.state import CUT_SHARE, NEVER_S, Progress, State, Want
 from elastic_core.rendezvous.member.texts import named
@@ -19,7 +20,7 @@ NOTHING: tuple[protocol.Announcement, ...] = ()
 def stop(state: State, change: RoundEnded | Decided) -> Announced:
     """Return that this node's workers must stop, and why."""
     end = replace(state.end, stop_token=0, order=None)
-    return replace(state, want=Want.STOP, end=end), (protocol.RoundChanged(change=change),)
+    return replace(state, want=Want.STOP, end=end), (m.RoundChanged(change=change),)
 
 
 def store_failure(state: State, summary: str) -> Failure:
@@ -143,7 +144,7 @@ def leave_to_agent(state: State, now_s: float) -> Announced:
     hosted = state.me.hosted
     why = host_lost(state) if hosted else f"{state.me.where} is away, so that the run can't decide"
     change = Undecided(reason=why, final=hosted)
-    return replace(state, end=replace(state.end, alone=True)), (protocol.RoundChanged(change=change),)
+    return replace(state, end=replace(state.end, alone=True)), (m.RoundChanged(change=change),)
 
 
 def _cut_off(state: State, now_s: float) -> Announced:
@@ -183,14 +184,14 @@ def announce_outage(state: State, now_s: float) -> Announced:
     if trouble is None:
         if not printed.outage:
             return state, NOTHING
-        back = protocol.PrintLine(text=f"store back: {me.where}", store_reachable=True)
+        back = m.PrintLine(text=f"store back: {me.where}", store_reachable=True)
         return replace(state, printed=replace(printed, outage=False)), (back,)
     away_s = now_s - trouble.since_s
     announcements: tuple[protocol.Announcement, ...] = ()
     if now_s >= outage_line_s(state, now_s):
         goes_on = "workers keep running" if state.want is Want.RUN else "trying again"
         away = f"store unreachable: {trouble.text}; {goes_on}"
-        announcements = (protocol.PrintLine(text=away, store_reachable=False),)
+        announcements = (m.PrintLine(text=away, store_reachable=False),)
         state = replace(state, printed=replace(printed, outage=True))
     # The user prefers the end of the run to workers without a rendezvous.
     if me.on_store_loss == "fail" and state.want is Want.RUN and away_s >= me.store_outage_grace_s:
@@ -220,7 +221,7 @@ def announce_grace(state: State, now_s: float) -> Announced:
         return state, NOTHING
     away = f"{state.me.where} has been away for {state.mine.grace_s:g} s (--store-outage-grace)"
     text = f"{away}: workers keep running, and nodes that can reach it may begin another round from now on"
-    return replace(state, printed=replace(state.printed, grace=True)), (protocol.PrintLine(text=text),)
+    return replace(state, printed=replace(state.printed, grace=True)), (m.PrintLine(text=text),)
 
 
 def announce_unreachable(state: State, now_s: float) -> Announced:
@@ -234,7 +235,7 @@ def announce_unreachable(state: State, now_s: float) -> Announced:
         f"{names} {verb} not answer this node's datagrams: if {state.me.where} goes away for all, workers stop here "
         f"after {state.ttl_s:g} s. Try: open the nodes' UDP ports for each other (--agent-port, --local-addr)"
     )
-    return replace(state, printed=replace(state.printed, unreachable_of=mine.nonce)), (protocol.PrintLine(text=text),)
+    return replace(state, printed=replace(state.printed, unreachable_of=mine.nonce)), (m.PrintLine(text=text),)
 
 
 def announce_silence(state: State, now_s: float) -> Announced:
@@ -248,7 +249,7 @@ def announce_silence(state: State, now_s: float) -> Announced:
         f"next round waits for them, at most {round_.lease_s + round_.grace_s:g} s. Try, where they are known to be "
         f"dead: --rdzv-attempt {state.me.attempt + 1}"
     )
-    return replace(state, printed=replace(state.printed, silence_of=round_.nonce)), (protocol.PrintLine(text=text),)
+    return replace(state, printed=replace(state.printed, silence_of=round_.nonce)), (m.PrintLine(text=text),)
 
 
 def announce_lost_seat(state: State, now_s: float) -> Announced:
@@ -262,4 +263,4 @@ def announce_lost_seat(state: State, now_s: float) -> Announced:
         return state, NOTHING
     lease = f"{age_s:.1f} s after its lease of {state.last_lease_s:g} s was renewed"
     text = f"this node's seat in {me.where} was gone {lease}: the store has lost it, or ends leases early"
-    return replace(state, printed=replace(state.printed, lost_seat_s=now_s)), (protocol.PrintLine(text=text),)
+    return replace(state, printed=replace(state.printed, lost_seat_s=now_s)), (m.PrintLine(text=text),)

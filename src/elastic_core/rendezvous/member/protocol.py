@@ -3,25 +3,8 @@
 Times `_s` are seconds of this host's monotonic clock.
 """
 
+from elastic_core import messages as m
 from elastic_core.errors import RendezvousError
-from elastic_core.messages import Agreed as Agreed
-from elastic_core.messages import AnnounceDeparture as AnnounceDeparture
-from elastic_core.messages import AskSteps as AskSteps
-from elastic_core.messages import DecisionAsked as DecisionAsked
-from elastic_core.messages import DrainOrdered as DrainOrdered
-from elastic_core.messages import LeaveRendezvous as LeaveRendezvous
-from elastic_core.messages import LeftOut as LeftOut
-from elastic_core.messages import OrderStop as OrderStop
-from elastic_core.messages import PrintLine as PrintLine
-from elastic_core.messages import PublishDecision as PublishDecision
-from elastic_core.messages import ReportDone as ReportDone
-from elastic_core.messages import ReportFinishing as ReportFinishing
-from elastic_core.messages import ReportSteps as ReportSteps
-from elastic_core.messages import RoundChanged as RoundChanged
-from elastic_core.messages import StandAside as StandAside
-from elastic_core.messages import StateNumber as StateNumber
-from elastic_core.messages import StepsAsked as StepsAsked
-from elastic_core.messages import StepsSeen as StepsSeen
 from elastic_core.rendezvous.member.documents import ControlDocument, RoundDocument
 from elastic_core.rendezvous.member.roster import Candidate
 from elastic_core.rendezvous.member.state import State
@@ -181,17 +164,17 @@ class Failed(Record, frozen=True, kw_only=True):
 
 Request = (
     JoinAsked
-    | StandAside
-    | PublishDecision
-    | OrderStop
+    | m.StandAside
+    | m.PublishDecision
+    | m.OrderStop
     | NodeReport
-    | AskSteps
-    | ReportSteps
-    | StateNumber
-    | ReportFinishing
-    | ReportDone
-    | AnnounceDeparture
-    | LeaveRendezvous
+    | m.AskSteps
+    | m.ReportSteps
+    | m.StateNumber
+    | m.ReportFinishing
+    | m.ReportDone
+    | m.AnnounceDeparture
+    | m.LeaveRendezvous
 )
 """What the agent wants: its own requests, but for those that become a document or need what the driver knows."""
 
@@ -289,7 +272,7 @@ Operation = (
     | Load
     | Swap
     | Watch
-    | DecisionAsked
+    | m.DecisionAsked
     | Pause
     | Gone
 )
@@ -313,7 +296,15 @@ class JoinFailed(Record, frozen=True, kw_only=True):
 
 
 Announcement = (
-    RendezvousInfo | JoinFailed | RoundChanged | LeftOut | DrainOrdered | PrintLine | StepsAsked | StepsSeen | Agreed
+    RendezvousInfo
+    | JoinFailed
+    | m.RoundChanged
+    | m.LeftOut
+    | m.DrainOrdered
+    | m.PrintLine
+    | m.StepsAsked
+    | m.StepsSeen
+    | m.Agreed
 )
 
 

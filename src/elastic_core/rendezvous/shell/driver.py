@@ -8,6 +8,7 @@ from typing import Final, NamedTuple, TypeVar, assert_never
 import msgspec
 from msgspec.structs import replace
 
+from elastic_core import messages as m
 from elastic_core.clock import SYSTEM_CLOCK, Clock, WaitBudget
 from elastic_core.errors import (
     BackendRefusedError,
@@ -58,20 +59,20 @@ _STUCK_PAUSE_S = 0.2
 
 _NOTHING = Revisions()
 _T = TypeVar("_T")
-Emitted = protocol.Announcement | Fenced | SeatHeld | protocol.DecisionAsked
+Emitted = protocol.Announcement | Fenced | SeatHeld | m.DecisionAsked
 DriverRequest = (
     protocol.JoinAsked
-    | protocol.StandAside
-    | protocol.OrderStop
+    | m.StandAside
+    | m.OrderStop
     | NodeReport
-    | protocol.AskSteps
-    | protocol.ReportSteps
-    | protocol.StateNumber
-    | protocol.ReportFinishing
-    | protocol.ReportDone
-    | protocol.AnnounceDeparture
-    | protocol.LeaveRendezvous
-    | protocol.PublishDecision
+    | m.AskSteps
+    | m.ReportSteps
+    | m.StateNumber
+    | m.ReportFinishing
+    | m.ReportDone
+    | m.AnnounceDeparture
+    | m.LeaveRendezvous
+    | m.PublishDecision
     | RequestRestart
 )
 
@@ -164,16 +165,16 @@ class Driver:
         """Give the machine what the agent wants: a decision as the document that all read. Never blocks."""
         match request:
             case RequestRestart(reason=reason):
-                self.post(protocol.PublishDecision(decision=Restart(rule=reason)))
-            case protocol.OrderStop(report=NodeReport() as report):
+                self.post(m.PublishDecision(decision=Restart(rule=reason)))
+            case m.OrderStop(report=NodeReport() as report):
                 self.post(replace(request, report=bounded(report)))
             case NodeReport():
                 self.post(bounded(request))
-            case protocol.AnnounceDeparture():
+            case m.AnnounceDeparture():
                 if self._store.hosting and self.in_round:
                     self.post(self._host_leaves())
                 self.post(request)
-            case protocol.LeaveRendezvous(close=close):
+            case m.LeaveRendezvous(close=close):
                 if close and self.in_round:
                     self.close_run()
                 self.post(request)
@@ -182,14 +183,14 @@ class Driver:
 
     def close_run(self) -> None:
         """End the run well for all nodes, unless its end was decided already. Never blocks."""
-        self.post(protocol.PublishDecision(decision=Stop(reason="the run was closed", outcome="done")))
+        self.post(m.PublishDecision(decision=Stop(reason="the run was closed", outcome="done")))
 
-    def _host_leaves(self) -> protocol.PublishDecision:
+    def _host_leaves(self) -> m.PublishDecision:
         """Return the end of a run whose store goes with this node."""
         state, now_s = self._state, self._clock.monotonic_s()
         reason = f"node {self.node}, which hosts the rendezvous store, {self._store.where}, was told to stop"
         failure = replace(store_failure(state, reason), failure_class=FailureClass.PREEMPTED, at_s=state.run_s(now_s))
-        return protocol.PublishDecision(decision=Stop(reason=reason), failure=failure)
+        return m.PublishDecision(decision=Stop(reason=reason), failure=failure)
 
     def post(self, event: protocol.Event) -> None:
         """Give the machine an event; cuts a wait short. Never blocks."""
@@ -338,7 +339,7 @@ class Driver:
         if isinstance(operation, protocol.Pause):
             self._pause(operation.until_s)
             return None
-        if isinstance(operation, protocol.DecisionAsked):
+        if isinstance(operation, m.DecisionAsked):
             self._emit(operation)
             return protocol.WatchEnded(watched=None)
         if isinstance(operation, protocol.Renew) and self._loop_is_stuck():
@@ -368,7 +369,7 @@ class Driver:
     def _pass_notices(self) -> None:
         notices = self._store.notices
         for notice in notices[self._notices :]:
-            self._emit(protocol.PrintLine(text=notice))
+            self._emit(m.PrintLine(text=notice))
         self._notices = len(notices)
 
     def _pause(self, until_s: float) -> None:
@@ -463,7 +464,7 @@ class Driver:
             case protocol.Watch(since=since, topics=topics, until_s=until_s):
                 watched = store.watch(since or _NOTHING, topics, timeout_s=max(0.0, until_s - sent_s), wait=wait)
                 return protocol.WatchEnded(watched=_given(watched, Watched))
-            case protocol.DecisionAsked() | protocol.Pause() | protocol.Gone():
+            case m.DecisionAsked() | protocol.Pause() | protocol.Gone():
                 raise AssertionError("not the store's")
             case _:
                 assert_never(operation)

@@ -3,7 +3,8 @@
 import pytest
 from msgspec.structs import replace
 
-from elastic_core.rendezvous.member import protocol as m
+from elastic_core import messages as m
+from elastic_core.rendezvous.member import protocol
 from elastic_core.rendezvous.member.announce import announce
 from elastic_core.rendezvous.member.documents import (
     STOP_RULE,
@@ -130,6 +131,6 @@ def test_latecomers_get_the_verdict_of_a_stopped_run_as_such():
     waits = member(want=Want.JOIN, control=replace(STOPPED, verdict=verdict))
     waits = replace(waits, mine=None, departure=Departure(drain=ALL))
     _, told = announce(waits, 0.0)
-    (failed,) = [one for one in told if isinstance(one, m.JoinFailed)]
+    (failed,) = [one for one in told if isinstance(one, protocol.JoinFailed)]
     assert failed.exit_code == 143
     assert failed.what == "run 'r' was stopped: ada@desk asked for it; nothing was started on this node"

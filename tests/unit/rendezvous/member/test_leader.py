@@ -4,7 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from elastic_core.messages import DecisionAsked
-from elastic_core.rendezvous.member import protocol as m
+from elastic_core.rendezvous.member import protocol
 from elastic_core.rendezvous.member.announce import record_of
 from elastic_core.rendezvous.member.documents import (
     ControlDocument,
@@ -209,10 +209,10 @@ def test_what_is_decided_because_its_time_has_come_rests_on_who_is_there_by_then
     late_s = state.duty.look_s + 0.1
     state = replace(state, lease=replace(state.lease, recorded=encode(record_of(state, late_s))))
     alone = Renewal(ahead=0, live=1, next_expiry_s=None)
-    told = step(state, (m.Renewed(renewal=alone, sent_s=late_s, ttl_s=me.ttl_s),), now_s=late_s)
-    assert told.operation == m.ReadMembers()
-    read = step(told.state, (m.MembersRead(members=(victim,)),), now_s=late_s)
-    assert isinstance(read.operation, m.Swap)
+    told = step(state, (protocol.Renewed(renewal=alone, sent_s=late_s, ttl_s=me.ttl_s),), now_s=late_s)
+    assert told.operation == protocol.ReadMembers()
+    read = step(told.state, (protocol.MembersRead(members=(victim,)),), now_s=late_s)
+    assert isinstance(read.operation, protocol.Swap)
     assert read.operation.document.ending.lost == ("b",)
 
 

@@ -3,8 +3,9 @@
 import pytest
 from msgspec.structs import replace
 
+from elastic_core import messages as m
 from elastic_core.errors import NodesRefusedError, RendezvousClosedError
-from elastic_core.rendezvous.member import protocol as m
+from elastic_core.rendezvous.member import protocol
 from elastic_core.rendezvous.member.announce import record_of
 from elastic_core.rendezvous.member.documents import (
     ControlDocument,
@@ -135,8 +136,8 @@ ASIDE = m.StandAside(absence=HOT)
 def out(state=RUNS, now_s=100.0, **seen):
     """Return a member that has stood aside, and that the store knows to; `seen` has changed in the store since."""
     done = step(state, (ASIDE,), now_s=now_s)
-    assert isinstance(done.operation, m.Update)
-    after = step(done.state, (m.Updated(record=done.operation.record, kept=True),), now_s=now_s).state
+    assert isinstance(done.operation, protocol.Update)
+    after = step(done.state, (protocol.Updated(record=done.operation.record, kept=True),), now_s=now_s).state
     return replace(after, seen=replace(after.seen, **seen))
 
 
@@ -149,7 +150,7 @@ def test_it_takes_no_place_that_was_meant_for_it_until_it_asks_for_one():
     later = out(round=round_of("abc", token=3), fresh=frozenset({CONTROL_KEY, ROUND_KEY}))
     done = step(later, (), now_s=101.0)
     assert not any(isinstance(one, RendezvousInfo) for one in done.announcements)
-    joins = step(done.state, (m.JoinAsked(master_port=1),), now_s=101.0)
+    joins = step(done.state, (protocol.JoinAsked(master_port=1),), now_s=101.0)
     assert any(isinstance(one, RendezvousInfo) for one in joins.announcements)
     assert record_of(joins.state, 100.0).absence is None
 
@@ -157,14 +158,14 @@ def test_it_takes_no_place_that_was_meant_for_it_until_it_asks_for_one():
 def test_it_hears_how_the_run_ends():
     verdict = Verdict(decision=Stop(reason="all workers finished", outcome="done"), exit_code=0, by="a", token=2)
     over = out(control=replace(CONTROL, verdict=verdict))
-    (failed,) = [one for one in step(over, (), now_s=101.0).announcements if isinstance(one, m.JoinFailed)]
+    (failed,) = [one for one in step(over, (), now_s=101.0).announcements if isinstance(one, protocol.JoinFailed)]
     assert (failed.error, failed.exit_code) == (RendezvousClosedError, 0)
 
 
 def test_a_run_that_goes_on_without_it_is_waited_beside_for_as_long_as_it_takes():
     beside = out(round=round_of("ab", token=3))
     done = step(beside, (), now_s=100.0 + 10 * ME.join_timeout_s)
-    assert not [one for one in done.announcements if isinstance(one, (m.JoinFailed, m.PrintLine))]
+    assert not [one for one in done.announcements if isinstance(one, (protocol.JoinFailed, m.PrintLine))]
 
 
 @pytest.mark.parametrize("name", ["c", "a"])
@@ -180,12 +181,12 @@ def test_a_run_that_needs_it_fails_for_want_of_it_on_all_nodes_when_the_time_to_
             waiting=replace(RUNS.waiting, since_s=100.0),
             seen=replace(RUNS.seen, control=over),
         )
-    waits = observe(waits, m.MembersRead(members=(member(1, "a", "ready"), C)), 100.0)
+    waits = observe(waits, protocol.MembersRead(members=(member(1, "a", "ready"), C)), 100.0)
     # One of the two gives up a moment before the other.
     left = (member(1, "a", "ready"),) if name == "a" else (member(1, "a", "ready"), C)
     end_s = 100.0 + ME.join_timeout_s
-    done = step(observe(waits, m.MembersRead(members=left), end_s), (), now_s=end_s)
-    (failed,) = [one for one in done.announcements if isinstance(one, m.JoinFailed)]
+    done = step(observe(waits, protocol.MembersRead(members=left), end_s), (), now_s=end_s)
+    (failed,) = [one for one in done.announcements if isinstance(one, protocol.JoinFailed)]
     assert failed.error is NodesRefusedError
     assert failed.what == f"run 'r': 1 of at least 2 nodes joined (a) within 600 s, 1 missing; c is out: {WHY}"
     assert failed.hint == "mend c, start more nodes, or raise --join-timeout"
@@ -243,5 +244,5 @@ def test_a_node_that_is_left_out_says_by_whom_why_and_how_long_until_it_is_no_lo
 def test_a_node_without_a_place_hears_what_the_run_has_failed_of():
     verdict = Verdict(decision=Stop(reason="no budget"), exit_code=7, by="a", token=3, failure=FAILED, evidence="{}")
     over = out(control=replace(CONTROL, verdict=verdict))
-    (failed,) = [one for one in step(over, (), now_s=101.0).announcements if isinstance(one, m.JoinFailed)]
+    (failed,) = [one for one in step(over, (), now_s=101.0).announcements if isinstance(one, protocol.JoinFailed)]
     assert (failed.decided, failed.exit_code) == (verdict.decided, 7)
