@@ -5,7 +5,8 @@ import threading
 from collections.abc import Callable
 from weakref import ref
 
-from elastic_core.api import WaitBudget, WaitCancelledError
+from elastic_core.api import WaitBudget
+from elastic_core.api.stores import WaitCancelledError
 
 
 def cancelled(call: Callable[[WaitBudget], object], *, after_s: float = 0.2) -> bool:

@@ -2,16 +2,8 @@
 
 from collections.abc import Callable, Mapping
 
-from elastic_core.api import (
-    BackendError,
-    CoordinationStore,
-    Document,
-    ElasticError,
-    Revisions,
-    Seat,
-    Topic,
-    WaitBudget,
-)
+from elastic_core.api import CoordinationStore, ElasticError, WaitBudget
+from elastic_core.api.stores import BackendError, Document, Revisions, Seat, Topic
 from elastic_core.rendezvous.member.documents import ControlDocument, MemberRecord, RoundDocument, decode, encode
 
 VALUES = {

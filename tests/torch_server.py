@@ -139,9 +139,9 @@ def _become(argv: list[str], folder: str, environment: dict[str, str], fds: list
             if path:
                 sys.path.insert(0, path)
         if environment.get("ELASTIC_WORKER_HOOKS") == "1":  # what the package's .pth does when an interpreter starts
-            from elastic_core.worker.startup import arm
+            from elastic_core.worker.startup import arm_worker
 
-            arm()
+            arm_worker()
         if argv[0] == "-m":
             sys.argv = argv[1:]
             runpy.run_module(argv[1], run_name="__main__", alter_sys=True)

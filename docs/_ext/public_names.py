@@ -11,7 +11,7 @@ from typing import Final
 from page_parts import attributes, first_line, prose, signature, table
 
 from elastic_core import api, embedding
-from elastic_core.api import RunEvent
+from elastic_core.api.feed import RunEvent
 from elastic_core.hooks.members import METHODS
 
 DATA: Final[Mapping[str, str]] = {

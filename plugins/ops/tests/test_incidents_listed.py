@@ -5,7 +5,7 @@ from msgspec.structs import replace
 
 from elastic_core.api import FailedWorker, Failure, FailureClass, Origin, Restart, Stop, WorkerExit, encode_json
 from elastic_core.failure.incident import build_incident
-from elastic_core.failure.report import render
+from elastic_core.failure.report import render_incident
 from elastic_ops.incidents.listed import incidents_of_store
 from elastic_ops.stored_run import StoredFailure
 
@@ -37,8 +37,8 @@ def test_each_failure_is_an_incident_with_its_decision_and_the_restarts_before_i
     assert (first.failure_class, first.elsewhere_rank, first.source) == (FailureClass.SIGNAL, 3, "worker")
     assert (first.decision, first.restart_count) == (RESTART, 0)
     assert (second.source, second.decision.reason, second.restart_count) == ("launcher", "budget used up", 1)
-    assert "rank 3 on b" in render(first)
-    assert "9.2 s into the run" in render(second)
+    assert "rank 3 on b" in render_incident(first)
+    assert "9.2 s into the run" in render_incident(second)
 
 
 def test_the_last_one_is_whole_where_the_nodes_left_it():

@@ -4,16 +4,10 @@ import json
 
 import pytest
 
-from elastic_core.api import (
-    ConfigError,
-    Failure,
-    FailureClass,
-    Member,
-    RendezvousStateError,
-    Restart,
-    StoreChoice,
-    Survey,
-)
+from elastic_core.api import ConfigError, Failure, FailureClass, Restart
+from elastic_core.api.commands import StoreChoice
+from elastic_core.api.rendezvous import RendezvousStateError
+from elastic_core.api.stores import Member, Survey
 from elastic_core.rendezvous.member.documents import (
     ControlDocument,
     Ending,

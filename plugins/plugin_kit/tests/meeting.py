@@ -4,24 +4,16 @@ import json
 import os
 from contextlib import suppress
 
-from elastic_core.api import (
-    API_VERSION,
-    CONTROL_KEY,
-    ROUND_KEY,
+from elastic_core.api import API_VERSION, ElasticError, RendezvousHandler, RendezvousInfo, WaitBudget
+from elastic_core.api.rendezvous import (
     Capability,
-    ElasticError,
     MemberLost,
     NodesWaiting,
     RendezvousClosed,
     RendezvousClosedError,
-    RendezvousHandler,
-    RendezvousInfo,
-    Revisions,
     RosterMember,
-    Topic,
-    WaitBudget,
-    WaitExpiredError,
 )
+from elastic_core.api.stores import CONTROL_KEY, ROUND_KEY, Revisions, Topic, WaitExpiredError
 from elastic_plugin_kit import MemoryStore
 
 TTL_S = 60.0

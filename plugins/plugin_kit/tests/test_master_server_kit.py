@@ -6,7 +6,8 @@ import threading
 
 import pytest
 
-from elastic_core.api import BackendUnavailableError, MasterServer
+from elastic_core.api.starters import MasterServer
+from elastic_core.api.stores import BackendUnavailableError
 from elastic_plugin_kit import MasterServerConformance, RealLoop
 from elastic_plugin_kit.conformance.master_server import Node
 

@@ -7,7 +7,8 @@ from contextlib import ExitStack
 
 import pytest
 
-from elastic_core.api import StartedProcess, WorkerStarter, bound_to
+from elastic_core.api.starters import StartedProcess, WorkerStarter
+from elastic_core.api.workers import bound_to
 from elastic_plugin_kit import WorkerStarterConformance
 from elastic_plugin_kit.conformance.starter import Agent
 from elastic_plugin_kit.real_loop import RealLoop

@@ -2,7 +2,7 @@
 
 import pytest
 
-from elastic_core.api import Revisions, Seat, Topic, compare
+from elastic_core.api.stores import Revisions, Seat, Topic, compare
 from elastic_plugin_kit import StoreModel
 
 TTL_S = 6.0

@@ -2,12 +2,8 @@
 
 import pytest
 
-from elastic_core.api import (
-    BackendRefusedError,
-    BackendUnavailableError,
-    OutcomeUnknownError,
-    WaitBudget,
-)
+from elastic_core.api import WaitBudget
+from elastic_core.api.stores import BackendRefusedError, BackendUnavailableError, OutcomeUnknownError
 from elastic_rdzv_etcd import connection, stream
 from elastic_rdzv_etcd.errors import CompactedError, LeaseGoneError
 from elastic_rdzv_etcd.failures import Said, answered

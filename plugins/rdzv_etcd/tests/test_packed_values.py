@@ -4,7 +4,7 @@ import zlib
 
 import pytest
 
-from elastic_core.api import BackendRefusedError
+from elastic_core.api.stores import BackendRefusedError
 from elastic_rdzv_etcd import messages
 from elastic_rdzv_etcd.content import Content
 from elastic_rdzv_etcd.messages import Keys

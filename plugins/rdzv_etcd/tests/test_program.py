@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from elastic_core.api import BackendUnavailableError, ConfigError, WaitBudget, WaitCancelledError
+from elastic_core.api import ConfigError, WaitBudget
+from elastic_core.api.stores import BackendUnavailableError, WaitCancelledError
 from elastic_rdzv_etcd import probe, program
 from elastic_rdzv_etcd.probe import member_names
 from elastic_rdzv_etcd.process import last_words

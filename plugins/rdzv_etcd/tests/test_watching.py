@@ -2,7 +2,8 @@
 
 import pytest
 
-from elastic_core.api import Topic, WaitBudget, compare
+from elastic_core.api import WaitBudget
+from elastic_core.api.stores import Topic, compare
 from elastic_rdzv_etcd.coding import b64
 from elastic_rdzv_etcd.messages import Answer, Found, Keys
 from elastic_rdzv_etcd.watching import Watcher

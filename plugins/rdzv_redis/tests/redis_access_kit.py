@@ -4,7 +4,7 @@ import traceback
 
 import pytest
 
-from elastic_core.api import BackendRefusedError, Topic
+from elastic_core.api.stores import BackendRefusedError, Topic
 
 ALL = tuple(Topic)
 SECRET = "hunter2-of-the-test"

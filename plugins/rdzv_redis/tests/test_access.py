@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from elastic_core.api import Revisions, Topic
+from elastic_core.api.stores import Revisions, Topic
 from patience import kept
 from redis_access_kit import ALL, SECRET, enlist, refused
 from redis_servers import RedisServer

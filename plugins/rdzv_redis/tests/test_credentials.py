@@ -8,7 +8,8 @@ import threading
 import msgspec
 import pytest
 
-from elastic_core.api import BackendRefusedError, BackendUnavailableError, ConfigError, RendezvousSettings, WaitBudget
+from elastic_core.api import ConfigError, RendezvousSettings, WaitBudget
+from elastic_core.api.stores import BackendRefusedError, BackendUnavailableError
 from elastic_rdzv_redis import credentials, embedded
 from elastic_rdzv_redis.credentials import FOLDER_VARIABLE, PROOF, SEALED, SOURCE, STEP_VARIABLE, TOKEN_VARIABLE
 from elastic_rdzv_redis.embedded import EmbeddedStore

@@ -14,17 +14,8 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from elastic_core.api import (
-    BackendRefusedError,
-    BackendUnavailableError,
-    ConfigError,
-    ElasticError,
-    RendezvousSettings,
-    Revisions,
-    Topic,
-    WaitBudget,
-    WaitCancelledError,
-)
+from elastic_core.api import ConfigError, ElasticError, RendezvousSettings, WaitBudget
+from elastic_core.api.stores import BackendRefusedError, BackendUnavailableError, Revisions, Topic, WaitCancelledError
 from elastic_rdzv_redis import embedded
 from elastic_rdzv_redis.credentials import FOLDER_VARIABLE, STEP_VARIABLE, TOKEN_VARIABLE, derive_password
 from elastic_rdzv_redis.embedded import DEFAULT_PORT, EmbeddedStore

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from elastic_core.api import BackendRefusedError, BackendUnavailableError, ConfigError, WaitBudget, WaitCancelledError
+from elastic_core.api import ConfigError, WaitBudget
+from elastic_core.api.stores import BackendRefusedError, BackendUnavailableError, WaitCancelledError
 from elastic_rdzv_redis import place, probe, server
 from elastic_rdzv_redis.place import EVERYWHERE, Own, find_own, free_port, is_free
 from elastic_rdzv_redis.probe import Answer, who_answers

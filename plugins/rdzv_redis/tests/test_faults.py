@@ -8,13 +8,13 @@ import pytest
 from redis.exceptions import ResponseError
 
 from cancelled_calls import cancelled
-from elastic_core.api import (
+from elastic_core.api import WaitBudget
+from elastic_core.api.stores import (
     BackendRefusedError,
     BackendUnavailableError,
     OutcomeUnknownError,
     Revisions,
     Topic,
-    WaitBudget,
     WaitCancelledError,
 )
 from elastic_rdzv_redis.failures import translated

@@ -5,7 +5,8 @@ import time
 
 import pytest
 
-from elastic_core.api import Revisions, Topic, WaitBudget, WaitCancelledError, WaitExpiredError
+from elastic_core.api import WaitBudget
+from elastic_core.api.stores import Revisions, Topic, WaitCancelledError, WaitExpiredError
 from patience import kept
 from redis_servers import RedisServer
 from support import wait_for

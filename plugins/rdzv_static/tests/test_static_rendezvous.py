@@ -6,16 +6,8 @@ import threading
 import pytest
 
 from elastic_backend_net.endpoint import Address
-from elastic_core.api import (
-    API_VERSION,
-    BackendUnavailableError,
-    ConfigError,
-    RendezvousHandler,
-    RendezvousInfo,
-    RendezvousSettings,
-    WaitBudget,
-    WaitCancelledError,
-)
+from elastic_core.api import API_VERSION, ConfigError, RendezvousHandler, RendezvousInfo, RendezvousSettings, WaitBudget
+from elastic_core.api.stores import BackendUnavailableError, WaitCancelledError
 from elastic_rdzv_static import handler as handler_module
 from elastic_rdzv_static.handler import DEFAULT_PORT, StaticRendezvous
 

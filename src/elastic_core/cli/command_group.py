@@ -55,10 +55,10 @@ class CommandGroup(click.Group):
             if entry is None:
                 raise
             from elastic_core.plugin_faults import text_of
-            from elastic_core.plugins.entry_import import refusal
+            from elastic_core.plugins.entry_import import plugin_refusal
 
             hint = f"ELASTIC_DEBUG=1 shows where; report it to the authors of {entry.distribution}"
-            raise refusal(entry, f"it raised {text_of(err, entry.value)}", hint=hint) from err
+            raise plugin_refusal(entry, f"it raised {text_of(err, entry.value)}", hint=hint) from err
 
     def _of_distribution(self, ctx: click.Context, name: str | None) -> "PluginEntry | None":
         return None if name is None or name in self.commands_of else _installed(ctx).entry(f"{self.words}{name}")

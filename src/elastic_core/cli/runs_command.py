@@ -101,11 +101,11 @@ def _report(run: RunRecord) -> None:
 
 
 def _block(incident: "Incident", path: str) -> str:
-    from elastic_core.failure.report import render
+    from elastic_core.failure.report import render_incident
 
     width = max(80, min(120, shutil.get_terminal_size((100, 24)).columns))
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
-    return render(incident, width=width, encoding=encoding, incident_path=path)
+    return render_incident(incident, width=width, encoding=encoding, incident_path=path)
 
 
 def _table(rows: list[tuple[str, ...]]) -> list[str]:

@@ -31,7 +31,7 @@ _PLAIN = {"…": "...", "─": "-", "·": "-"}
 _VARYING = re.compile(r"0x[0-9a-fA-F]+|\d+")
 
 
-def render(
+def render_incident(
     incident: Incident,
     *,
     width: int = 100,
@@ -130,7 +130,7 @@ def encodable(text: str, encoding: str) -> str:
     return text.encode(encoding, "backslashreplace").decode(encoding)
 
 
-def ranges(ranks: Iterable[int]) -> str:
+def rank_ranges(ranks: Iterable[int]) -> str:
     """Return `0, 1, 4-7` for 0, 1, 4, 5, 6, 7."""
     spans: list[list[int]] = []
     for rank in sorted(set(ranks)):
@@ -293,7 +293,7 @@ def _others(incident: Incident, width: int) -> Iterator[str]:
         yield f"  secondary failures: {_count(failed_count - len(secondary), 'more rank')}"
     if incident.stopped_ranks:
         rows = (rank for low, high in incident.stopped_ranks for rank in range(low, high + 1))
-        yield _cut(f"  stopped by the launcher: {'ranks' if stopped_count > 1 else 'rank'} {ranges(rows)}", width)
+        yield _cut(f"  stopped by the launcher: {'ranks' if stopped_count > 1 else 'rank'} {rank_ranges(rows)}", width)
     elif stopped:
         yield _listing("stopped by the launcher", stopped, "", width)
 
@@ -328,7 +328,7 @@ def _grouped(workers: Sequence[FailedWorker]) -> list[list[FailedWorker]]:
 def _listing(what: str, workers: Sequence[FailedWorker], story: str, width: int) -> str:
     noun = "rank" if len(workers) == 1 else "ranks"
     # Scattered ranks of a large node must not push the story off the line.
-    numbers = _cut(ranges(worker.exit.global_rank for worker in workers), width // 2)
+    numbers = _cut(rank_ranges(worker.exit.global_rank for worker in workers), width // 2)
     line = f"  {what}: {noun} {numbers}"
     return _cut(f"{line}: {story}" if story else line, width)
 

@@ -348,7 +348,7 @@ class Reporter:
             where = f". Incident: {path}" if path else ""
             self.notice(f"run {self._run_id!r} was preempted: {incident.summary}{where}")
             return
-        from elastic_core.failure.report import NO_ID, render, render_elsewhere
+        from elastic_core.failure.report import NO_ID, render_elsewhere, render_incident
 
         several = (incident.node_count or 1) > 1
         encoding, host = _encoding(), self._host if several else ""
@@ -357,7 +357,7 @@ class Reporter:
             text = render_elsewhere(incident, title=title, incident_path=path, host=host, encoding=encoding)
             self.notice(text)
             return
-        block = render(incident, width=_width(), encoding=encoding, incident_path=path, title=title, host=host)
+        block = render_incident(incident, width=_width(), encoding=encoding, incident_path=path, title=title, host=host)
         self._line(*block.split("\n"))
 
     def _is_elsewhere(self, incident: Incident) -> bool:

@@ -111,7 +111,7 @@ class _PolicyCall:
             reason = f"{runner._title} raised {runner._faults.raised(runner._title, 'decide', err).text}"
             runner._post(lambda: self.settle(None, reason))
             return
-        decision, fault = checked(answer)
+        decision, fault = checked_decision(answer)
         runner._post(lambda: self.settle(decision, f"{runner._title} {fault}" if fault else ""))
 
     def settle(self, decision: Decision | None, reason: str) -> None:
@@ -126,7 +126,7 @@ class _PolicyCall:
             self._runner._later.popleft()()
 
 
-def checked(answer: object) -> tuple[Decision | None, str]:
+def checked_decision(answer: object) -> tuple[Decision | None, str]:
     """Return a policy's answer if it is one, else None and what is wrong with it."""
     match answer:
         case Restart():

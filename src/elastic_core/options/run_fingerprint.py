@@ -13,7 +13,7 @@ from elastic_core.options.settings import Entrypoint, RunSettings
 from elastic_core.plugins.conversion import OptionValue, convert
 from elastic_core.rendezvous.coordinated_options import COORDINATED_OPTIONS
 from elastic_core.rendezvous.identity import AGREED_OPTIONS, fingerprint, torch_version
-from elastic_core.rendezvous.member.documents import FORMAT
+from elastic_core.rendezvous.member.documents import STORE_FORMAT
 
 _UNKNOWN: Final = ""
 
@@ -35,7 +35,7 @@ def run_fingerprint(settings: RunSettings) -> dict[str, str]:
         nproc_source=settings.workers.nproc_source,
         role=settings.nodes.role,
         backend_options=_agreed(settings.rdzv_conf),
-        wire_format=FORMAT,
+        wire_format=STORE_FORMAT,
         torch=_torch(entrypoint),
         python=_python(entrypoint),
         policy=_policy(settings.restarts.name, settings.policy_conf),

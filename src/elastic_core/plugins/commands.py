@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from elastic_core.errors import PluginError
 from elastic_core.plugins.discovery import COMMANDS_GROUP, PluginEntry, find_entries
-from elastic_core.plugins.entry_import import doubled, mend, refusal
+from elastic_core.plugins.entry_import import doubled, mend, plugin_refusal
 
 if TYPE_CHECKING:
     import click
@@ -76,11 +76,11 @@ class CommandPlugins:
         name = entry.name
         group = name.rpartition(" ")[0]
         if name in CORE_COMMANDS:
-            return refusal(entry, "the core has a command of that name", hint=mend(entry))
+            return plugin_refusal(entry, "the core has a command of that name", hint=mend(entry))
         if not _NAME.fullmatch(name):
-            return refusal(entry, "that can't be a command's name: small letters, digits, '-'", hint=mend(entry))
+            return plugin_refusal(entry, "that can't be a command's name: small letters, digits, '-'", hint=mend(entry))
         if group and group not in CORE_GROUPS:
-            return refusal(entry, f"below {group!r} no other distribution can put one", hint=mend(entry))
+            return plugin_refusal(entry, f"below {group!r} no other distribution can put one", hint=mend(entry))
         return None
 
 
@@ -98,7 +98,7 @@ def load_command(entry: PluginEntry) -> "click.Command":
     command = import_entry(entry, limit=Limit(IMPORT_LIMIT_S))
     if not isinstance(command, click.Command):
         found = f"the class {command.__qualname__}" if isinstance(command, type) else type(command).__name__
-        raise refusal(entry, f"{entry.value} is {found}; expected a click.Command", hint=mend(entry))
+        raise plugin_refusal(entry, f"{entry.value} is {found}; expected a click.Command", hint=mend(entry))
     check_api_version(entry, sys.modules[entry.value.partition(":")[0].strip()])
     return command
 

@@ -6,7 +6,7 @@ from typing import Final
 from elastic_core.option_spec import OptionSpec
 from elastic_core.plugins.conversion import OPTION_TYPES, fits, parse, wanted
 from elastic_core.plugins.discovery import PluginEntry, core_name, find_entries
-from elastic_core.plugins.entry_import import IN_CODE, NOT_INSTALLED, mend, refusal
+from elastic_core.plugins.entry_import import IN_CODE, NOT_INSTALLED, mend, plugin_refusal
 from elastic_core.types import API_VERSION
 
 
@@ -21,14 +21,16 @@ def check_api_version(entry: PluginEntry, target: object) -> None:
     name = target.__qualname__ if isinstance(target, type) else entry.value.partition(":")[0].strip()
     if "api_version" not in vars(target):
         what = f"{name} states no api_version of its own; expected {API_VERSION}"
-        raise refusal(entry, what, hint=f"api_version = {API_VERSION} in {name}")
+        raise plugin_refusal(entry, what, hint=f"api_version = {API_VERSION} in {name}")
     version: object = vars(target)["api_version"]
     if type(version) is not int or version != API_VERSION:
         what = f"{name} states api_version {version!r}; expected {API_VERSION}"
-        raise refusal(entry, what, hint=_version_hint(entry, is_newer=type(version) is int and version > API_VERSION))
+        raise plugin_refusal(
+            entry, what, hint=_version_hint(entry, is_newer=type(version) is int and version > API_VERSION)
+        )
     abstract = sorted(getattr(target, "__abstractmethods__", ()))
     if abstract:
-        raise refusal(entry, f"{name} does not define {', '.join(abstract)}", hint=mend(entry))
+        raise plugin_refusal(entry, f"{name} does not define {', '.join(abstract)}", hint=mend(entry))
 
 
 def _version_hint(entry: PluginEntry, *, is_newer: bool) -> str:

@@ -105,7 +105,7 @@ def limited(entry: PluginEntry, what: str, call: Callable[[], object], limit: Li
         heavy = next((each for each in HEAVY_MODULES if each in sys.modules and each not in before), "")
         if heavy:
             raise too_heavy(entry, heavy, late=late)
-        raise refusal(entry, late, hint=mend(entry))
+        raise plugin_refusal(entry, late, hint=mend(entry))
     answer, error = ended[0]
     if error is not None:
         raise error
@@ -116,7 +116,7 @@ def _import(entry: PluginEntry) -> object:
     try:
         return import_value(entry.value)
     except (Exception, SystemExit) as err:
-        raise refusal(
+        raise plugin_refusal(
             entry, f"importing {entry.value} raised {text_of(err, entry.value)}", hint=_after(entry, err)
         ) from err
 
@@ -140,7 +140,7 @@ def import_value(value: str) -> Any:  # noqa: ANN401  # a module, or whatever it
     return target
 
 
-def refusal(entry: PluginEntry, what: str, *, hint: str = "") -> PluginError:
+def plugin_refusal(entry: PluginEntry, what: str, *, hint: str = "") -> PluginError:
     """Return an error that names the plugin and its distribution; without a hint, what helps any that is broken."""
     off = f", or turn it off: -p no:{entry.name}" if _is_on_by_itself(entry) else ""
     if entry.group == ENVIRONMENTS_GROUP:
@@ -153,7 +153,7 @@ def too_heavy(entry: PluginEntry, names: str, *, late: str = "") -> PluginError:
     """Return the error for a plugin that brings a heavy module; `late`: that it was not waited for, in words."""
     what = f"it imports {names} into the supervisor"
     hint = f"import {names} where it is used, in the worker"
-    return refusal(entry, f"{late}: {what}" if late else what, hint=hint)
+    return plugin_refusal(entry, f"{late}: {what}" if late else what, hint=hint)
 
 
 def _is_on_by_itself(entry: PluginEntry) -> bool:

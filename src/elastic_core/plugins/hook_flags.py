@@ -11,7 +11,7 @@ from elastic_core.errors import ElasticError, PluginError
 from elastic_core.option_spec import RunOption
 from elastic_core.plugins.conversion import GivenValue
 from elastic_core.plugins.discovery import OPTIONS_GROUP, PluginEntry, find_entries
-from elastic_core.plugins.entry_import import HOOK_LIMIT, doubled, import_entry, limit_of, mend, refusal
+from elastic_core.plugins.entry_import import HOOK_LIMIT, doubled, import_entry, limit_of, mend, plugin_refusal
 from elastic_core.plugins.missing import known_options, option_not_installed
 from elastic_core.types import Record
 
@@ -100,7 +100,7 @@ def _installed(path: tuple[str, ...]) -> HookOptions:
 
 def _of_the_core(entry: PluginEntry) -> PluginError:
     dashes = "-" if len(entry.name) == 1 else "--"
-    return refusal(entry, f"{dashes}{entry.name} is a flag of elastic run itself; another name is needed")
+    return plugin_refusal(entry, f"{dashes}{entry.name} is a flag of elastic run itself; another name is needed")
 
 
 def _declared(entry: PluginEntry) -> RunOption:
@@ -109,7 +109,7 @@ def _declared(entry: PluginEntry) -> RunOption:
     declared = import_entry(entry, limit=limit_of(entry, HOOK_LIMIT))
     fault = _fault(declared, entry.name)
     if fault or not isinstance(declared, RunOption):
-        raise refusal(entry, f"{entry.value} {fault}", hint=mend(entry))
+        raise plugin_refusal(entry, f"{entry.value} {fault}", hint=mend(entry))
     return replace(declared, heading=declared.heading or entry.distribution)
 
 

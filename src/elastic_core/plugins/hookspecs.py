@@ -17,7 +17,7 @@ import pluggy
 from elastic_core.failure.handler import FailureHandler
 from elastic_core.hooks.handler import AgentHook
 from elastic_core.plugins.discovery import FAILURE_GROUP, HOOKS_GROUP, RENDEZVOUS_GROUP, PluginEntry
-from elastic_core.plugins.entry_import import mend, one_line, refusal
+from elastic_core.plugins.entry_import import mend, one_line, plugin_refusal
 from elastic_core.rendezvous.handler import RendezvousHandler
 from elastic_core.rendezvous.store import CoordinationStore
 from elastic_core.types import HookSettings, PolicySettings, RendezvousSettings
@@ -73,13 +73,13 @@ class HookimplModule:
             manager.register(module, name=entry.name)
             manager.check_pending()
         except pluggy.PluginValidationError as err:
-            raise refusal(entry, f"its hookimpls don't fit: {one_line(err)}", hint=mend(entry)) from err
+            raise plugin_refusal(entry, f"its hookimpls don't fit: {one_line(err)}", hint=mend(entry)) from err
         self._manager = manager
         self._module = module
         if not any(map(self._implements, _IMPLS[entry.group])):
             wanted = " or ".join(_IMPLS[entry.group][:2])
             what = f"module {entry.value} implements none of this group's hooks"
-            raise refusal(entry, what, hint=f"mark a function such as {wanted} with elastic_core.api.hookimpl")
+            raise plugin_refusal(entry, what, hint=f"mark a function such as {wanted} with elastic_core.api.hookimpl")
 
     def _implements(self, name: str) -> bool:
         return bool(getattr(self._manager.hook, name).get_hookimpls())

@@ -13,7 +13,7 @@ from elastic_core.plugins.discovery import (
     PluginEntry,
     find_entries,
 )
-from elastic_core.plugins.entry_import import HOOK_LIMIT, IN_CODE, import_entry, mend, refusal
+from elastic_core.plugins.entry_import import HOOK_LIMIT, IN_CODE, import_entry, mend, plugin_refusal
 from elastic_core.plugins.hook_flags import hook_entry
 from elastic_core.plugins.loading import LoadedPlugin, heavy_modules, refuse_heavy
 from elastic_core.plugins.registry import PluginRegistry
@@ -102,5 +102,7 @@ def _handler_status(entry: PluginEntry, *, load: bool) -> str:
     except PluginError as err:
         return str(err)
     if not usable:
-        return str(refusal(entry, f"{entry.value} is no class, nor a function that makes a handler", hint=mend(entry)))
+        return str(
+            plugin_refusal(entry, f"{entry.value} is no class, nor a function that makes a handler", hint=mend(entry))
+        )
     return "loaded" if load else "installed"

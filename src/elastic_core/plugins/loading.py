@@ -27,7 +27,7 @@ from elastic_core.plugins.entry_import import (
     limit_of,
     limited,
     mend,
-    refusal,
+    plugin_refusal,
     too_heavy,
 )
 from elastic_core.rendezvous.coordinated import Backend
@@ -98,7 +98,7 @@ class LoadedPlugin:
 
         check_api_version(self.entry, self._target)
         if fault := fault_of_options(self.options):
-            raise refusal(self.entry, f"{self._name} {fault}", hint=mend(self.entry))
+            raise plugin_refusal(self.entry, f"{self._name} {fault}", hint=mend(self.entry))
 
     @property
     def _name(self) -> str:
@@ -126,7 +126,7 @@ class LoadedPlugin:
         stated: object = getattr(target, "powers", frozenset())
         fault = fault_of_powers(stated, self._maker.moments, closed=self.fail_closed)
         if fault:
-            raise refusal(self.entry, f"{self._name} {fault}", hint=mend(self.entry))
+            raise plugin_refusal(self.entry, f"{self._name} {fault}", hint=mend(self.entry))
 
     @property
     def is_store(self) -> bool:
@@ -167,12 +167,12 @@ class LoadedPlugin:
         title = getattr(made, "title", None)
         if not isinstance(title, str) or not title.strip():
             what = f"{self.entry.value} has title {title!r}; expected what people call it"
-            raise refusal(self.entry, what, hint=mend(self.entry))
+            raise plugin_refusal(self.entry, what, hint=mend(self.entry))
         return cast("Environment", made)
 
     def _refuse_product(self, made: object) -> NoReturn:
         what = f"{self.entry.value} made {type(made).__name__}; expected a {base_names(self.entry.group)}"
-        raise refusal(self.entry, what, hint=mend(self.entry))
+        raise plugin_refusal(self.entry, what, hint=mend(self.entry))
 
 
 def base_names(group: str) -> str:
@@ -204,7 +204,7 @@ def build(entry: PluginEntry, limit: Limit | None, make: Callable[[], object], w
     except ElasticError:
         raise
     except (Exception, SystemExit) as err:
-        raise refusal(entry, f"{what} raised {text_of(err, entry.value)}", hint=mend(entry)) from err
+        raise plugin_refusal(entry, f"{what} raised {text_of(err, entry.value)}", hint=mend(entry)) from err
 
 
 def _check_kind(entry: PluginEntry, target: object, *, or_function: bool) -> None:
@@ -218,7 +218,7 @@ def _check_kind(entry: PluginEntry, target: object, *, or_function: bool) -> Non
     found = f"the class {target.__qualname__}" if isinstance(target, type) else f"an object of {type(target).__name__}"
     or_module = ", or a module with hookimpls" if by_module else ""
     what = f"{entry.value} is {found}; expected a subclass of {base_names(entry.group)}{or_module}"
-    raise refusal(entry, what, hint=mend(entry))
+    raise plugin_refusal(entry, what, hint=mend(entry))
 
 
 def heavy_modules() -> frozenset[str]:

@@ -33,7 +33,7 @@ from elastic_core.plugins.entry_import import (
     doubled,
     label_of,
     mend,
-    refusal,
+    plugin_refusal,
 )
 from elastic_core.plugins.loading import (
     INTERFACES,
@@ -297,7 +297,7 @@ class PluginRegistry:
         undeclared = given.keys() - {spec.name for spec in plugin.options}
         if undeclared:
             what = f"{entry.value} has no option {min(undeclared)!r} in `options`"
-            raise refusal(entry, what, hint=mend(entry))
+            raise plugin_refusal(entry, what, hint=mend(entry))
         typed = (entry.group == HOOKS_GROUP and self._typed_for(entry)) or {}
         closed = False
         if typed and FAIL_CLOSED.name not in {spec.name for spec in plugin.options}:

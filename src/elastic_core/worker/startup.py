@@ -209,7 +209,7 @@ class _Exits:
         self.called = called
 
 
-def arm() -> None:
+def arm_worker() -> None:
     """Arm the hook in this process, as its environment says."""
     before = getattr(sys.excepthook, "__self__", None)
     if isinstance(before, _Armed) and before.pid == os.getpid():

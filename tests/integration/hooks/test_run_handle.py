@@ -8,7 +8,8 @@ from support import wait_for
 
 HOOK = """
 import os, json
-from elastic_core.api import AgentHook, Answer, ErrorRecord, FailureClass, FailureReport, Power, RunOption, WorkerFault
+from elastic_core.api import AgentHook, ErrorRecord, FailureClass, FailureReport, Power, RunOption, WorkerFault
+from elastic_core.api.feed import Answer
 
 ACT = RunOption(name="act", hook="acme_act:Act", help="What to do.")
 

@@ -11,7 +11,8 @@ from support import wait_for
 
 HOOK = """
 import os, subprocess
-from elastic_core.api import AgentHook, Power, RunOption, StartedProcess, WorkerStarter
+from elastic_core.api import AgentHook, Power, RunOption
+from elastic_core.api.starters import StartedProcess, WorkerStarter
 
 HOW = RunOption(name="how", hook="acme_start:Start", help="How it starts workers.")
 

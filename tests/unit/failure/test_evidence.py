@@ -18,7 +18,7 @@ from elastic_core.failure.evidence import (
     spans,
 )
 from elastic_core.failure.incident import build_incident, to_failure
-from elastic_core.failure.report import MAX_LINES, render, render_attempt
+from elastic_core.failure.report import MAX_LINES, render_attempt, render_incident
 from elastic_core.messages import PublishDecision
 from elastic_core.rendezvous.member.documents import EVIDENCE_BYTES, RUN_EVIDENCE_BYTES, document_of
 from elastic_core.reports import Absence, NodeReport
@@ -150,7 +150,7 @@ def test_all_that_nodes_know_is_in_one_incident():
     assert (incident.told_count, [node.node_id for node in incident.nodes]) == (3, ["a", "b", "c"])
     assert incident.phases.detect_s == 0.5
     assert read_run(encode_json(incident).decode()) == incident
-    text = render(replace(incident, decision=Stop(reason="no budget")))
+    text = render_incident(replace(incident, decision=Stop(reason="no budget")))
     assert "4 others stopped because of it, on 3 nodes: a, b, c" in text
     assert "secondary failures: rank 0: ConnectionResetError: boom" in text
     assert "stopped by the launcher: ranks 1, 2, 5" in text
@@ -169,7 +169,7 @@ def test_a_thousand_nodes_and_long_texts_fit():
     assert len(encode_json(incident)) <= RUN_BYTES <= RUN_EVIDENCE_BYTES
     assert (incident.told_count, incident.failed_count, incident.stopped_count) == (1000, 7, 998)
     assert incident.first.error.callstack
-    assert len(render(incident).splitlines()) <= MAX_LINES
+    assert len(render_incident(incident).splitlines()) <= MAX_LINES
 
 
 def published(decision, failure, evidence):
@@ -205,7 +205,7 @@ def test_a_failure_without_a_worker_is_the_launchers():
     failure, incident = merged(report("a", worker(0, stopped=True)), told)
     assert failure == refused
     assert (incident.source, incident.first, incident.host, incident.restart_count) == ("launcher", None, "host-b", 2)
-    assert "1 other stopped because of it" in render(incident)
+    assert "1 other stopped because of it" in render_incident(incident)
 
 
 @pytest.mark.parametrize("text", ["", "{", '{"host":1}', "[]"])

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from elastic_core.failure.handler import FailureHandler
 from elastic_core.failure.intensity import Intensity
-from elastic_core.failure.runner import PolicyRunner, checked
+from elastic_core.failure.runner import PolicyRunner, checked_decision
 from elastic_core.types import Failure, FailureClass, Ignore, PolicySettings, Restart, Stop
 
 FAILURE = Failure(
@@ -18,7 +18,7 @@ FAILURE = Failure(
 
 @pytest.mark.parametrize("answer", [Restart(), Restart(delay_s=3, exclude_nodes=("n1",)), Stop(reason="x"), Ignore()])
 def test_answers(answer):
-    assert checked(answer) == (answer, "")
+    assert checked_decision(answer) == (answer, "")
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,7 @@ def test_answers(answer):
     ],
 )
 def test_nonsense_is_named(answer, fault):
-    decision, told = checked(answer)
+    decision, told = checked_decision(answer)
     assert decision is None
     assert told.startswith(fault)
 

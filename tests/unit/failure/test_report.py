@@ -10,7 +10,14 @@ from elastic_core.failure.incident import (
     build_incident,
     to_failure,
 )
-from elastic_core.failure.report import MAX_LINES, encodable, ranges, render, render_attempt, render_elsewhere
+from elastic_core.failure.report import (
+    MAX_LINES,
+    encodable,
+    rank_ranges,
+    render_attempt,
+    render_elsewhere,
+    render_incident,
+)
 from elastic_core.types import ErrorRecord, Failure, FailureClass, Restart, Stop, WorkerExit
 
 AT_NS = 1_700_000_000_123_456_789
@@ -55,7 +62,7 @@ LEFT_OUT = (
 
 
 def block(workers, *, width=100, encoding="utf-8", absent=(), reported=None, **changes):
-    text = render(
+    text = render_incident(
         replace(incident(workers, **changes), absent=absent, **(reported or {})),
         width=width,
         encoding=encoding,
@@ -161,7 +168,7 @@ def test_a_failure_of_the_launcher_says_so():
         uptime_s=0,
         exit_code=4,
     )
-    text = render(build_incident(failure, run_id="bert-7", host="gpu-12", at_ns=AT_NS, workers=[stopped(1)]))
+    text = render_incident(build_incident(failure, run_id="bert-7", host="gpu-12", at_ns=AT_NS, workers=[stopped(1)]))
     assert "run 'bert-7' failed: rendezvous" in text
     assert "host n0 (gpu-12)  source=launcher" in text
     assert "rendezvous: 2 of at least 4 nodes joined within 600 s" in text
@@ -169,14 +176,14 @@ def test_a_failure_of_the_launcher_says_so():
     early = build_incident(
         replace(failure, node_id=""), run_id="bert-7", host="gpu-12", at_ns=AT_NS, workers=[stopped(1)]
     )
-    assert "host gpu-12  source=launcher" in render(early)
+    assert "host gpu-12  source=launcher" in render_incident(early)
 
 
 @pytest.mark.parametrize("width", [1, 40, 72, 250])
 def test_every_width_is_kept(width):
     workers = [failed(message="é" * 500, frames=USER + LIBRARY), *(stopped(rank) for rank in range(10, 60, 3))]
     block(workers, width=max(width, 40))
-    assert render(incident(workers), width=width)
+    assert render_incident(incident(workers), width=width)
 
 
 def test_a_worker_cannot_steer_the_terminal():
@@ -251,9 +258,9 @@ def test_a_message_that_is_too_long_for_three_lines_keeps_its_ends_and_its_numbe
 
 
 def test_ranges():
-    assert ranges([]) == ""
-    assert ranges([3, 1, 0]) == "0, 1, 3"
-    assert ranges([4, 5, 6, 9, 0, 1]) == "0, 1, 4-6, 9"
+    assert rank_ranges([]) == ""
+    assert rank_ranges([3, 1, 0]) == "0, 1, 3"
+    assert rank_ranges([4, 5, 6, 9, 0, 1]) == "0, 1, 4-6, 9"
 
 
 def test_any_mixture_of_sizes_stays_within_the_limit():
@@ -277,7 +284,7 @@ def test_the_launchers_own_failure_is_told_to_its_end_with_the_advice():
         "worker with local rank 3: can't start '/opt/conda/envs/training/bin/python3': EMFILE: Too many open files. "
         "Try: raise the limit on open files (ulimit -n)"
     )
-    lines = render(start_up_failure(summary), width=60).split("\n")
+    lines = render_incident(start_up_failure(summary), width=60).split("\n")
     assert all(len(line) <= 60 for line in lines)
     first = next(n for n, line in enumerate(lines) if line.startswith("start-up: "))
     end = next(n for n, line in enumerate(lines) if line.startswith("Decision: "))
@@ -285,7 +292,7 @@ def test_the_launchers_own_failure_is_told_to_its_end_with_the_advice():
 
 
 def test_a_word_longer_than_the_lines_is_broken_and_lacks_its_middle():
-    lines = [line for line in render(start_up_failure("x" * 500), width=60).split("\n") if "xxxx" in line]
+    lines = [line for line in render_incident(start_up_failure("x" * 500), width=60).split("\n") if "xxxx" in line]
     assert len(lines) == 4  # and `start-up:` above them
     assert sum("…" in line for line in lines) == 1
     assert all(len(line) <= 60 for line in lines)
@@ -303,7 +310,7 @@ def elsewhere(**changes):
 
 
 def test_a_failure_on_another_node_names_rank_and_node():
-    lines = render(elsewhere(decision=Stop(reason="2 of 2 restarts used"))).split("\n")
+    lines = render_incident(elsewhere(decision=Stop(reason="2 of 2 restarts used"))).split("\n")
     assert lines[0] == "── run 'bert-7' failed: rank 12 " + "─" * 68
     assert lines[1].startswith("rank 12 on gpu-7/10.0.0.7, another node  source=worker  round 3, restarts 2")
     assert lines[2] == "user exception: ValueError: boom"
@@ -322,7 +329,9 @@ def test_another_nodes_failure_is_one_line_that_names_it_and_says_whose_a_path_i
         "run 'bert-7' failed: rank 2 on n0 (gpu-12): ValueError: boom (train.py:10); stop (2 of 2 restarts used); "
         "the report is that node's; incident on gpu-7: /run/incident.json"
     )
-    assert "Incident on gpu-7: /run/incident.json" in render(found, incident_path="/run/incident.json", host="gpu-7")
+    assert "Incident on gpu-7: /run/incident.json" in render_incident(
+        found, incident_path="/run/incident.json", host="gpu-7"
+    )
     again = replace(found, decision=Restart())
     assert render_attempt(again, restart=1, max_restarts=3, elsewhere=True) == (
         "rank 2 failed on n0 (gpu-12): ValueError: boom (train.py:10); restart 1 of 3 now"
@@ -384,7 +393,7 @@ SUMMARIES = [
 def test_the_restart_line_and_the_block_have_the_sentence_that_says_why(found, summary):
     assert found.summary == summary
     assert f"failed: {summary}" in render_attempt(found, restart=1, max_restarts=3)
-    assert summary in re.sub(r"\n +", " ", render(found, width=200))
+    assert summary in re.sub(r"\n +", " ", render_incident(found, width=200))
 
 
 def test_the_place_is_that_of_the_process_that_raised_it():
@@ -405,13 +414,13 @@ def test_a_long_message_leaves_room_for_its_cause_and_many_members_are_counted()
     assert len(long.summary) <= 200
     many = led(*[("member", "ValueError", f"{'x' * 60} {n}", f"a.py:{n}") for n in range(8)], kind="ExceptionGroup")
     assert many.summary.endswith("; 7 more") or "more" in many.summary
-    lines = render(many).split("\n")
+    lines = render_incident(many).split("\n")
     assert [line for line in lines if "more members" in line] == ["  … 5 more members"]
     assert len(lines) <= MAX_LINES
 
 
 def test_of_a_message_of_many_lines_the_first_and_the_last_are_shown():
-    text = render(
+    text = render_incident(
         incident([failed(message="\n".join(["Could not override 'lrr'.", *map(str, range(9)), "Key 'lrr'"]))])
     )
     assert "Could not override" in text
@@ -442,8 +451,8 @@ def test_a_policy_sees_causes_and_notes_in_the_message():
 
 def test_a_run_without_a_name_is_not_called_none():
     found = incident([failed()], run_id="none")
-    assert render(found).startswith("── run failed: rank 2 ─")
-    assert render(found, title="run at node0:29500").startswith("── run at node0:29500 failed: rank 2 ─")
+    assert render_incident(found).startswith("── run failed: rank 2 ─")
+    assert render_incident(found, title="run at node0:29500").startswith("── run at node0:29500 failed: rank 2 ─")
 
 
 def test_who_was_left_out_is_named_with_by_whom_why_and_until_when():
@@ -459,7 +468,7 @@ def test_who_was_left_out_is_named_with_by_whom_why_and_until_when():
 
 def test_the_headline_of_a_restart_is_not_that_of_a_failed_run():
     workers = [failed()]
-    headline = lambda found: render(found).split("\n")[0].strip("─ ")  # noqa: E731
+    headline = lambda found: render_incident(found).split("\n")[0].strip("─ ")  # noqa: E731
     assert headline(incident(workers)) == "run 'bert-7' failed: rank 2"
     again = incident(workers, decision=Restart())
     assert headline(again) == f"round {again.round_index} of run 'bert-7' failed: rank 2; restarted"

@@ -6,7 +6,8 @@ from types import MappingProxyType
 import pytest
 from msgspec.structs import replace
 
-from elastic_core.api import ErrorRecord, FailureReport, NodeSteps, WorkerFault
+from elastic_core.api import ErrorRecord, FailureReport, WorkerFault
+from elastic_core.api.feed import NodeSteps
 from elastic_core.hooks.arguments import LONGEST_S, MOST_NAME, MOST_TEXT
 from elastic_core.hooks.handle import RunHandle
 

@@ -8,7 +8,8 @@ from elastic_core import messages as m
 from elastic_core import moments
 from elastic_core.agent.feed import StepTaken, described
 from elastic_core.agent.machine.states import Created, Step
-from elastic_core.api import AgentHook, AgentStopped, HookSettings, Phase, Power
+from elastic_core.api import AgentHook, AgentStopped, HookSettings, Power
+from elastic_core.api.feed import Phase
 from elastic_core.hooks import runner as runner_module
 from elastic_core.hooks.members import NamedHook
 from elastic_core.hooks.runner import HookRunner

@@ -4,7 +4,9 @@ import threading
 
 import pytest
 
-from elastic_core.api import AgentHook, BackendUnavailableError, HookSettings, MasterServer, Power, WaitBudget
+from elastic_core.api import AgentHook, HookSettings, Power, WaitBudget
+from elastic_core.api.starters import MasterServer
+from elastic_core.api.stores import BackendUnavailableError
 from elastic_core.errors import ElasticError, WaitCancelledError
 from elastic_core.hooks.master_server import ANSWER_S, MasterServers
 from elastic_core.hooks.members import NamedHook

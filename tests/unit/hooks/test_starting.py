@@ -6,7 +6,8 @@ import sys
 
 import pytest
 
-from elastic_core.api import AgentHook, HookSettings, Power, StartedProcess, WorkerStart, WorkerStarter
+from elastic_core.api import AgentHook, HookSettings, Power
+from elastic_core.api.starters import StartedProcess, WorkerStart, WorkerStarter
 from elastic_core.hooks.members import NamedHook
 from elastic_core.hooks.starting import HookStarter, fault_of_process, hook_starters
 from elastic_core.plugin_faults import LOOP_S, PluginLabel

@@ -9,7 +9,7 @@ from elastic_core.options.entrypoint import make_entrypoint
 from elastic_core.options.run_fingerprint import run_fingerprint
 from elastic_core.options.settings import Entrypoint, RunSettings
 from elastic_core.rendezvous.identity import torch_version
-from elastic_core.rendezvous.member.documents import FORMAT
+from elastic_core.rendezvous.member.documents import STORE_FORMAT
 from elastic_core.types import PolicySettings, RendezvousSettings
 
 OURS = f"{sys.version_info.major}.{sys.version_info.minor}"
@@ -44,7 +44,7 @@ def test_every_key_is_what_the_run_was_started_with(script):
         "role": "trainer",
         "backend_options": "lease_ttl=2",
         "agent": "elastic",
-        "format": str(FORMAT),
+        "format": str(STORE_FORMAT),
         "torch": torch_version(),
         "python": OURS,
         "policy": "intensity",

@@ -2,7 +2,8 @@
 
 import pytest
 
-from elastic_core.api import ConfigError, RendezvousSettings, WaitCancelledError
+from elastic_core.api import ConfigError, RendezvousSettings
+from elastic_core.api.stores import WaitCancelledError
 from elastic_example_rendezvous_env import EnvironmentRendezvous
 
 VARIABLES = {"NODE_RANK": "1", "NNODES": "2", "MASTER_ADDR": "node0", "MASTER_PORT": "1234"}

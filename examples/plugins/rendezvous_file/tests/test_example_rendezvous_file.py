@@ -8,7 +8,8 @@ from contextlib import ExitStack, contextmanager
 import msgspec
 import pytest
 
-from elastic_core.api import BackendRefusedError, BackendUnavailableError, ConfigError, OutcomeUnknownError, WaitBudget
+from elastic_core.api import ConfigError, WaitBudget
+from elastic_core.api.stores import BackendRefusedError, BackendUnavailableError, OutcomeUnknownError
 from elastic_example_rendezvous_file import Content, FileStore
 from elastic_plugin_kit import CoordinationStoreConformance, rendezvous_settings
 

@@ -13,16 +13,8 @@ import socket
 import threading
 from typing import Final, Self
 
-from elastic_core.api import (
-    SYSTEM_CLOCK,
-    BackendUnavailableError,
-    ConfigError,
-    Record,
-    WaitBudget,
-    WaitCancelledError,
-    WaitExpiredError,
-    is_ip,
-)
+from elastic_core.api import SYSTEM_CLOCK, ConfigError, Record, WaitBudget
+from elastic_core.api.stores import BackendUnavailableError, WaitCancelledError, WaitExpiredError, is_ip
 
 _NAME: Final = re.compile(r"[\w.-]+")
 _PORT: Final = re.compile(r"[0-9]{1,5}")

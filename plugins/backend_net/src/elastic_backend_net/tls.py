@@ -9,7 +9,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from elastic_backend_net.interrupt import Interrupt
-from elastic_core.api import BackendError, BackendRefusedError, BackendUnavailableError, Record, WaitBudget
+from elastic_core.api import Record, WaitBudget
+from elastic_core.api.stores import BackendError, BackendRefusedError, BackendUnavailableError
 
 if TYPE_CHECKING:
     import ssl

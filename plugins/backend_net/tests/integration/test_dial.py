@@ -9,7 +9,8 @@ import pytest
 
 from elastic_backend_net import endpoint
 from elastic_backend_net.endpoint import dial, resolve
-from elastic_core.api import BackendUnavailableError, WaitBudget, WaitCancelledError
+from elastic_core.api import WaitBudget
+from elastic_core.api.stores import BackendUnavailableError, WaitCancelledError
 from patience import kept
 
 

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from elastic_backend_net.hosted_server import HostedProcess, hosted_environment
-from elastic_core.api import WaitBudget, WaitCancelledError
+from elastic_core.api import WaitBudget
+from elastic_core.api.stores import WaitCancelledError
 from proc_kit import is_alive
 from support import wait_for
 

@@ -8,7 +8,8 @@ import pytest
 
 from elastic_backend_net.interrupt import Interrupt
 from elastic_backend_net.tls import Tls, start_tls
-from elastic_core.api import BackendError, BackendUnavailableError, WaitBudget
+from elastic_core.api import WaitBudget
+from elastic_core.api.stores import BackendError, BackendUnavailableError
 from patience import kept
 from support import wait_for
 

@@ -6,7 +6,7 @@ import ssl
 import pytest
 
 from elastic_backend_net.tls import Login, Tls, tls_context, tls_failure
-from elastic_core.api import BackendRefusedError, BackendUnavailableError
+from elastic_core.api.stores import BackendRefusedError, BackendUnavailableError
 
 PLAIN = "http:// in place of https://"
 

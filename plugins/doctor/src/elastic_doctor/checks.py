@@ -4,7 +4,8 @@ import threading
 from collections.abc import Mapping
 from typing import Final, cast
 
-from elastic_core.api import SYSTEM_CLOCK, PluginError, find_entries, import_entry
+from elastic_core.api import SYSTEM_CLOCK, PluginError
+from elastic_core.api.plugins import find_entries, import_entry
 from elastic_doctor import host, network, software, variables
 from elastic_doctor.findings import CHECKS_GROUP, Asked, Check, Finding, Level
 

@@ -6,17 +6,8 @@ from typing import Final
 
 import click
 
-from elastic_core.api import (
-    ConfigError,
-    ElasticError,
-    Record,
-    chosen_store,
-    duration_s,
-    echo,
-    echo_json,
-    proposed_values,
-    run_option,
-)
+from elastic_core.api import ConfigError, ElasticError, Record, duration_s
+from elastic_core.api.commands import chosen_store, echo, echo_json, proposed_values, run_option
 from elastic_doctor.checks import OWN, examine, installed_checks
 from elastic_doctor.findings import Asked, Finding, Level, NodeFindings
 from elastic_doctor.meeting import Meeting, meet

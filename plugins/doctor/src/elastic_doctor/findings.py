@@ -4,7 +4,8 @@ import enum
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
-from elastic_core.api import Record, StoreChoice
+from elastic_core.api import Record
+from elastic_core.api.commands import StoreChoice
 
 CHECKS_GROUP: Final = "elastic_doctor.checks"
 """The group of entry points that bring checks."""

@@ -13,21 +13,15 @@ from typing import Final, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from elastic_core.api import (
+from elastic_core.api import SYSTEM_CLOCK, CoordinationStore, Record, WaitBudget, decode_json, encode_json
+from elastic_core.api.commands import StoreChoice, open_store
+from elastic_core.api.stores import (
     CONTROL_KEY,
     ROUND_KEY,
-    SYSTEM_CLOCK,
     BackendUnavailableError,
-    CoordinationStore,
     OutcomeUnknownError,
-    Record,
     Seat,
-    StoreChoice,
-    WaitBudget,
-    decode_json,
-    encode_json,
     is_loopback,
-    open_store,
     route_source,
 )
 from elastic_doctor.findings import WORKERS, Finding, Level, NodeFindings

@@ -8,20 +8,15 @@ from typing import Final
 import msgspec
 
 from elastic_backend_net.endpoint import parse_endpoint, resolve
-from elastic_core.api import (
+from elastic_core.api import SYSTEM_CLOCK, ConfigError, ElasticError, WaitBudget, decode_json
+from elastic_core.api.commands import StoreChoice, open_store
+from elastic_core.api.stores import (
     CONTROL_KEY,
-    SYSTEM_CLOCK,
     BackendUnavailableError,
-    ConfigError,
-    ElasticError,
-    StoreChoice,
     Survey,
-    WaitBudget,
     WaitExpiredError,
-    decode_json,
     is_ip,
     is_loopback,
-    open_store,
     route_source,
 )
 from elastic_doctor.findings import Asked, Finding, Level

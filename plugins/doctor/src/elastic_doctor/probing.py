@@ -15,7 +15,8 @@ from typing import Final
 
 import msgspec
 
-from elastic_core.api import SYSTEM_CLOCK, Record, decode_json, encode_json, is_loopback
+from elastic_core.api import SYSTEM_CLOCK, Record, decode_json, encode_json
+from elastic_core.api.stores import is_loopback
 
 _LARGEST: Final = 512
 _QUESTION, _ANSWER = b"elastic doctor question", b"elastic doctor answer"

@@ -8,7 +8,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
-from elastic_core.api import NvidiaGpus, find_entries, nvidia_gpus, visible_entries
+from elastic_core.api.plugins import find_entries
+from elastic_core.api.workers import NvidiaGpus, nvidia_gpus, visible_entries
 from elastic_doctor.findings import WORKERS, Asked, Finding, Level
 
 _ASSIGNED: Final = re.compile(r"""^(__version__|cuda|hip)\b[^=\n]*=\s*['"]([^'"]*)['"]""", re.MULTILINE)

@@ -5,7 +5,8 @@ from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
 from typing import Final
 
-from elastic_core.api import find_entries, run_option
+from elastic_core.api.commands import run_option
+from elastic_core.api.plugins import find_entries
 from elastic_doctor.findings import Asked, Finding, Level
 
 _PREFIX: Final = "PET_"

@@ -10,7 +10,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from elastic_core.api import CONTROL_KEY, BackendUnavailableError, Member, NvidiaGpus, StoreChoice, Survey
+from elastic_core.api.commands import StoreChoice
+from elastic_core.api.stores import CONTROL_KEY, BackendUnavailableError, Member, Survey
+from elastic_core.api.workers import NvidiaGpus
 from elastic_core.cli.main import main
 from elastic_doctor import Asked, Finding, Level, checks, host, network, software, variables
 

@@ -7,7 +7,8 @@ from functools import partial
 
 import pytest
 
-from elastic_core.api import RendezvousSettings, StoreChoice, WaitBudget
+from elastic_core.api import RendezvousSettings, WaitBudget
+from elastic_core.api.commands import StoreChoice
 from elastic_core.cli.main import main
 from elastic_doctor import Finding, Level, meeting
 from elastic_doctor.findings import Asked, NodeFindings

@@ -6,7 +6,8 @@ from typing import Any, Final, TypeVar
 import click
 import yaml
 
-from elastic_core.api import ConfigError, duration_s, echo, run_option
+from elastic_core.api import ConfigError, duration_s
+from elastic_core.api.commands import echo, run_option
 from elastic_env_kubernetes.manifests.line import contradictions
 from elastic_env_kubernetes.manifests.objects import documents
 from elastic_env_kubernetes.manifests.patch import Patch, patched

@@ -7,7 +7,8 @@ from typing import Final
 
 import click
 
-from elastic_core.api import ConfigError, ElasticError, duration_s, echo
+from elastic_core.api import ConfigError, ElasticError, duration_s
+from elastic_core.api.commands import echo
 from elastic_env_slurm.batch_script import directives_of, names_its_job, wrapped
 
 api_version = 1

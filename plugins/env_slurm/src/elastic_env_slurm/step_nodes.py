@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from elastic_core.api import RoundChange, RoundEnded
+from elastic_core.api.rendezvous import RoundChange, RoundEnded
 from elastic_env_slurm.environment import SlurmEnvironment
 from elastic_env_slurm.node_list import node_names
 

@@ -9,11 +9,9 @@ import pytest
 from elastic_core.api import (
     AgentStarted,
     AgentStopped,
-    Answer,
     Draining,
     HookSettings,
     MembershipChanged,
-    RoundEnded,
     RoundJoined,
     RunningWorker,
     WorkerEnded,
@@ -21,6 +19,8 @@ from elastic_core.api import (
     WorkersStarted,
     WorkersStopping,
 )
+from elastic_core.api.feed import Answer
+from elastic_core.api.rendezvous import RoundEnded
 from elastic_env_slurm import requeue as module
 from elastic_plugin_kit import FakeRun, sample_round
 from support import wait_for

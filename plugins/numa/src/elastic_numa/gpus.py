@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from elastic_core.api import nvidia_gpus, visible_entries
+from elastic_core.api.workers import nvidia_gpus, visible_entries
 
 _KFD_NODES = Path("class/kfd/kfd/topology/nodes")
 _DRM = Path("class/drm")

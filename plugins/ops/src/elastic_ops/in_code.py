@@ -3,7 +3,8 @@
 import sys
 from typing import Any, Final
 
-from elastic_core.api import AgentHook, HookSettings, register_hook
+from elastic_core.api import AgentHook, HookSettings
+from elastic_core.api.plugins import register_hook
 
 NAME: Final = "metrics-and-events"
 _CONFIGURED: Final = ("elastic_ops.metrics.api", "elastic_ops.events.recording")

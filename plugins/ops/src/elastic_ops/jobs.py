@@ -8,7 +8,8 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Final, cast
 
-from elastic_core.api import ConfigError, PluginError, find_entries, import_entry
+from elastic_core.api import ConfigError, PluginError
+from elastic_core.api.plugins import find_entries, import_entry
 from elastic_ops.run_directories import runs_named
 
 JOBS_GROUP: Final = "elastic_ops.jobs"

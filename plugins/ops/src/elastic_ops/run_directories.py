@@ -5,7 +5,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from elastic_core.api import ConfigError, Record, run_places, run_records
+from elastic_core.api import ConfigError, Record
+from elastic_core.api.commands import run_places, run_records
 from elastic_ops.status.document import STATUS_FILE, UNREADABLE, AgentStatus, OtherVersionError, read_status
 
 _LISTED: Final = "elastic status, which lists this machine's runs"

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from elastic_core.api import ConfigError, StoreChoice, chosen_store, duration_s, run_option
+from elastic_core.api import ConfigError, duration_s
+from elastic_core.api.commands import StoreChoice, chosen_store, run_option
 from elastic_ops.jobs import has_runs, options_of_job
 from elastic_ops.run_directories import find_runs
 

@@ -9,24 +9,18 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from elastic_core.api import (
+from elastic_core.api import SYSTEM_CLOCK, Clock, ConfigError, Record, WaitBudget, decode_json
+from elastic_core.api.commands import StoreChoice, open_store
+from elastic_core.api.rendezvous import RendezvousConnectionError
+from elastic_core.api.stores import (
     CONTROL_KEY,
     ROUND_KEY,
     STORE_KEEP_S,
-    SYSTEM_CLOCK,
     BackendUnavailableError,
-    Clock,
-    ConfigError,
     Document,
     OutcomeUnknownError,
-    Record,
-    RendezvousConnectionError,
-    StoreChoice,
     Survey,
-    WaitBudget,
     WaitExpiredError,
-    decode_json,
-    open_store,
 )
 from elastic_ops.stored_run import StoredDrain, stored_run
 

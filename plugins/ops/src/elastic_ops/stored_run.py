@@ -8,18 +8,9 @@ from typing import TypeVar
 
 import msgspec
 
-from elastic_core.api import (
-    CONTROL_KEY,
-    ROUND_KEY,
-    STORE_FORMAT,
-    Ignore,
-    Record,
-    RendezvousStateError,
-    Restart,
-    Stop,
-    Survey,
-    decode_json,
-)
+from elastic_core.api import Ignore, Record, Restart, Stop, decode_json
+from elastic_core.api.rendezvous import RendezvousStateError
+from elastic_core.api.stores import CONTROL_KEY, ROUND_KEY, STORE_FORMAT, Survey
 
 
 class StoredFailure(msgspec.Struct):

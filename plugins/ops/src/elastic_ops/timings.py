@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar, Final
 
-from elastic_core.api import SYSTEM_CLOCK, AgentHook, Clock, HookSettings, OptionSpec, Power, Round, RunEvent
+from elastic_core.api import SYSTEM_CLOCK, AgentHook, Clock, HookSettings, OptionSpec, Power, Round
+from elastic_core.api.feed import RunEvent
 from elastic_ops.options import TIMINGS
 
 Part = tuple[str, float]

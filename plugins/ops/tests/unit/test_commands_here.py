@@ -7,7 +7,8 @@ import click
 import pytest
 
 import elastic_ops.control_plane.client as client
-from elastic_core.api import AgentIdentity, ConfigError, encode_json, replace_file
+from elastic_core.api import ConfigError, encode_json
+from elastic_core.api.tools import AgentIdentity, replace_file
 from elastic_core.cli.main import main
 from elastic_core.rundir.directory import RunDirectory
 from elastic_core.rundir.run_records import RunEntry

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from elastic_core.api import RunEvent
+from elastic_core.api.feed import RunEvent
 from elastic_ops import events, metrics
 from elastic_ops.events import handlers as event_handlers
 from elastic_ops.events import recording

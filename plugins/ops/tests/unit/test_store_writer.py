@@ -5,15 +5,10 @@ from functools import partial
 
 import pytest
 
-from elastic_core.api import (
-    CONTROL_KEY,
-    ConfigError,
-    OutcomeUnknownError,
-    RendezvousSettings,
-    RendezvousStateError,
-    StoreChoice,
-    WaitBudget,
-)
+from elastic_core.api import ConfigError, RendezvousSettings, WaitBudget
+from elastic_core.api.commands import StoreChoice
+from elastic_core.api.rendezvous import RendezvousStateError
+from elastic_core.api.stores import CONTROL_KEY, OutcomeUnknownError
 from elastic_ops import store as run_store
 from elastic_ops.store import StoreWriter
 from elastic_plugin_kit.memory_server import MemoryServer

@@ -3,7 +3,8 @@
 import pytest
 from msgspec.structs import replace
 
-from elastic_core.api import HookSettings, RunEvent
+from elastic_core.api import HookSettings
+from elastic_core.api.feed import RunEvent
 from elastic_core.types import Round
 from elastic_ops.timings import MOST_ROUNDS, Timings, TimingsHook
 from elastic_plugin_kit import FakeRun

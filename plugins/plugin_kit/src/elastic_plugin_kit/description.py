@@ -16,15 +16,12 @@ from elastic_core.api import (
     Environment,
     FailureHandler,
     OptionSpec,
-    PluginEntry,
     PluginError,
     RendezvousHandler,
     RunOption,
-    echo,
-    echo_json,
-    find_entries,
-    import_entry,
 )
+from elastic_core.api.commands import echo, echo_json
+from elastic_core.api.plugins import PluginEntry, find_entries, import_entry
 from elastic_plugin_kit.checking.subject import find, imported
 
 api_version = 1

@@ -2,15 +2,8 @@
 
 from collections.abc import Callable, Mapping
 
-from elastic_core.api import (
-    AgentChannel,
-    FailureReport,
-    NodeSteps,
-    Offer,
-    RunHandle,
-    RunningWorker,
-    checks_arguments,
-)
+from elastic_core.api import FailureReport, RunHandle, RunningWorker
+from elastic_core.api.feed import AgentChannel, NodeSteps, Offer, checks_arguments
 
 FieldValue = str | int | float | bool | None
 """What a hook may publish."""

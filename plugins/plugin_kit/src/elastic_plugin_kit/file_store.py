@@ -11,25 +11,21 @@ from urllib.parse import quote
 
 import msgspec
 
-from elastic_core.api import (
-    API_VERSION,
+from elastic_core.api import API_VERSION, Clock, CoordinationStore, RendezvousSettings, WaitBudget
+from elastic_core.api.stores import (
     BackendUnavailableError,
-    Clock,
-    CoordinationStore,
     Document,
     Members,
-    RendezvousSettings,
     Renewal,
     Revisions,
     Seat,
     Survey,
     Swapped,
-    SystemClock,
     Topic,
-    WaitBudget,
     Watched,
     compare,
 )
+from elastic_core.api.tools import SystemClock
 from elastic_plugin_kit.store_model import StoreContent, StoreModel
 
 T = TypeVar("T")

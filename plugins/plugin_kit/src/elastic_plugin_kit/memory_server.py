@@ -7,16 +7,14 @@ from collections import deque
 from collections.abc import Callable, Collection
 from typing import Final, Generic, TypeVar
 
-from elastic_core.api import (
-    SYSTEM_CLOCK,
+from elastic_core.api import SYSTEM_CLOCK, Clock, WaitBudget
+from elastic_core.api.stores import (
     BackendError,
     BackendRefusedError,
     BackendUnavailableError,
-    Clock,
     OutcomeUnknownError,
     Revisions,
     Topic,
-    WaitBudget,
     Watched,
     compare,
 )

@@ -3,22 +3,17 @@
 from collections.abc import Collection
 from typing import ClassVar
 
-from elastic_core.api import (
-    API_VERSION,
-    SYSTEM_CLOCK,
+from elastic_core.api import API_VERSION, SYSTEM_CLOCK, Clock, CoordinationStore, RendezvousSettings, WaitBudget
+from elastic_core.api.stores import (
     BackendUnavailableError,
-    Clock,
-    CoordinationStore,
     Document,
     Members,
-    RendezvousSettings,
     Renewal,
     Revisions,
     Seat,
     Survey,
     Swapped,
     Topic,
-    WaitBudget,
     Watched,
 )
 from elastic_plugin_kit.memory_server import MemoryServer

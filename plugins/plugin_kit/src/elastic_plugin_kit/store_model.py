@@ -4,7 +4,8 @@ import hashlib
 from collections.abc import Collection
 from typing import Final, Self
 
-from elastic_core.api import Document, Member, Members, Record, Renewal, Revisions, Seat, Survey, Swapped, Topic
+from elastic_core.api import Record
+from elastic_core.api.stores import Document, Member, Members, Renewal, Revisions, Seat, Survey, Swapped, Topic
 
 PAUSE_SHARE: Final = 2 / 3
 """The silence of all members, as a share of a lease, that is blamed on the server: `enlist` and `renew` spare them."""

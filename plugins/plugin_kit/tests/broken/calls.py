@@ -3,13 +3,8 @@
 import threading
 
 from broken.base import Cracked, caught_by, replace
-from elastic_core.api import (
-    BackendUnavailableError,
-    OptionSpec,
-    OutcomeUnknownError,
-    WaitBudget,
-    WaitExpiredError,
-)
+from elastic_core.api import OptionSpec, WaitBudget
+from elastic_core.api.stores import BackendUnavailableError, OutcomeUnknownError, WaitExpiredError
 
 
 class _Deaf(WaitBudget):

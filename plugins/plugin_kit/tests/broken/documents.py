@@ -3,11 +3,7 @@
 import threading
 
 from broken.base import Cracked, caught_by, replace
-from elastic_core.api import (
-    Document,
-    Swapped,
-    Topic,
-)
+from elastic_core.api.stores import Document, Swapped, Topic
 
 
 @caught_by(

@@ -3,7 +3,8 @@
 import time
 
 from broken.base import Cracked, caught_by, replace
-from elastic_core.api import CoordinationStore, Topic
+from elastic_core.api import CoordinationStore
+from elastic_core.api.stores import Topic
 
 _BOOTED_S = time.time_ns() / 1e9 - time.perf_counter()
 """By the one clock that no test of the kit moves."""

@@ -3,11 +3,7 @@
 import threading
 
 from broken.base import Cracked, caught_by, replace
-from elastic_core.api import (
-    Members,
-    Topic,
-    compare,
-)
+from elastic_core.api.stores import Members, Topic, compare
 
 
 @caught_by("update_moves_members", "watch_misses_no_change", "watch_wakes_on_each_topic")

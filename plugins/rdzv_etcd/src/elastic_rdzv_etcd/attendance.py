@@ -4,7 +4,8 @@ from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 from urllib.parse import unquote
 
-from elastic_core.api import SYSTEM_CLOCK, Seat, Topic, WaitBudget, own_content
+from elastic_core.api import SYSTEM_CLOCK, WaitBudget
+from elastic_core.api.stores import Seat, Topic, own_content
 from elastic_rdzv_etcd import messages as say
 from elastic_rdzv_etcd.content import Keeper
 from elastic_rdzv_etcd.messages import Found, Json, Keys

@@ -17,7 +17,8 @@ from urllib3.connection import HTTPConnection
 from elastic_backend_net.endpoint import Endpoint, dial
 from elastic_backend_net.interrupt import Interrupt
 from elastic_backend_net.tls import waker
-from elastic_core.api import SYSTEM_CLOCK, BackendRefusedError, BackendUnavailableError, WaitBudget
+from elastic_core.api import SYSTEM_CLOCK, WaitBudget
+from elastic_core.api.stores import BackendRefusedError, BackendUnavailableError
 from elastic_rdzv_etcd.tls import begin_tls, tls_failure
 from elastic_rdzv_etcd.url import Tls
 

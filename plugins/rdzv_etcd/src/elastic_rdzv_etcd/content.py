@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Final, Protocol
 
-from elastic_core.api import SYSTEM_CLOCK, BackendUnavailableError, WaitBudget, own_content
+from elastic_core.api import SYSTEM_CLOCK, WaitBudget
+from elastic_core.api.stores import BackendUnavailableError, own_content
 from elastic_rdzv_etcd import messages as say
 from elastic_rdzv_etcd.errors import CompactedError
 from elastic_rdzv_etcd.messages import Answer, Found, Json, Keys

@@ -8,17 +8,12 @@ from collections.abc import Sequence
 from typing import Final
 
 from elastic_backend_net.endpoint import Endpoint, parse_endpoint
-from elastic_core.api import (
-    SYSTEM_CLOCK,
+from elastic_core.api import SYSTEM_CLOCK, ConfigError, CoordinationStore, ElasticError, RendezvousSettings, WaitBudget
+from elastic_core.api.stores import (
     BackendRefusedError,
     BackendUnavailableError,
-    ConfigError,
-    CoordinationStore,
-    ElasticError,
-    RendezvousSettings,
     Revisions,
     Topic,
-    WaitBudget,
     WaitExpiredError,
     is_ip,
 )

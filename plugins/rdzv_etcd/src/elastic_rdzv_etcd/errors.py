@@ -1,6 +1,7 @@
 """What a caller may want to know apart from other failures: what etcd answers, and why one can't be started."""
 
-from elastic_core.api import BackendError, BackendUnavailableError, ConfigError
+from elastic_core.api import ConfigError
+from elastic_core.api.stores import BackendError, BackendUnavailableError
 
 
 class LeaseGoneError(BackendError):

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
-from elastic_core.api import BackendError, BackendRefusedError, BackendUnavailableError, OutcomeUnknownError
+from elastic_core.api.stores import BackendError, BackendRefusedError, BackendUnavailableError, OutcomeUnknownError
 from elastic_rdzv_etcd.errors import CompactedError, LeaseGoneError
 from elastic_rdzv_etcd.tls import tls_failure
 from elastic_rdzv_etcd.url import Login

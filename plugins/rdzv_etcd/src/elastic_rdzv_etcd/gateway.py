@@ -7,13 +7,12 @@ from typing import Any, Final, NamedTuple, TypeVar
 import msgspec
 
 from elastic_backend_net.interrupt import Interrupt
-from elastic_core.api import (
-    SYSTEM_CLOCK,
+from elastic_core.api import SYSTEM_CLOCK, WaitBudget
+from elastic_core.api.stores import (
     BackendError,
     BackendRefusedError,
     BackendUnavailableError,
     OutcomeUnknownError,
-    WaitBudget,
     WaitCancelledError,
 )
 from elastic_rdzv_etcd.coding import EVERYTHING, b64, prefix_end, unb64

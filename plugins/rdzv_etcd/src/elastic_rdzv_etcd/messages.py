@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import quote
 
-from elastic_core.api import own_content
+from elastic_core.api.stores import own_content
 from elastic_rdzv_etcd.coding import b64, prefix_end, unb64
 
 Json = dict[str, Any]

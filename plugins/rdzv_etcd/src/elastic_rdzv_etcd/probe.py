@@ -5,7 +5,8 @@ import socket
 from typing import Final
 
 from elastic_backend_net.endpoint import dial
-from elastic_core.api import SYSTEM_CLOCK, BackendUnavailableError, WaitBudget
+from elastic_core.api import SYSTEM_CLOCK, WaitBudget
+from elastic_core.api.stores import BackendUnavailableError
 
 LOOPBACK: Final = "127.0.0.1"
 

@@ -9,7 +9,8 @@ from contextlib import suppress
 from typing import Final
 
 from elastic_backend_net.hosted_server import HostedProcess, hosted_environment
-from elastic_core.api import SYSTEM_CLOCK, BackendUnavailableError, ElasticError, WaitBudget, WaitExpiredError
+from elastic_core.api import SYSTEM_CLOCK, ElasticError, WaitBudget
+from elastic_core.api.stores import BackendUnavailableError, WaitExpiredError
 from elastic_rdzv_etcd.errors import NotAnsweringError
 from elastic_rdzv_etcd.kept_folder import KeptFolder
 from elastic_rdzv_etcd.probe import LOOPBACK, member_names

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from elastic_backend_net.hosted_server import HostedProcess, hosted_environment
-from elastic_core.api import BackendUnavailableError, ConfigError, WaitBudget
+from elastic_core.api import ConfigError, WaitBudget
+from elastic_core.api.stores import BackendUnavailableError
 from elastic_rdzv_etcd.errors import EtcdMissingError
 
 PATH_VARIABLE: Final = "TORCHELASTIC_ETCD_BINARY_PATH"

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from elastic_core.api import BackendRefusedError, ConfigError, OptionSpec, RendezvousSettings, WaitBudget
+from elastic_core.api import ConfigError, OptionSpec, RendezvousSettings, WaitBudget
+from elastic_core.api.stores import BackendRefusedError
 from elastic_rdzv_etcd.url import Login, Target, Tls, parse_target
 
 if TYPE_CHECKING:

@@ -6,7 +6,8 @@ import os
 from contextlib import suppress
 from typing import IO, Any, Final, Self
 
-from elastic_core.api import BackendUnavailableError, ConfigError, ElasticError, WaitBudget
+from elastic_core.api import ConfigError, ElasticError, WaitBudget
+from elastic_core.api.stores import BackendUnavailableError
 from elastic_rdzv_etcd.errors import (
     EtcdServerError,
     EtcdServerSystemError,

@@ -7,15 +7,8 @@ from typing import Any, Final
 import msgspec
 
 from elastic_backend_net.interrupt import Interrupt
-from elastic_core.api import (
-    SYSTEM_CLOCK,
-    BackendError,
-    BackendRefusedError,
-    BackendUnavailableError,
-    ElasticError,
-    WaitBudget,
-    WaitCancelledError,
-)
+from elastic_core.api import SYSTEM_CLOCK, ElasticError, WaitBudget
+from elastic_core.api.stores import BackendError, BackendRefusedError, BackendUnavailableError, WaitCancelledError
 from elastic_rdzv_etcd.connection import LIMIT_S, MOST_BYTES, Connection, Response
 from elastic_rdzv_etcd.errors import CompactedError
 from elastic_rdzv_etcd.failures import NotPermittedError, Said, answered, lost

@@ -11,6 +11,6 @@ def etcd_v3() -> object:
 
 
 def _make_handler(parameters: object) -> object:
-    from elastic_core.api import torch_handler  # now that it is asked for
+    from elastic_core.api.rendezvous import torch_handler  # now that it is asked for
 
     return torch_handler(parameters, backend="etcd")

@@ -9,7 +9,8 @@ from urllib3.exceptions import ProtocolError, ReadTimeoutError
 
 from elastic_backend_net.endpoint import Endpoint
 from elastic_backend_net.interrupt import Interrupt
-from elastic_core.api import SYSTEM_CLOCK, WaitBudget, WaitCancelledError
+from elastic_core.api import SYSTEM_CLOCK, WaitBudget
+from elastic_core.api.stores import WaitCancelledError
 from elastic_rdzv_etcd.connection import LIMIT_S, Wire
 
 if TYPE_CHECKING:

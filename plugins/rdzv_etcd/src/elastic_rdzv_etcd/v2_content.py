@@ -41,7 +41,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
 from urllib.parse import quote, unquote
 
-from elastic_core.api import Revisions, own_content
+from elastic_core.api.stores import Revisions, own_content
 
 _GONE: Final = " gone"
 _WRITES: Final = frozenset({"create", "set", "update", "compareAndSwap"})

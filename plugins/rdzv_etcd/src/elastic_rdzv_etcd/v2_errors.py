@@ -1,6 +1,6 @@
 """What a v2 server answers that the store acts upon: each says that nothing was written."""
 
-from elastic_core.api import BackendError, BackendUnavailableError
+from elastic_core.api.stores import BackendError, BackendUnavailableError
 
 
 class MissingError(BackendError):

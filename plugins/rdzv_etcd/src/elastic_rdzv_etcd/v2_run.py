@@ -7,14 +7,8 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
-from elastic_core.api import (
-    SYSTEM_CLOCK,
-    BackendError,
-    BackendUnavailableError,
-    ElasticError,
-    OutcomeUnknownError,
-    WaitBudget,
-)
+from elastic_core.api import SYSTEM_CLOCK, ElasticError, WaitBudget
+from elastic_core.api.stores import BackendError, BackendUnavailableError, OutcomeUnknownError
 from elastic_rdzv_etcd.streak import Streak
 from elastic_rdzv_etcd.v2_content import DEFAULT_KEEP_S, Content, Paths, SeatKey, State, seat_key, seconds
 from elastic_rdzv_etcd.v2_errors import ConflictError, MissingError

@@ -11,14 +11,12 @@ import etcd  # type: ignore[import-untyped]
 
 from elastic_backend_net.endpoint import Endpoint
 from elastic_backend_net.interrupt import Interrupt
-from elastic_core.api import (
-    SYSTEM_CLOCK,
+from elastic_core.api import SYSTEM_CLOCK, ElasticError, WaitBudget
+from elastic_core.api.stores import (
     BackendError,
     BackendRefusedError,
     BackendUnavailableError,
-    ElasticError,
     OutcomeUnknownError,
-    WaitBudget,
     WaitCancelledError,
     WaitExpiredError,
 )

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
 
-from elastic_core.api import SYSTEM_CLOCK, BackendUnavailableError, Revisions, Topic, WaitBudget, own_content
+from elastic_core.api import SYSTEM_CLOCK, WaitBudget
+from elastic_core.api.stores import BackendUnavailableError, Revisions, Topic, own_content
 from elastic_rdzv_etcd.coding import b64, prefix_end
 from elastic_rdzv_etcd.content import revision_of
 from elastic_rdzv_etcd.messages import Answer, Found, Json, Keys

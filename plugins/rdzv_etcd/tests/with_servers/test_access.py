@@ -7,7 +7,7 @@ import traceback
 import pytest
 
 from elastic_backend_net.tls import Login
-from elastic_core.api import BackendRefusedError, BackendUnavailableError
+from elastic_core.api.stores import BackendRefusedError, BackendUnavailableError
 from elastic_rdzv_etcd.coding import b64, prefix_end, unb64
 from etcd_servers import PASSWORD, PREFIX, ROOT_PASSWORD, USER, EtcdServer
 from patience import kept

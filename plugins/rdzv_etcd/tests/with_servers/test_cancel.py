@@ -3,7 +3,8 @@
 import pytest
 
 from cancelled_calls import cancelled
-from elastic_core.api import Revisions, Topic, WaitBudget, WaitCancelledError
+from elastic_core.api import WaitBudget
+from elastic_core.api.stores import Revisions, Topic, WaitCancelledError
 
 TOPICS = (Topic.CONTROL, Topic.ROUND)
 

@@ -12,16 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from elastic_core.api import (
-    BackendRefusedError,
-    BackendUnavailableError,
-    ConfigError,
-    ElasticError,
-    RendezvousSettings,
-    WaitBudget,
-    WaitCancelledError,
-    WaitExpiredError,
-)
+from elastic_core.api import ConfigError, ElasticError, RendezvousSettings, WaitBudget
+from elastic_core.api.stores import BackendRefusedError, BackendUnavailableError, WaitCancelledError, WaitExpiredError
 from elastic_rdzv_etcd import EtcdServer, embedded
 from elastic_rdzv_etcd.embedded import EmbeddedEtcd, local_endpoint
 from elastic_rdzv_etcd.probe import member_names

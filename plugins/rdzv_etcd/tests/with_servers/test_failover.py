@@ -4,7 +4,8 @@ import time
 
 import pytest
 
-from elastic_core.api import BackendUnavailableError, OutcomeUnknownError, WaitBudget
+from elastic_core.api import WaitBudget
+from elastic_core.api.stores import BackendUnavailableError, OutcomeUnknownError
 from elastic_rdzv_etcd.coding import b64
 from patience import kept
 from support import wait_for

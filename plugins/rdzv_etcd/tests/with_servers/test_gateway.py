@@ -6,11 +6,11 @@ from contextlib import contextmanager
 
 import pytest
 
-from elastic_core.api import (
+from elastic_core.api import WaitBudget
+from elastic_core.api.stores import (
     BackendRefusedError,
     BackendUnavailableError,
     OutcomeUnknownError,
-    WaitBudget,
     WaitCancelledError,
     WaitExpiredError,
 )

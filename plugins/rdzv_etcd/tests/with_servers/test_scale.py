@@ -6,7 +6,8 @@ from collections import Counter
 
 import pytest
 
-from elastic_core.api import Revisions, Topic, WaitBudget
+from elastic_core.api import WaitBudget
+from elastic_core.api.stores import Revisions, Topic
 from support import wait_for
 
 MEMBERS = 200

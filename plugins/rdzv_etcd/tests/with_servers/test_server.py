@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from elastic_core.api import BackendUnavailableError, ConfigError, ElasticError, WaitBudget
+from elastic_core.api import ConfigError, ElasticError, WaitBudget
+from elastic_core.api.stores import BackendUnavailableError
 from elastic_rdzv_etcd import EtcdServer, process, server
 from elastic_rdzv_etcd.errors import EtcdServerError
 from elastic_rdzv_etcd.probe import member_names

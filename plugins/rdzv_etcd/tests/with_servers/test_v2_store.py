@@ -15,16 +15,13 @@ import urllib.parse
 import msgspec
 import pytest
 
-from elastic_core.api import (
+from elastic_core.api import ConfigError, PluginError, RendezvousSettings, WaitBudget
+from elastic_core.api.stores import (
     BackendRefusedError,
     BackendUnavailableError,
-    ConfigError,
     OutcomeUnknownError,
-    PluginError,
-    RendezvousSettings,
     Revisions,
     Topic,
-    WaitBudget,
     WaitCancelledError,
 )
 from elastic_plugin_kit.store_model import StoreModel

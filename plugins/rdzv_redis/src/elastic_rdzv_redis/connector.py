@@ -8,7 +8,8 @@ from typing import Final
 from elastic_backend_net.endpoint import Endpoint, dial
 from elastic_backend_net.interrupt import Interrupt
 from elastic_backend_net.tls import waker
-from elastic_core.api import SYSTEM_CLOCK, BackendError, BackendRefusedError, BackendUnavailableError, WaitBudget
+from elastic_core.api import SYSTEM_CLOCK, WaitBudget
+from elastic_core.api.stores import BackendError, BackendRefusedError, BackendUnavailableError
 from elastic_rdzv_redis.line import Line
 from elastic_rdzv_redis.tls import begin_tls, tls_failure
 from elastic_rdzv_redis.url import Login, Tls

@@ -27,7 +27,7 @@ from redis.exceptions import (
 )
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from elastic_core.api import BackendError, BackendRefusedError, BackendUnavailableError, OutcomeUnknownError
+from elastic_core.api.stores import BackendError, BackendRefusedError, BackendUnavailableError, OutcomeUnknownError
 from elastic_rdzv_redis.tls import tls_failure
 from elastic_rdzv_redis.url import Login
 

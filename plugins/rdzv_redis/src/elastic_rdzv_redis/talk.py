@@ -3,7 +3,8 @@
 from typing import Final
 
 from elastic_backend_net.endpoint import Endpoint, dial
-from elastic_core.api import BackendUnavailableError, WaitBudget
+from elastic_core.api import WaitBudget
+from elastic_core.api.stores import BackendUnavailableError
 
 _CHUNK_BYTES: Final = 4096
 _MOST: Final = 64

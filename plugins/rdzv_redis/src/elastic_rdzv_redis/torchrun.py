@@ -10,6 +10,6 @@ def redis() -> object:
 
 
 def _make_handler(parameters: object) -> object:
-    from elastic_core.api import torch_handler  # now that it is asked for
+    from elastic_core.api.rendezvous import torch_handler  # now that it is asked for
 
     return torch_handler(parameters, backend="redis")

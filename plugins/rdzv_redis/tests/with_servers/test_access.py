@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from elastic_core.api import BackendRefusedError, BackendUnavailableError, OutcomeUnknownError, Revisions, Topic
+from elastic_core.api.stores import BackendRefusedError, BackendUnavailableError, OutcomeUnknownError, Revisions, Topic
 from ports import free_port
 from redis_access_kit import ALL, SECRET, enlist, refused
 from redis_servers import PASSWORD, USER, RedisServer

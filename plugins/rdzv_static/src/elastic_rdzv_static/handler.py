@@ -7,15 +7,14 @@ from typing import ClassVar, Final
 from elastic_backend_net.endpoint import Address, resolve
 from elastic_core.api import (
     API_VERSION,
-    BackendUnavailableError,
     ConfigError,
     OptionSpec,
     RendezvousHandler,
     RendezvousInfo,
     RendezvousSettings,
     WaitBudget,
-    is_loopback,
 )
+from elastic_core.api.stores import BackendUnavailableError, is_loopback
 
 DEFAULT_PORT = 29500
 """As in torch."""

@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from typing import ClassVar
 
-from elastic_core.api import AgentHook, AgentLoop, ConfigError, HookSettings, OptionSpec, Power, WorkerStarter
+from elastic_core.api import AgentHook, ConfigError, HookSettings, OptionSpec, Power
+from elastic_core.api.starters import AgentLoop, WorkerStarter
 from elastic_standby.options import STANDBY, STANDBY_IMPORTS
 
 

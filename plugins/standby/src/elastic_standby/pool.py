@@ -10,7 +10,9 @@ from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
 
-from elastic_core.api import AgentLoop, RunTimer, StartedProcess, WorkerStart, WorkerStarter, bound_to
+from elastic_core.api import RunTimer
+from elastic_core.api.starters import AgentLoop, StartedProcess, WorkerStart, WorkerStarter
+from elastic_core.api.workers import bound_to
 
 START_DELAY_S = 1.0
 """How long workers run before the first spare is started beside them."""

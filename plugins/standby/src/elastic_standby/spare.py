@@ -175,7 +175,7 @@ def _arm() -> None:
     if os.environ.get("ELASTIC_WORKER_HOOKS", "") not in ("1", str(os.getpid())):
         return
     try:
-        from elastic_core.api import arm_worker
+        from elastic_core.api.workers import arm_worker
     except ImportError:
         return  # an interpreter without our package has no such hook
     arm_worker()

@@ -4,7 +4,8 @@ import threading
 
 import pytest
 
-from elastic_core.api import WaitBudget, WaitExpiredError
+from elastic_core.api import WaitBudget
+from elastic_core.api.stores import WaitExpiredError
 from elastic_torchrun.rendezvous.blocking_calls import Asker
 
 

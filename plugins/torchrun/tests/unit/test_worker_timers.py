@@ -7,7 +7,8 @@ import threading
 
 import pytest
 
-from elastic_core.api import Answer, FailureClass, HookSettings, RunEvent, RunningWorker
+from elastic_core.api import FailureClass, HookSettings, RunningWorker
+from elastic_core.api.feed import Answer, RunEvent
 from elastic_plugin_kit import AgentHookConformance, FakeRun
 from elastic_plugin_kit.manual_clock import ManualClock
 from elastic_plugin_kit.samples import sample_failure, sample_round

@@ -11,8 +11,6 @@ from elastic_core.api import (
     SYSTEM_CLOCK,
     AgentHook,
     AgentStarted,
-    Agreed,
-    Answer,
     Clock,
     HookSettings,
     LaunchChange,
@@ -21,11 +19,11 @@ from elastic_core.api import (
     Power,
     Record,
     RunTimer,
-    StopPlanned,
     WorkersStarting,
     WorkersStopping,
     encode_json,
 )
+from elastic_core.api.feed import Agreed, Answer, StopPlanned
 from elastic_train import holding
 from elastic_train.options import SAVE_SIGNAL, SAVE_TIMEOUT
 from elastic_train.worker_pages import WorkerPages

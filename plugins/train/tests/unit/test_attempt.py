@@ -12,10 +12,10 @@ from elastic_core.api import (
     Ignore,
     MembershipChanged,
     Restart,
-    RoundEnded,
     WorkersStarting,
     WorkersStopping,
 )
+from elastic_core.api.rendezvous import RoundEnded
 from elastic_plugin_kit import AgentHookConformance, FakeRun, sample_failure, sample_round
 from elastic_train import Attempt, attempt
 from elastic_train.hook import Training

@@ -8,16 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from elastic_core.api import (
-    AgentStarted,
-    Agreed,
-    HookSettings,
-    Launches,
-    RunningWorker,
-    StopPlanned,
-    WorkersStarting,
-    WorkersStopping,
-)
+from elastic_core.api import AgentStarted, HookSettings, Launches, RunningWorker, WorkersStarting, WorkersStopping
+from elastic_core.api.feed import Agreed, StopPlanned
 from elastic_plugin_kit import AgentHookConformance, FakeRun, sample_round
 from elastic_train import stop_page as layout
 from elastic_train.holding import NOBODY, Topic

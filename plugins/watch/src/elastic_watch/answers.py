@@ -2,7 +2,8 @@
 
 from collections.abc import Collection, Mapping
 
-from elastic_core.api import SYSTEM_CLOCK, Answer, ConfigError, Record, encode_json
+from elastic_core.api import SYSTEM_CLOCK, ConfigError, Record, encode_json
+from elastic_core.api.feed import Answer
 from elastic_watch.beat_file import WorkerBeats
 from elastic_watch.stacks import Frame, WorkerStack
 

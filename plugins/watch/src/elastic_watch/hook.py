@@ -8,19 +8,17 @@ from elastic_core.api import (
     AgentHook,
     AgentStarted,
     AgentStopped,
-    Answer,
     HookSettings,
     LaunchChange,
     Launches,
     OptionSpec,
     Power,
-    StepsAsked,
-    StepsSeen,
     WorkerEnded,
     WorkersStarted,
     WorkersStarting,
     WorkersStopping,
 )
+from elastic_core.api.feed import Answer, StepsAsked, StepsSeen
 from elastic_watch.beat_file import BeatFiles
 from elastic_watch.beat_layout import FILE_VARIABLE
 from elastic_watch.options import HANG_TIMEOUT, STARTUP_TIMEOUT

@@ -105,7 +105,7 @@ class SleepWatch(AgentHook):
 
 def report(sleepers: Sequence[Sleeper]) -> FailureReport:
     """Return the failure of workers that sleep, the longest first."""
-    from elastic_core.api import rank_ranges  # which brings all that reports are made of
+    from elastic_core.api.tools import rank_ranges  # which brings all that reports are made of
 
     who = f"rank{'s' if len(sleepers) > 1 else ''} {rank_ranges(each.global_rank for each in sleepers)}"
     where = ", ".join(sorted({each.wait for each in sleepers if each.wait}))

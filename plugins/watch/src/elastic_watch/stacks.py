@@ -10,7 +10,8 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from typing import IO, Final
 
-from elastic_core.api import SYSTEM_CLOCK, Record, RunHandle, is_user_file, parse_fault_frames, without_launcher
+from elastic_core.api import SYSTEM_CLOCK, Record, RunHandle
+from elastic_core.api.workers import is_user_file, parse_fault_frames, without_launcher
 from elastic_watch import vitals
 from elastic_watch.beat_file import MAX_STACKS_BYTES, BeatFile, BeatFiles
 

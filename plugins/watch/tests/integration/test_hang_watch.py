@@ -11,17 +11,14 @@ from msgspec.structs import replace
 
 from elastic_core.api import (
     HookSettings,
-    RankStep,
     Round,
     RunningWorker,
-    RunSteps,
-    StepsAsked,
-    StepsSeen,
     WorkerEnded,
     WorkerExit,
     WorkersStarted,
     WorkersStopping,
 )
+from elastic_core.api.feed import RankStep, RunSteps, StepsAsked, StepsSeen
 from elastic_core.reactor import Reactor
 from elastic_plugin_kit import AgentHookConformance
 from elastic_plugin_kit.fake_run import FakeRun

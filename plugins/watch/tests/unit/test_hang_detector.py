@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastic_core.api import RankStep, RunSteps
+from elastic_core.api.feed import RankStep, RunSteps
 from elastic_watch.beat_file import OpenSection
 from elastic_watch.hangs.detector import (
     Elsewhere,

@@ -19,7 +19,7 @@ from elastic_core.rendezvous.store import Seat
 from elastic_core.reports import Absence, NodeReport, NodeSteps, RunSteps
 from elastic_core.types import Decided, Failure, Record, Restart, Stop
 
-FORMAT = 5
+STORE_FORMAT = 5
 """The version of everything in this module; a node that finds another one refuses to join."""
 
 DEFAULT_ROLE = "default"
@@ -51,7 +51,7 @@ class MemberRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
     to be told.
     """
 
-    v: int = FORMAT
+    v: int = STORE_FORMAT
     epoch: str
     node: str
     state: MemberState
@@ -120,7 +120,7 @@ class RoundDocument(Record, frozen=True, kw_only=True, omit_defaults=True):
     have workers, which the next round waits for.
     """
 
-    v: int = FORMAT
+    v: int = STORE_FORMAT
     epoch: str
     token: int
     nonce: str
@@ -268,7 +268,7 @@ class ControlDocument(Record, frozen=True, kw_only=True, omit_defaults=True):
     nonce `done_of` whose workers had all ended well when the leader's had: it may be gone before the others are done.
     """
 
-    v: int = FORMAT
+    v: int = STORE_FORMAT
     epoch: str
     attempt: int
     secret: str
@@ -308,7 +308,7 @@ class ControlDocument(Record, frozen=True, kw_only=True, omit_defaults=True):
 _D = TypeVar("_D", MemberRecord, RoundDocument, ControlDocument)
 
 
-_VERSIONED = b'{"v":%d,' % FORMAT
+_VERSIONED = b'{"v":%d,' % STORE_FORMAT
 """How everything of this format begins: what does is not read twice."""
 
 
@@ -351,9 +351,9 @@ def _check_version(raw: bytes, what: str) -> None:
         raise RendezvousStateError(
             f"the store holds something that is not a {what} of ours ({err})", hint="another --rdzv-id"
         ) from err
-    if version != FORMAT:
+    if version != STORE_FORMAT:
         raise RendezvousStateError(
-            f"{what} in the store: format {version!r}; expected {FORMAT}",
+            f"{what} in the store: format {version!r}; expected {STORE_FORMAT}",
             hint="the same version of elastic-core on every node, or another --rdzv-id",
         )
 

@@ -58,7 +58,7 @@ from elastic_core.rendezvous.store import CONTROL_KEY, ROUND_KEY
 from elastic_core.reports import NodeReport
 from elastic_core.types import Failure, FailureClass, Stop
 
-KEEP_S = 25 * 3600.0
+STORE_KEEP_S = 25 * 3600.0
 """How long a run's content stays after its last call; other than after its end, so that stores can tell how old that
 is."""
 DEPUTIES = 2
@@ -510,7 +510,7 @@ def _do(state: State, duty: _Written) -> Planned:
     assert control is not None
     match duty:
         case FormRound(document=document):
-            swap = protocol.Swap(key=ROUND_KEY, document=document, expect=state.seen.round_version, keep_s=KEEP_S)
+            swap = protocol.Swap(key=ROUND_KEY, document=document, expect=state.seen.round_version, keep_s=STORE_KEEP_S)
             return state, swap
         case EndRound(ending=ending):
             return swap_control(state, replace(control, ending=ending, stopping=None))
@@ -529,7 +529,7 @@ def _do(state: State, duty: _Written) -> Planned:
 
 def swap_control(state: State, document: ControlDocument) -> Planned:
     """Put this document in the place of the one that was read."""
-    keep_s = KEEP_S
+    keep_s = STORE_KEEP_S
     if document.verdict is not None:
         keep_s = KEEP_DONE_S if document.verdict.decision.outcome == "done" else KEEP_FAILED_S
     swap = protocol.Swap(key=CONTROL_KEY, document=document, expect=state.seen.control_version, keep_s=keep_s)

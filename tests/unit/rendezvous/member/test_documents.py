@@ -15,7 +15,7 @@ from elastic_core.history import (
 )
 from elastic_core.messages import PublishDecision
 from elastic_core.rendezvous.member.documents import (
-    FORMAT,
+    STORE_FORMAT,
     ControlDocument,
     Ending,
     MemberRecord,
@@ -60,7 +60,7 @@ REPORT = NodeReport(node_id="n", failure=sample_failure(), age_s=0.1, stopped_co
 )  # fmt: skip
 def test_what_is_written_is_read(document):
     raw = encode(document)
-    assert json.loads(raw)["v"] == FORMAT
+    assert json.loads(raw)["v"] == STORE_FORMAT
     assert decode(raw, type(document)) == document
 
 
@@ -160,7 +160,7 @@ def test_what_workers_and_policies_write_does_not_make_a_control_document_large(
 
 
 @pytest.mark.parametrize("kind", [ControlDocument, RoundDocument, MemberRecord])
-@pytest.mark.parametrize("start", [b'{"v":%d,' % FORMAT, b"{"])
+@pytest.mark.parametrize("start", [b'{"v":%d,' % STORE_FORMAT, b"{"])
 def test_a_document_that_is_nested_without_end_is_refused_as_any_other(kind, start):
     with pytest.raises(RendezvousStateError, match="nested too deep"):
         decode(start + b'"x":' + b"[" * 100_000, kind)

@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from elastic_core.api import BackendRefusedError, BackendUnavailableError, RendezvousStateError, own_content
+from elastic_core.api.rendezvous import RendezvousStateError
+from elastic_core.api.stores import BackendRefusedError, BackendUnavailableError, own_content
 from elastic_core.rendezvous.member.documents import LARGEST_BYTES, ControlDocument, MemberRecord, RoundDocument, decode
 
 

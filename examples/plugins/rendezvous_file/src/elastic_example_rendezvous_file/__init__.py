@@ -10,15 +10,16 @@ from pathlib import Path
 import msgspec
 
 from elastic_core import api
+from elastic_core.api import stores
 
 
 class Content(msgspec.Struct):
     """What the directory keeps for one run. Members and the ends of their leases: by incarnation, as they came."""
 
-    revisions: api.Revisions = api.Revisions()
-    members: dict[str, api.Member] = {}
+    revisions: stores.Revisions = stores.Revisions()
+    members: dict[str, stores.Member] = {}
     ends_s: dict[str, float] = {}
-    documents: dict[str, api.Document] = {}
+    documents: dict[str, stores.Document] = {}
     heard_s: float = 0.0
     keep_s: float = 86400.0
 
@@ -32,10 +33,10 @@ class Content(msgspec.Struct):
         """Keep a member's record, and return its seat. A newcomer's number is the revision that its coming makes."""
         self.move("members")
         number = self.members[incarnation].seat if incarnation in self.members else self.revisions.members
-        self.members[incarnation] = api.Member(seat=number, incarnation=incarnation, record=record)
+        self.members[incarnation] = stores.Member(seat=number, incarnation=incarnation, record=record)
         return number
 
-    def has(self, seat: api.Seat) -> bool:
+    def has(self, seat: stores.Seat) -> bool:
         """Return whether a seat is taken; number and incarnation must both be right."""
         return seat.incarnation in self.members and self.members[seat.incarnation].seat == seat.number
 
@@ -79,15 +80,15 @@ class FileStore(api.CoordinationStore):
         with self._request(wait):
             return ""  # files have no address: the core finds this host's by itself
 
-    def enlist(self, record: bytes, *, incarnation: str, ttl_s: float, wait: api.WaitBudget) -> api.Seat:
+    def enlist(self, record: bytes, *, incarnation: str, ttl_s: float, wait: api.WaitBudget) -> stores.Seat:
         """Give a member the next seat, or the one that it has."""
         with self._request(wait) as (content, now_s):
             content.hear(now_s, ttl_s)
             number = content.put(incarnation, record)
             content.ends_s[incarnation] = now_s + ttl_s
-            return api.Seat(number=number, incarnation=incarnation, ahead=list(content.members).index(incarnation))
+            return stores.Seat(number=number, incarnation=incarnation, ahead=list(content.members).index(incarnation))
 
-    def update(self, seat: api.Seat, record: bytes, *, wait: api.WaitBudget) -> bool:
+    def update(self, seat: stores.Seat, record: bytes, *, wait: api.WaitBudget) -> bool:
         """Replace the record of a member."""
         with self._request(wait) as (content, now_s):
             if not content.has(seat) or content.ends_s[seat.incarnation] <= now_s:
@@ -95,7 +96,7 @@ class FileStore(api.CoordinationStore):
             content.put(seat.incarnation, record)
             return True
 
-    def renew(self, seat: api.Seat, *, ttl_s: float, wait: api.WaitBudget) -> api.Renewal | None:
+    def renew(self, seat: stores.Seat, *, ttl_s: float, wait: api.WaitBudget) -> stores.Renewal | None:
         """Extend a lease."""
         with self._request(wait) as (content, now_s):
             if content.has(seat):
@@ -105,44 +106,44 @@ class FileStore(api.CoordinationStore):
             content.ends_s[seat.incarnation] = now_s + ttl_s
             ahead = list(content.members).index(seat.incarnation)
             others = [end_s - now_s for name, end_s in content.ends_s.items() if name != seat.incarnation]
-            return api.Renewal(ahead=ahead, live=len(others) + 1, next_expiry_s=min(others, default=None))
+            return stores.Renewal(ahead=ahead, live=len(others) + 1, next_expiry_s=min(others, default=None))
 
-    def withdraw(self, seat: api.Seat, *, wait: api.WaitBudget) -> None:
+    def withdraw(self, seat: stores.Seat, *, wait: api.WaitBudget) -> None:
         """Remove a member."""
         with self._request(wait) as (content, _):
             if content.has(seat):
                 content.remove(0, seat.incarnation)
 
-    def members(self, *, wait: api.WaitBudget) -> api.Members:
+    def members(self, *, wait: api.WaitBudget) -> stores.Members:
         """Return who is alive."""
         with self._request(wait) as (content, now_s):
             content.remove(now_s)
-            return api.Members(revision=content.revisions.members, members=tuple(content.members.values()))
+            return stores.Members(revision=content.revisions.members, members=tuple(content.members.values()))
 
-    def load(self, key: str, *, wait: api.WaitBudget) -> api.Document | None:
+    def load(self, key: str, *, wait: api.WaitBudget) -> stores.Document | None:
         """Return a document."""
         with self._request(wait) as (content, _):
             return content.documents.get(key)
 
-    def swap(self, key: str, new: bytes, *, expect: str | None, keep_s: float, wait: api.WaitBudget) -> api.Swapped:
+    def swap(self, key: str, new: bytes, *, expect: str | None, keep_s: float, wait: api.WaitBudget) -> stores.Swapped:
         """Replace a document, if it is the one that the caller knows."""
         with self._request(wait) as (content, _):
             standing = content.documents.get(key)
             applied = (standing.version if standing else None) == expect
             if applied:
-                content.documents[key] = standing = api.Document(value=new, version=os.urandom(8).hex())
+                content.documents[key] = standing = stores.Document(value=new, version=os.urandom(8).hex())
                 content.keep_s = keep_s
-                content.move(*({key} & {api.ROUND_KEY, api.CONTROL_KEY}))
-            return api.Swapped(applied=applied, current=standing)
+                content.move(*({key} & {stores.ROUND_KEY, stores.CONTROL_KEY}))
+            return stores.Swapped(applied=applied, current=standing)
 
     def watch(
-        self, since: api.Revisions, topics: Collection[api.Topic], *, timeout_s: float, wait: api.WaitBudget
-    ) -> api.Watched:
+        self, since: stores.Revisions, topics: Collection[stores.Topic], *, timeout_s: float, wait: api.WaitBudget
+    ) -> stores.Watched:
         """Look again and again; that needs no lock, since the file is only ever replaced as a whole."""
         end = api.WaitBudget.lasting(timeout_s)
         while True:
             with self._translated():
-                seen = api.compare(since, self._read().revisions, topics)
+                seen = stores.compare(since, self._read().revisions, topics)
             if seen.changed or seen.reset or end.remaining_s() <= 0:
                 return seen
             wait.sleep(end.remaining_s(self._poll_s))
@@ -187,7 +188,7 @@ class FileStore(api.CoordinationStore):
         try:
             new.replace(self._file)
         except OSError as err:  # perhaps only the answer was lost
-            raise api.OutcomeUnknownError(f"{self.where}: {err.strerror}") from err
+            raise stores.OutcomeUnknownError(f"{self.where}: {err.strerror}") from err
 
     @contextmanager
     def _translated(self) -> Iterator[None]:
@@ -196,6 +197,8 @@ class FileStore(api.CoordinationStore):
             yield
         except (PermissionError, NotADirectoryError, msgspec.DecodeError) as err:
             what = f"{self.where}: {getattr(err, 'strerror', err)}"
-            raise api.BackendRefusedError(what, hint="a directory that this user may write on every node") from err
+            raise stores.BackendRefusedError(what, hint="a directory that this user may write on every node") from err
         except OSError as err:
-            raise api.BackendUnavailableError(f"{self.where}: {err.strerror}", hint="see that it is mounted") from err
+            raise stores.BackendUnavailableError(
+                f"{self.where}: {err.strerror}", hint="see that it is mounted"
+            ) from err

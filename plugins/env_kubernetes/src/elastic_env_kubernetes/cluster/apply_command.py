@@ -9,7 +9,8 @@ from lightkube.codecs import resource_registry
 from lightkube.core.exceptions import LoadResourceError
 from lightkube.types import PatchType
 
-from elastic_core.api import ConfigError, ElasticError, echo
+from elastic_core.api import ConfigError, ElasticError
+from elastic_core.api.commands import echo
 from elastic_env_kubernetes.cluster.connection import CONTEXT, NAMESPACE, connected, is_missing
 from elastic_env_kubernetes.manifests import kinds
 from elastic_env_kubernetes.yaml_file import read_documents

@@ -12,7 +12,8 @@ from lightkube.config.kubeconfig import SingleConfig
 from lightkube.config.models import User
 from lightkube.core.exceptions import ConfigError as ConfigurationError
 
-from elastic_core.api import ConfigError, ElasticError, clean
+from elastic_core.api import ConfigError, ElasticError
+from elastic_core.api.tools import clean
 
 FIELD_MANAGER: Final = "elastic-k8s"
 NOT_FOUND: Final = 404

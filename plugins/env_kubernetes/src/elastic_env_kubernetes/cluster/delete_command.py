@@ -8,7 +8,8 @@ from lightkube import Client
 from lightkube.resources.core_v1 import Service
 from lightkube.types import CascadeType
 
-from elastic_core.api import ConfigError, echo
+from elastic_core.api import ConfigError
+from elastic_core.api.commands import echo
 from elastic_env_kubernetes.cluster.connection import CONTEXT, NAMESPACE, connected, is_missing, name_argument
 from elastic_env_kubernetes.cluster.found_run import labels_of, owner_of
 from elastic_env_kubernetes.manifests.kinds import ServiceMonitor

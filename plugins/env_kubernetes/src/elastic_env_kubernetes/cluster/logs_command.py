@@ -8,7 +8,8 @@ import click
 import httpx2
 from lightkube import Client
 
-from elastic_core.api import ConfigError, echo
+from elastic_core.api import ConfigError
+from elastic_core.api.commands import echo
 from elastic_env_kubernetes.cluster.connection import CONTEXT, NAMESPACE, connected, name_argument, refusal
 from elastic_env_kubernetes.cluster.found_run import PENDING, PodState, find, newest
 from elastic_env_kubernetes.manifests.pod_template import CONTAINER

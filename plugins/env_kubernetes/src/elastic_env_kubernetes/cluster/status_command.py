@@ -2,7 +2,7 @@
 
 import click
 
-from elastic_core.api import echo, echo_json
+from elastic_core.api.commands import echo, echo_json
 from elastic_env_kubernetes.cluster.connection import CONTEXT, NAMESPACE, connected, name_argument
 from elastic_env_kubernetes.cluster.found_run import FoundRun, PodState, find
 

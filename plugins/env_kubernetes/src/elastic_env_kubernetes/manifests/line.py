@@ -3,7 +3,8 @@
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple, NoReturn
 
-from elastic_core.api import ConfigError, run_option
+from elastic_core.api import ConfigError
+from elastic_core.api.commands import run_option
 from elastic_env_kubernetes.manifests.run import Run
 
 _VARIABLE_PREFIX: Final = "PET_"

@@ -11,11 +11,11 @@ from elastic_core.api import (
     HookSettings,
     Record,
     RunHandle,
-    WaitExpiredError,
     decode_json,
     duration_s,
     encode_json,
 )
+from elastic_core.api.stores import WaitExpiredError
 from elastic_ops.control_plane.client import AnswerTooLongError, call
 from elastic_ops.control_plane.handlers import JSON, TEXT, Handler, Request, Response
 from elastic_ops.node_workers import WorkersDocument, WorkerState

@@ -39,7 +39,7 @@ class WorkerMain:
 
     def __call__(self, fn: Callable[P, R]) -> Callable[P, R | None]:
         """Return a function that is recorded and served each time it runs."""
-        from elastic_core.api import record
+        from elastic_core.api.workers import record
 
         @functools.wraps(fn)
         def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -54,7 +54,7 @@ class WorkerMain:
 
     def __enter__(self) -> None:
         """Begin to serve."""
-        from elastic_core.api import get_error_handler
+        from elastic_core.api.workers import get_error_handler
 
         self._handler = get_error_handler()
         self._handler.initialize()

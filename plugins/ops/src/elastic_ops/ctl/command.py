@@ -7,7 +7,8 @@ import click
 import msgspec
 
 import elastic_ops.control_plane.client as client
-from elastic_core.api import ConfigError, ElasticError, Record, echo, echo_json
+from elastic_core.api import ConfigError, ElasticError, Record
+from elastic_core.api.commands import echo, echo_json
 from elastic_ops.ctl.target import (
     NO_SERVER,
     Target,

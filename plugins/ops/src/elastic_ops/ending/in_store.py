@@ -4,16 +4,10 @@ from collections.abc import Sequence
 from difflib import get_close_matches
 from typing import Final
 
-from elastic_core.api import (
-    SYSTEM_CLOCK,
-    ConfigError,
-    ElasticError,
-    RendezvousConnectionError,
-    StoreChoice,
-    WaitBudget,
-    echo,
-    user_name,
-)
+from elastic_core.api import SYSTEM_CLOCK, ConfigError, ElasticError, WaitBudget
+from elastic_core.api.commands import StoreChoice, echo
+from elastic_core.api.rendezvous import RendezvousConnectionError
+from elastic_core.api.tools import user_name
 from elastic_ops.ending.options import asker
 from elastic_ops.run_target import no_such_run
 from elastic_ops.store import StoreWriter

@@ -7,13 +7,8 @@ from pathlib import Path
 from typing import Final
 
 import elastic_ops.control_plane.client as client
-from elastic_core.api import (
-    SYSTEM_CLOCK,
-    ConfigError,
-    ElasticError,
-    WaitBudget,
-    echo,
-)
+from elastic_core.api import SYSTEM_CLOCK, ConfigError, ElasticError, WaitBudget
+from elastic_core.api.commands import echo
 from elastic_ops.ctl.target import agent_of, asked
 from elastic_ops.run_directories import FoundRun, find_runs, run_at, runs_named
 from elastic_ops.run_target import WITHOUT_STORE

@@ -4,7 +4,8 @@ import os
 
 import click
 
-from elastic_core.api import duration_s, user_name
+from elastic_core.api import duration_s
+from elastic_core.api.tools import user_name
 from elastic_ops.run_target import store_params
 
 DEFAULT_TIMEOUT_S = 60.0

@@ -81,7 +81,7 @@ def make_handler(name: str, conf: str = "") -> logging.Handler:
 
 
 def _installed(name: str) -> logging.Handler | None:
-    from elastic_core.api import find_entries, import_entry  # only for names that nothing here has
+    from elastic_core.api.plugins import find_entries, import_entry  # only for names that nothing here has
 
     for entry in find_entries(GROUP):
         if (entry.group, entry.name) == (GROUP, name):

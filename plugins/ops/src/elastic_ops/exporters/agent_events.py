@@ -4,7 +4,8 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
-from elastic_core.api import ErrorRecord, FailedWorker, Phase, Record, Round, RunEvent, WorkerExit
+from elastic_core.api import ErrorRecord, FailedWorker, Record, Round, WorkerExit
+from elastic_core.api.feed import Phase, RunEvent
 from elastic_ops.events.api import Event, EventMetadataValue, EventSource, NodeState, RdzvEvent
 from elastic_ops.exporters.agent_metrics import outcome
 

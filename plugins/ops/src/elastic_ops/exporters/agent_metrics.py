@@ -4,7 +4,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
-from elastic_core.api import FailedWorker, Failure, FailureClass, Phase, Record, Restart, Round, RunEvent, WorkerExit
+from elastic_core.api import FailedWorker, Failure, FailureClass, Record, Restart, Round, WorkerExit
+from elastic_core.api.feed import Phase, RunEvent
 from elastic_ops.exporters.looks import Beat, CallCount
 from elastic_ops.metrics.api import DEFAULT_GROUP, series
 from elastic_ops.metrics.table import GROUP

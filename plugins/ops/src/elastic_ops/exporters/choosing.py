@@ -4,7 +4,8 @@ import difflib
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from elastic_core.api import ElasticError, PluginEntry, PluginError, Record, find_entries, import_entry, plugin_refusal
+from elastic_core.api import ElasticError, PluginError, Record
+from elastic_core.api.plugins import PluginEntry, find_entries, import_entry, plugin_refusal
 
 METRICS_GROUP: Final = "elastic_core.metrics"
 EVENTS_GROUP: Final = "elastic_core.events"

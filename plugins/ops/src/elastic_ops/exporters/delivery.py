@@ -5,7 +5,8 @@ from collections.abc import Callable, Sequence
 from queue import SimpleQueue
 from typing import Final, Protocol
 
-from elastic_core.api import Record, RunEvent
+from elastic_core.api import Record
+from elastic_core.api.feed import RunEvent
 
 MOST_WAITING: Final = 10_000
 """What a handler that hangs leaves undone must not fill the memory."""

@@ -7,17 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import ClassVar, Final
 
-from elastic_core.api import (
-    SYSTEM_CLOCK,
-    AgentHook,
-    AgentStarted,
-    Answer,
-    Clock,
-    HookSettings,
-    OptionSpec,
-    Power,
-    RunEvent,
-)
+from elastic_core.api import SYSTEM_CLOCK, AgentHook, AgentStarted, Clock, HookSettings, OptionSpec, Power
+from elastic_core.api.feed import Answer, RunEvent
 from elastic_ops.events import handlers as event_handlers
 from elastic_ops.exporters import choosing
 from elastic_ops.exporters.agent_events import AgentEvents, Identity

@@ -3,7 +3,8 @@
 import threading
 from collections.abc import Mapping
 
-from elastic_core.api import Offer, Record, decode_json
+from elastic_core.api import Record, decode_json
+from elastic_core.api.feed import Offer
 
 
 class CallCount(Record, frozen=True, kw_only=True):

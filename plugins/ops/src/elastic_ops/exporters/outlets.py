@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from elastic_core.api import RunEvent
+from elastic_core.api.feed import RunEvent
 from elastic_ops.events import recording
 from elastic_ops.events.api import Event, RdzvEvent
 from elastic_ops.events.handlers import get_logging_handler

@@ -7,7 +7,8 @@ from typing import Final
 
 import click
 
-from elastic_core.api import ConfigError, StoreChoice, echo, echo_json, render_incident
+from elastic_core.api import ConfigError
+from elastic_core.api.commands import StoreChoice, echo, echo_json, render_incident
 from elastic_ops.incidents.listed import (
     IncidentDocument,
     ListedIncident,

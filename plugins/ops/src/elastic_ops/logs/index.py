@@ -6,7 +6,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from elastic_core.api import Record, RunningWorker, decode_json, encode_json, replace_file
+from elastic_core.api import Record, RunningWorker, decode_json, encode_json
+from elastic_core.api.tools import replace_file
 from elastic_ops.status.document import AgentStatus
 
 INDEX_FILE: Final = "logs.json"

@@ -10,7 +10,9 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from elastic_core.api import SYSTEM_CLOCK, Clock, ElasticError, Record, RendezvousConnectionError, StoreChoice
+from elastic_core.api import SYSTEM_CLOCK, Clock, ElasticError, Record
+from elastic_core.api.commands import StoreChoice
+from elastic_core.api.rendezvous import RendezvousConnectionError
 from elastic_ops.logs.follow import LogLine
 from elastic_ops.logs.serving import BEAT_S
 from elastic_ops.logs.wire import HANDSHAKE_S, Refused, Wanted, ask, ranks_of, text_of

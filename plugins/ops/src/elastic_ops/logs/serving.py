@@ -8,7 +8,8 @@ from collections.abc import Callable, Collection, Generator, Iterator
 from contextlib import closing, suppress
 from typing import ClassVar, Final
 
-from elastic_core.api import AgentChannel, encode_json
+from elastic_core.api import encode_json
+from elastic_core.api.feed import AgentChannel
 from elastic_ops.control_plane.acceptor import MOST_CONNECTIONS, Acceptor
 from elastic_ops.logs.follow import STREAMS, HostLogs, LogLine
 from elastic_ops.logs.wire import BATCH, BatchCodes, Over, Refused, Sent, Wanted, ranks_of, text_of, welcome

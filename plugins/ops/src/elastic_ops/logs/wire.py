@@ -17,7 +17,8 @@ from typing import Final, TypeVar
 
 from msgspec.structs import replace
 
-from elastic_core.api import SYSTEM_CLOCK, Clock, Record, decode_json, encode_json, rank_ranges
+from elastic_core.api import SYSTEM_CLOCK, Clock, Record, decode_json, encode_json
+from elastic_core.api.tools import rank_ranges
 from elastic_ops.logs.follow import LogLine
 from elastic_ops.logs.tail import LONGEST_LINE
 from elastic_ops.proofs import purpose_key

@@ -10,15 +10,9 @@ from typing import Final, Protocol
 import click
 from msgspec.structs import replace
 
-from elastic_core.api import (
-    SYSTEM_CLOCK,
-    RendezvousConnectionError,
-    StoreChoice,
-    WaitBudget,
-    echo,
-    echo_json,
-    run_places,
-)
+from elastic_core.api import SYSTEM_CLOCK, WaitBudget
+from elastic_core.api.commands import StoreChoice, echo, echo_json, run_places
+from elastic_core.api.rendezvous import RendezvousConnectionError
 from elastic_ops.run_directories import FoundRun, find_runs, run_at, runs_named
 from elastic_ops.run_target import NoSuchRunError, complete_run, duration, is_here, store_asked, store_params
 from elastic_ops.status.live import live, show, wanted

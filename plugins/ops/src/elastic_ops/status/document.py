@@ -6,7 +6,9 @@ from typing import Final
 
 import msgspec
 
-from elastic_core.api import Absence, AgentIdentity, ConfigError, Record, Round, decode_json, read_file
+from elastic_core.api import ConfigError, Record, Round, decode_json
+from elastic_core.api.feed import Absence
+from elastic_core.api.tools import AgentIdentity, read_file
 
 STATUS_FILE: Final = "status.json"
 SCHEMA_VERSION: Final = 3

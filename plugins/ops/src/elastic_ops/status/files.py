@@ -14,7 +14,9 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from elastic_core.api import SYSTEM_CLOCK, Clock, Round, RunEvent, encode_json, replace_file
+from elastic_core.api import SYSTEM_CLOCK, Clock, Round, encode_json
+from elastic_core.api.feed import RunEvent
+from elastic_core.api.tools import replace_file
 from elastic_ops.status.document import STATUS_FILE, AgentStatus
 from elastic_ops.status.keeper import StatusKeeper
 

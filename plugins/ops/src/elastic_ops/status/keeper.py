@@ -5,21 +5,10 @@ from typing import Final
 
 from msgspec.structs import asdict, replace
 
-from elastic_core.api import (
-    Absence,
-    AgentIdentity,
-    Decided,
-    Failure,
-    HookSettings,
-    Restart,
-    Resumed,
-    Round,
-    RoundEnded,
-    RunEvent,
-    Stop,
-    Suspended,
-    WorkerExit,
-)
+from elastic_core.api import Failure, HookSettings, Restart, Round, Stop, WorkerExit
+from elastic_core.api.feed import Absence, RunEvent
+from elastic_core.api.rendezvous import Decided, Resumed, RoundEnded, Suspended
+from elastic_core.api.tools import AgentIdentity
 from elastic_ops.status.document import AbsenceStatus, AgentStatus, EndStatus, PastRound, WorkerStatus
 
 MOST_ROUNDS: Final = 16

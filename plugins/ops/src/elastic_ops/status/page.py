@@ -6,7 +6,8 @@ from typing import Final
 import msgspec
 from msgspec.structs import force_setattr
 
-from elastic_core.api import Record, clean, duration_text
+from elastic_core.api import Record
+from elastic_core.api.tools import clean, duration_text
 from elastic_ops.status.view import AbsenceView, IncidentView, NodeView, PastRoundView, RunView, StoreView
 
 NODE_HEADS: Final = ("NODE", "ADDRESS", "STATE", "RANKS", "WORKERS", "SINCE")

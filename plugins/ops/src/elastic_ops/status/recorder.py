@@ -5,7 +5,8 @@ import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, ClassVar, Final
 
-from elastic_core.api import AgentHook, AgentStarted, Answer, HookSettings, Power, RunEvent, encode_json
+from elastic_core.api import AgentHook, AgentStarted, HookSettings, Power, encode_json
+from elastic_core.api.feed import Answer, RunEvent
 
 if TYPE_CHECKING:
     from elastic_ops.status.files import StatusFiles
@@ -60,7 +61,7 @@ class RunRecorder(AgentHook):
 
     def _begin(self) -> "StatusFiles":
         """Return what writes the files; the first call gives it what has happened so far. Threading: any."""
-        from elastic_core.api import AgentIdentity
+        from elastic_core.api.tools import AgentIdentity
         from elastic_ops.status.files import StatusFiles
         from elastic_ops.status.keeper import StatusKeeper
 

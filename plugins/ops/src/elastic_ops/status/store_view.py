@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from elastic_core.api import StoreChoice
+from elastic_core.api.commands import StoreChoice
 from elastic_ops.run_target import no_such_run
 from elastic_ops.status.view import (
     OUT,

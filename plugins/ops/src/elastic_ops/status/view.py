@@ -8,7 +8,9 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from elastic_core.api import ConfigError, Decision, FoundIncident, Record, Restart, duration_text, find_incidents
+from elastic_core.api import ConfigError, Decision, Record, Restart
+from elastic_core.api.commands import FoundIncident, find_incidents
+from elastic_core.api.tools import duration_text
 from elastic_ops.run_directories import FoundRun
 from elastic_ops.status.document import AgentStatus, WorkerStatus
 

@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from elastic_core.api import AgentChannel, ElasticError, RendezvousConnectionError, RunningWorker, encode_json
+from elastic_core.api import ElasticError, RunningWorker, encode_json
+from elastic_core.api.feed import AgentChannel
+from elastic_core.api.rendezvous import RendezvousConnectionError
 from elastic_ops.logs import over_nodes, wire
 from elastic_ops.logs.follow import LogLine
 from elastic_ops.logs.index import IndexWriter

@@ -9,7 +9,9 @@ import pytest
 from elastic_core.agent.feed import StepTaken, described
 from elastic_core.agent.machine.states import Created, Joining, Ledger, Step
 from elastic_core.agent.machine.table import EVENTS, advance
-from elastic_core.api import AgentIdentity, ConfigError, HookSettings, Round, RunEvent, encode_json
+from elastic_core.api import ConfigError, HookSettings, Round, encode_json
+from elastic_core.api.feed import RunEvent
+from elastic_core.api.tools import AgentIdentity
 from elastic_core.messages import JoinAllowed, RoundFormed, StartRequested
 from elastic_core.types import Failure, FailureClass
 from elastic_ops.run_directories import run_at, runs_named

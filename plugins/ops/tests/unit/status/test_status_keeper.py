@@ -15,7 +15,9 @@ from elastic_core.agent.machine.states import (
     Stopping,
 )
 from elastic_core.agent.machine.states import Rejoin as Again
-from elastic_core.api import AgentIdentity, HookSettings, RunEvent
+from elastic_core.api import HookSettings
+from elastic_core.api.feed import RunEvent
+from elastic_core.api.tools import AgentIdentity
 from elastic_core.messages import DecisionMade, JoinAllowed, LeftOut, RoundChanged, RoundFormed
 from elastic_core.moments import AgentStopped, FieldsPublished, StoreReachable, WorkerEnded, WorkersStarted
 from elastic_core.reports import Absence

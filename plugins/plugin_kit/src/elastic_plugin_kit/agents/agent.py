@@ -11,7 +11,8 @@ from pathlib import Path
 from signal import SIGKILL, pidfd_send_signal
 from typing import TypeVar
 
-from elastic_core.api import Incident, Moment, Round, RoundJoined, WorkersStarted, find_incidents
+from elastic_core.api import Moment, Round, RoundJoined, WorkersStarted
+from elastic_core.api.commands import Incident, find_incidents
 from elastic_plugin_kit.agents.recorder import read_moments
 
 M = TypeVar("M")

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Final, NoReturn
 
 import click
 
-from elastic_core.api import ConfigError, PluginError, echo, echo_json, run_option
+from elastic_core.api import ConfigError, PluginError
+from elastic_core.api.commands import echo, echo_json, run_option
 
 if TYPE_CHECKING:
     from elastic_plugin_kit.checking.session import Check

@@ -18,7 +18,7 @@ from elastic_plugin_kit.checking.subject import CallHangs, Subject
 _OURS: Final = ("PYTEST_ADDOPTS", "PYTEST_PLUGINS", "PYTEST_DISABLE_PLUGIN_AUTOLOAD")
 """Variables by which somebody's own tests are steered."""
 _KIT: Final = str(Path(__file__).parents[1]) + os.sep
-_NOT_THEIRS: Final = (_KIT, str(Path(api.__file__).parent) + os.sep, str(Path(os.__file__).parent) + os.sep)
+_NOT_THEIRS: Final = (_KIT, str(Path(api.__file__).parents[1]) + os.sep, str(Path(os.__file__).parent) + os.sep)
 """Where frames lie that are not the plugin's own."""
 _SUITES: Final = Path(__file__).with_name("suites.py")
 """Imported by pytest, and the kits by it: so that a failed comparison shows both sides."""

@@ -11,26 +11,27 @@ import click
 
 from elastic_core.api import (
     AgentHook,
-    BackendUnavailableError,
     ConfigError,
     CoordinationStore,
     ElasticError,
     Environment,
     FailureHandler,
     HookSettings,
-    PluginEntry,
     PluginError,
     PolicySettings,
-    RendezvousConnectionError,
     RendezvousHandler,
     WaitBudget,
-    WaitExpiredError,
+)
+from elastic_core.api.plugins import (
+    PluginEntry,
     check_plugin,
     find_entries,
     import_entry,
     plugin_refusal,
     resolve_options,
 )
+from elastic_core.api.rendezvous import RendezvousConnectionError
+from elastic_core.api.stores import BackendUnavailableError, WaitExpiredError
 from elastic_plugin_kit.checking.declarations import fault_of_methods, misnamed_methods
 from elastic_plugin_kit.settings import rendezvous_settings
 

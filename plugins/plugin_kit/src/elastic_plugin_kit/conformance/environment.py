@@ -13,7 +13,9 @@ from typing import ClassVar, Final
 
 import pytest
 
-from elastic_core.api import ElasticError, Environment, Proposal, find_entries, run_option
+from elastic_core.api import ElasticError, Environment, Proposal
+from elastic_core.api.commands import run_option
+from elastic_core.api.plugins import find_entries
 from elastic_plugin_kit.conformance.kit import Kit, check_api_version, in_time
 from elastic_plugin_kit.conformance.kit_process import WATCHMAN, check_imports, no_heavy_imports, nothing_left
 

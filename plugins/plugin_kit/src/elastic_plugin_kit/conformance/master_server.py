@@ -8,7 +8,9 @@ from typing import Final
 
 import pytest
 
-from elastic_core.api import AgentLoop, BackendUnavailableError, ElasticError, MasterServer
+from elastic_core.api import ElasticError
+from elastic_core.api.starters import AgentLoop, MasterServer
+from elastic_core.api.stores import BackendUnavailableError
 from elastic_plugin_kit.conformance.kit import Kit
 from elastic_plugin_kit.conformance.starter import QUICK_S, is_alive
 from elastic_plugin_kit.real_loop import RealLoop

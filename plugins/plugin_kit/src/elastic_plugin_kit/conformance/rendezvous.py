@@ -7,16 +7,9 @@ from typing import ClassVar, Final, Protocol, get_args
 
 import pytest
 
-from elastic_core.api import (
-    Capability,
-    ElasticError,
-    RendezvousClosedError,
-    RendezvousHandler,
-    RendezvousInfo,
-    RoundChange,
-    WaitBudget,
-    WaitCancelledError,
-)
+from elastic_core.api import ElasticError, RendezvousHandler, RendezvousInfo, WaitBudget
+from elastic_core.api.rendezvous import Capability, RendezvousClosedError, RoundChange
+from elastic_core.api.stores import WaitCancelledError
 from elastic_plugin_kit.conformance.kit import (
     Kit,
     Started,

@@ -14,7 +14,8 @@ from typing import Any, Final
 import msgspec
 import pytest
 
-from elastic_core.api import AgentLoop, StartedProcess, WorkerStart, WorkerStarter, bound_to
+from elastic_core.api.starters import AgentLoop, StartedProcess, WorkerStart, WorkerStarter
+from elastic_core.api.workers import bound_to
 from elastic_plugin_kit.conformance.kit import Kit
 from elastic_plugin_kit.real_loop import RealLoop
 

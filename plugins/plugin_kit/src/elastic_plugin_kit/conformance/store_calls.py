@@ -7,16 +7,14 @@ from typing import ClassVar, Final
 
 import pytest
 
-from elastic_core.api import (
+from elastic_core.api import CoordinationStore, ElasticError, WaitBudget
+from elastic_core.api.stores import (
     BackendError,
     BackendUnavailableError,
-    CoordinationStore,
-    ElasticError,
     OutcomeUnknownError,
     Revisions,
     Seat,
     Topic,
-    WaitBudget,
     WaitCancelledError,
     WaitExpiredError,
 )

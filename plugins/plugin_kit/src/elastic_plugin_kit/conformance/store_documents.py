@@ -2,7 +2,8 @@
 
 from collections.abc import Callable
 
-from elastic_core.api import CONTROL_KEY, ROUND_KEY, SYSTEM_CLOCK, Document, Swapped
+from elastic_core.api import SYSTEM_CLOCK
+from elastic_core.api.stores import CONTROL_KEY, ROUND_KEY, Document, Swapped
 from elastic_plugin_kit.conformance.kit import Kit, all_at_once
 from elastic_plugin_kit.conformance.store_run import Client, StoreRun
 from elastic_plugin_kit.conformance.store_seats import BYTES, MEBIBYTE

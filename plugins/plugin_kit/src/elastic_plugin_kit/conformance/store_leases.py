@@ -2,7 +2,7 @@
 
 import pytest
 
-from elastic_core.api import Renewal, Seat, Topic
+from elastic_core.api.stores import Renewal, Seat, Topic
 from elastic_plugin_kit.conformance.kit import Kit
 from elastic_plugin_kit.conformance.store_run import SLACK_S, Client, Pause, StoreRun, another_hosts_clock
 

@@ -10,19 +10,8 @@ from unittest import mock
 
 import pytest
 
-from elastic_core.api import (
-    SYSTEM_CLOCK,
-    CoordinationStore,
-    Document,
-    Members,
-    Renewal,
-    Revisions,
-    Seat,
-    Swapped,
-    Topic,
-    WaitBudget,
-    Watched,
-)
+from elastic_core.api import SYSTEM_CLOCK, CoordinationStore, WaitBudget
+from elastic_core.api.stores import Document, Members, Renewal, Revisions, Seat, Swapped, Topic, Watched
 
 CALL_S: Final = 10.0
 """What a call may take where its duration is not the point."""

@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 
-from elastic_core.api import Seat
+from elastic_core.api.stores import Seat
 from elastic_plugin_kit.conformance.kit import Kit, all_at_once, check_api_version, check_options
 from elastic_plugin_kit.conformance.store_run import Client, StoreRun, budget, fresh
 

@@ -4,7 +4,7 @@ from typing import Final
 
 import pytest
 
-from elastic_core.api import CONTROL_KEY, ROUND_KEY, Survey
+from elastic_core.api.stores import CONTROL_KEY, ROUND_KEY, Survey
 from elastic_plugin_kit.conformance.kit import Kit
 from elastic_plugin_kit.conformance.store_run import Client, StoreRun, budget
 

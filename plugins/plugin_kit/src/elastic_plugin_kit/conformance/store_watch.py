@@ -7,7 +7,8 @@ from typing import Final
 
 import msgspec
 
-from elastic_core.api import Revisions, Topic, WaitBudget, WaitCancelledError, WaitExpiredError, Watched
+from elastic_core.api import WaitBudget
+from elastic_core.api.stores import Revisions, Topic, WaitCancelledError, WaitExpiredError, Watched
 from elastic_plugin_kit.conformance.kit import MOST_CROWDED, Kit, Started, cancel_s, late_s, settle
 from elastic_plugin_kit.conformance.store_run import Client, StoreRun, now_s
 

@@ -2,7 +2,7 @@
 
 import click
 
-from elastic_core.api import chosen_policy, echo
+from elastic_core.api.commands import chosen_policy, echo
 from elastic_policy_rules.trial.options import policy_parameters
 
 

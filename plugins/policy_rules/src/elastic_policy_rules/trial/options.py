@@ -4,7 +4,7 @@ from typing import Final
 
 import click
 
-from elastic_core.api import run_option
+from elastic_core.api.commands import run_option
 
 _POLICY_OPTIONS: Final = (
     "policy",

@@ -20,12 +20,9 @@ from elastic_core.api import (
     Record,
     Restart,
     Stop,
-    checked_decision,
-    chosen_policy,
-    echo,
-    echo_json,
     encode_json,
 )
+from elastic_core.api.commands import checked_decision, chosen_policy, echo, echo_json
 from elastic_policy_rules.trial.options import policy_parameters
 from elastic_policy_rules.trial.trace import read_trace
 

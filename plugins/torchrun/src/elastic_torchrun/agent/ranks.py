@@ -10,7 +10,8 @@ import socket
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from elastic_core.api import Record, RendezvousStateError
+from elastic_core.api import Record
+from elastic_core.api.rendezvous import RendezvousStateError
 from elastic_torchrun.agent.worker_group import Worker
 from elastic_torchrun.agent.worker_spec import WorkerSpec
 

@@ -3,7 +3,8 @@
 import os
 from typing import Any
 
-from elastic_core.api import Capability, RendezvousHandler, RendezvousSettings
+from elastic_core.api import RendezvousHandler, RendezvousSettings
+from elastic_core.api.rendezvous import Capability
 from elastic_core.embedding import LocalRendezvous
 from elastic_torchrun.agent.worker_spec import WorkerSpec
 

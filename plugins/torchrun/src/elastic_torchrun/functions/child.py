@@ -14,7 +14,8 @@ from multiprocessing import process, resource_tracker, spawn
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import elastic_core
-from elastic_core.api import ElasticError, WorkerError
+from elastic_core.api import ElasticError
+from elastic_core.api.workers import WorkerError
 from elastic_torchrun.functions.call import begin_import, end_import
 
 if TYPE_CHECKING:
@@ -117,7 +118,7 @@ def _unbuffered(fd: int) -> io.TextIOWrapper:
 def _arm() -> None:
     """Do what the `.pth` file does in a fresh interpreter."""
     if os.environ.get("ELASTIC_WORKER_HOOKS", "") == "1":
-        from elastic_core.api import arm_worker
+        from elastic_core.api.workers import arm_worker
 
         arm_worker()
 

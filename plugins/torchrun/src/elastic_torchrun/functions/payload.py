@@ -8,7 +8,7 @@ from multiprocessing import context, process, reduction, resource_tracker, util
 from pathlib import Path
 from typing import Any
 
-from elastic_core.api import WorkerError
+from elastic_core.api.workers import WorkerError
 from elastic_torchrun.functions.call import FunctionCall
 from elastic_torchrun.functions.child import Inherited
 

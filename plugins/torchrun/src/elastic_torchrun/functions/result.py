@@ -5,7 +5,8 @@ import socket
 from collections.abc import Callable
 from contextlib import suppress
 
-from elastic_core.api import AgentLoop, WorkerError
+from elastic_core.api.starters import AgentLoop
+from elastic_core.api.workers import WorkerError
 
 LENGTH_BYTES = 8
 _READS_A_TURN = 16

@@ -20,7 +20,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from weakref import WeakSet
 
-from elastic_core.api import SYSTEM_CLOCK, AgentLoop, RunTimer, WorkerError
+from elastic_core.api import SYSTEM_CLOCK, RunTimer
+from elastic_core.api.starters import AgentLoop
+from elastic_core.api.workers import WorkerError
 from elastic_torchrun.functions.call import FunctionCall
 from elastic_torchrun.functions.child import MAX_FDS, MESSAGE_BYTES
 from elastic_torchrun.functions.ends import code_lost, code_of

@@ -9,7 +9,9 @@ from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from elastic_core.api import AgentLoop, RunTimer, StartedProcess, WorkerStart, bound_to
+from elastic_core.api import RunTimer
+from elastic_core.api.starters import AgentLoop, StartedProcess, WorkerStart
+from elastic_core.api.workers import bound_to
 from elastic_core.embedding import CallStarter
 from elastic_torchrun.functions.call import FunctionCall, refuse_while_importing
 from elastic_torchrun.functions.ends import code_of

@@ -15,27 +15,29 @@ from msgspec.structs import replace
 from elastic_core.api import (
     API_VERSION,
     SYSTEM_CLOCK,
-    Capability,
     Clock,
     ConfigError,
-    Decided,
     ElasticError,
     Failure,
+    RendezvousHandler,
+    RendezvousInfo,
+    RendezvousSettings,
+    Restart,
+    Stop,
+    WaitBudget,
+)
+from elastic_core.api.rendezvous import (
+    Capability,
+    Decided,
     NodesWaiting,
     RendezvousClosedError,
     RendezvousConnectionError,
     RendezvousError,
     RendezvousGracefulExitError,
-    RendezvousHandler,
-    RendezvousInfo,
-    RendezvousSettings,
     RendezvousStateError,
     RendezvousTimeoutError,
-    Restart,
     RosterMember,
     RoundChange,
-    Stop,
-    WaitBudget,
 )
 from elastic_core.embedding import remembered
 from elastic_torchrun.hosting.roll_call import Books, RoundTalk, Word, store_lost, unlike_names

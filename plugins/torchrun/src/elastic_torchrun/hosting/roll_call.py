@@ -12,19 +12,13 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from elastic_core.api import (
-    SYSTEM_CLOCK,
-    Clock,
+from elastic_core.api import SYSTEM_CLOCK, Clock, Failure, Record, WaitBudget, decode_json, encode_json
+from elastic_core.api.rendezvous import (
     Decided,
-    Failure,
-    Record,
     RendezvousConnectionError,
     RendezvousStateError,
     RendezvousTimeoutError,
     RosterMember,
-    WaitBudget,
-    decode_json,
-    encode_json,
 )
 
 LIMIT_S = 60.0

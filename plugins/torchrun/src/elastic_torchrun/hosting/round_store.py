@@ -8,7 +8,8 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
-from elastic_core.api import SYSTEM_CLOCK, Clock, RendezvousConnectionError, RendezvousError, RendezvousInfo, WaitBudget
+from elastic_core.api import SYSTEM_CLOCK, Clock, RendezvousInfo, WaitBudget
+from elastic_core.api.rendezvous import RendezvousConnectionError, RendezvousError
 from elastic_core.embedding import HeldPort
 from elastic_torchrun.torch_errors import one_line
 

@@ -12,20 +12,17 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Protocol
 
-from elastic_core.api import (
-    STORE_FORMAT,
+from elastic_core.api import ElasticError, PluginError, RendezvousHandler, RendezvousSettings
+from elastic_core.api.rendezvous import (
     Capability,
-    ElasticError,
-    PluginError,
     RendezvousClosedError,
     RendezvousConnectionError,
     RendezvousGracefulExitError,
-    RendezvousHandler,
-    RendezvousSettings,
     RendezvousStateError,
     RendezvousTimeoutError,
-    clean,
 )
+from elastic_core.api.stores import STORE_FORMAT
+from elastic_core.api.tools import clean
 from elastic_core.embedding import CoordinatedRendezvous, PluginRegistry, attempt_from_environment
 from elastic_torchrun.hosting.round_store import RoundStores
 from elastic_torchrun.rendezvous.agentless import AloneRounds, AloneServices

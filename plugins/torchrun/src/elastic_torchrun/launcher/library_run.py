@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from msgspec.structs import replace
 
-from elastic_core.api import ElasticError, Failure, FailureClass, RendezvousError, WorkerError
+from elastic_core.api import ElasticError, Failure, FailureClass
+from elastic_core.api.rendezvous import RendezvousError
+from elastic_core.api.workers import WorkerError
 from elastic_core.embedding import NOTHING, Injected, RunOutcome, RunSettings
 from elastic_torchrun.agent.worker_group import RunResult, WorkerState
 from elastic_torchrun.options import HEALTH_CHECK_PORT

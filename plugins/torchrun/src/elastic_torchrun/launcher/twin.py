@@ -63,7 +63,7 @@ def main(args: Sequence[str] | None = None) -> None:
 
 def process() -> None:
     """Be the process of `python -m elastic_core.launch`: the agent and exit codes of `elastic run`."""
-    from elastic_core.api import echo
+    from elastic_core.api.commands import echo
     from elastic_core.embedding import elastic_process
 
     warnings.warn(_DEPRECATED, FutureWarning, stacklevel=2)

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from elastic_core.api import ConfigError, WorkerError
+from elastic_core.api import ConfigError
+from elastic_core.api.workers import WorkerError
 from elastic_core.embedding import StreamPlan, WorkerLaunch
 from elastic_torchrun.functions.call import FunctionCall
 from elastic_torchrun.processes.binding import cpus_for

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import IO, Any
 
-from elastic_core.api import bound_to
+from elastic_core.api.workers import bound_to
 from elastic_torchrun.processes.binding import cpus_for, inherited_nproc
 
 

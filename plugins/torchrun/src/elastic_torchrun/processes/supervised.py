@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from elastic_core.api import ElasticError, WorkerError, WorkerExit
+from elastic_core.api import ElasticError, WorkerExit
+from elastic_core.api.workers import WorkerError
 from elastic_core.embedding import Console, Reactor, ReactorLoop, Sweeper, WorkerGroup, WorkerLaunch
 
 if TYPE_CHECKING:

@@ -7,20 +7,16 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from elastic_core.api import (
-    AgentServices,
-    Decided,
     ElasticError,
     Failure,
     FailureClass,
     RendezvousHandler,
     RendezvousInfo,
     Restart,
-    Resumed,
-    RoundChange,
     Stop,
-    Suspended,
     WaitBudget,
 )
+from elastic_core.api.rendezvous import AgentServices, Decided, Resumed, RoundChange, Suspended
 from elastic_core.embedding import DEFAULT_LEASE_TTL_S
 
 

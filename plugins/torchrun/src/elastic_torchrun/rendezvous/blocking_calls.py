@@ -5,7 +5,8 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Final, Generic, TypeVar
 
-from elastic_core.api import BackendUnavailableError, OutcomeUnknownError, WaitBudget, WaitExpiredError
+from elastic_core.api import WaitBudget
+from elastic_core.api.stores import BackendUnavailableError, OutcomeUnknownError, WaitExpiredError
 
 T = TypeVar("T")
 

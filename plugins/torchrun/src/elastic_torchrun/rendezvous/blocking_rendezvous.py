@@ -9,23 +9,19 @@ from typing import Any, ClassVar
 from elastic_core.api import (
     API_VERSION,
     SYSTEM_CLOCK,
-    AgentServices,
-    Capability,
     Clock,
     CoordinationStore,
-    Decided,
     Failure,
-    RendezvousClosedError,
     RendezvousHandler,
     RendezvousInfo,
     RendezvousSettings,
     Restart,
     Round,
-    RoundChange,
     Stop,
     WaitBudget,
-    WaitCancelledError,
 )
+from elastic_core.api.rendezvous import AgentServices, Capability, Decided, RendezvousClosedError, RoundChange
+from elastic_core.api.stores import WaitCancelledError
 from elastic_core.embedding import (
     AnnounceDeparture,
     CoordinatedRendezvous,

@@ -13,7 +13,9 @@ from binascii import Error as NoBase64Error
 from datetime import timedelta
 from typing import Any, Final
 
-from elastic_core.api import ElasticError, RendezvousConnectionError, RendezvousStateError, WaitBudget, is_loopback
+from elastic_core.api import ElasticError, WaitBudget
+from elastic_core.api.rendezvous import RendezvousConnectionError, RendezvousStateError
+from elastic_core.api.stores import is_loopback
 from elastic_torchrun.rendezvous.blocking_calls import Asker
 from elastic_torchrun.rendezvous.endpoint import parse_rendezvous_endpoint
 from elastic_torchrun.rendezvous.parameters import RendezvousParameters

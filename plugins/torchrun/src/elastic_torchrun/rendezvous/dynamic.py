@@ -9,7 +9,8 @@ from typing import Any, ClassVar, Final
 from msgspec.structs import replace
 
 from elastic_core import api
-from elastic_core.api import API_VERSION, CoordinationStore, RendezvousHandler, clean
+from elastic_core.api import API_VERSION, CoordinationStore, RendezvousHandler
+from elastic_core.api.tools import clean
 from elastic_core.embedding import DEFAULT_LEASE_TTL_S, CoordinatedRendezvous
 from elastic_torchrun.rendezvous.agentless import AloneRounds, AloneServices, RoundStore
 from elastic_torchrun.rendezvous.blocking_rendezvous import BlockingRendezvous

@@ -3,7 +3,8 @@
 import importlib
 from typing import Any, Final
 
-from elastic_core.api import PluginError, RendezvousConnectionError
+from elastic_core.api import PluginError
+from elastic_core.api.rendezvous import RendezvousConnectionError
 from elastic_torchrun.rendezvous.endpoint import parse_rendezvous_endpoint
 from elastic_torchrun.rendezvous.parameters import RendezvousParameters
 

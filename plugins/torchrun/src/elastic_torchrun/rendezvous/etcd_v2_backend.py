@@ -7,7 +7,7 @@ nodes can do at once.
 from base64 import b64decode, b64encode
 from typing import Any, Final
 
-from elastic_core.api import RendezvousConnectionError, RendezvousStateError
+from elastic_core.api.rendezvous import RendezvousConnectionError, RendezvousStateError
 from elastic_torchrun.rendezvous.dynamic import DynamicRendezvousHandler, create_handler
 from elastic_torchrun.rendezvous.etcd_client import import_etcd, make_client, troubles
 from elastic_torchrun.rendezvous.parameters import RendezvousParameters

@@ -21,30 +21,32 @@ import msgspec
 
 from elastic_core.api import (
     API_VERSION,
+    SYSTEM_CLOCK,
+    Clock,
+    CoordinationStore,
+    ElasticError,
+    RendezvousSettings,
+    WaitBudget,
+    decode_json,
+)
+from elastic_core.api.stores import (
     CONTROL_KEY,
     ROUND_KEY,
-    SYSTEM_CLOCK,
     BackendError,
     BackendRefusedError,
     BackendUnavailableError,
-    Clock,
-    CoordinationStore,
     Document,
-    ElasticError,
     Member,
     Members,
     OutcomeUnknownError,
-    RendezvousSettings,
     Renewal,
     Revisions,
     Seat,
     Survey,
     Swapped,
     Topic,
-    WaitBudget,
     Watched,
     compare,
-    decode_json,
 )
 from elastic_torchrun.rendezvous.blocking_calls import Asker
 from elastic_torchrun.rendezvous.state_backend import Token

@@ -8,13 +8,8 @@ import importlib
 from datetime import timedelta
 from typing import Any, ClassVar, Final
 
-from elastic_core.api import (
-    API_VERSION,
-    RendezvousConnectionError,
-    RendezvousHandler,
-    RendezvousSettings,
-    RendezvousTimeoutError,
-)
+from elastic_core.api import API_VERSION, RendezvousHandler, RendezvousSettings
+from elastic_core.api.rendezvous import RendezvousConnectionError, RendezvousTimeoutError
 from elastic_torchrun.rendezvous.endpoint import parse_rendezvous_endpoint
 from elastic_torchrun.rendezvous.parameters import RendezvousParameters
 from elastic_torchrun.rendezvous.store_info import RendezvousInfo, RendezvousStoreInfo

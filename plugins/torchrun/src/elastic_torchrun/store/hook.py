@@ -7,19 +7,18 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 from elastic_core.api import (
     AgentHook,
-    AgentLoop,
     AgentStarted,
-    Answer,
     ElasticError,
     HookSettings,
     LaunchChange,
     Launches,
-    MasterServer,
     OptionSpec,
     Power,
     Round,
     WorkersStarting,
 )
+from elastic_core.api.feed import Answer
+from elastic_core.api.starters import AgentLoop, MasterServer
 from elastic_torchrun.options import AGENT_STORE
 
 if TYPE_CHECKING:

@@ -12,7 +12,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from elastic_backend_net.hosted_server import hosted_environment
-from elastic_core.api import SYSTEM_CLOCK, AgentLoop, BackendUnavailableError, ElasticError
+from elastic_core.api import SYSTEM_CLOCK, ElasticError
+from elastic_core.api.starters import AgentLoop
+from elastic_core.api.stores import BackendUnavailableError
 
 _START_LIMIT = 3
 _START_WINDOW_S = 60.0

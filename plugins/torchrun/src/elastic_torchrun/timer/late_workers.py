@@ -22,8 +22,8 @@ from elastic_core.api import (
     RunTimer,
     WorkerFault,
     decode_json,
-    rank_ranges,
 )
+from elastic_core.api.tools import rank_ranges
 from elastic_torchrun.proc import state_and_wait
 from elastic_torchrun.timer.file_request import FileTimerRequest
 from elastic_torchrun.timer.worker_timers import Overdue

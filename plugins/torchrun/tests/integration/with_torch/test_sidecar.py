@@ -6,7 +6,8 @@ import sys
 
 import pytest
 
-from elastic_core.api import BackendUnavailableError, HookSettings
+from elastic_core.api import HookSettings
+from elastic_core.api.stores import BackendUnavailableError
 from elastic_plugin_kit import MasterServerConformance
 from elastic_plugin_kit.real_loop import RealLoop
 from elastic_torchrun.store.hook import StoreServer

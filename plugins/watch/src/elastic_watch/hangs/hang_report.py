@@ -3,7 +3,8 @@
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from elastic_core.api import RankStep, Record
+from elastic_core.api import Record
+from elastic_core.api.feed import RankStep
 from elastic_watch.hangs.detector import Late, Stall, odd_ones_out
 from elastic_watch.stacks import WorkerStack
 
@@ -166,6 +167,6 @@ def _states(ranks: Sequence[RankReport]) -> str:
 
 
 def _ranges(ranks: Iterable[int]) -> str:
-    from elastic_core.api import rank_ranges  # which brings all that reports are made of: for those who report
+    from elastic_core.api.tools import rank_ranges  # which brings all that reports are made of: for those who report
 
     return rank_ranges(ranks)

@@ -13,12 +13,11 @@ from elastic_core.api import (
     Round,
     RunHandle,
     RunTimer,
-    StepsAsked,
-    StepsSeen,
     WorkerEnded,
     WorkersStarted,
     WorkersStopping,
 )
+from elastic_core.api.feed import StepsAsked, StepsSeen
 from elastic_watch import vitals
 from elastic_watch.beat_file import BeatFiles, WorkerBeats
 from elastic_watch.hangs import detector as hangs

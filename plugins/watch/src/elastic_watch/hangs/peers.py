@@ -5,7 +5,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from elastic_core.api import NodeSteps, RankStep, RunSteps
+from elastic_core.api.feed import NodeSteps, RankStep, RunSteps
 from elastic_watch.hangs import detector as hangs
 
 MOST_RANKS: Final = 8
