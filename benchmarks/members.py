@@ -21,14 +21,15 @@ from dataclasses import dataclass
 
 from benchmarks.member_stores import STORES, Watching
 from benchmarks.sockets import Sockets
+from elastic_core import messages as m
 from elastic_core.clock import WaitBudget
 from elastic_core.errors import BackendError
-from elastic_core.rendezvous.member import protocol as m
+from elastic_core.rendezvous.member import protocol
 from elastic_core.rendezvous.member.machine import step
 from elastic_core.rendezvous.shell.driver import Driver, Emitted
-from elastic_core.rendezvous.shell.node import Node
+from elastic_core.rendezvous.shell.node import MemberNode
 from elastic_core.rendezvous.store import Revisions
-from elastic_core.types import RendezvousSettings
+from elastic_core.types import RendezvousInfo, RendezvousSettings
 
 FINGERPRINT = {"nnodes": "2:1024", "script": "train.py", "nproc": "8", "role": "default", "wire": "1", "torch": "2.13"}
 FIRST_PORT = 20_000
@@ -39,7 +40,7 @@ class _Waiting:
     """What a member waits for: pushes on a socket, or a time."""
 
     until_s: float
-    watch: m.Watch | None = None
+    watch: protocol.Watch | None = None
     fd: int = -1
 
 
@@ -50,26 +51,26 @@ class Member(Driver):
         self._watching = watching
         super().__init__(
             watching.store,
-            Node(watching.store, settings),
+            MemberNode(watching.store, settings),
             emit=self._take_event,
             ended=lambda _: None,
             turned_s=lambda: float("inf"),
         )
         self._number = number
-        self._answers: tuple[m.Event, ...] = (m.JoinAsked(master_port=FIRST_PORT + number),)
+        self._answers: tuple[protocol.Event, ...] = (protocol.JoinAsked(master_port=FIRST_PORT + number),)
         self.waiting: _Waiting | None = None
         self.joined_s = self.formed_s = 0.0
         self.rank = -1
         self.operations: Counter[str] = Counter()
         self.refused = self.failed = 0
 
-    def _connected(self, address: str) -> m.Connected:
+    def _connected(self, address: str) -> protocol.Connected:
         return self._node.place(address, FIRST_PORT + self._number)
 
     def _take_event(self, announcement: Emitted) -> None:
-        if isinstance(announcement, m.Formed):
+        if isinstance(announcement, RendezvousInfo):
             self.rank, self.formed_s = announcement.rank, time.monotonic()
-        elif isinstance(announcement, (m.JoinFailed, m.RoundChanged)):
+        elif isinstance(announcement, (protocol.JoinFailed, m.RoundChanged)):
             raise SystemExit(f"member {self._number}: {announcement}")
 
     def turn(self) -> None:
@@ -82,29 +83,29 @@ class Member(Driver):
             self._emit(announcement)
         operation = done.operation
         self.operations[type(operation).__name__] += 1
-        if isinstance(operation, m.Pause):
+        if isinstance(operation, protocol.Pause):
             self.waiting = _Waiting(until_s=operation.until_s)
-        elif isinstance(operation, m.Watch):
+        elif isinstance(operation, protocol.Watch):
             self._look_out(operation)
         else:
             answer = self._perform(operation)
-            if isinstance(answer, m.Failed):
+            if isinstance(answer, protocol.Failed):
                 self.failed += 1  # the machine tries again, as it would in an agent
-            if isinstance(answer, m.SwapAnswered) and not answer.swapped.applied:
+            if isinstance(answer, protocol.SwapAnswered) and not answer.swapped.applied:
                 self.refused += 1
             self._answers = () if answer is None else (answer,)
 
-    def _look_out(self, watch: m.Watch) -> None:
+    def _look_out(self, watch: protocol.Watch) -> None:
         """Do as the store's `watch`, up to where it blocks."""
         self.waiting = None
         try:
             seen = self._watching.look(watch.since or Revisions(), watch.topics, WaitBudget.lasting(10.0))
         except BackendError as error:
             self.failed += 1
-            self._answers = (m.Failed(text=str(error)),)
+            self._answers = (protocol.Failed(text=str(error)),)
             return
         if seen.changed or seen.reset or watch.until_s <= time.monotonic():
-            self._answers = (m.WatchEnded(watched=seen),)
+            self._answers = (protocol.WatchEnded(watched=seen),)
         else:
             self.waiting = _Waiting(until_s=watch.until_s, watch=watch, fd=self._watching.fd())
             self._seen = seen
@@ -119,7 +120,7 @@ class Member(Driver):
             self._watching.heard(WaitBudget.lasting(10.0))
             self._look_out(waiting.watch)
         else:
-            self._answers = (m.WatchEnded(watched=self._seen),)
+            self._answers = (protocol.WatchEnded(watched=self._seen),)
 
 
 class Process:

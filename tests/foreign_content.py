@@ -10,7 +10,7 @@ VALUES = {
     "rubbish": b"rubbish",
     "not UTF-8": b"\xff\xfe7",
     "a number out of range": b"1" + b"0" * 30,
-    "32 MiB": b'{"v":4,"epoch":"' + b"x" * (32 << 20) + b'"}',
+    "32 MiB": b'{"v":5,"epoch":"' + b"x" * (32 << 20) + b'"}',
 }
 RECORD = encode(MemberRecord(epoch="e", node="n", state="ready"))
 DOCUMENTS = {

@@ -9,6 +9,7 @@ from elastic_core.errors import RendezvousClosedError
 from elastic_core.plugin_faults import Fault, PluginLabel, described
 from elastic_core.rendezvous.coordinated import CoordinatedRendezvous
 from elastic_core.types import Round
+from elastic_plugin_kit import sample_failure
 
 
 class Member:
@@ -68,13 +69,13 @@ class Member:
         self.ask(m.PublishDecision(decision=decision, failure=failure))
 
     def order_stop(self, reason, report):
-        self.ask(m.StopRound(reason=reason, report=report))
+        self.ask(m.OrderStop(failure=sample_failure(summary=reason), report=report))
 
     def report_stopped(self, report):
-        self.ask(m.ReportStopped(report=report))
+        self.ask(report)
 
     def answer(self, decision, failure, evidence, *, question):
-        self.ask(m.AnswerQuestion(decision=decision, failure=failure, evidence=evidence, question=question))
+        self.ask(m.PublishDecision(decision=decision, failure=failure, evidence=evidence, question=question))
 
     # --- what the rounds call
 

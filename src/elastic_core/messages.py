@@ -5,7 +5,7 @@ from elastic_core.moments import LaunchChange, Moment
 from elastic_core.moments import StepsAsked as StepsAsked
 from elastic_core.moments import StepsSeen as StepsSeen
 from elastic_core.reports import Absence, NodeReport, NodeSteps
-from elastic_core.types import Decision, Failure, Record, Restart, Round, RoundChange, Stop, WorkerExit
+from elastic_core.types import Decided, Decision, Failure, Record, Restart, Round, RoundChange, Stop, WorkerExit
 
 # --- events of the agent machine ---
 
@@ -47,15 +47,14 @@ class RoundFormed(Record, frozen=True, kw_only=True):
 class RendezvousFailed(Record, frozen=True, kw_only=True):
     """The rendezvous gave up; `exit_code` is the error's (0: this node is not needed).
 
-    `refused`: nodes are missing because their hooks refuse. `failure` is what the run has failed of, of which this node
-    was without a place in its last round, and `evidence` what is known of it.
+    `refused`: nodes are missing because their hooks refuse. `decided`: how the run has ended for a failure, of which
+    this node was without a place in its last round.
     """
 
     summary: str
     exit_code: int = 4
     refused: bool = False
-    failure: Failure | None = None
-    evidence: str = ""
+    decided: Decided | None = None
 
 
 class RoundChanged(Record, frozen=True, kw_only=True):
@@ -293,10 +292,17 @@ class RecordIncident(Record, frozen=True, kw_only=True):
 
 
 class PublishDecision(Record, frozen=True, kw_only=True):
-    """Take what was decided here to the whole run; what stands then arrives as RoundChanged with a Decided."""
+    """Take what was decided here to the whole run; what stands then arrives as RoundChanged with a Decided.
 
-    failure: Failure
+    `failure` None: nothing has failed. `question`: that of the DecisionAsked of which this is the answer, some time
+    later perhaps; empty: this node was not asked. `evidence` as in RecordIncident; `policy`: the one that decided.
+    """
+
+    failure: Failure | None = None
     decision: Restart | Stop
+    evidence: str = ""
+    question: str = ""
+    policy: str = ""
 
 
 class RequestRestart(Record, frozen=True, kw_only=True):
@@ -318,13 +324,17 @@ class ReportDecision(Record, frozen=True, kw_only=True):
 
 
 class OrderStop(Record, frozen=True, kw_only=True):
-    """Have all nodes stop their workers, and report what failed here; what follows arrives as RoundChanged."""
+    """Have all nodes stop their workers, for a failure on this one; what follows arrives as RoundChanged.
+
+    `report`: what this node has seen by then, which the shell fills in.
+    """
 
     failure: Failure
+    report: NodeReport | None = None
 
 
 class ReportEvidence(Record, frozen=True, kw_only=True):
-    """Report to the run what has ended here, and how; `final`: no worker of this node lives."""
+    """Give the run a NodeReport of what has ended here, and how; `final`: no worker of this node lives."""
 
     round: Round
     final: bool
@@ -430,29 +440,6 @@ AgentCommand = (
 # --- between agent and rendezvous: requests, and events ---
 
 
-class StopRound(Record, frozen=True, kw_only=True):
-    """The order that all nodes stop their workers, for a failure on this one; what follows arrives as RoundChanged."""
-
-    reason: str
-    report: NodeReport
-
-
-class ReportStopped(Record, frozen=True, kw_only=True):
-    """What this node has seen of its stopped round, so far or in all: for whoever decides."""
-
-    report: NodeReport
-
-
-class AnswerQuestion(Record, frozen=True, kw_only=True):
-    """The decision for the whole run that a DecisionAsked with this `question` asked for, some time ago perhaps."""
-
-    failure: Failure
-    decision: Restart | Stop
-    evidence: str
-    question: str
-    policy: str = ""
-
-
 class AskSteps(Record, frozen=True, kw_only=True):
     """A question to all nodes, as workers of this one may hang: how far are yours? Each gets StepsAsked."""
 
@@ -477,9 +464,8 @@ RendezvousRequest = (
     | CancelRendezvous
     | PublishDecision
     | RequestRestart
-    | StopRound
-    | ReportStopped
-    | AnswerQuestion
+    | OrderStop
+    | NodeReport
     | AskSteps
     | ReportSteps
     | StateNumber
@@ -491,7 +477,7 @@ RendezvousRequest = (
 
 
 class DecisionAsked(Record, frozen=True, kw_only=True):
-    """This node is to decide for the whole run, by its policy; the answer is AnswerQuestion with `question`."""
+    """This node is to decide for the whole run, by its policy; the answer is PublishDecision with `question`."""
 
     reports: tuple[NodeReport, ...]
     history: tuple[Failure, ...]

@@ -22,7 +22,7 @@ class AgentStarted(Record, frozen=True, kw_only=True):
     """What the agent's process has done before, in order, each with when it ended in monotonic seconds."""
 
 
-class Joining(Record, frozen=True, kw_only=True):
+class RoundJoining(Record, frozen=True, kw_only=True):
     """This node asks for a place in the next round; a hook may answer `Refuse`."""
 
     round_index: int
@@ -50,7 +50,7 @@ class WorkersStarting(Record, frozen=True, kw_only=True):
 
 
 class WorkersStarted(Record, frozen=True, kw_only=True):
-    """All workers of this node exist. `pids` by local rank."""
+    """All workers of this node exist."""
 
     round: Round
     """The round that they are in."""
@@ -68,10 +68,7 @@ class WorkerEnded(Record, frozen=True, kw_only=True):
 
 
 class FailureSeen(Record, frozen=True, kw_only=True):
-    """A failure was examined; its decision follows.
-
-    `workers` are those of this node that had failed by then, in no order; empty where no worker was to blame.
-    """
+    """A failure was examined; its decision follows."""
 
     failure: Failure
     """The first cause."""
@@ -80,10 +77,7 @@ class FailureSeen(Record, frozen=True, kw_only=True):
 
 
 class DecisionTaken(Record, frozen=True, kw_only=True):
-    """The policy has answered; where it was asked for the whole run, every node of the round is told.
-
-    `fallback_reason` is set where it raised or was slow and `intensity` answered in its place.
-    """
+    """The policy has answered; of a decision for the whole run, every node of the round gets this."""
 
     failure: Failure
     """About which failure."""
@@ -99,15 +93,12 @@ class DecisionTaken(Record, frozen=True, kw_only=True):
 
 
 class Draining(Record, frozen=True, kw_only=True):
-    """The agent was told to stop by signal `signum`: workers have `deadline_s` seconds from now.
-
-    Less than the whole grace period where the signal came while they were being stopped for another reason.
-    """
+    """The agent was told to stop by a signal."""
 
     signum: int
     """The signal's number."""
     deadline_s: float
-    """Seconds that workers have from now."""
+    """Seconds that workers have from now: less than the grace period if they were being stopped already."""
 
 
 class WorkersStopping(Record, frozen=True, kw_only=True):
@@ -183,7 +174,7 @@ class AgentStopped(Record, frozen=True, kw_only=True):
 
 Moment = (
     AgentStarted
-    | Joining
+    | RoundJoining
     | RoundJoined
     | WorkersStarting
     | WorkersStarted

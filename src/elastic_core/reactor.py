@@ -30,7 +30,7 @@ class Timer(Protocol):
         ...
 
 
-class _Timer:
+class _ScheduledCall:
     __slots__ = ("callback",)
 
     def __init__(self, callback: Callable[[], None]) -> None:
@@ -51,7 +51,7 @@ class Reactor:
         """When the last turn ended, in monotonic seconds. Threading: written on the loop, read on any."""
         self._selector = selectors.DefaultSelector()
         self._interest: dict[int, dict[int, Callable[[], None]]] = {}
-        self._timers: list[tuple[float, int, _Timer]] = []
+        self._timers: list[tuple[float, int, _ScheduledCall]] = []
         self._serial = itertools.count()
         self._mailbox: deque[Callable[[], None]] = deque()
         self._stopped = False
@@ -109,7 +109,7 @@ class Reactor:
 
     def call_later(self, delay_s: float, callback: Callable[[], None]) -> Timer:
         """Call `callback` once after `delay_s` seconds (0: at the next turn)."""
-        timer = _Timer(callback)
+        timer = _ScheduledCall(callback)
         heapq.heappush(self._timers, (self.now_s() + max(0.0, delay_s), next(self._serial), timer))
         return timer
 

@@ -26,7 +26,7 @@ class RunEvent(Record, frozen=True, kw_only=True):
 
 
 class Phase(Record, frozen=True, kw_only=True):
-    """A phase of the agent that is over. `well`: what it was for was reached."""
+    """A phase of the agent that is over."""
 
     name: str
     """What the agent did."""
@@ -51,7 +51,7 @@ class AgentChannel(Record, frozen=True, kw_only=True):
 
 
 class RunningWorker(Record, frozen=True, kw_only=True):
-    """One worker of this node that runs; paths are empty where there is no such file."""
+    """One worker of this node that runs."""
 
     local_rank: int
     """Its number on this node."""
@@ -64,24 +64,20 @@ class RunningWorker(Record, frozen=True, kw_only=True):
     stderr: str = ""
     """The file with its errors; empty: there is none."""
     error_file: str = ""
-    """Where it writes what it fails of."""
+    """Where it writes what it fails of; empty: nowhere."""
 
 
 class WorkerFault(Record, frozen=True, kw_only=True):
-    """One worker that is to blame for a failure, while it still runs.
-
-    `quiet_s`: how long ago it was last seen well, which is when it failed. `error`: what is known of where it stands.
-    `signal`: what it is sent, if the report is taken, before anything is decided; 0: nothing.
-    """
+    """One worker that is to blame for a failure, while it still runs."""
 
     local_rank: int
     """Which worker."""
     quiet_s: float = 0.0
-    """Seconds since it was last seen well."""
+    """Seconds since it was last seen well, which is when it failed."""
     error: ErrorRecord | None = None
     """Where it stands; None: not known."""
     signal: int = 0
-    """What it is sent if the report is taken; 0: nothing."""
+    """What it is sent if the report is taken, before anything is decided; 0: nothing."""
 
 
 class Absence(Record, frozen=True, kw_only=True):
@@ -106,11 +102,7 @@ class Absence(Record, frozen=True, kw_only=True):
 
 
 class FailureReport(Record, frozen=True, kw_only=True):
-    """A failure that a hook has found while workers run, with its evidence.
-
-    `workers` are those to blame, the first cause in front; empty: this node is. Not `retryable`: another try on this
-    node would meet the same. `fields` are for the incident; `hang` among them has the shape that incident.json has.
-    """
+    """A failure that a hook has found while workers run, with its evidence."""
 
     summary: str
     """One line for people."""
@@ -121,7 +113,7 @@ class FailureReport(Record, frozen=True, kw_only=True):
     retryable: bool = True
     """Whether another try on this node may help."""
     fields: Mapping[str, object] = {}
-    """What the incident has of it besides."""
+    """What the incident has of it besides; `hang` among them has the shape that incident.json has."""
 
 
 class Answer(Record, frozen=True, kw_only=True):
@@ -137,20 +129,14 @@ class Answer(Record, frozen=True, kw_only=True):
 
 
 class NodeReport(Record, frozen=True, kw_only=True):
-    """What one node has seen of a round that was stopped, for one decision about the whole run.
-
-    `failure` is the first of its workers' that happened by itself, None where there was none; it happened `age_s`
-    before this node ordered the stop, or heard of it (below 0: after). `collateral`: it says no more than that a peer
-    was lost. Not `timed`: its worker has not said when it failed, so that is when it ended. `evidence` is text for
-    whoever decides; the rendezvous only carries it. Not `final`: workers live.
-    """
+    """What one node has seen of a round that was stopped, for one decision about the whole run."""
 
     node_id: str
     """Which node."""
     failure: Failure | None = None
     """The first of its workers' that happened by itself; None: there was none."""
     age_s: float = 0.0
-    """Seconds from that failure to this node's order to stop; below 0: it came after."""
+    """Seconds from that failure until this node ordered the stop, or was ordered to; below 0: it came after."""
     collateral: bool = False
     """It says no more than that a peer was lost."""
     timed: bool = True
@@ -183,11 +169,7 @@ class RankStep(Record, frozen=True, kw_only=True):
 
 
 class NodeSteps(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """How far the workers of one node are, for nodes that wonder whether theirs hang; None: nothing is known.
-
-    `behind` are ranks that have not reached `max_step`, at most 8. `protected_s`: for how long a section is open.
-    `quiet_s`: for how long nobody has read or written. `serial`: which question it answers.
-    """
+    """How far the workers of one node are, for nodes whose own may hang."""
 
     serial: int
     """Which question it answers."""
@@ -208,7 +190,7 @@ class NodeSteps(Record, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class RunSteps(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """The same of all nodes that have answered: `node_count` of them. `behind` are at most 16."""
+    """The same of all nodes that have answered."""
 
     serial: int
     """Which question it answers."""

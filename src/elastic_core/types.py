@@ -50,10 +50,7 @@ class RosterMember(Record, frozen=True, kw_only=True):
 class RendezvousInfo(Record, frozen=True, kw_only=True):
     """What `next_rendezvous` returns: this node's place in a new round.
 
-    `rank` is the node's rank among `world_size` nodes. `members` has all nodes in rank order; left empty, every node
-    has as many workers as this one. `master_addr`/`master_port` are where rank 0's worker listens; None lets the agent
-    choose (one node), or agree through `store` (several nodes; an object with torch's `set(key, value)` and
-    `get(key)`).
+    Without `master_addr` and `master_port` the agent chooses them (one node), or the agents agree through `store`.
     """
 
     store: object = None
@@ -82,19 +79,6 @@ class RendezvousInfo(Record, frozen=True, kw_only=True):
     """The run's failures with their decisions, oldest first; None: as `index`."""
     at_s: float | None = None
     """The run's age in seconds, the same for all nodes; None: as `index`, from its own start."""
-
-
-class RunCounts(Record, frozen=True, kw_only=True):
-    """What a rendezvous that decides for the whole run knows of the rounds before."""
-
-    restart_count: int
-    """Restarts after failures, of the whole run."""
-    membership_changes: int
-    """Rounds that ended because nodes came or went."""
-    history: "tuple[Failure, ...]" = ()
-    """The run's failures with their decisions, oldest first."""
-    at_s: float | None = None
-    """The run's age when the round had formed, the same for all nodes; None: each counts from its own start."""
 
 
 class Round(Record, frozen=True, kw_only=True):
@@ -128,8 +112,14 @@ class Round(Record, frozen=True, kw_only=True):
     """Its port."""
     node_id: str = ""
     """This node's id, as the other nodes know it; empty: the rendezvous does not say."""
-    counts: RunCounts | None = None
-    """The run's, where the rendezvous counts for all nodes."""
+    restart_count: int | None = None
+    """Restarts after failures, of the whole run; None: the rendezvous does not count for all nodes."""
+    membership_changes: int | None = None
+    """Rounds of the run that ended because nodes came or went; None: as `restart_count`."""
+    history: "tuple[Failure, ...]" = ()
+    """The run's failures with their decisions, oldest first, where the rendezvous counts for all nodes."""
+    at_s: float | None = None
+    """The run's age when the round had formed, the same for all nodes; None: each counts from its own start."""
 
     def global_rank(self, local_rank: int) -> int:
         """Return the rank of a worker of this node among all workers of the round."""
@@ -167,7 +157,7 @@ class RoundEnded(Record, frozen=True, kw_only=True, tag="round_ended"):
 
 
 class Decided(Record, frozen=True, kw_only=True, tag="decided"):
-    """It was decided for the whole run; `failure` is what about, None where nothing failed."""
+    """It was decided for the whole run."""
 
     decision: "Restart | Stop"
     """What was decided."""
@@ -187,15 +177,12 @@ class StopOrdered(Record, frozen=True, kw_only=True, tag="stop_ordered"):
 
 
 class Undecided(Record, frozen=True, kw_only=True, tag="undecided"):
-    """Nobody can decide for the run, or can be told: this node must, alone.
-
-    `final`: there will be no further round, so that all it can decide is how the run ends.
-    """
+    """Nobody can decide for the run, or can be told: this node must, alone."""
 
     reason: str
     """A line for people."""
     final: bool = False
-    """There will be no further round."""
+    """There will be no further round: all that this node can decide is how the run ends."""
 
 
 class RendezvousClosed(Record, frozen=True, kw_only=True, tag="closed"):
@@ -220,7 +207,7 @@ RoundChange = (
 
 
 class RendezvousSettings(Record, OptionValues, frozen=True, kw_only=True):
-    """What a rendezvous plugin is built with. `options` holds its declared options, converted, defaults filled in."""
+    """What a rendezvous plugin is built with."""
 
     run_id: str
     """The run's id (`--rdzv-id`)."""
@@ -269,7 +256,7 @@ class RendezvousSettings(Record, OptionValues, frozen=True, kw_only=True):
     on_store_loss: str = "keep"
     """`keep` or `fail`: what workers do when the store stays away for longer than the grace."""
     options: Mapping[str, str | int | float | bool | None] = {}
-    """The backend's declared options, by name, of the declared types."""
+    """The backend's declared options, by name, of the declared types, with their defaults filled in."""
     lists: Mapping[str, tuple[str | int | float | bool, ...]] = {}
     """Those of several values, by name."""
     agent_port: int = 0
@@ -309,7 +296,7 @@ class PolicySettings(Record, OptionValues, frozen=True, kw_only=True):
 
 
 class HookSettings(Record, OptionValues, frozen=True, kw_only=True):
-    """What an AgentHook is built with; `entry_point` is as typed, `endpoint` without its secrets."""
+    """What an AgentHook is built with."""
 
     name: str
     """The hook's name, as its entry point has it."""
@@ -390,6 +377,11 @@ class WorkerExit(Record, frozen=True, kw_only=True):
     """Kills by the memory controller of this node's cgroup that were counted during the round, up to this exit."""
     unreapable: bool = False
     """Still in uninterruptible sleep when we gave up waiting for it; `code` is then -SIGKILL."""
+
+    @property
+    def signal(self) -> int | None:
+        """The signal that it died by; None: it ended by itself."""
+        return -self.code if self.code < 0 else None
 
 
 class ErrorRecord(Record, frozen=True, kw_only=True):
@@ -501,18 +493,12 @@ class Failure(Record, frozen=True, kw_only=True):
 
 
 class Restart(Record, frozen=True, kw_only=True, tag="restart"):
-    """Start all workers again, after `delay_s`, without the nodes named; `rule` says which rule decided.
-
-    `reason` is for the line about it: what makes one doubt that it helps, say.
-
-    `exclude_s`: for how many seconds each of `exclude_nodes` stays out, in the same order; those behind its end stay so
-    until the next decision. A node that the run needs to have enough comes back before.
-    """
+    """Start all workers again, perhaps later, perhaps without some nodes."""
 
     delay_s: float = 0.0
     """Seconds to wait first."""
     exclude_nodes: tuple[str, ...] = ()
-    """Ids of the nodes that stay out."""
+    """Ids of the nodes that stay out; one that the run needs to have enough comes back before its time."""
     exclude_s: tuple[float, ...] = ()
     """Seconds for which each of them does, in the same order; those behind its end stay out until the next decision."""
     rule: str = ""
@@ -523,7 +509,7 @@ class Restart(Record, frozen=True, kw_only=True, tag="restart"):
 
 
 class Stop(Record, frozen=True, kw_only=True, tag="stop"):
-    """End the run; `outcome` is `failed` or `done`."""
+    """End the run."""
 
     reason: str
     """A line for people: why the run ends."""

@@ -44,13 +44,13 @@ def test_first_cause_of_four_ranks_is_named(elastic, script, tmp_path, repetitio
     assert re.search(r"train\.py:\d+", text)
     assert "elastic_core" not in text
     incident = agent.incident()
-    assert incident["first"]["global_rank"] == 2
-    assert incident["first"]["exit_code"] == 1
-    assert incident["first"]["exception"]["type"] == "ValueError"
+    assert incident["first"]["exit"]["global_rank"] == 2
+    assert incident["first"]["exit"]["code"] == 1
+    assert incident["first"]["error"]["type"] == "ValueError"
     assert incident["first"]["at_ns"] > 10**18
-    assert sorted(w["global_rank"] for w in incident["secondary"]) == [0, 1, 3]
+    assert sorted(w["exit"]["global_rank"] for w in incident["secondary"]) == [0, 1, 3]
     assert incident["round_index"] == 0
-    assert incident["decision"]["kind"] == "stop"
+    assert incident["decision"]["type"] == "stop"
 
 
 SLOW_TO_END = """
@@ -74,8 +74,8 @@ def test_first_cause_that_was_slow_to_end_does_not_end_the_run_as_if_it_had_been
     assert "signal 15 from the launcher" in agent.err
     incident = agent.incident()
     assert (incident["summary"], incident["exit_code"]) == ("ValueError: the cause", 1)
-    assert incident["first"]["stop_signal"] == 15
-    assert [(one["global_rank"], one["exit_code"]) for one in incident["secondary"]] == [(1, 7)]
+    assert incident["first"]["exit"]["stop_signal"] == 15
+    assert [(one["exit"]["global_rank"], one["exit"]["code"]) for one in incident["secondary"]] == [(1, 7)]
 
 
 def test_stopped_ranks_are_listed_apart_and_are_no_failures(elastic, script):
@@ -84,7 +84,7 @@ def test_stopped_ranks_are_listed_apart_and_are_no_failures(elastic, script):
     assert agent.wait(60) == 1
     incident = agent.incident()
     assert incident["secondary"] == []
-    assert [w["global_rank"] for w in incident["stopped"]] == [0, 2]
+    assert [w["exit"]["global_rank"] for w in incident["stopped"]] == [0, 2]
     assert "KeyError: 'lost'" in "\n".join(blocks(agent.err))
 
 

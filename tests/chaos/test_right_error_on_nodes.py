@@ -76,11 +76,13 @@ def test_first_cause_of_four_ranks_is_named_on_both_nodes(run, repetition):
     for node in nodes:
         incident = node.agent.incident()
         first, secondary, stopped = (incident[name] for name in ("first", "secondary", "stopped"))
-        assert (first["global_rank"], first["exit_code"], first["exception"]["type"]) == (2, 1, "ValueError")
+        assert (first["exit"]["global_rank"], first["exit"]["code"], first["error"]["type"]) == (2, 1, "ValueError")
         assert (incident["round_index"], incident["exit_code"]) == (0, 1)
         # Those of the other node were about to fail when the order to stop came: they failed, or were stopped.
-        assert sorted(one["global_rank"] for one in (*secondary, *stopped)) == [0, 1, 3], json.dumps(incident, indent=1)
-        assert 3 in [one["global_rank"] for one in secondary]
+        assert sorted(one["exit"]["global_rank"] for one in (*secondary, *stopped)) == [0, 1, 3], json.dumps(
+            incident, indent=1
+        )
+        assert 3 in [one["exit"]["global_rank"] for one in secondary]
         for one in (first, *secondary):
             assert one["at_ns"] > 10**18
         assert [path for path in first["log_paths"] if "ValueError: boom" in Path(path).read_text()], first
@@ -116,4 +118,4 @@ def test_where_nodes_exchange_no_word_each_tells_of_its_own(elastic, tmp_path):
     assert "rank 2" in told[0]
     assert "ValueError: boom" in "\n".join(told)
     incident = nodes[1].agent.incident()
-    assert [one["global_rank"] for one in incident["secondary"]] == [3]
+    assert [one["exit"]["global_rank"] for one in incident["secondary"]] == [3]

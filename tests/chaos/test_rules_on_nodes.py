@@ -135,7 +135,7 @@ def test_a_node_that_is_left_out_says_so_and_ends_with_what_the_run_has_failed_o
     for node in nodes:
         node.ends(9)
     incident = bad.agent.incident()
-    assert (incident["exit_code"], incident["first"]["global_rank"]) == (9, 0)
+    assert (incident["exit_code"], incident["first"]["exit"]["global_rank"]) == (9, 0)
     assert "no round yet" not in bad.agent.err
     (left_out,) = incident["absent"]
     assert (left_out["node_id"], left_out["by"], left_out["reason"]) == (bad.name, "policy 'rules'", "exit code 43")

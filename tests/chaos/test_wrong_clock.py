@@ -69,7 +69,7 @@ def test_a_node_whose_clock_is_off_stays_and_its_failure_is_told_in_order(pair):
     for node in (a, b):  # b's worker ended first
         node.ends(7)
     incidents = [node.agent.incident() for node in (a, b)]
-    assert [one["first"]["global_rank"] for one in incidents] == [b.said(world=2)["rank"]] * 2
+    assert [one["first"]["exit"]["global_rank"] for one in incidents] == [b.said(world=2)["rank"]] * 2
     assert abs(incidents[1]["phases"]["stop_s"]) < OFF_S / 2, json.dumps(incidents[1]["phases"])
     failed = [one for one in incidents[0]["nodes"] if one["failed_count"]]
     assert all(0 <= one["age_s"] < OFF_S / 2 for one in failed), failed

@@ -88,7 +88,7 @@ def test_the_code_comes_from_the_wheel_and_brings_the_worker_hooks(fresh, tmp_pa
     assert code == 1
     assert out.strip() == str(fresh.site / "elastic_core/__init__.py")
     (incident,) = tmp_path.glob("runtime/*/*/incident.json")
-    exception = json.loads(incident.read_text())["first"]["exception"]
+    exception = json.loads(incident.read_text())["first"]["error"]
     assert (exception["type"], exception["message"], exception["source"]) == ("ValueError", "boom", "hook")
     assert "ValueError: boom" in err
 

@@ -122,7 +122,7 @@ def test_all_nodes_end_with_one_code_and_name_the_same_first_failure(redis_run):
     for node in nodes:
         assert node.agent.wait() == 1
         incident = node.agent.incident()
-        assert incident["first"]["global_rank"] == 1
+        assert incident["first"]["exit"]["global_rank"] == 1
         assert incident["summary"] == "ValueError: label 11 is not a digit"
         assert "rank 1" in node.agent.err
 

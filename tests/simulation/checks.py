@@ -159,8 +159,10 @@ class Checks:
     def _decided(self, word: Ending | Verdict) -> None:
         """Judge a decision about a round that stands from now on."""
         key = (word.token, word.nonce)
-        if word.evidence and word.rule != question_about(*key):
-            raise Violation("an answer is to its question", f"{word.rule!r} was asked, and {key} decided about")
+        if word.evidence and word.decision.rule != question_about(*key):
+            raise Violation(
+                "an answer is to its question", f"{word.decision.rule!r} was asked, and {key} decided about"
+            )
         stands = self.decisions.setdefault(key, word)
         if stands != word and not self.forgotten:
             raise Violation("one decision a round", f"{word} in the place of {stands}")
@@ -181,13 +183,14 @@ class Checks:
         stands = self.decisions.get((document.token, document.nonce))
         if not isinstance(change.decision, Restart) or self.forgotten:
             return
-        if not isinstance(stands, Ending) or (stands.evidence, stands.rule) != (change.evidence, change.decision.rule):
+        told = (change.evidence, change.decision)
+        if not isinstance(stands, Ending) or (stands.evidence, stands.decision) != told:
             raise Violation("one decision a round", f"{incarnation} was told {change}, and {stands} stands")
 
     def heard(self, incarnation: str, verdict: tuple[str, str]) -> None:
         """Judge a verdict that a node was told."""
         stands = self.verdict
-        if stands is None or (stands.outcome, stands.reason) != verdict:
+        if stands is None or (stands.decision.outcome, stands.decision.reason) != verdict:
             raise Violation("a verdict stays", f"{incarnation} was told {verdict}, and {stands} stands")
 
     def written(self, key: str, old: bytes | None, new: bytes) -> None:
@@ -218,7 +221,7 @@ class Checks:
     def _verdict(self, control: ControlDocument, verdict: Verdict) -> None:
         self.verdict = verdict
         key = self.last
-        if verdict.outcome != "done" or key is None:
+        if verdict.decision.outcome != "done" or key is None:
             return
         lacking = self.rounds[key].incarnations - self.done.get(key, set())
         if lacking:

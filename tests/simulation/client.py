@@ -6,12 +6,13 @@ from collections.abc import Callable
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING
 
-from elastic_core.rendezvous.member import protocol as m
+from elastic_core import messages as m
+from elastic_core.rendezvous.member import protocol
 from elastic_core.rendezvous.member.documents import ControlDocument, MemberRecord, RoundDocument, decode, encode
 from elastic_core.rendezvous.member.machine import step
 from elastic_core.rendezvous.member.roster import Candidate
 from elastic_core.rendezvous.member.state import NEVER_S, PATIENCE_SHARE, Me, State
-from elastic_core.rendezvous.shell.grants import Answer, PeerExchange, PeerView, Question, peer_view
+from elastic_core.rendezvous.shell.grants import PeerAnswer, PeerExchange, PeerQuestion, PeerView, peer_view
 from elastic_core.rendezvous.store import (
     CONTROL_KEY,
     Document,
@@ -68,8 +69,8 @@ class SimulatedClient(ABC):
         self.operations = 0
         self._pace = Pace()
         self._turn = 0
-        self._operation: m.Operation | None = None
-        self._intents: list[m.Event] = []
+        self._operation: protocol.Operation | None = None
+        self._intents: list[protocol.Event] = []
         self._held: list[Callable[[], None]] = []
         self._reached_s = float("-inf")
         self._exchange = PeerExchange(self._view(), self.rng)
@@ -97,11 +98,11 @@ class SimulatedClient(ABC):
     # --- what its agent does
 
     @abstractmethod
-    def _told(self, announcement: m.Announcement) -> None:
+    def _told(self, announcement: protocol.Announcement) -> None:
         """Do what the machine says."""
 
     @abstractmethod
-    def _ask_agent(self, operation: m.Ask) -> None:
+    def _ask_agent(self, operation: m.DecisionAsked) -> None:
         """Decide about what the nodes report."""
 
     @abstractmethod
@@ -122,10 +123,10 @@ class SimulatedClient(ABC):
     @property
     def live(self) -> bool:
         """Return whether there is an agent."""
-        return not self.dead and not isinstance(self._operation, m.Gone)
+        return not self.dead and not isinstance(self._operation, protocol.Gone)
 
     @property
-    def operation(self) -> m.Operation | None:
+    def operation(self) -> protocol.Operation | None:
         """Return what it is doing."""
         return self._operation
 
@@ -153,17 +154,17 @@ class SimulatedClient(ABC):
 
     # --- the machine
 
-    def _intend(self, event: m.Event) -> None:
+    def _intend(self, event: protocol.Event) -> None:
         self._intents.append(event)
-        if isinstance(self._operation, m.Watch | m.Pause):
+        if isinstance(self._operation, protocol.Watch | protocol.Pause):
             turn = self._turn
-            self._soon(0.0, lambda: self._answer(turn, m.WatchEnded(watched=None)))
+            self._soon(0.0, lambda: self._answer(turn, protocol.WatchEnded(watched=None)))
 
-    def _answer(self, turn: int, event: m.Event) -> None:
-        if turn == self._turn and not isinstance(self._operation, m.Gone):
+    def _answer(self, turn: int, event: protocol.Event) -> None:
+        if turn == self._turn and not isinstance(self._operation, protocol.Gone):
             self._go((event,))
 
-    def _go(self, events: tuple[m.Event, ...]) -> None:
+    def _go(self, events: tuple[protocol.Event, ...]) -> None:
         intents, self._intents = tuple(self._intents), []
         self._turn += 1
         self.world.steps += 1
@@ -171,16 +172,16 @@ class SimulatedClient(ABC):
         after = step(self.state, (*events, *intents), now_s=self.local_s)
         self.state = after.state
         self._operation = after.operation
-        if self.world.verbose and not isinstance(after.operation, m.Pause | m.Watch):
+        if self.world.verbose and not isinstance(after.operation, protocol.Pause | protocol.Watch):
             self.world.checks.said(self.net.now_s, self.incarnation, f"{after.reason}: {_short(after.operation)}")
         self._talk()
         self._guard()
         for announcement in after.announcements:
             self._told(announcement)
         self._perform(after.operation)
-        if self._intents and isinstance(after.operation, m.Watch | m.Pause):
+        if self._intents and isinstance(after.operation, protocol.Watch | protocol.Pause):
             turn = self._turn
-            self._soon(0.0, lambda: self._answer(turn, m.WatchEnded(watched=None)))
+            self._soon(0.0, lambda: self._answer(turn, protocol.WatchEnded(watched=None)))
 
     def _count_turn(self) -> None:
         if self._pace.count(self.net.now_s) > MOST_TURNS:
@@ -188,17 +189,17 @@ class SimulatedClient(ABC):
 
     # --- the client
 
-    def _perform(self, operation: m.Operation) -> None:
+    def _perform(self, operation: protocol.Operation) -> None:
         match operation:
-            case m.Pause(until_s=until_s):
+            case protocol.Pause(until_s=until_s):
                 self._wait(until_s)
-            case m.Ask():
+            case m.DecisionAsked():
                 turn = self._turn
-                self._soon(0.0, lambda: self._answer(turn, m.WatchEnded(watched=None)))
+                self._soon(0.0, lambda: self._answer(turn, protocol.WatchEnded(watched=None)))
                 self._ask_agent(operation)
-            case m.Watch():
+            case protocol.Watch():
                 self._watch(operation)
-            case m.Gone():
+            case protocol.Gone():
                 self._leave()
             case _:
                 self._request(operation)
@@ -206,7 +207,7 @@ class SimulatedClient(ABC):
     def _wait(self, until_s: float) -> None:
         if until_s != NEVER_S:
             turn = self._turn
-            self._soon(until_s - self.local_s, lambda: self._answer(turn, m.WatchEnded(watched=None)))
+            self._soon(until_s - self.local_s, lambda: self._answer(turn, protocol.WatchEnded(watched=None)))
 
     # --- what its members ask each other
 
@@ -242,11 +243,11 @@ class SimulatedClient(ABC):
         for event in self._exchange.take_events():
             self._intend(event)
 
-    def asked(self, question: Question, asker: "SimulatedClient") -> None:
+    def asked(self, question: PeerQuestion, asker: "SimulatedClient") -> None:
         """Answer what another one asks, once it has a turn."""
         self._run(partial(self._answer_peer, question, asker))
 
-    def _answer_peer(self, question: Question, asker: "SimulatedClient") -> None:
+    def _answer_peer(self, question: PeerQuestion, asker: "SimulatedClient") -> None:
         if not self.live:
             return
         answer = self._exchange.answer(question, self.local_s)
@@ -255,30 +256,30 @@ class SimulatedClient(ABC):
         self._hear()
         self._plan()
 
-    def answered(self, answer: Answer) -> None:
+    def answered(self, answer: PeerAnswer) -> None:
         """Take an answer, once it has a turn."""
         self._run(partial(self._take_answer, answer))
 
-    def _take_answer(self, answer: Answer) -> None:
+    def _take_answer(self, answer: PeerAnswer) -> None:
         if self.live:
             self._exchange.take(answer, self.local_s)
             self._hear()
 
-    def _watch(self, operation: m.Watch) -> None:
+    def _watch(self, operation: protocol.Watch) -> None:
         turn = self._turn
         since = operation.since
 
         def back(answer: object) -> None:
-            event: m.Event = m.Failed(text="connection refused")
+            event: protocol.Event = protocol.Failed(text="connection refused")
             if not isinstance(answer, Refused):
                 self._soon(0.0, self._reached)
             if isinstance(answer, Watched):
-                event = m.WatchEnded(watched=answer)
+                event = protocol.WatchEnded(watched=answer)
             if isinstance(answer, Revisions):
-                event = m.WatchEnded(watched=Watched(revisions=answer, changed=frozenset(operation.topics)))
+                event = protocol.WatchEnded(watched=Watched(revisions=answer, changed=frozenset(operation.topics)))
             self._soon(0.0, lambda: self._answer(turn, event))
 
-        lost = m.Failed(text="no answer", unknown=True)
+        lost = protocol.Failed(text="no answer", unknown=True)
         patience_s = max(0.0, operation.until_s - self.local_s) + self.state.ttl_s / PATIENCE_SHARE
         self._soon(patience_s, lambda: self._answer(turn, lost))
         self.operations += 1
@@ -288,53 +289,53 @@ class SimulatedClient(ABC):
             until_s = operation.until_s - self.offset_s
             self.net.watch(self.line, since, operation.topics, until_s, back)
 
-    def _request(self, operation: m.Operation) -> None:
+    def _request(self, operation: protocol.Operation) -> None:
         turn, sent_s = self._turn, self.local_s
-        key = operation.key if isinstance(operation, m.Load | m.Swap) else ""
-        write = isinstance(operation, m.Enlist | m.Update | m.Swap)
+        key = operation.key if isinstance(operation, protocol.Load | protocol.Swap) else ""
+        write = isinstance(operation, protocol.Enlist | protocol.Update | protocol.Swap)
 
         def back(answer: object) -> None:
-            event: m.Event
+            event: protocol.Event
             if isinstance(answer, Refused):
-                event = m.Failed(text="connection refused", write=write, key=key)
+                event = protocol.Failed(text="connection refused", write=write, key=key)
             else:
                 event = _event(operation, answer, sent_s, self)
                 self._soon(0.0, self._reached)
             self._soon(0.0, lambda: self._answer(turn, event))
 
-        lost = m.Failed(text="no answer", unknown=True, write=write, key=key)
+        lost = protocol.Failed(text="no answer", unknown=True, write=write, key=key)
         self._soon(self._patience_s(operation), lambda: self._answer(turn, lost))
         self.operations += 1
         self.net.send(self.line, self._call(operation), back, write=write)
 
-    def _patience_s(self, operation: m.Operation) -> float:
+    def _patience_s(self, operation: protocol.Operation) -> float:
         ttl_s = self.state.ttl_s
-        if isinstance(operation, m.Connect):
+        if isinstance(operation, protocol.Connect):
             return 5.0
-        return max(3.0, ttl_s / 3) if isinstance(operation, m.Withdraw) else ttl_s / PATIENCE_SHARE
+        return max(3.0, ttl_s / 3) if isinstance(operation, protocol.Withdraw) else ttl_s / PATIENCE_SHARE
 
     def _reached(self) -> None:
         self._reached_s = self.net.now_s
 
-    def _call(self, operation: m.Operation) -> Call:
+    def _call(self, operation: protocol.Operation) -> Call:
         match operation:
-            case m.Connect():
+            case protocol.Connect():
                 return lambda store, now_s: None
-            case m.Enlist(record=record, ttl_s=ttl_s):
+            case protocol.Enlist(record=record, ttl_s=ttl_s):
                 return lambda s, t: s.enlist(record, incarnation=self.incarnation, ttl_s=ttl_s, now_s=t)
-            case m.Update(seat=seat, record=record):
+            case protocol.Update(seat=seat, record=record):
                 return lambda s, t: s.update(seat, record, now_s=t)
-            case m.Renew(seat=seat, ttl_s=ttl_s):
+            case protocol.Renew(seat=seat, ttl_s=ttl_s):
                 return lambda s, t: s.renew(seat, ttl_s=ttl_s, now_s=t)
-            case m.Withdraw(seat=seat):
+            case protocol.Withdraw(seat=seat):
                 return lambda s, t: s.withdraw(seat, now_s=t)
-            case m.ReadMembers():
+            case protocol.ReadMembers():
                 return lambda s, t: s.members(now_s=t)
-            case m.Load(key=key):
+            case protocol.Load(key=key):
                 return lambda s, t: (s.load(key, now_s=t), s.keep_age_s(now_s=t))
-            case m.SurveyRun():
+            case protocol.SurveyRun():
                 return lambda s, t: s.survey((), now_s=t)
-            case m.Swap(key=key, document=document, expect=expect, keep_s=keep_s):
+            case protocol.Swap(key=key, document=document, expect=expect, keep_s=keep_s):
                 raw = encode(document)
                 return lambda s, t: self.net.swap(s, t, key, raw, expect, keep_s)
             case _:
@@ -347,37 +348,37 @@ def _value(key: str, document: Document | None) -> ControlDocument | RoundDocume
     return _control(document.value) if key == CONTROL_KEY else _round(document.value)
 
 
-def _event(operation: m.Operation, answer: object, sent_s: float, member: SimulatedClient) -> m.Event:
+def _event(operation: protocol.Operation, answer: object, sent_s: float, member: SimulatedClient) -> protocol.Event:
     match operation, answer:
-        case m.Connect(), None:
-            return m.Connected(address=f"10.0.0.{member.name}", alternative="", agent_port=9000)
-        case m.Enlist(record=record, ttl_s=ttl_s), Seat():
-            return m.Enlisted(seat=answer, record=record, sent_s=sent_s, ttl_s=ttl_s)
-        case m.Update(record=record), bool():
-            return m.Updated(record=record, kept=answer)
-        case m.Renew(ttl_s=ttl_s), Renewal() | None:
-            return m.Renewed(renewal=answer, sent_s=sent_s, ttl_s=ttl_s)
-        case m.Withdraw(), None:
-            return m.Withdrawn()
-        case m.ReadMembers(), Members():
+        case protocol.Connect(), None:
+            return protocol.Connected(address=f"10.0.0.{member.name}", alternative="", agent_port=9000)
+        case protocol.Enlist(record=record, ttl_s=ttl_s), Seat():
+            return protocol.Enlisted(seat=answer, record=record, sent_s=sent_s, ttl_s=ttl_s)
+        case protocol.Update(record=record), bool():
+            return protocol.Updated(record=record, kept=answer)
+        case protocol.Renew(ttl_s=ttl_s), Renewal() | None:
+            return protocol.Renewed(renewal=answer, sent_s=sent_s, ttl_s=ttl_s)
+        case protocol.Withdraw(), None:
+            return protocol.Withdrawn()
+        case protocol.ReadMembers(), Members():
             members = tuple(
                 Candidate(seat=one.seat, incarnation=one.incarnation, record=_record(one.record))
                 for one in answer.members
             )
-            return m.MembersRead(members=members)
-        case m.Load(key=key), (Document() | None as document, float() | None as age_s):
-            return m.Loaded(key=key, document=document, value=_value(key, document), age_s=age_s)
-        case m.SurveyRun(), Survey():
+            return protocol.MembersRead(members=members)
+        case protocol.Load(key=key), (Document() | None as document, float() | None as age_s):
+            return protocol.Loaded(key=key, document=document, value=_value(key, document), age_s=age_s)
+        case protocol.SurveyRun(), Survey():
             records = {one.incarnation: _record(one.record) for one in answer.members}
             epochs = frozenset(record.epoch for name, record in records.items() if name not in answer.silent)
             silent = frozenset(name for name in answer.silent if records[name].state != "gone")
-            return m.Surveyed(epochs=epochs, silent=silent)
-        case m.Swap(key=key), Swapped():
-            return m.SwapAnswered(key=key, swapped=answer, value=_value(key, answer.current))
+            return protocol.Surveyed(epochs=epochs, silent=silent)
+        case protocol.Swap(key=key), Swapped():
+            return protocol.SwapAnswered(key=key, swapped=answer, value=_value(key, answer.current))
         case _:
             raise AssertionError((operation, answer))
 
 
-def _short(operation: m.Operation) -> str:
+def _short(operation: protocol.Operation) -> str:
     text = str(operation)
     return text if len(text) < 300 else text[:300] + "…"

@@ -4,13 +4,24 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from elastic_core import messages as m
 from elastic_core.failure.evidence import first_cause
-from elastic_core.rendezvous.member import protocol as m
+from elastic_core.rendezvous.member import protocol
 from elastic_core.rendezvous.member.announce import record_of
-from elastic_core.rendezvous.member.documents import Ending, RoundDocument, Verdict, encode
+from elastic_core.rendezvous.member.documents import RoundDocument, encode
 from elastic_core.rendezvous.member.state import Want
 from elastic_core.reports import Absence, NodeReport
-from elastic_core.types import Decided, Failure, FailureClass, Restart, RoundEnded, Stop, StopOrdered, Undecided
+from elastic_core.types import (
+    Decided,
+    Failure,
+    FailureClass,
+    RendezvousInfo,
+    Restart,
+    RoundEnded,
+    Stop,
+    StopOrdered,
+    Undecided,
+)
 from elastic_plugin_kit.store_model import StoreModel
 from simulation.client import SimulatedClient
 from simulation.saving import SimulatedSaving
@@ -50,16 +61,17 @@ class SimulatedMember(SimulatedClient):
 
     # --- the agent
 
-    def _told(self, announcement: m.Announcement) -> None:
+    def _told(self, announcement: protocol.Announcement) -> None:
         match announcement:
-            case m.Formed(document=document, rank=rank):
-                self._start(document, rank)
+            case RendezvousInfo(rank=rank):
+                assert self.state.mine is not None
+                self._start(self.state.mine, rank)
             case m.RoundChanged(change=change):
                 self.world.checks.said(self.net.now_s, self.incarnation, f"told {change}")
                 self._changed(change)
-            case m.JoinFailed(kind=kind, what=what):
-                self.world.checks.said(self.net.now_s, self.incarnation, f"told {kind}: {what}")
-                self._end(kind)
+            case protocol.JoinFailed(error=error, what=what):
+                self.world.checks.said(self.net.now_s, self.incarnation, f"told {error.__name__}: {what}")
+                self._end(error.__name__)
                 self._intend(m.LeaveRendezvous(close=False))
             case m.Agreed(topic=topic, value=value):
                 if self.saving is not None:
@@ -75,7 +87,7 @@ class SimulatedMember(SimulatedClient):
             return
         self._aside = self._refuses()
         if not self._aside:
-            self._intend(m.JoinAsked(master_port=29500))
+            self._intend(protocol.JoinAsked(master_port=29500))
             return
         self.world.checks.said(self.net.now_s, self.incarnation, "stays out")
         self._intend(m.StandAside(absence=Absence(by="hook 'gate' (acme 1.0)", reason="hot", for_s=2.0)))
@@ -190,7 +202,7 @@ class SimulatedMember(SimulatedClient):
 
         def slow() -> None:
             if turn == self._round_turn and not self._gone and self._next is None:
-                self._intend(m.ReportStopped(report=self._report(final=False)))
+                self._intend(self._report(final=False))
 
         def gone() -> None:
             if turn != self._round_turn:
@@ -202,7 +214,7 @@ class SimulatedMember(SimulatedClient):
             elif self._departing:
                 self._depart_at_last()
             else:
-                self._intend(m.ReportStopped(report=self._report(final=True)))
+                self._intend(self._report(final=True))
 
         self._soon(1.0, slow)
         self._soon(grace_s, gone)
@@ -211,7 +223,12 @@ class SimulatedMember(SimulatedClient):
         if self._failed is None or self._heard_s is None:
             return NodeReport(node_id=self.incarnation, final=final)
         failed_s, collateral = self._failed
-        failure = Failure(
+        failure = self._failure()
+        age_s = self._heard_s - failed_s
+        return NodeReport(node_id=self.incarnation, failure=failure, age_s=age_s, collateral=collateral, final=final)
+
+    def _failure(self) -> Failure:
+        return Failure(
             failure_class=FailureClass.EXIT,
             summary="worker failed",
             node_id=self.incarnation,
@@ -220,27 +237,25 @@ class SimulatedMember(SimulatedClient):
             uptime_s=0.0,
             exit_code=7,
         )
-        age_s = self._heard_s - failed_s
-        return NodeReport(node_id=self.incarnation, failure=failure, age_s=age_s, collateral=collateral, final=final)
 
-    def _ask_agent(self, operation: m.Ask) -> None:
+    def _ask_agent(self, operation: m.DecisionAsked) -> None:
         """Let the agent think about it for a while."""
         first = first_cause(operation.reports)
         name = first.node_id if first is not None else ""
         self.world.checks.said(self.net.now_s, self.incarnation, f"is asked, and blames {name}")
-        post = replace(self._word(f"{name} failed", evidence=name), rule=operation.question)
-        answer = m.AnswerGiven(post=post, question=operation.question)
+        answer = self._word(f"{name} failed", evidence=name, question=operation.question)
         self._soon(self.rng.uniform(0, self.world.scenario.thought_s), lambda: self._intend(answer))
 
-    def _word(self, reason: str, *, evidence: str = "", final: bool = False) -> Ending | Verdict:
-        if final or self.rng.random() < self.world.scenario.fatal:
-            return Verdict(outcome="failed", exit_code=7, reason=reason, by=self.incarnation, evidence=evidence)
-        return Ending(token=0, nonce="", kind="restart", reason=reason, by=self.name, delay_s=0.5, evidence=evidence)
+    def _word(self, reason: str, *, evidence: str = "", question: str = "", final: bool = False) -> m.PublishDecision:
+        stops = final or self.rng.random() < self.world.scenario.fatal
+        decision = Stop(reason=reason, rule=question) if stops else Restart(delay_s=0.5, rule=question, reason=reason)
+        failure = self._failure()
+        return m.PublishDecision(failure=failure, decision=decision, evidence=evidence, question=question)
 
     def _alone(self, *, final: bool) -> None:
         word = self._word(f"{self.incarnation} decided alone", final=final)
-        self._intend(m.DecisionPosted(post=word))
-        over = isinstance(word, Verdict)
+        self._intend(word)
+        over = isinstance(word.decision, Stop)
         if over:
             self._end("failed")
         self._soon(0.1, lambda: self._stopped(over, 0.5))
@@ -301,7 +316,7 @@ class SimulatedMember(SimulatedClient):
         heard_s = self.local_s
         self._halt(self.rng.uniform(0, LONGEST_GRACE_S))
         self._heard_s = heard_s
-        self._intend(m.StopRound(reason="worker failed", report=self._report(final=False)))
+        self._intend(m.OrderStop(failure=self._failure(), report=self._report(final=False)))
         if self._round is not None:
             self.world.stop_posted(self, self._round)
 

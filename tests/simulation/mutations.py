@@ -6,10 +6,11 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from elastic_core.rendezvous.member import admission, announce, duty, forming, leader, machine, observe
-from elastic_core.rendezvous.member import protocol as m
+from elastic_core import messages as m
+from elastic_core.rendezvous.member import admission, announce, duty, forming, leader, machine, observe, protocol
 from elastic_core.rendezvous.member.state import NEVER_S, PeerGrants, State, question_about
 from elastic_core.rendezvous.shell.grants import GrantTable, PeerExchange
+from elastic_core.types import Stop
 from elastic_plugin_kit.store_model import StoreModel
 from elastic_train import holding
 from simulation import scenario as s
@@ -148,7 +149,7 @@ def the_word_of_a_silent_member_is_passed_over(patch: pytest.MonkeyPatch) -> Non
     observe_ = machine.observe
 
     def deaf(state, event, now_s):
-        return state if isinstance(event, m.StillRuns) else observe_(state, event, now_s)
+        return state if isinstance(event, protocol.StillRuns) else observe_(state, event, now_s)
 
     patch.setattr(machine, "observe", deaf)
 
@@ -229,7 +230,7 @@ def a_verdict_is_written_again(patch: pytest.MonkeyPatch) -> None:
     def again(view, memory):
         if view.control.verdict is None:
             return judge(view, memory)
-        verdict = replace(view.control.verdict, reason=f"again, says {view.node}")
+        verdict = replace(view.control.verdict, decision=Stop(reason=f"again, says {view.node}"))
         return duty.Judgement(memory=memory, duty=duty.GiveVerdict(verdict=verdict))
 
     patch.setattr(leader, "judge", again)
@@ -296,7 +297,7 @@ def nobody_stands_in_for_the_leader(patch: pytest.MonkeyPatch) -> None:
 def _stuck_ahead(answer):
     def stuck(state, event, now_s):
         after = answer(state, event, now_s)
-        if isinstance(event, m.Renewed) and state.lease.seat is not None and after.lease.seat is not None:
+        if isinstance(event, protocol.Renewed) and state.lease.seat is not None and after.lease.seat is not None:
             return replace(after, lease=replace(after.lease, ahead=state.lease.seat.ahead))
         return after
 
@@ -322,7 +323,7 @@ def whoever_speaks_first_is_blamed(patch: pytest.MonkeyPatch) -> None:
 
 @mutation(PLACE, END, **faults(s.FAILURES, s.LEADER, count=5))
 def nobody_is_asked_to_decide(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(leader, "_ask", lambda state, duty, now_s: (state, None))
+    patch.setattr(leader, "_ask", lambda state, duty, current, now_s: (state, None))
 
 
 @mutation("one decision a round", PLACE, **faults(s.FAILURES, s.LEADER, s.SIGSTOP, count=5))
@@ -371,7 +372,7 @@ def a_late_answer_is_taken_for_one_about_another_round(patch: pytest.MonkeyPatch
     take = observe._request
 
     def careless(state, event, now_s):
-        if isinstance(event, m.AnswerGiven) and state.duty.asked is not None:
+        if isinstance(event, m.PublishDecision) and event.question and state.duty.asked is not None:
             event = replace(event, question=question_about(*state.duty.asked))
         return take(state, event, now_s)
 
@@ -433,7 +434,7 @@ def a_refusal_is_taken_for_a_join(patch: pytest.MonkeyPatch) -> None:
     take = observe._request
 
     def careless(state, event, now_s):
-        return take(state, m.JoinAsked(master_port=1) if isinstance(event, m.StandAside) else event, now_s)
+        return take(state, protocol.JoinAsked(master_port=1) if isinstance(event, m.StandAside) else event, now_s)
 
     patch.setattr(observe, "_request", careless)
 

@@ -3,7 +3,8 @@
 import pytest
 from msgspec.structs import replace
 
-from elastic_core.rendezvous.member import protocol as m
+from elastic_core import messages as m
+from elastic_core.rendezvous.member import protocol
 from elastic_core.rendezvous.member.documents import (
     ControlDocument,
     DrainOrder,
@@ -20,6 +21,7 @@ from elastic_core.rendezvous.member.observe import observe
 from elastic_core.rendezvous.member.roster import Candidate
 from elastic_core.rendezvous.member.state import Me, OwnLease, SeenStore, State, StoreConnection, Trouble, Want
 from elastic_core.rendezvous.store import CONTROL_KEY, ROUND_KEY, Revisions, Seat, Topic, Watched
+from elastic_core.types import Stop
 
 ME = Me(node="n1", incarnation="n1#1", run_id="r", where="w", fresh_epoch="e", secret="s", min_nodes=2, max_nodes=4)
 SEATED = State(
@@ -33,20 +35,20 @@ SEATED = State(
 
 def test_a_record_is_written_again_to_a_store_that_lost_writes():
     lost = Watched(revisions=Revisions(birth="b", members=5), changed=frozenset(Topic), reset=True)
-    assert observe(SEATED, m.WatchEnded(watched=lost), 100.0).lease.recorded == b""
+    assert observe(SEATED, protocol.WatchEnded(watched=lost), 100.0).lease.recorded == b""
 
 
 def test_a_record_is_written_again_after_trouble():
     trouble = Trouble(since_s=98.0, count=3, retry_s=99.9, text="away")
     same = Watched(revisions=SEATED.seen.since, changed=frozenset())
-    assert observe(replace(SEATED, trouble=trouble), m.WatchEnded(watched=same), 100.0).lease.recorded == b""
+    assert observe(replace(SEATED, trouble=trouble), protocol.WatchEnded(watched=same), 100.0).lease.recorded == b""
 
 
 def test_a_record_is_written_a_last_time_one_lease_after_trouble():
     """A request that was given up may arrive after the one that replaced it."""
     trouble = Trouble(since_s=98.0, count=3, retry_s=99.9, text="away")
     same = Watched(revisions=SEATED.seen.since, changed=frozenset())
-    state = observe(replace(SEATED, trouble=trouble), m.WatchEnded(watched=same), 100.0)
+    state = observe(replace(SEATED, trouble=trouble), protocol.WatchEnded(watched=same), 100.0)
     assert state.lease.repeat_s == 100.0 + ME.ttl_s
 
 
@@ -62,7 +64,7 @@ def test_a_node_that_waits_goes_over_to_the_run_that_has_begun_since_at_once():
     )
     state = replace(here, seen=replace(here.seen, control=other, round=None, fresh=fresh))
     done = step(state, (), now_s=100.0)
-    assert isinstance(done.operation, m.Update)
+    assert isinstance(done.operation, protocol.Update)
     record = decode(done.operation.record, MemberRecord)
     assert (record.epoch, record.seen) == ("other", 4)
 
@@ -70,7 +72,7 @@ def test_a_node_that_waits_goes_over_to_the_run_that_has_begun_since_at_once():
 def test_a_node_that_leaves_with_a_verdict_of_a_run_that_is_here_no_more_goes():
     """The store lost the run, and another has begun since: nobody waits for that word."""
     lost, other = (ControlDocument(epoch=epoch, attempt=0, secret="s", fingerprint={}) for epoch in ("lost", "other"))
-    word = Verdict(outcome="failed", exit_code=1, reason="a worker failed", by="n1")
+    word = Verdict(decision=Stop(reason="a worker failed"), exit_code=1, by="n1")
     here = replace(
         SEATED,
         want=Want.LEAVE,
@@ -84,7 +86,7 @@ def test_a_node_that_leaves_with_a_verdict_of_a_run_that_is_here_no_more_goes():
         (),
         now_s=100.0,
     )
-    assert done.operation == m.Withdraw(seat=SEATED.lease.seat)
+    assert done.operation == protocol.Withdraw(seat=SEATED.lease.seat)
 
 
 def test_an_order_to_a_node_counts_before_it_is_in_the_run():
@@ -144,6 +146,6 @@ def test_after_trouble_the_revisions_are_learned_anew_before_anything_is_read():
     """A store that went back may have come as far again, with other content, between two looks at it."""
     trouble = Trouble(since_s=98.0, count=3, retry_s=99.9, text="away")
     here = replace(SEATED, trouble=trouble, seen=replace(SEATED.seen, fresh=frozenset({CONTROL_KEY, ROUND_KEY})))
-    done = step(here, (m.Loaded(key=ROUND_KEY, document=None, value=None, age_s=None),), now_s=100.0)
-    assert isinstance(done.operation, m.Watch)
+    done = step(here, (protocol.Loaded(key=ROUND_KEY, document=None, value=None, age_s=None),), now_s=100.0)
+    assert isinstance(done.operation, protocol.Watch)
     assert done.operation.since is None

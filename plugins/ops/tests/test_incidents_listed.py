@@ -3,14 +3,14 @@
 import pytest
 from msgspec.structs import replace
 
-from elastic_core.api import Failure, FailureClass, Origin, encode_json
-from elastic_core.failure.incident import IncidentWorker, build_launcher_incident
+from elastic_core.api import FailedWorker, Failure, FailureClass, Origin, Restart, Stop, WorkerExit, encode_json
+from elastic_core.failure.incident import build_incident
 from elastic_core.failure.report import render_incident
 from elastic_ops.incidents.listed import incidents_of_store
-from elastic_ops.stored_run import StoredDecision, StoredFailure
+from elastic_ops.stored_run import StoredFailure
 
-RESTART = StoredDecision(type="restart", delay_s=2.0, rule="max-restarts")
-STOP = StoredDecision(type="stop", reason="budget used up", outcome="failed", rule="max-restarts")
+RESTART = Restart(delay_s=2.0, rule="max-restarts")
+STOP = Stop(reason="budget used up", outcome="failed", rule="max-restarts")
 HISTORY = (
     StoredFailure(
         failure_class="signal", summary="killed by SIGKILL (9)", node_id="b", round_index=0, at_s=2.0, global_rank=3,
@@ -24,18 +24,18 @@ def full(**changes):
     failure = Failure(
         failure_class=FailureClass.HANG, summary="no step", node_id="a", round_index=1, at_s=9.0, uptime_s=1.0
     )
-    incident = build_launcher_incident(failure, run_id="x", host="gpu-1", at_ns=10**18)
-    first = IncidentWorker(
-        global_rank=0, local_rank=0, pid=7, exit_code=1, signal=None, origin=Origin.INTRINSIC,
-        failure_class=FailureClass.HANG, summary="no step", at_ns=10**18, exited_ns=10**18, runtime_s=1.0,
-    )  # fmt: skip
+    incident = build_incident(failure, run_id="x", host="gpu-1", at_ns=10**18)
+    exit = WorkerExit(local_rank=0, global_rank=0, pid=7, code=1, at_s=1.0, at_ns=10**18, runtime_s=1.0)
+    first = FailedWorker(
+        exit=exit, origin=Origin.INTRINSIC, failure_class=FailureClass.HANG, summary="no step", at_ns=10**18
+    )
     return replace(incident, first=first, **changes)
 
 
 def test_each_failure_is_an_incident_with_its_decision_and_the_restarts_before_it():
     first, second = (one.incident for one in incidents_of_store("x", HISTORY))
     assert (first.failure_class, first.elsewhere_rank, first.source) == (FailureClass.SIGNAL, 3, "worker")
-    assert (first.decision.kind, first.decision.delay_s, first.restart_count) == ("restart", 2.0, 0)
+    assert (first.decision, first.restart_count) == (RESTART, 0)
     assert (second.source, second.decision.reason, second.restart_count) == ("launcher", "budget used up", 1)
     assert "rank 3 on b" in render_incident(first)
     assert "9.2 s into the run" in render_incident(second)
@@ -44,7 +44,7 @@ def test_each_failure_is_an_incident_with_its_decision_and_the_restarts_before_i
 def test_the_last_one_is_whole_where_the_nodes_left_it():
     first, second = (one.incident for one in incidents_of_store("x", HISTORY, encode_json(full()).decode()))
     assert first.first is None
-    assert (second.first.pid, second.at_ns) == (7, 10**18)
+    assert (second.first.exit.pid, second.at_ns) == (7, 10**18)
     assert second.decision.reason == "budget used up"
 
 

@@ -18,6 +18,7 @@ from elastic_core.rendezvous.member.documents import (
     encode,
 )
 from elastic_core.reports import Absence
+from elastic_core.types import Stop
 from elastic_ops.status.command import _over
 from elastic_ops.status.store_view import RunInStore
 from elastic_ops.store import StoreReading
@@ -129,7 +130,7 @@ def test_the_end_of_an_earlier_round_says_nothing():
 
 
 def test_a_verdict_stands():
-    verdict = Verdict(outcome="failed", exit_code=7, reason="exit code 7", by="a")
+    verdict = Verdict(decision=Stop(reason="exit code 7"), exit_code=7, by="a")
     seen = view(control=control(verdict=verdict), round=round_())
     assert (seen.state, seen.verdict.exit_code, seen.verdict.by) == ("failed", 7, "a")
 

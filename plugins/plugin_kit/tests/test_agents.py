@@ -52,7 +52,7 @@ def test_nodes_come_are_killed_and_end_as_the_test_says(agents, tmp_path):
     run["a"].kill()
     assert run["a"].exit_code == -signal.SIGKILL
     run.wait_for_workers(2)
-    run.wait_for(lambda: run["late"].rounds[-1].counts.membership_changes == 2)
+    run.wait_for(lambda: run["late"].rounds[-1].membership_changes == 2)
     assert "script argument" not in run["late"].stderr  # all nodes were started alike
     run.finish()
     assert run.wait() == [-signal.SIGKILL, 0, 0]
@@ -68,8 +68,8 @@ def test_workers_are_killed_or_end_with_a_code_of_their_own(agents):
     run[0].end_worker(0, exit_code=77)
     run.wait_for(lambda: len(run[0].rounds) == 3 and len(run[0].incidents) == 2)
     first, second = run[0].incidents
-    assert (first.first.global_rank, first.first.exit_code) == (1, -signal.SIGKILL)
-    assert (second.first.global_rank, second.first.exit_code) == (0, 77)
+    assert (first.first.exit.global_rank, first.first.exit.code) == (1, -signal.SIGKILL)
+    assert (second.first.exit.global_rank, second.first.exit.code) == (0, 77)
     run.wait_for_workers(2)
     run.finish(3)
     assert run.wait() == [3]

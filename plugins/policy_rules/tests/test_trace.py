@@ -21,7 +21,7 @@ def incident(at_s, message="boom"):
     exit = WorkerExit(local_rank=0, global_rank=4, pid=7, code=1, at_s=1.0, at_ns=at_ns, runtime_s=9.0)
     error = ErrorRecord(source="hook", type="ValueError", message=message, timestamp_ns=at_ns)
     worker = msgspec.structs.replace(judge(exit, error), log_tail="its last words")
-    return build_incident(run_id="r", node_id="n0", host="h", round_index=0, node_count=2, workers=[worker])
+    return build_incident(None, run_id="r", node_id="n0", host="h", round_index=0, node_count=2, workers=[worker])
 
 
 def lines(*records):

@@ -86,9 +86,9 @@ def test_simulate_writes_json(policies, trace, capsys):
     first, second, third = json.loads(capsys.readouterr().out)
     assert (first["number"], first["why"]) == (1, ["0 before"])
     assert first["failure"]["exception_type"] == "ValueError"
-    assert first["decision"]["kind"] == "restart"
+    assert first["decision"]["type"] == "restart"
     assert first["decision"]["exclude_nodes"] == ["n0"]
-    assert (second["decision"]["kind"], third["decision"]["outcome"]) == ("ignore", "done")
+    assert (second["decision"]["type"], third["decision"]["outcome"]) == ("ignore", "done")
 
 
 def test_simulate_takes_what_a_run_would_be_told(policies, trace):

@@ -18,11 +18,11 @@ from elastic_core.agent.feed import Feed, Phases, StepTaken
 from elastic_core.agent.guard.guardian import Guardian
 from elastic_core.agent.machine.states import (
     PEERS_SETTLE_S,
+    AgentEnd,
     AgentState,
     Created,
     Deciding,
     Ended,
-    Ending,
     Gating,
     Preparing,
     Running,
@@ -162,7 +162,7 @@ class Agent:
             self._reactor.turn()
         outcome = self._state.outcome
         code = outcome.exit_code
-        if outcome.ending is Ending.FAILED and self._failed_code is not None:
+        if outcome.ending is AgentEnd.FAILED and self._failed_code is not None:
             # The worker that failed first in the run gives the exit code, also where another node had it.
             code = self._failed_code
         if code == 0 and any(exit.unreapable for exit in self._exits):
@@ -292,6 +292,7 @@ class Agent:
                 )
                 self._restarting = isinstance(decision, Restart)
             case m.PublishDecision(failure=failure):
+                assert failure is not None
                 self._rendezvous.post(replace(command, failure=self._placed(failure)))
             case m.ReportDecision(failure=failure, decision=decision, evidence=evidence):
                 self._incidents.followed(failure, decision, evidence, restarts=command.restart_count)
@@ -301,7 +302,7 @@ class Agent:
                 assert self._round is not None
                 self._run_decision.order_stop(self._placed(failure), self._round, self._exits, self._restart_count)
             case m.ReportEvidence(round=round_, final=final):
-                self._rendezvous.post(m.ReportStopped(report=self._seen(round_, final=final)))
+                self._rendezvous.post(self._seen(round_, final=final))
             case m.DecideAlone():
                 self._decide_alone(command)
             case (
@@ -330,7 +331,7 @@ class Agent:
 
     def _ask_to_join(self, command: m.AskToJoin) -> None:
         def join() -> None:
-            joining = moments.Joining(round_index=command.round_index)
+            joining = moments.RoundJoining(round_index=command.round_index)
             self._feed.publish(joining)
             self._hooks.ask_join(joining, self._on_join_answer)
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import Final, Protocol
 
 from elastic_core import messages as m
-from elastic_core.agent.machine.states import Ending
+from elastic_core.agent.machine.states import AgentEnd
 from elastic_core.processes.spec import WorkerLaunch
 from elastic_core.types import Record, Round
 
@@ -78,4 +78,4 @@ class AgentResult(Record, frozen=True, kw_only=True):
 
     exit_code: int
     reason: str
-    ending: Ending
+    ending: AgentEnd

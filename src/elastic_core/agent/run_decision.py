@@ -45,8 +45,8 @@ class FailureContext:
         By that policies compare failures of different nodes.
         """
         self.node_id = round_.node_id or self._own_id
-        if round_.counts is not None and round_.counts.at_s is not None:
-            self._began_s = self._clock.monotonic_s() - round_.counts.at_s
+        if round_.at_s is not None:
+            self._began_s = self._clock.monotonic_s() - round_.at_s
 
     def spawning(self) -> None:
         """Take note that workers are started now."""
@@ -63,7 +63,7 @@ class FailureContext:
             at_s=at_s - self._began_s,
             uptime_s=at_s - self.spawned_s,
             progress=self.progress(),
-            membership_changes=None if round_.counts is None else round_.counts.membership_changes,
+            membership_changes=round_.membership_changes,
         )
 
     def of_machine(self, failure: Failure, round_: Round | None) -> Failure:
@@ -159,7 +159,7 @@ class RunDecision:
         if failure.local_rank is None:
             self._cause = failure
         report = self.report(round_, exits, restart_count, final=False)
-        self._rendezvous.post(m.StopRound(reason=failure.summary, report=report))
+        self._rendezvous.post(m.OrderStop(failure=failure, report=report))
 
     def report(self, round_: Round, exits: Sequence[WorkerExit], restart_count: int, *, final: bool) -> NodeReport:
         """Return what this node has seen of the round."""
@@ -193,7 +193,7 @@ class RunDecision:
                 self.begin_failure()  # no part in the round: the decision itself does not come here
                 self.publish_decision(failure, decision, evidence=evidence)
             self._rendezvous.post(
-                m.AnswerQuestion(
+                m.PublishDecision(
                     failure=failure,
                     decision=decision,
                     evidence=evidence,

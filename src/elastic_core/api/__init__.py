@@ -57,7 +57,7 @@ Failures and decisions
 Moments of hooks
     Moment: Annotate what may be any of the records of this group with it.
     AgentStarted: Implement `on_agent_started` to act once, before the node joins.
-    Joining: Implement `on_joining` to act before the node asks for a place in a round, or to refuse.
+    RoundJoining: Implement `on_joining` to act before the node asks for a place in a round, or to refuse.
     RoundJoined: Implement `on_round_joined` to learn this node's ranks in a new round.
     WorkersStarting: Implement `on_workers_starting` to change how workers are started, or to refuse.
     WorkersStarted: Implement `on_workers_started` to learn the process ids of the workers.
@@ -116,7 +116,6 @@ from elastic_core.moments import AgentStopped as AgentStopped
 from elastic_core.moments import DecisionTaken as DecisionTaken
 from elastic_core.moments import Draining as Draining
 from elastic_core.moments import FailureSeen as FailureSeen
-from elastic_core.moments import Joining as Joining
 from elastic_core.moments import LaunchChange as LaunchChange
 from elastic_core.moments import Launches as Launches
 from elastic_core.moments import MembershipChanged as MembershipChanged
@@ -124,6 +123,7 @@ from elastic_core.moments import Moment as Moment
 from elastic_core.moments import Power as Power
 from elastic_core.moments import Refuse as Refuse
 from elastic_core.moments import RoundJoined as RoundJoined
+from elastic_core.moments import RoundJoining as RoundJoining
 from elastic_core.moments import WorkerEnded as WorkerEnded
 from elastic_core.moments import WorkersStarted as WorkersStarted
 from elastic_core.moments import WorkersStarting as WorkersStarting

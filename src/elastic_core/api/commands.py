@@ -8,8 +8,7 @@ from elastic_core.cli.run_choices import chosen_store as chosen_store
 from elastic_core.cli.run_choices import open_store as open_store
 from elastic_core.cli.run_choices import run_option as run_option
 from elastic_core.failure.incident import Incident as Incident
-from elastic_core.failure.incident import IncidentDecision as IncidentDecision
-from elastic_core.failure.incident import describe_decision as describe_decision
+from elastic_core.failure.incident import decode_incident as decode_incident
 from elastic_core.failure.incident import to_failure as to_failure
 from elastic_core.failure.report import render_incident as render_incident
 from elastic_core.failure.runner import checked_decision as checked_decision

@@ -21,7 +21,6 @@ from elastic_core.types import Resumed as Resumed
 from elastic_core.types import RosterMember as RosterMember
 from elastic_core.types import RoundChange as RoundChange
 from elastic_core.types import RoundEnded as RoundEnded
-from elastic_core.types import RunCounts as RunCounts
 from elastic_core.types import StopOrdered as StopOrdered
 from elastic_core.types import Suspended as Suspended
 from elastic_core.types import Undecided as Undecided

@@ -21,10 +21,10 @@ READ_LIMIT_S: Final = 5.0
 """How long to wait for a server, unless `--connect-timeout` says otherwise: a person waits for the answer."""
 _WITHOUT_STORE: Final = ("local", "static")
 
-Given = Mapping[str, str | tuple[str, ...] | None]
+GivenOptions = Mapping[str, str | tuple[str, ...] | None]
 
 
-class _RunOption(click.Option):
+class _StoreOption(click.Option):
     """An option of `elastic run`: its second spelling works, and need not be read about."""
 
     def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
@@ -43,12 +43,12 @@ def run_option(name: str, *, help_text: str = "", other_spelling: bool = True) -
     """
     option = BY_DEST[name]
     spellings = option.spellings if other_spelling else [f"--{option.flag}"]
-    return _RunOption(
+    return _StoreOption(
         [*spellings, name], multiple=option.many, metavar=option.value_name or None, help=help_text or option.help
     )
 
 
-def chosen_policy(given: Given, *, file: str | None = None) -> tuple[str, FailureHandler, tuple[str, ...]]:
+def chosen_policy(given: GivenOptions, *, file: str | None = None) -> tuple[str, FailureHandler, tuple[str, ...]]:
     """Return the policy that options of `elastic run` choose: its name, itself, and what its user should know of it.
 
     Args:

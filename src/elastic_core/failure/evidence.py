@@ -17,9 +17,8 @@ from elastic_core.failure.incident import (
     IncidentAbsence,
     IncidentNode,
     IncidentPhases,
-    IncidentWorker,
-    build_launcher_incident,
-    describe_worker,
+    bounded,
+    build_incident,
 )
 from elastic_core.reports import Absence, NodeReport
 from elastic_core.types import FailedWorker, Failure, FailureClass, Origin, Record
@@ -48,7 +47,7 @@ class NodeEvidence(Record, frozen=True, kw_only=True, omit_defaults=True):
 
     host: str
     incident: Incident | None = None
-    stopped: tuple[IncidentWorker, ...] = ()
+    stopped: tuple[FailedWorker, ...] = ()
     stopped_ranks: tuple[tuple[int, int], ...] = ()
 
 
@@ -59,7 +58,7 @@ def node_evidence(host: str, workers: Iterable[FailedWorker], incident: Incident
     evidence = NodeEvidence(
         host=host,
         incident=small,
-        stopped=tuple(describe_worker(worker) for worker in stopped[:NODE_WORKERS]),
+        stopped=tuple(bounded(worker) for worker in stopped[:NODE_WORKERS]),
         stopped_ranks=spans(worker.exit.global_rank for worker in stopped),
     )
     if len(encode_json(evidence)) > NODE_BYTES:
@@ -118,7 +117,7 @@ def run_incident(reports: Sequence[NodeReport], *, run_id: str, at_ns: int, rest
     incident = mine.incident if mine is not None else None
     if incident is None:
         host = mine.host if mine is not None else first.node_id
-        incident = build_launcher_incident(failure, run_id=run_id, host=host, at_ns=at_ns, restart_count=restarts)
+        incident = build_incident(failure, run_id=run_id, host=host, at_ns=at_ns, restart_count=restarts)
     failed = sum(report.failed_count for report in reports) - (incident.first is not None)
     merged = replace(
         incident,
@@ -200,9 +199,9 @@ def _absence(node_id: str, absence: Absence | None, at_ns: int) -> IncidentAbsen
 
 def _others_failed(
     first: NodeReport, reports: Sequence[NodeReport], evidence: dict[str, NodeEvidence | None]
-) -> list[IncidentWorker]:
+) -> list[FailedWorker]:
     """Return the failed workers of the other nodes, by which node's failed first."""
-    found: list[IncidentWorker] = []
+    found: list[FailedWorker] = []
     others = [report for report in reports if report.failure is not None and report.node_id != first.node_id]
     for report in sorted(others, key=_order):
         known = evidence[report.node_id]
@@ -224,17 +223,17 @@ def _joined(evidence: Iterable[NodeEvidence | None]) -> tuple[tuple[int, int], .
     return tuple(found[:64])
 
 
-def _brief(worker: IncidentWorker) -> IncidentWorker:
+def _brief(worker: FailedWorker) -> FailedWorker:
     """Leave out the traceback."""
-    exception = worker.exception
-    if exception is None:
+    error = worker.error
+    if error is None:
         return worker
-    exception = replace(exception, message=exception.message[:LINE_CHARS], frames=(), callstack="", causes=(), notes=())
-    return replace(worker, exception=exception)
+    error = replace(error, message=error.message[:LINE_CHARS], frames=(), callstack="", causes=(), notes=())
+    return replace(worker, error=error)
 
 
-def _bare(worker: IncidentWorker) -> IncidentWorker:
-    return replace(worker, exception=None, log_paths=())
+def _bare(worker: FailedWorker) -> FailedWorker:
+    return replace(worker, error=None, log_paths=())
 
 
 def _in_small(incident: Incident) -> Incident:
@@ -247,22 +246,24 @@ def _in_small(incident: Incident) -> Incident:
 
 def _cut(incident: Incident, callstack_chars: int, frame_count: int = FRAMES) -> Incident:
     first = incident.first
-    if first is None or first.exception is None:
+    if first is None or first.error is None:
         return incident
-    exception = first.exception
-    frames = exception.frames
+    error = first.error
+    frames = error.frames
     if len(frames) > frame_count:  # the outermost, and those next to where it was raised
         outer = frame_count // 4
         frames = (*frames[:outer], *frames[len(frames) - (frame_count - outer) :])
-    shown = replace(
-        exception,
-        message=exception.message[:MESSAGE_CHARS],
-        frames=tuple(replace(frame, text=frame.text[:LINE_CHARS]) for frame in frames),
-        callstack=exception.callstack[-callstack_chars:],
-        causes=tuple(replace(cause, message=cause.message[:MAX_TOLD_CHARS]) for cause in exception.causes),
-        notes=tuple(note[:MAX_TOLD_CHARS] for note in exception.notes),
+    error = replace(
+        error,
+        message=error.message[:MESSAGE_CHARS],
+        frames=tuple((file, line, function, text[:LINE_CHARS]) for file, line, function, text in frames),
+        callstack=error.callstack[-callstack_chars:],
+        causes=tuple(
+            (relation, kind, message[:MAX_TOLD_CHARS], place) for relation, kind, message, place in error.causes
+        ),
+        notes=tuple(note[:MAX_TOLD_CHARS] for note in error.notes),
     )
-    return replace(incident, first=replace(first, exception=shown))
+    return replace(incident, first=replace(first, error=error))
 
 
 def _bounded(incident: Incident, most_bytes: int) -> Incident:

@@ -5,26 +5,29 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import msgspec
+from msgspec.structs import replace
 
 from elastic_core.encoding import decode_json, encode_json
+from elastic_core.errors import ConfigError
 from elastic_core.failure.classify import rank_causes
 from elastic_core.failure.device_errors import fault_among
 from elastic_core.failure.fingerprint import fingerprint
 from elastic_core.private_file import read_file, replace_file
 from elastic_core.processes.errors.causes import ELSEWHERE
+from elastic_core.processes.errors.frames import place_of
 from elastic_core.types import (
     Decision,
     DeviceFault,
+    ErrorRecord,
     FailedWorker,
     Failure,
     FailureClass,
-    Ignore,
     Origin,
     Record,
-    Restart,
+    WorkerExit,
 )
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 MAX_FILE_BYTES = 16 << 20
 """The longest incident that is read."""
@@ -35,89 +38,6 @@ MAX_MESSAGE_CHARS = 8_192
 MAX_LOG_TAIL_CHARS = 4_096
 MAX_TOLD_CHARS = 500
 """Of a cause's or member's message, in what failures are compared by."""
-
-
-class IncidentFrame(Record, frozen=True, kw_only=True):
-    """One frame of a traceback; `text` is the source line, empty where unknown."""
-
-    file: str
-    line: int
-    function: str
-    text: str = ""
-
-
-class IncidentCause(Record, frozen=True, kw_only=True):
-    """One exception that led to another.
-
-    `relation` is `from`, `while handling`, `member` (of a group) or `in …` (another process or thread); `place` is its
-    innermost line of the user's own code, empty where unknown.
-    """
-
-    relation: str
-    type: str
-    message: str
-    place: str = ""
-
-
-class IncidentException(Record, frozen=True, kw_only=True):
-    """What a worker left about its failure; `source` is `hook`, `record`, `faulthandler` or `stderr`.
-
-    `frames` are outermost first, without launcher frames. `type` is empty where only loose lines were found.
-    """
-
-    type: str
-    message: str
-    source: str
-    frames: tuple[IncidentFrame, ...] = ()
-    callstack: str = ""
-    causes: tuple[IncidentCause, ...] = ()
-    notes: tuple[str, ...] = ()
-
-
-class IncidentWorker(Record, frozen=True, kw_only=True):
-    """One worker of this node that had a part in the incident.
-
-    `at_ns` is when it failed, `exited_ns` when the kernel said that it was gone; `exit_code` is -N for death by signal
-    N. `stop_signal` and `stop_sent_ns` are set where we had signalled it before it ended.
-    """
-
-    global_rank: int
-    local_rank: int
-    pid: int
-    exit_code: int
-    signal: int | None
-    origin: Origin
-    failure_class: FailureClass
-    summary: str
-    at_ns: int
-    exited_ns: int
-    runtime_s: float
-    oom_kills: int = 0
-    stop_signal: int | None = None
-    stop_sent_ns: int | None = None
-    exception: IncidentException | None = None
-    log_paths: tuple[str, ...] = ()
-    log_tail: str = ""
-    """The end of its stderr, where that is kept; of the first worker only."""
-
-
-class IncidentDecision(Record, frozen=True, kw_only=True):
-    """What the policy answered: `kind` is `restart`, `stop` or `ignore`."""
-
-    kind: str
-    """`restart`, `stop` or `ignore`."""
-    rule: str = ""
-    """Which rule decided."""
-    reason: str = ""
-    """A line for people."""
-    outcome: str = ""
-    """Of a stop: `failed` or `done`."""
-    delay_s: float = 0.0
-    """Of a restart: seconds before it."""
-    exclude_nodes: tuple[str, ...] = ()
-    """Of a restart: nodes that stay out."""
-    exclude_s: tuple[float, ...] = ()
-    """For how many seconds each does."""
 
 
 class IncidentPhases(Record, frozen=True, kw_only=True):
@@ -195,8 +115,8 @@ class Incident(Record, frozen=True, kw_only=True):
     """One failure of a run: as seen from one node, or of all nodes where `told_count` is not 0.
 
     `source` is `worker`, or `launcher` where no worker was to blame (rendezvous, a health check, start-up); `first` is
-    None then. `secondary` failed because of it or after it, in order; `stopped` were ended by us, by rank.
-    `exit_code` is what the run ends with if this is the end.
+    None then. `secondary` failed because of it or after it, in order; `stopped` were ended by us, by rank; tracebacks
+    are cut (`bounded`). `exit_code` is what the run ends with if this is the end.
     """
 
     schema_version: int = SCHEMA_VERSION
@@ -233,13 +153,13 @@ class Incident(Record, frozen=True, kw_only=True):
     """The run's exit code, if it ends with this."""
     retryable: bool = True
     """Whether another try may help."""
-    first: IncidentWorker | None = None
+    first: FailedWorker | None = None
     """The first failed worker; None: no worker is to blame."""
     elsewhere_rank: int | None = None
     """The global rank of the worker that failed first, where another node has it: `host` is that node then."""
-    secondary: tuple[IncidentWorker, ...] = ()
+    secondary: tuple[FailedWorker, ...] = ()
     """Workers that failed because of it, or after it."""
-    stopped: tuple[IncidentWorker, ...] = ()
+    stopped: tuple[FailedWorker, ...] = ()
     """Ranks that the agent stopped."""
     finished_count: int = 0
     """Workers of this node (of all nodes) that had ended with 0 by themselves."""
@@ -257,7 +177,7 @@ class Incident(Record, frozen=True, kw_only=True):
     """How many workers were stopped on all nodes."""
     stopped_ranks: tuple[tuple[int, int], ...] = ()
     """Workers of all nodes that the launcher ended, as first and last ranks of rows; `stopped` has some of them."""
-    decision: IncidentDecision | None = None
+    decision: Decision | None = None
     """What was decided; None: not yet."""
     progress: int | None = None
     """The furthest step that any worker had said; None: not known."""
@@ -270,80 +190,14 @@ class Incident(Record, frozen=True, kw_only=True):
 
 
 def build_incident(
+    failure: Failure | None,
     *,
     run_id: str,
-    node_id: str,
     host: str,
-    round_index: int,
-    workers: Iterable[FailedWorker],
-    round_token: int = 0,
-    restart_count: int = 0,
-    finished_count: int = 0,
+    at_ns: int = 0,
+    node_id: str = "",
+    round_index: int = -1,
     node_count: int | None = None,
-    first_attempt: bool | None = None,
-    decision: Decision | None = None,
-    phases: IncidentPhases | None = None,
-) -> Incident:
-    """Put an incident together from all workers that failed or were stopped, in any order.
-
-    Args:
-        run_id: The run.
-        node_id: This node.
-        host: This node's host name, for people.
-        round_index: The round that failed.
-        workers: As `classify.judge` made them; workers that had finished well are left out and counted.
-        round_token: The round's fencing token.
-        restart_count: Failure restarts of the run before this.
-        finished_count: How many workers had ended well.
-        node_count: How many nodes the round had.
-        first_attempt: Whether usage errors are beyond hope; None: yes in round 0.
-        decision: The policy's answer, None as long as there is none.
-        phases: How long what took.
-
-    Raises:
-        ValueError: no worker failed by itself, so there is nothing to report.
-    """
-    ranked = rank_causes(workers)
-    if not ranked or ranked[0].origin is Origin.STOPPED:
-        raise ValueError(f"run {run_id!r} round {round_index}: no worker failed by itself (of {len(ranked)} given)")
-    first = ranked[0]
-    hopeless = first.failure_class is FailureClass.USAGE and (
-        round_index == 0 if first_attempt is None else first_attempt
-    )
-    return Incident(
-        run_id=run_id,
-        node_id=node_id,
-        host=host,
-        round_index=round_index,
-        round_token=round_token,
-        restart_count=restart_count,
-        at_ns=first.at_ns,
-        at=iso_time(first.at_ns),
-        source="worker",
-        failure_class=first.failure_class,
-        summary=first.summary,
-        exit_code=1 if _ended_by_us(first) else exit_code_for(first.exit.code),
-        retryable=not hopeless,
-        first=_worker(first, MAX_CALLSTACK_CHARS, log_tail=first.log_tail[-MAX_LOG_TAIL_CHARS:]),
-        secondary=tuple(
-            _worker(worker, MAX_SECONDARY_CALLSTACK_CHARS)
-            for worker in ranked[1:]
-            if worker.origin is not Origin.STOPPED
-        ),
-        stopped=tuple(_worker(worker, 0) for worker in ranked if worker.origin is Origin.STOPPED),
-        finished_count=finished_count,
-        node_count=node_count,
-        decision=None if decision is None else describe_decision(decision),
-        phases=phases or IncidentPhases(),
-    )
-
-
-def build_launcher_incident(
-    failure: Failure,
-    *,
-    run_id: str,
-    host: str,
-    at_ns: int,
     workers: Iterable[FailedWorker] = (),
     round_token: int = 0,
     restart_count: int = 0,
@@ -351,21 +205,36 @@ def build_launcher_incident(
     decision: Decision | None = None,
     phases: IncidentPhases | None = None,
 ) -> Incident:
-    """Put an incident together for a failure that no worker caused: rendezvous, a health check, start-up.
+    """Put an incident together from all workers that failed or were stopped, in any order.
 
     Args:
-        failure: What failed; its summary names it.
+        failure: What failed if no worker of these is to blame: rendezvous, a health check, start-up; None: the first of
+            the workers that failed by itself.
         run_id: The run.
         host: This node's host name, for people.
-        at_ns: When.
-        workers: Those that were stopped because of it, if any ran.
+        at_ns: When `failure` was.
+        node_id: This node; of a `failure` it is the failure's, as the next two are.
+        round_index: The round that failed.
+        node_count: How many nodes it had.
+        workers: As `classify.judge` made them, without those that finished well.
         round_token: The round's fencing token, 0 where none had formed.
         restart_count: Failure restarts of the run before this.
         finished_count: How many workers had ended well.
-        decision: The policy's answer, None where it was not asked.
+        decision: The policy's answer, None as long as there is none.
         phases: How long what took.
+
+    Raises:
+        ValueError: there is neither a failure nor a worker that failed by itself, so there is nothing to report.
     """
     ranked = rank_causes(workers)
+    failed = [worker for worker in ranked if worker.origin is not Origin.STOPPED]
+    first = None
+    if failure is None:
+        if not failed:
+            raise ValueError(f"run {run_id!r} round {round_index}: no worker failed by itself (of {len(ranked)} given)")
+        first, *failed = failed
+        failure = _failure_of(first, node_id, round_index, node_count)
+        at_ns = first.at_ns
     return Incident(
         run_id=run_id,
         node_id=failure.node_id,
@@ -375,22 +244,50 @@ def build_launcher_incident(
         restart_count=restart_count,
         at_ns=at_ns,
         at=iso_time(at_ns),
-        source="launcher",
+        source="launcher" if first is None else "worker",
         failure_class=failure.failure_class,
         reported_by=failure.reported_by,
         summary=failure.summary,
         exit_code=failure.exit_code,
         retryable=failure.retryable,
-        secondary=tuple(
-            _worker(worker, MAX_SECONDARY_CALLSTACK_CHARS) for worker in ranked if worker.origin is not Origin.STOPPED
-        ),
-        stopped=tuple(_worker(worker, 0) for worker in ranked if worker.origin is Origin.STOPPED),
+        first=None if first is None else bounded(first, MAX_CALLSTACK_CHARS, MAX_LOG_TAIL_CHARS),
+        secondary=tuple(bounded(worker, MAX_SECONDARY_CALLSTACK_CHARS) for worker in failed),
+        stopped=tuple(bounded(worker) for worker in ranked if worker.origin is Origin.STOPPED),
         finished_count=finished_count,
         node_count=failure.node_count,
         progress=failure.progress,
-        decision=None if decision is None else describe_decision(decision),
+        decision=decision,
         phases=phases or IncidentPhases(),
     )
+
+
+def _failure_of(first: FailedWorker, node_id: str, round_index: int, node_count: int | None) -> Failure:
+    """Return the failure of a worker, without when it was and what it left."""
+    return Failure(
+        failure_class=first.failure_class,
+        summary=first.summary,
+        node_id=node_id,
+        round_index=round_index,
+        node_count=node_count,
+        at_s=0.0,
+        uptime_s=0.0,
+        exit_code=1 if _ended_by_us(first) else exit_code_for(first.exit.code),
+        retryable=first.failure_class is not FailureClass.USAGE or round_index != 0,
+    )
+
+
+def bounded(worker: FailedWorker, callstack_chars: int = 0, log_tail_chars: int = 0) -> FailedWorker:
+    """Return a worker as an incident has it: with the end of its traceback, and with frames where it has any."""
+    error = worker.error
+    if error is not None:
+        error = replace(
+            error,
+            message=error.message[:MAX_MESSAGE_CHARS],
+            frames=error.frames if callstack_chars else (),
+            # The end names the exception; of a cut one that is what matters.
+            callstack=error.callstack[-callstack_chars:] if callstack_chars else "",
+        )
+    return replace(worker, error=error, log_tail=worker.log_tail[-log_tail_chars:] if log_tail_chars else "")
 
 
 def to_failure(incident: Incident, *, at_s: float, uptime_s: float) -> Failure:
@@ -402,7 +299,7 @@ def to_failure(incident: Incident, *, at_s: float, uptime_s: float) -> Failure:
         uptime_s: Seconds since the round's workers were started.
     """
     first = incident.first
-    exception = None if first is None else first.exception
+    error = None if first is None else first.error
     return Failure(
         failure_class=incident.failure_class,
         summary=incident.summary,
@@ -411,12 +308,12 @@ def to_failure(incident: Incident, *, at_s: float, uptime_s: float) -> Failure:
         at_s=at_s,
         uptime_s=uptime_s,
         exit_code=incident.exit_code,
-        global_rank=None if first is None else first.global_rank,
-        local_rank=None if first is None else first.local_rank,
-        exception_type="" if exception is None else exception.type,
-        message="" if exception is None else _whole_message(exception),
+        global_rank=None if first is None else first.exit.global_rank,
+        local_rank=None if first is None else first.exit.local_rank,
+        exception_type="" if error is None else error.type,
+        message="" if error is None else _whole_message(error),
         retryable=incident.retryable,
-        signal=None if first is None else _own_signal(first),
+        signal=None if first is None else _own_signal(first.exit),
         log_tail="" if first is None else first.log_tail,
         device_fault=_fault(incident),
         reported_by=incident.reported_by,
@@ -427,59 +324,39 @@ def to_failure(incident: Incident, *, at_s: float, uptime_s: float) -> Failure:
 
 
 def _fingerprint(incident: Incident) -> str:
-    from elastic_core.failure.traceback_text import place  # which is made of our frames
-
-    exception = None if incident.first is None else incident.first.exception
-    if exception is None or not exception.type:
+    error = None if incident.first is None else incident.first.error
+    if error is None or not error.type:
         # Loose last lines of stderr are other ones each time; how the worker ended is not.
         kind, where, message = "", "", incident.summary
     else:
-        kind, where, message = exception.type, place(exception.frames), _distinctive(exception)
+        kind, where, message = error.type, place_of(error.frames), _distinctive(error)
     return fingerprint(failure_class=incident.failure_class.value, exception_type=kind, place=where, message=message)
 
 
 def _fault(incident: Incident) -> DeviceFault | None:
-    exception = None if incident.first is None else incident.first.exception
-    if exception is None or not incident.failure_class.on_device:
+    error = None if incident.first is None else incident.first.error
+    if error is None or not incident.failure_class.on_device:
         return None
-    texts = ((exception.type, exception.message), *((cause.type, cause.message) for cause in exception.causes))
-    return fault_among(texts)
+    return fault_among(((error.type, error.message), *(cause[1:3] for cause in error.causes)))
 
 
-def _whole_message(exception: IncidentException) -> str:
+def _whole_message(error: ErrorRecord) -> str:
     """Return the message with what is known beside it, a line each: what rules look for may be in any of them."""
-    told = (f"{cause.relation} {cause.type}: {cause.message}" for cause in exception.causes)
-    return "\n".join([exception.message, *exception.notes, *told])
+    causes = (f"{relation} {kind}: {message}" for relation, kind, message, _ in error.causes)
+    return "\n".join([error.message, *error.notes, *causes])
 
 
-def _distinctive(exception: IncidentException) -> str:
+def _distinctive(error: ErrorRecord) -> str:
     """Return what tells this failure from others of its class: of another process's, what that one has raised."""
-    causes = exception.causes
-    relayed = bool(causes) and causes[0].relation.startswith(ELSEWHERE)
-    told = [f"{cause.place} {cause.type}: {cause.message[:MAX_TOLD_CHARS]}" for cause in causes]
-    return "\n".join([*told, *exception.notes, *(() if relayed else (exception.message,))])
+    relayed = bool(error.causes) and error.causes[0][0].startswith(ELSEWHERE)
+    causes = [f"{place} {kind}: {message[:MAX_TOLD_CHARS]}" for _, kind, message, place in error.causes]
+    return "\n".join([*causes, *error.notes, *(() if relayed else (error.message,))])
 
 
-def _own_signal(worker: IncidentWorker) -> int | None:
+def _own_signal(exit: WorkerExit) -> int | None:
     """Return what killed a worker, unless it was we who sent it."""
-    ours = worker.stop_signal is not None and worker.signal in (worker.stop_signal, signal.SIGKILL)
-    return None if ours else worker.signal
-
-
-def describe_decision(decision: Decision) -> IncidentDecision:
-    """Return the record's form of a policy's answer."""
-    if isinstance(decision, Restart):
-        return IncidentDecision(
-            kind="restart",
-            rule=decision.rule,
-            reason=decision.reason,
-            delay_s=decision.delay_s,
-            exclude_nodes=decision.exclude_nodes,
-            exclude_s=decision.exclude_s,
-        )
-    if isinstance(decision, Ignore):
-        return IncidentDecision(kind="ignore", rule=decision.rule)
-    return IncidentDecision(kind="stop", rule=decision.rule, reason=decision.reason, outcome=decision.outcome)
+    ours = exit.stop_signal is not None and exit.signal in (exit.stop_signal, signal.SIGKILL)
+    return None if ours else exit.signal
 
 
 def _ended_by_us(worker: FailedWorker) -> bool:
@@ -520,58 +397,25 @@ def read_incident(path: Path) -> Incident:
 
     Raises:
         OSError: it can't be read, or is too long.
-        msgspec.DecodeError: it is no incident, or one of another version.
+        ConfigError: it is an incident of another schema version.
+        msgspec.DecodeError: it is no incident.
     """
-    return decode_json(read_file(path, most_bytes=MAX_FILE_BYTES), Incident)
+    return decode_incident(read_file(path, most_bytes=MAX_FILE_BYTES), str(path))
 
 
-def describe_worker(worker: FailedWorker) -> IncidentWorker:
-    """Return the record's form of a worker, without frames."""
-    return _worker(worker, 0)
+def decode_incident(text: str | bytes, where: str) -> Incident:
+    """Return the incident in a text; `where` names it in errors.
+
+    Raises:
+        ConfigError: it is an incident of another schema version.
+        msgspec.DecodeError: it is no incident.
+    """
+    version = decode_json(text, _SchemaVersion).schema_version
+    if version != SCHEMA_VERSION:
+        what = f"{where!r}: incident of schema version {version}; expected {SCHEMA_VERSION}"
+        raise ConfigError(what, hint="the version of elastic-core that wrote it")
+    return decode_json(text, Incident)
 
 
-def _worker(worker: FailedWorker, callstack_chars: int, *, log_tail: str = "") -> IncidentWorker:
-    exit = worker.exit
-    return IncidentWorker(
-        global_rank=exit.global_rank,
-        local_rank=exit.local_rank,
-        pid=exit.pid,
-        exit_code=exit.code,
-        signal=-exit.code if exit.code < 0 else None,
-        origin=worker.origin,
-        failure_class=worker.failure_class,
-        summary=worker.summary,
-        at_ns=worker.at_ns,
-        exited_ns=exit.at_ns,
-        runtime_s=exit.runtime_s,
-        oom_kills=exit.oom_kills,
-        stop_signal=exit.stop_signal,
-        stop_sent_ns=exit.stop_sent_ns,
-        exception=_exception(worker, callstack_chars),
-        log_paths=worker.log_paths,
-        log_tail=log_tail,
-    )
-
-
-def _exception(worker: FailedWorker, callstack_chars: int) -> IncidentException | None:
-    error = worker.error
-    if error is None:
-        return None
-    return IncidentException(
-        type=error.type,
-        message=error.message[:MAX_MESSAGE_CHARS],
-        source=error.source,
-        frames=tuple(
-            IncidentFrame(file=file, line=line, function=function, text=text)
-            for file, line, function, text in error.frames
-        )
-        if callstack_chars
-        else (),
-        # The end names the exception; of a cut one that is what matters.
-        callstack=error.callstack[-callstack_chars:] if callstack_chars else "",
-        causes=tuple(
-            IncidentCause(relation=relation, type=kind, message=message, place=place)
-            for relation, kind, message, place in error.causes
-        ),
-        notes=error.notes,
-    )
+class _SchemaVersion(msgspec.Struct):
+    schema_version: int

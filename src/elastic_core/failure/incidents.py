@@ -34,7 +34,7 @@ WRITE_S = 2.0
 """How long an incident may take to be written before it is told without its path."""
 
 
-class IncidentFiles(Protocol):
+class IncidentWriter(Protocol):
     """The incidents in the run directory."""
 
     @property
@@ -65,7 +65,7 @@ class Incidents:
         self,
         run_id: str,
         *,
-        files: IncidentFiles,
+        files: IncidentWriter,
         disk: Disk,
         log: Logger,
         console: FailureConsole,
@@ -186,13 +186,12 @@ class Incidents:
             return seen
         self._examined, self._failed_workers = incident, evidence.failed
         first = incident.first
-        ended_s = next(w.exit.at_s for w in evidence.failed if w.exit.local_rank == first.local_rank)
         return replace(
             seen,
             failure=to_failure(incident, at_s=0.0, uptime_s=0.0),
-            age_s=ordered_s - ended_s + (first.exited_ns - first.at_ns) / 1e9,
+            age_s=ordered_s - first.exit.at_s + (first.exit.at_ns - first.at_ns) / 1e9,
             collateral=first.origin is Origin.COLLATERAL,
-            timed=first.exception is not None and first.exception.source in TIMED_SOURCES,
+            timed=first.error is not None and first.error.source in TIMED_SOURCES,
         )
 
     def merge(self, reports: Sequence[NodeReport], restarts: int) -> tuple[Failure, str]:
@@ -214,6 +213,7 @@ class Incidents:
         from elastic_core.failure.incident import build_incident
 
         incident = build_incident(
+            None,
             run_id=self._run_id,
             node_id=round_.node_id or self._node_id,
             host=self._host,
@@ -262,9 +262,7 @@ class Incidents:
             self._print_restart(self._launcher_incident(failure, None, (), elsewhere=elsewhere), decision)
 
     def _print_restart(self, incident: Incident, decision: Restart) -> None:
-        from elastic_core.failure.incident import describe_decision
-
-        decided = replace(incident, decision=describe_decision(decision))
+        decided = replace(incident, decision=decision)
         self._console.restart(decided, self._restarts, node_id=self._node_id)
 
     def _examined_or_launcher(self, failure: Failure) -> Incident:
@@ -280,9 +278,9 @@ class Incidents:
         *,
         elsewhere: bool = False,
     ) -> Incident:
-        from elastic_core.failure.incident import build_launcher_incident
+        from elastic_core.failure.incident import build_incident
 
-        incident = build_launcher_incident(
+        incident = build_incident(
             failure,
             run_id=self._run_id,
             host=failure.node_id if elsewhere else self._host,
@@ -317,12 +315,10 @@ class Incidents:
             self._log.notice(f"error: {failure.summary}")
             self.began = False
             return failure.exit_code
-        from elastic_core.failure.incident import describe_decision
-
         known = _read_run(evidence)
         if known is not None:
             phases = replace(known.phases, stop_s=stop_s)
-            incident = replace(known, decision=describe_decision(decision), phases=phases)
+            incident = replace(known, decision=decision, phases=phases)
         else:
             incident = replace(self._final(round_, exits, failure, decision), progress=failure.progress)
         self._before_restart = incident if isinstance(decision, Restart) else None
@@ -364,7 +360,7 @@ class Incidents:
         from elastic_core.failure.incident import IncidentPhases
 
         phases = IncidentPhases(
-            detect_s=max(0.0, (first.exited_ns - first.at_ns) / 1e9)
+            detect_s=max(0.0, (first.exit.at_ns - first.at_ns) / 1e9)
             if self._reported is None
             else self._reported.detect_s,
             stop_s=self._clock.monotonic_s() - self._decided_s,

@@ -7,17 +7,11 @@ from collections.abc import Iterator, Sequence
 from elastic_core.clock import duration_text
 from elastic_core.encoding import clean, rank_ranges
 from elastic_core.failure.classify import shortened
-from elastic_core.failure.incident import (
-    Incident,
-    IncidentDecision,
-    IncidentException,
-    IncidentFrame,
-    IncidentWorker,
-    iso_time,
-)
-from elastic_core.failure.traceback_text import frame_lines, place
+from elastic_core.failure.incident import Incident, iso_time
+from elastic_core.failure.traceback_text import frame_lines
 from elastic_core.processes.errors.causes import ELSEWHERE
-from elastic_core.types import FailureClass
+from elastic_core.processes.errors.frames import Frame, place_of
+from elastic_core.types import Decision, ErrorRecord, FailedWorker, FailureClass, Ignore, Restart
 
 MAX_LINES = 25
 MIN_WIDTH = 40
@@ -96,16 +90,16 @@ def render_attempt(
         elsewhere: Another node has the worker that failed: the line names that node and its host.
         encoding: What the stream can show.
     """
-    decision = incident.decision
-    delay_s = 0.0 if decision is None else decision.delay_s
+    decision = incident.decision if isinstance(incident.decision, Restart) else Restart()
+    delay_s = decision.delay_s
     when = f"in {duration_text(delay_s)}" if delay_s > 0 else "now"
     count = f"restart {restart}" if max_restarts is None else f"restart {restart} of {max_restarts}"
     consequence = f"; {count} {when}"
-    if decision is not None and decision.exclude_nodes:
+    if decision.exclude_nodes:
         consequence += f" without {', '.join(decision.exclude_nodes)}"
     subject = _subject(incident)
     where = _where(incident, there=elsewhere)
-    if decision is not None and decision.reason:
+    if decision.reason:
         consequence = f"; {decision.reason}{consequence}"
     others = incident.failed_count if incident.told_count else len(incident.secondary)
     if others:
@@ -145,7 +139,7 @@ def _block(
     yield _rule(_headline(incident, title), width)
     yield from _identity(incident, width)
     yield from _message(incident, width, detail_count)
-    if incident.first is not None and incident.first.exception is not None:
+    if incident.first is not None and incident.first.error is not None:
         yield from frame_lines(_frames(incident.first), count=frame_count, width=width)
     yield from _others(incident, width)
     yield from _absent(incident, width)
@@ -162,7 +156,7 @@ def _block(
 def _headline(incident: Incident, title: str) -> str:
     """Return what failed: the round alone, where the run goes on with a restart."""
     failed = f"{title} failed: {_subject(incident, verb=False)}"
-    if incident.decision is None or incident.decision.kind != "restart":
+    if not isinstance(incident.decision, Restart):
         return failed
     return (f"round {incident.round_index} of " if incident.round_index >= 0 else "") + f"{failed}; restarted"
 
@@ -181,7 +175,7 @@ def _rule(title: str, width: int) -> str:
 
 def _subject(incident: Incident, *, verb: bool = True) -> str:
     first = incident.first
-    rank = incident.elsewhere_rank if first is None else first.global_rank
+    rank = incident.elsewhere_rank if first is None else first.exit.global_rank
     if rank is None:
         return f"{incident.failure_class.value} failed" if verb else incident.failure_class.value
     return f"rank {rank} failed" if verb else f"rank {rank}"
@@ -198,10 +192,11 @@ def _identity(incident: Incident, width: int) -> Iterator[str]:
     if first is None:
         yield _cut(f"host {_node(incident)}  {tail}", width)
         return
-    end = f"signal {first.signal}" if first.signal is not None else f"exit code {first.exit_code}"
-    if first.stop_signal is not None and first.signal in (first.stop_signal, signal.SIGKILL):
+    exit = first.exit
+    end = f"signal {exit.signal}" if exit.signal is not None else f"exit code {exit.code}"
+    if exit.stop_signal is not None and exit.signal in (exit.stop_signal, signal.SIGKILL):
         end = f"{end} from the launcher"
-    who = f"rank {first.global_rank} (local rank {first.local_rank}) on {_node(incident)}, pid {first.pid}, {end}"
+    who = f"rank {exit.global_rank} (local rank {exit.local_rank}) on {_node(incident)}, pid {exit.pid}, {end}"
     if len(who) + 2 + len(tail) <= width:
         yield f"{who}  {tail}"
     else:
@@ -228,18 +223,18 @@ def _message(incident: Incident, width: int, detail_count: int) -> Iterator[str]
         fields[most - 1 :] = [f"… {_count(len(fields) - most + 1, 'more field')}"]
     yield from (f"  {shortened(line, width - 2)}" for line in fields)
     detail_count -= len(fields)
-    exception = None if first is None else first.exception
-    if exception is None or detail_count <= 0:
+    error = None if first is None else first.error
+    if error is None or detail_count <= 0:
         return
-    lines = [line for line in exception.message.splitlines() if line.strip()]
-    if not exception.type:
+    lines = [line for line in error.message.splitlines() if line.strip()]
+    if not error.type:
         yield "the end of its stderr:"
         lines = lines[-MAX_MESSAGE_LINES:]
     elif passed_on:
         lines = []  # that process's traceback
     else:
         lines = lines[1:]  # its first line is the summary
-    reasons = _reasons(incident, exception)[:detail_count]
+    reasons = _reasons(incident, error)[:detail_count]
     for line in _ends_of(lines, min(MAX_MESSAGE_LINES + 1, detail_count - len(reasons))) + reasons:
         yield f"  {shortened(line.strip(), width - 2)}"
 
@@ -252,14 +247,14 @@ def _ends_of(lines: list[str], room: int) -> list[str]:
     return [lines[0], f"… {_count(len(lines) - 1 - last, 'more line')}", *lines[len(lines) - last :]][:room]
 
 
-def _reasons(incident: Incident, exception: IncidentException) -> list[str]:
+def _reasons(incident: Incident, error: ErrorRecord) -> list[str]:
     """Return what the summary has no room for: notes but the first, and causes, with their places."""
-    shown = [line for note in exception.notes for line in note.splitlines() if line.strip()][1:MAX_MESSAGE_LINES]
-    causes = [cause for cause in exception.causes if not cause.relation.startswith(ELSEWHERE)]
-    for cause in causes[:MAX_REASONS]:
-        text = f"{cause.type}: {cause.message.strip().partition(chr(10))[0]}" if cause.message.strip() else cause.type
-        if cause.place or text not in incident.summary:
-            shown.append(f"{cause.relation} {text}{f' ({cause.place})' if cause.place else ''}")
+    shown = [line for note in error.notes for line in note.splitlines() if line.strip()][1:MAX_MESSAGE_LINES]
+    causes = [cause for cause in error.causes if not cause[0].startswith(ELSEWHERE)]
+    for relation, kind, message, place in causes[:MAX_REASONS]:
+        text = f"{kind}: {message.strip().partition(chr(10))[0]}" if message.strip() else kind
+        if place or text not in incident.summary:
+            shown.append(f"{relation} {text}{f' ({place})' if place else ''}")
     if len(causes) > MAX_REASONS:
         shown.append(f"… {_count(len(causes) - MAX_REASONS, 'more member')}")
     return shown
@@ -309,18 +304,18 @@ def _on_nodes(incident: Incident) -> str:
     return f", on {incident.told_count} nodes: {', '.join(names)}{f' and {more} more' if more else ''}"
 
 
-def _grouped(workers: Sequence[IncidentWorker]) -> list[list[IncidentWorker]]:
+def _grouped(workers: Sequence[FailedWorker]) -> list[list[FailedWorker]]:
     """Put workers with the same story together: numbers in it (ports, pids, addresses) differ between ranks."""
-    groups: dict[str, list[IncidentWorker]] = {}
+    groups: dict[str, list[FailedWorker]] = {}
     for worker in workers:
         groups.setdefault(_VARYING.sub("#", worker.summary), []).append(worker)
     return list(groups.values())
 
 
-def _listing(what: str, workers: Sequence[IncidentWorker], story: str, width: int) -> str:
+def _listing(what: str, workers: Sequence[FailedWorker], story: str, width: int) -> str:
     noun = "rank" if len(workers) == 1 else "ranks"
     # Scattered ranks of a large node must not push the story off the line.
-    numbers = _cut(rank_ranges(worker.global_rank for worker in workers), width // 2)
+    numbers = _cut(rank_ranges(worker.exit.global_rank for worker in workers), width // 2)
     line = f"  {what}: {noun} {numbers}"
     return _cut(f"{line}: {story}" if story else line, width)
 
@@ -331,15 +326,16 @@ def _logs(incident: Incident) -> Iterator[str]:
     title = f"Logs on {incident.node_id}:" if incident.told_count > 1 else "Logs:"
     for index, path in enumerate(paths[:MAX_LOG_PATHS]):
         yield f"{title if index == 0 else ' ' * len(title)} {path}"
-    if not paths and incident.failure_class is FailureClass.EXIT and incident.first and not incident.first.exception:
+    if not paths and incident.failure_class is FailureClass.EXIT and incident.first and not incident.first.error:
         yield f"{title} none, what it printed last is not kept. Try: --tee 3"
 
 
-def _decision(decision: IncidentDecision) -> str:
-    text = decision.kind
-    if decision.kind == "restart" and decision.delay_s > 0:
+def _decision(decision: Decision) -> str:
+    text = type(decision).__name__.lower()
+    if isinstance(decision, Restart) and decision.delay_s > 0:
         text += f" in {duration_text(decision.delay_s)}"
-    details = "; ".join(part for part in (decision.reason, decision.rule) if part)
+    reason = "" if isinstance(decision, Ignore) else decision.reason
+    details = "; ".join(part for part in (reason, decision.rule) if part)
     return f"{text} ({details})" if details else text
 
 
@@ -349,23 +345,24 @@ def _where(incident: Incident, *, there: bool = False) -> str:
         return f" (on {incident.host})"
     if incident.first is None:
         return ""
-    parts = _elsewhere_in(incident.first) or [place(_frames(incident.first))]
+    parts = _elsewhere_in(incident.first) or [place_of(_frames(incident.first))]
     text = ", ".join(part for part in parts if part and part not in incident.summary)
     if incident.told_count > 1 and not there:
         text = f"{text} on {incident.node_id}".lstrip()
     return f" ({text})" if text else ""
 
 
-def _elsewhere_in(worker: IncidentWorker) -> list[str]:
+def _elsewhere_in(worker: FailedWorker) -> list[str]:
     """Return place and process of the exception that a process of the worker's passed on; empty: its own."""
-    causes = () if worker.exception is None else worker.exception.causes
-    if not causes or not causes[0].relation.startswith(ELSEWHERE):
+    causes = () if worker.error is None else worker.error.causes
+    if not causes or not causes[0][0].startswith(ELSEWHERE):
         return []
-    return [causes[-1].place or causes[0].place, causes[0].relation]
+    relation, _, _, place = causes[0]
+    return [causes[-1][3] or place, relation]
 
 
-def _frames(worker: IncidentWorker) -> tuple[IncidentFrame, ...]:
-    return () if worker.exception is None else worker.exception.frames
+def _frames(worker: FailedWorker) -> tuple[Frame, ...]:
+    return () if worker.error is None else worker.error.frames
 
 
 def _count(number: int, noun: str) -> str:

@@ -66,7 +66,7 @@ class Reported:
     def described(self, incident: Incident) -> Incident:
         """Return an incident with what the report says of it, if that is what it is about."""
         first, report = incident.first, self._report
-        if incident.reported_by != self._hook if first is None else first.local_rank not in self._faults:
+        if incident.reported_by != self._hook if first is None else first.exit.local_rank not in self._faults:
             return incident
         return replace(
             incident,

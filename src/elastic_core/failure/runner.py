@@ -56,7 +56,7 @@ class PolicyRunner:
         self._call_later = call_later
         self._timeout_s = timeout_s
         self._stuck: threading.Thread | None = None
-        self._open: _Question | None = None
+        self._open: _PolicyCall | None = None
         self._later: deque[Callable[[], None]] = deque()
 
     def decide(self, failure: Failure, history: Sequence[Failure], on_decision: OnDecision) -> None:
@@ -71,7 +71,7 @@ class PolicyRunner:
         if self._open is not None:  # a run and this node may ask at the same time
             self._later.append(lambda: self.decide(failure, history, on_decision))
             return
-        question = self._open = _Question(self, failure, tuple(history), on_decision)
+        question = self._open = _PolicyCall(self, failure, tuple(history), on_decision)
         thread = threading.Thread(target=question.ask, name=f"elastic-policy-{self.name}", daemon=True)
         try:
             thread.start()
@@ -87,13 +87,13 @@ class PolicyRunner:
         if self._later:
             self._later.popleft()()
 
-    def _overrun(self, question: "_Question", thread: threading.Thread) -> None:
+    def _overrun(self, question: "_PolicyCall", thread: threading.Thread) -> None:
         if not question.answered:
             self._stuck = thread
             question.settle(None, f"decide of {self._title} has not returned after {self._timeout_s:g} s")
 
 
-class _Question:
+class _PolicyCall:
     """One failure and its answer. `settle` runs on the reactor's thread only, so the first word counts."""
 
     def __init__(

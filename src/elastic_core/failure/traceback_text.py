@@ -2,19 +2,13 @@
 
 from collections.abc import Iterator, Sequence
 
-from elastic_core.failure.incident import IncidentFrame
-from elastic_core.processes.errors.frames import is_user_file, place_of
+from elastic_core.processes.errors.frames import Frame, is_user_file
 
 _PACKAGE_FOLDERS = ("/site-packages/", "/dist-packages/")
 MAX_PATH_CHARS = 60
 
 
-def place(frames: Sequence[IncidentFrame]) -> str:
-    """Return `train.py:12`, the innermost line of the user's own code; empty where there is no frame."""
-    return place_of([(frame.file, frame.line) for frame in frames])
-
-
-def frame_lines(frames: Sequence[IncidentFrame], *, count: int, width: int) -> Iterator[str]:
+def frame_lines(frames: Sequence[Frame], *, count: int, width: int) -> Iterator[str]:
     """Give at most `count` frames, outermost first, each with its source line; the others are counted where they were.
 
     Args:
@@ -28,10 +22,10 @@ def frame_lines(frames: Sequence[IncidentFrame], *, count: int, width: int) -> I
     previous = -1
     for index in sorted(_chosen(frames, count)):
         yield from _gap(index - previous - 1)
-        frame = frames[index]
-        yield f"  {_short_path(frame.file)}:{frame.line} in {frame.function}"
-        if frame.text:
-            yield _cut(f"    {frame.text}", width)
+        file, line, function, text = frames[index]
+        yield f"  {_short_path(file)}:{line} in {function}"
+        if text:
+            yield _cut(f"    {text}", width)
         previous = index
     yield from _gap(len(frames) - previous - 1)
 
@@ -41,7 +35,7 @@ def _gap(count: int) -> Iterator[str]:
         yield f"  … {count} frame{'' if count == 1 else 's'}"
 
 
-def _chosen(frames: Sequence[IncidentFrame], count: int) -> set[int]:
+def _chosen(frames: Sequence[Frame], count: int) -> set[int]:
     """Choose by use: the user's innermost line, where it was raised, where it began, the callers of the first."""
     last = len(frames) - 1
     innermost = _innermost_user(frames)
@@ -50,8 +44,8 @@ def _chosen(frames: Sequence[IncidentFrame], count: int) -> set[int]:
     return set(list(wanted)[:count])
 
 
-def _innermost_user(frames: Sequence[IncidentFrame]) -> int:
-    found = (index for index in range(len(frames) - 1, -1, -1) if is_user_file(frames[index].file))
+def _innermost_user(frames: Sequence[Frame]) -> int:
+    found = (index for index in range(len(frames) - 1, -1, -1) if is_user_file(frames[index][0]))
     return next(found, len(frames) - 1)
 
 

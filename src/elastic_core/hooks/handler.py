@@ -11,13 +11,13 @@ from elastic_core.moments import (
     DecisionTaken,
     Draining,
     FailureSeen,
-    Joining,
     Launches,
     MembershipChanged,
     Moment,
     Power,
     Refuse,
     RoundJoined,
+    RoundJoining,
     StepsAsked,
     StepsSeen,
     StopPlanned,
@@ -126,7 +126,7 @@ class AgentHook:
     def on_agent_started(self, event: AgentStarted) -> None:
         """React to the agent's start. Called: once, first."""
 
-    def on_joining(self, event: Joining) -> Refuse | None:
+    def on_joining(self, event: RoundJoining) -> Refuse | None:
         """Object to this node's joining, or not.
 
         Called: before each rendezvous; the agent waits at most the hook deadline.
@@ -219,7 +219,7 @@ class ShutGate(AgentHook):
         super().__init__(settings)
         self._reason = reason
 
-    def on_joining(self, event: Joining) -> Refuse:
+    def on_joining(self, event: RoundJoining) -> Refuse:
         """Refuse."""
         return Refuse(reason=self._reason)
 

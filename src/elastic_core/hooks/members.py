@@ -76,7 +76,7 @@ class LineLimit:
         return left_out
 
 
-class Member:
+class RunningHook:
     """An observer and its record. Guarded by the runner's lock."""
 
     def __init__(self, named: NamedHook) -> None:
@@ -125,7 +125,7 @@ class Task:
     def __init__(
         self,
         moment: Moment | RunEvent | None,
-        members: Sequence[Member],
+        members: Sequence[RunningHook],
         answer: "Callable[[Task], None] | None" = None,
         call: Callable[[], None] = lambda: None,
         method: str = "",
@@ -139,16 +139,16 @@ class Task:
         self.refusal: Refuse | None = None
         self.refused_by = ""
 
-    def takes(self, member: Member) -> bool:
+    def takes(self, member: RunningHook) -> bool:
         """Return whether a hook is to be called."""
         return not member.abandoned if self.moment is None else member.takes(self.method)
 
-    def fail(self, member: Member, fault: str) -> None:
+    def fail(self, member: RunningHook, fault: str) -> None:
         """Have a gate that fails closed refuse."""
         if member.fail_closed and self.answer is not None and self.refusal is None:
             self.refusal, self.refused_by = Refuse(reason=fault), str(member.label)
 
-    def make(self, member: Member) -> object:
+    def make(self, member: RunningHook) -> object:
         """Call a hook. Threading: the hooks'."""
         return self._call() if self.moment is None else getattr(member.named.hook, self.method)(self.moment)
 
@@ -162,14 +162,16 @@ class HoldTask(Task):
         holds: Gets the seconds, by name.
     """
 
-    def __init__(self, members: Sequence[Member], answer: Callable[[Task], None], holds: "dict[str, float]") -> None:
+    def __init__(
+        self, members: Sequence[RunningHook], answer: Callable[[Task], None], holds: "dict[str, float]"
+    ) -> None:
         super().__init__(None, members, answer, method="hold_s")
         self.holds = holds
 
-    def fail(self, member: Member, fault: str) -> None:
+    def fail(self, member: RunningHook, fault: str) -> None:
         """Hold nothing for it: no gate has a say in a stop."""
 
-    def make(self, member: Member) -> object:
+    def make(self, member: RunningHook) -> object:
         """Ask a hook. Threading: the hooks'."""
         return member.named.hook.hold_s
 

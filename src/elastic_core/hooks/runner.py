@@ -19,18 +19,18 @@ from elastic_core.hooks.members import (
     METHODS,
     MOST_LINES,
     HoldTask,
-    Member,
     NamedHook,
+    RunningHook,
     Task,
 )
 from elastic_core.logger import Logger
 from elastic_core.moments import (
-    Joining,
     LaunchChange,
     Launches,
     Moment,
     Power,
     Refuse,
+    RoundJoining,
     WorkersStarting,
     merged_changes,
 )
@@ -87,7 +87,7 @@ class HookRunner:
             actions: Does what hooks with the run's handle ask for; None: none gets one.
             faults: Keeps what hooks raise, and counts what they do wrong; None: for this runner alone.
         """
-        self._members = [Member(named) for named in hooks]
+        self._members = [RunningHook(named) for named in hooks]
         self._post = post
         self._call_later = call_later
         self._log = log
@@ -99,7 +99,7 @@ class HookRunner:
         self._events: deque[Task] = deque()
         """Those of the feed."""
         self._event_count = 0
-        self._calling: tuple[Task, Member] | None = None
+        self._calling: tuple[Task, RunningHook] | None = None
         self._called_s = 0.0
         self._shift = 0
         """Counts threads: only the newest may touch the state; one left behind finds that it is not the newest."""
@@ -115,7 +115,7 @@ class HookRunner:
                 if Power.RUN in member.powers:
                     member.named.hook.run = self._handle(member, actions)
 
-    def _handle(self, member: Member, actions: RunActions) -> RunHandle:
+    def _handle(self, member: RunningHook, actions: RunActions) -> RunHandle:
         def post(call: Callable[[], None]) -> None:
             self._post(lambda: None if self._closing or member.abandoned else call())
 
@@ -137,7 +137,7 @@ class HookRunner:
         self._put(task)
         return due
 
-    def _notice(self, member: Member, text: str) -> None:
+    def _notice(self, member: RunningHook, text: str) -> None:
         """Show people a line, also one that comes between the end of the loop and `close`. Threading: any."""
         with self._changed:
             if member.abandoned:
@@ -181,10 +181,10 @@ class HookRunner:
 
     def observe(self, what: object) -> None:
         """Take a moment from the feed for every observer, unless it is one that hooks are asked about."""
-        if isinstance(what, Moment) and not isinstance(what, (Joining, WorkersStarting)):
+        if isinstance(what, Moment) and not isinstance(what, (RoundJoining, WorkersStarting)):
             self._enqueue(what, None)
 
-    def ask_join(self, moment: Joining, on_answer: OnJoin) -> None:
+    def ask_join(self, moment: RoundJoining, on_answer: OnJoin) -> None:
         """Ask whether this node may join; `on_answer` gets the first refusal, if any, and who refused."""
         self._enqueue(moment, lambda task: on_answer(task.refusal, task.refused_by))
 
@@ -385,7 +385,7 @@ class HookRunner:
                 fault = self._faults.raised(member.label, task.method, err)
             self._settle(shift, task, member, answer, fault)
 
-    def _take(self, shift: int) -> tuple[Task, Member] | None:
+    def _take(self, shift: int) -> tuple[Task, RunningHook] | None:
         """Return the next call to make; None: this thread is not wanted any more."""
         with self._changed:
             while shift == self._shift:
@@ -413,7 +413,7 @@ class HookRunner:
                 self._post(partial(task.answer, task))
         return None
 
-    def _settle(self, shift: int, task: Task, member: Member, answer: object, fault: Fault | None) -> None:
+    def _settle(self, shift: int, task: Task, member: RunningHook, answer: object, fault: Fault | None) -> None:
         with self._changed:
             if member.stuck and shift != self._shift:
                 member.stuck, member.abandoned = "", False
@@ -432,20 +432,20 @@ class HookRunner:
         if has_lines:
             self._post(self._flush)
 
-    def _settle_event(self, member: Member, fault: Fault | None) -> None:
+    def _settle_event(self, member: RunningHook, fault: Fault | None) -> None:
         member.strikes = 0 if fault is None else member.strikes + 1
         member.feeds = member.strikes < STRIKES
         if fault is not None and not (fault.again and member.feeds):
             fate = "" if member.feeds else "; it gets no more of the feed"
             self._lines.append(member.label.line(f"{FEED} raised {fault.text}{fate}"))
 
-    def _complain(self, member: Member, task: Task, fault: str, *, again: bool | None = None) -> None:
+    def _complain(self, member: RunningHook, task: Task, fault: str, *, again: bool | None = None) -> None:
         """Report what a hook did wrong, unless it was reported before."""
         text = f"{task.method} {fault}"
         if not (self._faults.again(member.label, text) if again is None else again):
             self._lines.append(member.label.line(text))
 
-    def _take_answer(self, member: Member, task: Task, answer: object) -> None:
+    def _take_answer(self, member: RunningHook, task: Task, answer: object) -> None:
         if isinstance(task, HoldTask):
             if not is_seconds(answer):
                 self._complain(member, task, f"is {answer!r}; a number of seconds is needed")
@@ -474,7 +474,7 @@ class HookRunner:
             self._complain(member, task, wrong_answer(answer, needed))
             task.fail(member, f"{task.method} answered {type(answer).__name__}")
 
-    def _may(self, member: Member, task: Task, power: Power, answer: object) -> bool:
+    def _may(self, member: RunningHook, task: Task, power: Power, answer: object) -> bool:
         if power in member.powers:
             return True
         needed = f"powers = frozenset({{Power.{power.name}}})"

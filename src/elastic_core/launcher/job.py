@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from elastic_core.agent.feed import Feed, described
 from elastic_core.agent.guard.guardian import Guardian
 from elastic_core.agent.loop import Agent
-from elastic_core.agent.machine.states import Ending
+from elastic_core.agent.machine.states import AgentEnd
 from elastic_core.agent.parts import AgentOptions, AgentResult
 from elastic_core.clock import SYSTEM_CLOCK
 from elastic_core.errors import ElasticError
@@ -448,13 +448,13 @@ class _Job:
 
     def _keeps(self, result: AgentResult, run_dir: RunDirectory) -> bool:
         """Return whether the run directory stays."""
-        failed = result.ending is Ending.FAILED and self._incidents.began
+        failed = result.ending is AgentEnd.FAILED and self._incidents.began
         return failed or self._logs.in_run_dir or self._faults.raised_any or bool(run_dir.kept_because)
 
     def _finish(self, result: AgentResult, run_dir: RunDirectory) -> None:
         """Keep what is worth keeping, and name it."""
         limit_s = min(END_S, self._settings.stops.shutdown_timeout_s)
-        failed = result.ending is Ending.FAILED and self._incidents.began
+        failed = result.ending is AgentEnd.FAILED and self._incidents.began
         if self._faults.raised_any:
             run_dir.keep("a plugin raised")
         if self._logs.in_run_dir:

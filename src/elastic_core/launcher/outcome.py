@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from elastic_core.agent.feed import Observation
-from elastic_core.agent.machine.states import Ending
+from elastic_core.agent.machine.states import AgentEnd
 from elastic_core.agent.parts import AgentResult
 from elastic_core.errors import ElasticError
 from elastic_core.moments import WorkerEnded
@@ -54,9 +54,9 @@ class RunOutcome:
         """Take how the run ended, and what failed it; `value` gives what a worker returned, by local rank."""
         self.error = error
         self.exit_code, self.reason = result.exit_code, result.reason
-        self.succeeded = result.ending is Ending.SUCCEEDED
-        self.stopped = result.ending is Ending.STOPPED
-        self.failure = failure if result.ending is Ending.FAILED else None
+        self.succeeded = result.ending is AgentEnd.SUCCEEDED
+        self.stopped = result.ending is AgentEnd.STOPPED
+        self.failure = failure if result.ending is AgentEnd.FAILED else None
         self.return_values = {
             rank: value(exit.local_rank) for rank, exit in sorted(self.exits.items()) if exit.code == 0
         }

@@ -25,7 +25,7 @@ from elastic_core.starters import WorkerStarter
 from elastic_core.types import WorkerExit
 
 
-class _End:
+class _PendingExit:
     """An end that is still to be told of, in its turn."""
 
     def __init__(self, report: Callable[[], None]) -> None:
@@ -90,7 +90,7 @@ class WorkerGroup:
             log=log,
             sent_to_all=sent_to_all,
         )
-        self._unreported: deque[_End] = deque()
+        self._unreported: deque[_PendingExit] = deque()
         self._blind_noticed = False
         self._mixed: Mapping[int, tuple[ProcessStat, ...]] = {}
 
@@ -254,7 +254,7 @@ class WorkerGroup:
 
     def _once_written(self, lanes: list[Lane], exit: WorkerExit | None, report: Callable[[], None]) -> None:
         """Call `report` when these lanes are empty or held up, what `exit` left is read, those before it are out."""
-        end = _End(report)
+        end = _PendingExit(report)
         self._unreported.append(end)
 
         def written() -> None:
@@ -265,7 +265,7 @@ class WorkerGroup:
 
         self._disk.when_written(lanes, written, within_s=WRITTEN_S)
 
-    def _report_in_order(self, end: "_End") -> None:
+    def _report_in_order(self, end: "_PendingExit") -> None:
         end.ready = True
         while self._unreported and self._unreported[0].ready:
             self._unreported.popleft().report()
@@ -304,7 +304,7 @@ class WorkerGroup:
         # What has ended by itself must not pass for stopped by us.
         for worker in self._running():
             self._collect(worker, self._post_exit)
-        self._advance(ladder.StopOrdered(signum=signum, grace_s=grace_s))
+        self._advance(ladder.StopBegun(signum=signum, grace_s=grace_s))
 
     def kill(self) -> None:
         """Cut the grace period short: KILL everything now, or stop so if no stop was ordered."""

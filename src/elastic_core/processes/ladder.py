@@ -56,7 +56,7 @@ class Stray(Record, frozen=True, kw_only=True):
     killed_at_s: float | None = None
 
 
-class StopOrder(Record, frozen=True, kw_only=True):
+class LadderStop(Record, frozen=True, kw_only=True):
     """What was ordered. `sweep_kill_at_s` is set when the sweep begins; from then on strays get KILL at sight."""
 
     signum: int
@@ -73,7 +73,7 @@ class LadderState(Record, frozen=True, kw_only=True):
     remnants: tuple[Remnant, ...] = ()
     strays: tuple[Stray, ...] = ()
     abandoned: tuple[Found, ...] = ()
-    order: StopOrder | None = None
+    order: LadderStop | None = None
     clear_looks: int = 0
     look_at_s: float | None = None
     look_delay_s: float = _FIRST_LOOK_S
@@ -107,7 +107,7 @@ class LeaderEnded(Record, frozen=True, kw_only=True):
     remnants: bool = False
 
 
-class StopOrdered(Record, frozen=True, kw_only=True):
+class StopBegun(Record, frozen=True, kw_only=True):
     """Stop all workers; a second order can only shorten the first."""
 
     signum: int
@@ -128,7 +128,7 @@ class Looked(Record, frozen=True, kw_only=True):
     found: tuple[Found, ...] = ()
 
 
-LadderEvent = LeaderStarted | LeaderEnded | StopOrdered | KillOrdered | Woke | Looked
+LadderEvent = LeaderStarted | LeaderEnded | StopBegun | KillOrdered | Woke | Looked
 
 
 # --- actions
@@ -193,7 +193,7 @@ def advance(state: LadderState, event: LadderEvent, *, now_s: float) -> LadderSt
             return _started(state, event)
         case LeaderEnded():
             return _ended(state, event, now_s)
-        case StopOrdered():
+        case StopBegun():
             return _stop(state, event, now_s)
         case KillOrdered():
             return _kill(state, now_s)
@@ -225,7 +225,7 @@ def _ended(state: LadderState, event: LeaderEnded, now_s: float) -> LadderStep:
     return _sweep_if_alone(state, actions, now_s)
 
 
-def _stop(state: LadderState, event: StopOrdered, now_s: float) -> LadderStep:
+def _stop(state: LadderState, event: StopBegun, now_s: float) -> LadderStep:
     if event.signum == _KILL:
         # A library call that wants its workers no more: no grace period follows a signal that no process survives.
         return _kill(state, now_s)
@@ -236,7 +236,7 @@ def _stop(state: LadderState, event: StopOrdered, now_s: float) -> LadderStep:
         if kill_at_s < order.kill_at_s and not order.killed:
             state = replace(state, order=replace(order, kill_at_s=kill_at_s, grace_s=event.grace_s))
         return LadderStep(state=state)
-    order = StopOrder(signum=event.signum, grace_s=max(0.0, event.grace_s), kill_at_s=kill_at_s)
+    order = LadderStop(signum=event.signum, grace_s=max(0.0, event.grace_s), kill_at_s=kill_at_s)
     signals: list[LadderAction] = [
         SignalLeader(pid=leader.pid, signum=event.signum, group=leader.group) for leader in state.leaders
     ]
@@ -244,7 +244,7 @@ def _stop(state: LadderState, event: StopOrdered, now_s: float) -> LadderStep:
 
 
 def _kill(state: LadderState, now_s: float) -> LadderStep:
-    before = state.order or StopOrder(signum=_KILL, grace_s=0.0, kill_at_s=now_s)
+    before = state.order or LadderStop(signum=_KILL, grace_s=0.0, kill_at_s=now_s)
     state = replace(state, order=replace(before, killed=True, grace_s=0.0, kill_at_s=min(now_s, before.kill_at_s)))
     state, actions = _kill_leaders(state, now_s)
     actions += [SignalRemnants(pgid=remnant.pgid, signum=_KILL) for remnant in state.remnants]

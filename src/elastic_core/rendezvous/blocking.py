@@ -8,8 +8,9 @@ from typing import Protocol, assert_never
 from elastic_core import messages as m
 from elastic_core.clock import WaitBudget
 from elastic_core.errors import ElasticError, WaitCancelledError
-from elastic_core.rendezvous.events import AgentSide, Outcome, Rendezvous
+from elastic_core.rendezvous.events import AgentSide, JoinOutcome, Rendezvous
 from elastic_core.rendezvous.handler import AgentServices, RendezvousHandler, takes_restarts
+from elastic_core.reports import NodeReport
 from elastic_core.types import Capability, RendezvousInfo, Round, RoundChange
 
 CANCEL_GRACE_S = 0.1
@@ -66,6 +67,7 @@ class HandlerThread(Rendezvous):
             case m.LeaveRendezvous(close=close):
                 self._go(close=close)
             case m.PublishDecision(decision=decision, failure=failure):
+                assert failure is not None  # only an answer to a question, or a closed run, has none
                 self._call("publish", lambda: handler.publish(decision, failure))
             case m.RequestRestart(reason=reason):
                 self._call("request_restart", lambda: handler.request_restart(reason))
@@ -75,7 +77,7 @@ class HandlerThread(Rendezvous):
                 self._call("report_done", handler.report_done)
             case m.AnnounceDeparture():
                 self._call("announce_departure", handler.announce_departure)
-            case m.StopRound() | m.ReportStopped() | m.AnswerQuestion() | m.AskSteps() | m.ReportSteps():
+            case m.OrderStop() | NodeReport() | m.AskSteps() | m.ReportSteps():
                 pass  # `gathers` is not set: this node decides alone about its failures
             case m.StandAside() | m.StateNumber():
                 pass  # neither `stands_aside` nor `agrees` is set: the others wait for this node's place
@@ -150,7 +152,7 @@ class HandlerThread(Rendezvous):
     def _form(self, join: int, wait: WaitBudget) -> None:
         self._busy = True
         self._handler.wait = wait
-        outcome: Outcome | m.RendezvousFailed
+        outcome: JoinOutcome | m.RendezvousFailed
         try:
             outcome = self._side.resolve(self._handler.next_rendezvous(), wait)
         except WaitCancelledError:

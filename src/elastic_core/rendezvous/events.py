@@ -17,9 +17,9 @@ from elastic_core.messages import (
 )
 from elastic_core.plugin_faults import Fault, PluginLabel
 from elastic_core.reports import AgentChannel
-from elastic_core.types import Failure, RendezvousInfo, Round
+from elastic_core.types import Decided, RendezvousInfo, Round
 
-Outcome = Round | ElasticError
+JoinOutcome = Round | ElasticError
 """What becomes of a place: its round, or why there can't be one."""
 
 
@@ -59,7 +59,7 @@ class AgentSide(Protocol):
         """Hold a fresh port for the worker of rank 0, in place of the last one, and call back with it."""
         ...
 
-    def form(self, info: RendezvousInfo, done: Callable[[Outcome], None]) -> None:
+    def form(self, info: RendezvousInfo, done: Callable[[JoinOutcome], None]) -> None:
         """Make the round of a place that says all but the master's port, perhaps, and call back with it."""
         ...
 
@@ -112,10 +112,8 @@ class Rendezvous:
         self._joins += 1
         self._joining = False
 
-    def _joined(
-        self, join: int, outcome: Outcome | RendezvousFailed, failure: Failure | None = None, evidence: str = ""
-    ) -> None:
-        """Say how a join has ended, unless it is no longer wanted; `failure` is the run's, if that is why."""
+    def _joined(self, join: int, outcome: JoinOutcome | RendezvousFailed, decided: Decided | None = None) -> None:
+        """Say how a join has ended, unless it is no longer wanted; `decided`: the end of the run, if that is why."""
         if self._left or join != self._joins:
             return
         self._joining = False
@@ -123,9 +121,7 @@ class Rendezvous:
             self.error = outcome
             code = outcome.exit_code if isinstance(outcome, RendezvousError) else max(outcome.exit_code, 1)
             refused = isinstance(outcome, NodesRefusedError)
-            outcome = RendezvousFailed(
-                summary=str(outcome), exit_code=code, refused=refused, failure=failure, evidence=evidence
-            )
+            outcome = RendezvousFailed(summary=str(outcome), exit_code=code, refused=refused, decided=decided)
         self._agent.take(RoundFormed(round=outcome) if isinstance(outcome, Round) else outcome)
 
     def _leave(self) -> None:

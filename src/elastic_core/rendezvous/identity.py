@@ -267,7 +267,7 @@ def default_node_id(host_name: str, local_address: str) -> str:
     return host if address in ("", "127.0.0.1", "::1", host) else f"{host}@{address}"
 
 
-class Attempt(Record, frozen=True, kw_only=True):
+class RunAttempt(Record, frozen=True, kw_only=True):
     """Which attempt at its run a node belongs to.
 
     `job` is the scheduler's name of the job, empty where it has none. `given`: job and count together tell this attempt
@@ -279,7 +279,7 @@ class Attempt(Record, frozen=True, kw_only=True):
     given: bool = False
 
 
-def attempt_from_environment(environ: Mapping[str, str]) -> Attempt:
+def attempt_from_environment(environ: Mapping[str, str]) -> RunAttempt:
     """Return which attempt at its run this node belongs to; equal on all nodes of one, another after a requeue.
 
     What the scheduler says of itself: `SLURM_JOB_ID` with `SLURM_RESTART_COUNT` (absent in the first attempt), or
@@ -291,8 +291,8 @@ def attempt_from_environment(environ: Mapping[str, str]) -> Attempt:
     for variable, scheduler, counts in _JOB_VARIABLES:
         name = environ.get(variable, "").strip().partition("#")[0]  # AWS Batch: behind it is the node's index
         if name:
-            return Attempt(number=number or 0, job=f"{scheduler} {name}", given=counts or number is not None)
-    return Attempt(number=number or 0)
+            return RunAttempt(number=number or 0, job=f"{scheduler} {name}", given=counts or number is not None)
+    return RunAttempt(number=number or 0)
 
 
 def _is_number(text: str) -> bool:

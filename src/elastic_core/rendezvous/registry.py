@@ -9,13 +9,13 @@ from elastic_core.rendezvous.handler import RendezvousHandler
 from elastic_core.rendezvous.store import CoordinationStore
 from elastic_core.types import RendezvousSettings
 
-Maker = type[RendezvousHandler] | type[CoordinationStore] | Callable[[RendezvousSettings], Backend]
+BackendMaker = type[RendezvousHandler] | type[CoordinationStore] | Callable[[RendezvousSettings], Backend]
 """A class, or a function that makes a handler and reads the options as typed: torch's creators are adapted to one."""
 
-_makers: Final[dict[str, Maker]] = {}
+_makers: Final[dict[str, BackendMaker]] = {}
 
 
-def register(name: str, cls: Maker) -> None:
+def register(name: str, cls: BackendMaker) -> None:
     """Make `cls` available as `--rdzv-backend NAME` in this process, before any installed backend of that name.
 
     The class is checked as that of an entry point when a run loads it. It may override only `next_rendezvous`, and may
@@ -36,7 +36,7 @@ def register(name: str, cls: Maker) -> None:
     _makers[name] = cls
 
 
-def registered(name: str) -> Maker | None:
+def registered(name: str) -> BackendMaker | None:
     """Return what was registered under `name`; None: nothing."""
     return _makers.get(name)
 

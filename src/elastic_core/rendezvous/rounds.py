@@ -10,7 +10,7 @@ from elastic_core.errors import (
     RendezvousStateError,
 )
 from elastic_core.plugin_faults import text_of
-from elastic_core.types import RendezvousInfo, RendezvousSettings, RosterMember, Round, RunCounts
+from elastic_core.types import RendezvousInfo, RendezvousSettings, RosterMember, Round
 
 ADDRESS_KEY = "MASTER_ADDR"
 PORT_KEY = "MASTER_PORT"
@@ -70,6 +70,7 @@ def resolve_round(
     sizes = [member.local_world_size for member in members]
     role_sizes = [member.local_world_size if member.role == settings.role else 0 for member in members]
     round_token = checked.round_token or token
+    counted = (checked.restart_count, checked.membership_changes, checked.history) != (None, None, None)
     address, port = _master(checked, settings, round_token or index, choose_master, wait)
     return Round(
         index=index if checked.index is None else checked.index,
@@ -86,7 +87,10 @@ def resolve_round(
         master_addr=address,
         master_port=port,
         node_id=members[checked.rank].node_id,
-        counts=_counts(checked),
+        restart_count=(checked.restart_count or 0) if counted else None,
+        membership_changes=(checked.membership_changes or 0) if counted else None,
+        history=checked.history or (),
+        at_s=checked.at_s,
     )
 
 
@@ -128,17 +132,6 @@ def _checked(info: RendezvousInfo, settings: RendezvousSettings) -> RendezvousIn
     if info.members:
         _check_members(info, settings)
     return info
-
-
-def _counts(info: RendezvousInfo) -> RunCounts | None:
-    if info.restart_count is None and info.membership_changes is None and info.history is None:
-        return None
-    return RunCounts(
-        restart_count=info.restart_count or 0,
-        membership_changes=info.membership_changes or 0,
-        history=info.history or (),
-        at_s=info.at_s,
-    )
 
 
 def _check_members(info: RendezvousInfo, settings: RendezvousSettings) -> None:

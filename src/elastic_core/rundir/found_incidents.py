@@ -6,6 +6,7 @@ from pathlib import Path
 
 import msgspec
 
+from elastic_core.errors import ConfigError
 from elastic_core.failure.incident import Incident, read_incident
 from elastic_core.rundir.incident_files import INCIDENT_FILE, file_name, numbers
 from elastic_core.types import Record
@@ -21,13 +22,25 @@ class FoundIncident(Record, frozen=True, kw_only=True):
 
 
 def find_incidents(run_dir: Path) -> list[FoundIncident]:
-    """Return the incidents in a run directory, oldest first, each once; files that are none of ours are passed over."""
+    """Return the incidents in a run directory, oldest first, each once; files that are none of ours are passed over.
+
+    Raises:
+        ConfigError: all that there are have another schema version.
+    """
+    other: ConfigError | None = None
     found: dict[tuple[int, int, str], FoundIncident] = {}
     for path in _files(run_dir):
-        with suppress(OSError, msgspec.DecodeError, UnicodeDecodeError):
+        try:
             incident = read_incident(path)
+        except ConfigError as err:
+            other = err
+        except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+            pass
+        else:
             key = (incident.at_ns, incident.round_index, incident.summary)
             found.setdefault(key, FoundIncident(incident=incident, path=str(path)))
+    if other is not None and not found:
+        raise other
     return sorted(found.values(), key=lambda one: one.incident.at_ns)
 
 

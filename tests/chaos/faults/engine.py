@@ -205,8 +205,8 @@ class Engine:
 
 
 def _short(incident: dict) -> dict:  # type: ignore[type-arg]  # JSON
-    first = incident["first"] or {}
+    exit = (incident["first"] or {"exit": {}})["exit"]
     short = {
         key: incident[key] for key in ("failure_class", "summary", "node_id", "round_index", "exit_code", "decision")
     }
-    return short | {"rank": first.get("global_rank", incident["elsewhere_rank"])}
+    return short | {"rank": exit.get("global_rank", incident["elsewhere_rank"])}

@@ -78,9 +78,9 @@ class Fault(ABC):
         return job.places[self.letter]
 
     def _is_of(self, incident: dict[str, Any]) -> bool:
-        first = incident["first"] or {}
-        rank = first.get("global_rank", incident["elsewhere_rank"])
-        where = (incident["node_id"], rank, incident["round_index"], incident["decision"]["kind"])
+        exit = (incident["first"] or {"exit": {}})["exit"]
+        rank = exit.get("global_rank", incident["elsewhere_rank"])
+        where = (incident["node_id"], rank, incident["round_index"], incident["decision"]["type"])
         return where == (self.id, self.rank, self.gen, "restart")
 
 

@@ -20,5 +20,5 @@ def test_torch_record_and_a_real_collective(elastic, script):
     agent = elastic("--nproc-per-node", "2", path)
     assert agent.wait(90) == 1
     incident = agent.incident()
-    assert incident["first"]["global_rank"] == 1, json.dumps(incident, indent=1)
+    assert incident["first"]["exit"]["global_rank"] == 1, json.dumps(incident, indent=1)
     assert "RuntimeError: rank one is done for" in "\n".join(blocks(agent.err))

@@ -79,7 +79,7 @@ def test_exception_and_script_name_that_are_no_text_are_reported(elastic, script
     agent = elastic(str(path))
     assert agent.wait(20) == 1
     assert "ValueError: no such file: \\udcff\\ud800" in agent.err
-    assert agent.incident()["first"]["exception"]["type"] == "ValueError"
+    assert agent.incident()["first"]["error"]["type"] == "ValueError"
 
 
 def test_role_with_a_line_end_is_refused(elastic, script):

@@ -111,4 +111,4 @@ def test_worker_is_killed_by_the_kernel_for_its_memory(small, script, tmp_path):
     )  # fmt: skip
     assert agent.returncode == 137, agent.stderr
     incident = read_incident(run_dir / "incident.json")
-    assert (incident.failure_class.value, incident.first.oom_kills) == ("out of memory on host", 1), agent.stderr
+    assert (incident.failure_class.value, incident.first.exit.oom_kills) == ("out of memory on host", 1), agent.stderr

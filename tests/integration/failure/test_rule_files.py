@@ -47,7 +47,7 @@ def test_each_end_is_answered_by_its_rule_and_can_be_simulated(elastic, script, 
     assert agent.wait(60) == 1, agent.err
     attempts = sorted(agent.runtime.glob("elastic-*/*/attempt_*/incident.json"))
     incidents = [json.loads(attempt.read_text()) for attempt in attempts]
-    decided = [(i["decision"]["rule"], i["decision"]["kind"], i["decision"]["delay_s"]) for i in incidents]
+    decided = [(i["decision"]["rule"], i["decision"]["type"], i["decision"].get("delay_s", 0.0)) for i in incidents]
     assert decided == [
         ("crash", "restart", 0.0),
         ("killed", "restart", 0.1),
@@ -62,7 +62,7 @@ def test_each_end_is_answered_by_its_rule_and_can_be_simulated(elastic, script, 
     trace.write_text("\n".join(json.dumps(incident) for incident in incidents))
     command = [sys.executable, "-m", "elastic_core", "policy", "simulate", path, "--trace", trace, "--json"]
     simulated = json.loads(subprocess.run(command, capture_output=True, check=True, timeout=60).stdout)
-    assert [(s["decision"]["rule"], s["decision"]["kind"]) for s in simulated] == [(r, k) for r, k, _ in decided]
+    assert [(s["decision"]["rule"], s["decision"]["type"]) for s in simulated] == [(r, k) for r, k, _ in decided]
 
 
 def test_a_worker_that_is_ignored_stays_down_and_the_others_finish(elastic, script, rules):

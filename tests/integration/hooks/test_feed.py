@@ -63,7 +63,7 @@ def test_a_hook_gets_the_feed_of_a_run(elastic, script, installed, tmp_path):
     assert [step["state"] for step in steps if step["entered"]][-1] == "ended"
     phases = [phase["name"] for step in steps for phase in step["phases"]]
     assert phases[:3] == ["rendezvous", "start", "initialize"]
-    for name in ("joining", "ranks_assigned", "round_joined", "workers_started", "worker_ended", "agent_stopped"):
+    for name in ("round_joining", "ranks_assigned", "round_joined", "workers_started", "worker_ended", "agent_stopped"):
         assert names.count(name) == 1, name
     (added,) = [event for event in events if event["source"] == "adds"]
     assert (added["name"], added["values"], added["source"]) == ("temperature", {"celsius": 41}, "adds")

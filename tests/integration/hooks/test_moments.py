@@ -146,7 +146,7 @@ def test_refused_start_is_asked_about_in_its_round_and_blames_no_earlier_worker(
     assert asked == [0, 1, 1, 1][: len(asked)]
     assert len(asked) >= 3
     assert (names.count("on_failure"), names.count("on_workers_started")) == (1, 1)
-    assert incident_of(agent, 0)["first"]["global_rank"] == 1
+    assert incident_of(agent, 0)["first"]["exit"]["global_rank"] == 1
     incident = incident_of(agent, 1)
     assert incident["failure_class"] == "health check"
     assert (incident["restart_count"], incident["round_index"]) == (1, 1)

@@ -114,7 +114,7 @@ def test_a_worker_that_a_hook_reports_is_the_first_cause(run, tmp_path):
     incident = json.loads((tmp_path / "run" / "incident.json").read_text())
     first = incident["first"]
     assert (incident["failure_class"], incident["summary"]) == ("hang", "rank 1 is stale")
-    assert (first["global_rank"], first["exception"]["type"], incident["restart_count"]) == (1, "Stale", 0)
+    assert (first["exit"]["global_rank"], first["error"]["type"], incident["restart_count"]) == (1, "Stale", 0)
     assert (incident["reported_by"], incident["fields"]) == ("act", {"age": 7})
     assert incident["hooks"] == {"act": {"temperature": 41.5, "gpu": "ok"}}
     assert incident["phases"]["detect_s"] == 2.0

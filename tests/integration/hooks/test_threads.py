@@ -14,12 +14,12 @@ from elastic_core.moments import (
     AgentStarted,
     AgentStopped,
     FailureSeen,
-    Joining,
     LaunchChange,
     Launches,
     Power,
     Refuse,
     RoundJoined,
+    RoundJoining,
     WorkersStarting,
 )
 from elastic_core.reactor import Reactor
@@ -214,11 +214,11 @@ def test_question_is_answered_although_a_hook_hangs_in_it(bench, release):
             return Refuse(reason="row remapping pending")
 
     runner = bench.start(deadline_s=DEADLINE_S, slow=stuck_hook(release), gate=Gate)
-    runner.ask_join(Joining(round_index=0), bench.hear)
+    runner.ask_join(RoundJoining(round_index=0), bench.hear)
     bench.until(lambda: bench.answers)
     assert bench.answers == [(Refuse(reason="row remapping pending"), "hook 'gate' (fake-gate 1)")]
     assert bench.answer_threads == {threading.current_thread()}
-    runner.ask_join(Joining(round_index=1), bench.hear)
+    runner.ask_join(RoundJoining(round_index=1), bench.hear)
     bench.until(lambda: len(bench.answers) == 2)
     assert len(bench.lines) == 1
 
@@ -238,7 +238,7 @@ def test_first_refusal_ends_the_asking(bench):
             return Refuse(reason="second")
 
     runner = bench.start(first=First, second=Second)
-    runner.ask_join(Joining(round_index=0), bench.hear)
+    runner.ask_join(RoundJoining(round_index=0), bench.hear)
     bench.until(lambda: bench.answers)
     assert bench.answers == [(Refuse(reason="first"), "hook 'first' (fake-first 1)")]
     assert not bench.hooks["second"].seen
@@ -289,7 +289,7 @@ def test_a_time_that_is_none_is_told_and_the_refusal_stands(bench, wanted):
             return Refuse(reason="hot", again_s=wanted)
 
     runner = bench.start(gate=Gate)
-    runner.ask_join(Joining(round_index=0), bench.hear)
+    runner.ask_join(RoundJoining(round_index=0), bench.hear)
     bench.until(lambda: bench.answers and bench.lines)
     assert bench.answers == [(Refuse(reason="hot"), "hook 'gate' (fake-gate 1)")]
     assert f"wants to be asked again in {wanted!r} s; a number is needed" in bench.lines[0]
@@ -304,7 +304,7 @@ def test_a_refusal_without_a_reason_says_so(bench, reason):
             return Refuse(reason=reason)
 
     runner = bench.start(gate=Gate)
-    runner.ask_join(Joining(round_index=0), bench.hear)
+    runner.ask_join(RoundJoining(round_index=0), bench.hear)
     bench.until(lambda: bench.answers)
     assert bench.answers == [(Refuse(reason="without a reason"), "hook 'gate' (fake-gate 1)")]
 
@@ -342,7 +342,7 @@ def test_other_answers_are_told_and_mean_no_objection(bench, answer, needed):
             return answer
 
     runner = bench.start(odd=Odd)
-    runner.ask_join(Joining(round_index=0), bench.hear)
+    runner.ask_join(RoundJoining(round_index=0), bench.hear)
     bench.until(lambda: bench.answers and bench.lines)
     assert bench.answers == [(None, "")]
     assert bench.lines[0].startswith(f"hook 'odd' (fake-odd 1): on_joining {needed}")
@@ -357,7 +357,7 @@ def test_an_answer_that_takes_a_power_names_it(bench):
             return Refuse(reason="no")
 
     runner = bench.start(watches=Watches)
-    runner.ask_join(Joining(round_index=0), bench.hear)
+    runner.ask_join(RoundJoining(round_index=0), bench.hear)
     bench.until(lambda: bench.answers and bench.lines)
     assert bench.answers == [(None, "")]
     assert "answered Refuse, which takes powers = frozenset({Power.REFUSAL}) in its class" in bench.lines[0]
@@ -383,9 +383,9 @@ def test_question_waits_for_what_was_told_before_it(bench):
 
     runner = bench.start(both=Both)
     runner.observe(STARTED)
-    runner.ask_join(Joining(round_index=0), bench.hear)
+    runner.ask_join(RoundJoining(round_index=0), bench.hear)
     bench.until(lambda: bench.answers)
-    assert bench.hooks["both"].seen == [STARTED, Joining(round_index=0)]
+    assert bench.hooks["both"].seen == [STARTED, RoundJoining(round_index=0)]
 
 
 def test_close_gives_up_on_a_stuck_hook_in_time_and_names_who_was_not_told(bench, release):
@@ -418,7 +418,7 @@ def test_after_close_questions_are_answered_at_once(bench):
 
     runner = bench.start(gate=Gate)
     runner.close()
-    runner.ask_join(Joining(round_index=0), bench.hear)
+    runner.ask_join(RoundJoining(round_index=0), bench.hear)
     assert bench.answers == [(None, "")]
 
 
@@ -464,7 +464,7 @@ def test_a_gate_that_breaks_refuses_where_it_says_so(bench, answer, reason):
 
     for cls, refused in ((closed(answer), True), (Open, False)):
         runner = bench.start(gate=cls)
-        runner.ask_join(Joining(round_index=0), bench.hear)
+        runner.ask_join(RoundJoining(round_index=0), bench.hear)
         bench.until(lambda: bench.answers)
         ((refusal, who),) = bench.answers
         assert (refusal is not None) == refused
@@ -480,7 +480,7 @@ def test_a_gate_that_breaks_refuses_where_its_user_says_so(bench):
         fail_closed = False
 
     runner = bench.start(fail_closed=True, gate=Open)
-    runner.ask_join(Joining(round_index=0), bench.hear)
+    runner.ask_join(RoundJoining(round_index=0), bench.hear)
     bench.until(lambda: bench.answers)
     ((refusal, _),) = bench.answers
     assert refusal.reason.startswith("on_joining raised RuntimeError: no driver")
@@ -498,7 +498,7 @@ def test_a_gate_that_hangs_refuses_until_its_call_returns(bench, release):
     runner = bench.start(deadline_s=DEADLINE_S, gate=closed(answer), other=Recorder)
 
     def ask(count):
-        runner.ask_join(Joining(round_index=0), bench.hear)
+        runner.ask_join(RoundJoining(round_index=0), bench.hear)
         bench.until(lambda: len(bench.answers) == count)
         return bench.answers[-1][0]
 
@@ -516,7 +516,7 @@ def test_a_gate_that_hangs_refuses_until_its_call_returns(bench, release):
 
 # --- the catch-all
 
-JOINING = Joining(round_index=0)
+JOINING = RoundJoining(round_index=0)
 FAILED = FailureSeen(
     failure=Failure(
         failure_class=FailureClass.EXIT, summary="exit code 7", node_id="n", round_index=0, at_s=1, uptime_s=1
@@ -686,7 +686,7 @@ def test_the_repeated_call_of_a_gate_that_was_stuck_is_made_again(bench, release
     runner = bench.start(deadline_s=DEADLINE_S, gate=Gate)
     runner.observe(STARTED)
     bench.until(lambda: seen)
-    runner.ask_join(Joining(round_index=0), bench.hear)
+    runner.ask_join(RoundJoining(round_index=0), bench.hear)
     bench.until(lambda: bench.answers)
     count = len(seen)
     release.set()

@@ -146,9 +146,9 @@ def test_a_run_that_failed_is_told_by_what_it_left(machine, start, tmp_path):
     assert "verdict: failed, exit code 1" in shown
     assert "dead" not in shown
     found = json.loads(machine.ok("incidents", agent.run_id, "--json"))
-    assert found["schema_version"] == 1
+    assert found["schema_version"] == 2
     assert [one["number"] for one in found["incidents"]] == [1, 2]
-    assert [one["incident"]["decision"]["kind"] for one in found["incidents"]] == ["restart", "stop"]
+    assert [one["incident"]["decision"]["type"] for one in found["incidents"]] == ["restart", "stop"]
     assert found["incidents"][0]["incident"]["phases"]["start_s"] is not None
     assert "Decision: stop" in machine.ok("incidents", "--last")
     assert machine.ok("incidents", "--last") == machine.ok("incidents", "2")

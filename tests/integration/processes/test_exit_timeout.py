@@ -46,7 +46,7 @@ def test_worker_that_does_not_end_has_failed_with_its_exception(run, call):
     assert NOT_ENDED + " 0.5 s after its exception" in agent.err
     incident = agent.incident()
     assert incident["summary"].startswith("ValueError: label 11 is not a digit")
-    assert (incident["failure_class"], incident["first"]["global_rank"]) == ("user exception", 1)
+    assert (incident["failure_class"], incident["first"]["exit"]["global_rank"]) == ("user exception", 1)
     assert agent.survivors() == []
     assert not list(agent.runtime.rglob("*.pipe"))
 
@@ -64,7 +64,7 @@ def test_worker_that_ends_in_time_is_let(run):
     )
     agent = run(text, "--exit-timeout", "60", nproc=1)
     assert agent.wait(30) == 1
-    assert agent.incident()["first"]["exit_code"] == 1
+    assert agent.incident()["first"]["exit"]["code"] == 1
     assert "saved" in agent.out
     assert "has not ended" not in agent.err
 
@@ -103,7 +103,7 @@ def test_exit_handlers_that_nobody_waits_for_have_the_grace_period_without_a_sig
     assert "uploaded by 0" in agent.out
     incident = agent.incident()
     assert incident["summary"].startswith("ValueError: label 11 is not a digit")
-    assert incident["first"]["exit_code"] == 1
+    assert incident["first"]["exit"]["code"] == 1
     assert incident["stopped"] == []
     assert agent.survivors() == []
 

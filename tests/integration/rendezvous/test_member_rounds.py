@@ -43,7 +43,7 @@ class Node:
         if isinstance(event, m.DecisionAsked):
             failure = next(report.failure for report in event.reports if report.failure is not None)
             self.ask(
-                m.AnswerQuestion(decision=Restart(rule="r"), failure=failure, evidence="", question=event.question)
+                m.PublishDecision(decision=Restart(rule="r"), failure=failure, evidence="", question=event.question)
             )
 
     def reserve_port(self, done):
@@ -119,11 +119,11 @@ def test_a_failure_stops_all_one_decides_and_all_hear_of_it(meet):
     a, b = meet.node("a", nodes=(2, 2)), meet.node("b", nodes=(2, 2))
     joined(meet, a, b)
     report = NodeReport(node_id="b", failure=sample_failure(), age_s=0.1, failed_count=1)
-    b.ask(m.StopRound(reason="exit code 7", report=report))
+    b.ask(m.OrderStop(failure=sample_failure(), report=report))
     meet.until(lambda: any(isinstance(event, m.RoundChanged) for event in a.events))
     assert isinstance(a.last.change, StopOrdered)
-    a.ask(m.ReportStopped(report=NodeReport(node_id="a", stopped_count=1, final=True)), m.WatchRound())
-    b.ask(m.ReportStopped(report=replace(report, final=True)))
+    a.ask(NodeReport(node_id="a", stopped_count=1, final=True), m.WatchRound())
+    b.ask(replace(report, final=True))
     for node in (a, b):
         meet.until(lambda node=node: isinstance(getattr(node.last, "change", None), Decided))
         assert node.last.change.decision == Restart(rule="r")
@@ -180,7 +180,7 @@ def test_a_driver_that_has_ended_ends_the_round_and_leaves_what_was_stopped_to_t
     monkeypatch.setattr(Broken, "broken", True)
     meet.until(lambda: isinstance(a.last, m.RoundChanged))
     assert a.last.change == RoundEnded(reason="renew raised ZeroDivisionError: a defect")
-    a.ask(m.StopRound(reason="exit code 7", report=NodeReport(node_id="a")), m.WatchRound())
+    a.ask(m.OrderStop(failure=sample_failure(), report=NodeReport(node_id="a")), m.WatchRound())
     assert isinstance(a.last.change, Undecided)
     assert a.last.change.final
     a.ask(m.JoinRendezvous())

@@ -13,11 +13,11 @@ from msgspec.structs import replace
 
 from elastic_core.clock import SYSTEM_CLOCK
 from elastic_core.errors import ConfigError
-from elastic_core.rendezvous.member import protocol as m
+from elastic_core.rendezvous.member import protocol
 from elastic_core.rendezvous.member.documents import RosterEntry, RoundDocument
 from elastic_core.rendezvous.member.state import LONG_AGO_S
 from elastic_core.rendezvous.shell import peers
-from elastic_core.rendezvous.shell.grants import Answer, PeerExchange, PeerView
+from elastic_core.rendezvous.shell.grants import PeerAnswer, PeerExchange, PeerView
 from elastic_core.rendezvous.shell.peers import PeerEndpoint, PeerNames, opened, sealed
 from patience import patience
 from support import lacks, wait_for
@@ -43,7 +43,7 @@ class Member:
 
     @property
     def evidence_s(self):
-        return max((e.oldest_s for e in self.heard if isinstance(e, m.PeersAnswered)), default=LONG_AGO_S)
+        return max((e.oldest_s for e in self.heard if isinstance(e, protocol.PeersAnswered)), default=LONG_AGO_S)
 
 
 @pytest.fixture
@@ -96,7 +96,7 @@ def test_a_member_that_reaches_the_store_tries_it_again_and_grants_nothing(membe
     one, well = member("a"), member("b")
     in_trouble(one, well)
     well.tell(troubled_s=None, granted_s=LONG_AGO_S, reached_s=SYSTEM_CLOCK.monotonic_s())
-    wait_for(lambda: m.PeerAsked(token=1, nonce="x", needs=True) in well.heard, what="the question")
+    wait_for(lambda: protocol.PeerAsked(token=1, nonce="x", needs=True) in well.heard, what="the question")
     wait_for(lambda: any(getattr(e, "reaching", 0) == 1 for e in one.heard), what="the answer")
 
 
@@ -106,7 +106,7 @@ def test_who_does_not_know_the_secret_is_neither_answered_nor_believed(member):
     in_trouble(one, other)
     wait_for(lambda: len(one.heard) > 5, what="several questions")
     assert (one.evidence_s, other.evidence_s) == (LONG_AGO_S, LONG_AGO_S)
-    assert not any(isinstance(e, m.PeerAsked) for e in (*one.heard, *other.heard))
+    assert not any(isinstance(e, protocol.PeerAsked) for e in (*one.heard, *other.heard))
 
 
 def question(to="b", **changes):
@@ -126,7 +126,7 @@ def test_a_datagram_never_has_the_secret_in_it_and_can_not_be_turned_into_anothe
         assert opened(raw[:at] + bytes([raw[at] ^ 1]) + raw[at + 1 :], SECRET) is None
     assert opened(raw, "another") is None
     assert opened(raw, "") is None
-    answer = Answer(asker="a", addressee="b", serial=1, ages=b"", reached_age_s=1.0, runs=True)
+    answer = PeerAnswer(asker="a", addressee="b", serial=1, ages=b"", reached_age_s=1.0, runs=True)
     code = sealed(answer, SECRET)[:32]
     assert opened(code + raw[32:], SECRET) is None  # a question's body with an answer's code
 

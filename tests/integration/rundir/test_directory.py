@@ -57,7 +57,7 @@ def test_a_failure_is_told_with_its_exception_where_the_directory_was_cleaned(fa
     assert run.wait() == 0, run.err
     assert "elastic: rank 0 failed: ValueError: label 11 is not a digit (train.py:6); restart 1 of 1 now" in run.err
     incident = json.loads((path / "incident.json").read_text())
-    assert incident["first"]["exception"]["message"] == "label 11 is not a digit"
+    assert incident["first"]["error"]["message"] == "label 11 is not a digit"
     assert (path / "attempt_1" / "0" / "stdout.log").read_text() == "up 1\n"
     for folder in (path.parent, path, path / "attempt_0", path / "attempt_0" / "0", path / "attempt_1"):
         if folder.exists():

@@ -4,11 +4,11 @@ import pytest
 
 from elastic_core import messages as m
 from elastic_core.agent.machine.states import (
+    AgentEnd,
     Await,
     Awaiting,
     Deciding,
     End,
-    Ending,
     Gating,
     Leaving,
     Rejoin,
@@ -120,6 +120,6 @@ def test_where_nobody_can_decide_the_node_does_and_says_so(final):
 def test_a_node_that_is_told_to_stop_does_not_wait_for_the_run():
     step = drive(*AWAITS, m.StopRequested(signum=15))
     assert names(step) == ["AnnounceDrain", "AnnounceDeparture", "SetTimer", "LeaveRendezvous"]
-    assert (step.state.outcome.ending, step.state.outcome.exit_code) == (Ending.STOPPED, 143)
+    assert (step.state.outcome.ending, step.state.outcome.exit_code) == (AgentEnd.STOPPED, 143)
     step = drive(m.StopRequested(signum=15), state=drive(*ORDERS).state)
     assert names(step) == ["AnnounceDeparture", "AnnounceDrain"]

@@ -239,7 +239,7 @@ def test_only_a_hunt_that_found_the_end_says_so(clock, monkeypatch):
 
 
 def test_a_fence_sets_how_long_the_watch_sleeps(clock, table):
-    watch = guard.Watch()
+    watch = guard.AgentWatch()
     clock[0] = 100.0
     for line, sleeps_ms in (
         ("workers ", None),
@@ -254,7 +254,7 @@ def test_a_fence_sets_how_long_the_watch_sleeps(clock, table):
 
 
 def test_the_last_act_is_the_one_told_last(table):
-    watch = guard.Watch()
+    watch = guard.AgentWatch()
     for line, told in (("last abc", b"abc"), ("last def", b"def"), ("last -", b"")):
         watch.take(line)
         assert watch.last_act == told
@@ -263,7 +263,7 @@ def test_the_last_act_is_the_one_told_last(table):
 def test_the_watch_knows_what_it_was_told(table):
     table.add(10, start=100)
     table.add(11, start=110)
-    watch = guard.Watch()
+    watch = guard.AgentWatch()
     for line in ("incarnation abc", "workers 10 11 12", "of a later version", ""):
         watch.take(line)
     assert (watch.incarnation, watch.workers, watch.farewell) == ("abc", {10: 100, 11: 110}, False)

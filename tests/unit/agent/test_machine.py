@@ -10,13 +10,13 @@ from elastic_core import messages as m
 from elastic_core.agent.machine.states import (
     SETTLE_S,
     STOP_SETTLE_S,
+    AgentEnd,
     Await,
     Awaiting,
     Created,
     Deciding,
     End,
     Ended,
-    Ending,
     Gating,
     Joining,
     Leaving,
@@ -124,7 +124,7 @@ def test_all_workers_finishing_ends_with_success_after_the_sweep():
     step = drive(m.WorkersStopped(), state=step.state)
     assert names(step) == ["SetTimer", "LeaveRendezvous"]
     step = drive(m.RendezvousLeft(), state=step.state)
-    assert step.state.outcome.ending is Ending.SUCCEEDED
+    assert step.state.outcome.ending is AgentEnd.SUCCEEDED
     assert names(step) == ["CancelTimer", "Finish"]
 
 
@@ -157,7 +157,7 @@ def test_death_by_a_stop_signal_is_the_stop_of_the_node_when_the_agent_gets_it_i
     assert names(drained)[-2:] == (["StopWorkers", "WatchRound"] if control else ["CancelTimer", "StopWorkers"])
     assert not {"OrderStop", "PublishDecision", "Examine", "AskPolicy"} & set(names(step) + names(drained))
     end = drive(m.WorkersStopped(), m.RendezvousLeft(), state=drained.state)
-    assert (end.state.outcome.ending, end.state.outcome.exit_code) == (Ending.STOPPED, 143)
+    assert (end.state.outcome.ending, end.state.outcome.exit_code) == (AgentEnd.STOPPED, 143)
     assert end.state.ledger.history == ()
 
 
@@ -213,12 +213,12 @@ def test_delayed_restart_waits_after_the_workers_are_gone():
 
 def test_stop_decision_ends_with_the_failed_workers_code():
     step = drive(m.WorkersStopped(), m.RendezvousLeft(), state=failed_with(Stop(reason="no budget")).state)
-    assert (step.state.outcome.ending, step.state.outcome.exit_code) == (Ending.FAILED, 7)
+    assert (step.state.outcome.ending, step.state.outcome.exit_code) == (AgentEnd.FAILED, 7)
 
 
 def test_stop_decision_as_done_ends_with_zero():
     step = drive(m.WorkersStopped(), m.RendezvousLeft(), state=failed_with(Stop(reason="enough", outcome="done")).state)
-    assert (step.state.outcome.ending, step.state.outcome.exit_code) == (Ending.SUCCEEDED, 0)
+    assert (step.state.outcome.ending, step.state.outcome.exit_code) == (AgentEnd.SUCCEEDED, 0)
 
 
 def test_hang_is_decided_about_while_the_workers_run_on():
@@ -405,7 +405,7 @@ def test_failed_rendezvous_ends_with_its_exit_code_and_an_unneeded_node_with_zer
     joining = drive(m.StartRequested(), m.JoinAllowed()).state
     assert drive(m.RendezvousFailed(summary="nobody came"), state=joining).state.outcome.exit_code == 4
     step = drive(m.RendezvousFailed(summary="unused spare", exit_code=0), state=joining)
-    assert step.state.outcome.ending is Ending.SUCCEEDED
+    assert step.state.outcome.ending is AgentEnd.SUCCEEDED
 
 
 def test_leaving_does_not_wait_for_ever():
@@ -582,7 +582,7 @@ class Histories(RuleBasedStateMachine):
     def workers_exist_only_where_the_state_says_so(self):
         if self.alive:
             assert isinstance(self.state, (Starting, Running, Settling, Deciding, Stopping))
-        if isinstance(self.state, Ended) and self.stops and self.state.outcome.ending is Ending.STOPPED:
+        if isinstance(self.state, Ended) and self.stops and self.state.outcome.ending is AgentEnd.STOPPED:
             assert self.state.outcome.exit_code in (130, 143)
 
     @invariant()

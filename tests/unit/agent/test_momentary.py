@@ -11,7 +11,7 @@ from elastic_core.failure.runner import PolicyRunner
 from elastic_core.hooks.handler import AgentHook
 from elastic_core.hooks.members import NamedHook
 from elastic_core.hooks.runner import HookRunner
-from elastic_core.moments import Joining
+from elastic_core.moments import RoundJoining
 from elastic_core.types import Failure, FailureClass, HookSettings, Restart, Round
 
 ROUND = Round(
@@ -95,7 +95,7 @@ def test_hooks_wait_for_a_thread(monkeypatch):
         call_later=lambda delay_s, call: later.append((delay_s, call)),
         log=never,
     )
-    runner.ask_join(Joining(round_index=0), never)
+    runner.ask_join(RoundJoining(round_index=0), never)
     again = min(later, key=lambda entry: entry[0])[1]
     later.clear()
     again()

@@ -154,12 +154,14 @@ def test_a_stop_signal_ends_the_waiting():
 def test_a_node_without_a_place_ends_with_what_the_run_has_failed_of():
     failure = Failure(
         failure_class=FailureClass.EXIT, summary="exit code 7", node_id="a", round_index=4, at_s=9.0, uptime_s=8.0,
-        exit_code=7, decision=Stop(reason="no budget", rule="max-restarts"),
+        exit_code=7,
     )  # fmt: skip
-    over = m.RendezvousFailed(summary="run 'r' has failed", exit_code=7, failure=failure, evidence="{}")
+    decision = Stop(reason="no budget", rule="max-restarts")
+    decided = Decided(decision=decision, failure=failure, evidence="{}")
+    over = m.RendezvousFailed(summary="run 'r' has failed", exit_code=7, decided=decided)
     joining = drive(STORE, m.JoinAllowed()).state
     for state in (joining, drive(STORE, m.JoinRefused(**HOT)).state):
         step = drive(over, state=state)
         (record,) = [command for command in step.commands if isinstance(command, m.RecordIncident)]
-        assert (record.failure, record.decision, record.evidence) == (failure, failure.decision, "{}")
+        assert (record.failure, record.decision, record.evidence) == (failure, decision, "{}")
         assert step.state.outcome.exit_code == 7

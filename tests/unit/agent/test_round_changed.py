@@ -4,10 +4,10 @@ import pytest
 
 from elastic_core import messages as m
 from elastic_core.agent.machine.states import (
+    AgentEnd,
     Created,
     Deciding,
     End,
-    Ending,
     Gating,
     Leaving,
     Preparing,
@@ -30,7 +30,6 @@ from elastic_core.types import (
     Resumed,
     Round,
     RoundEnded,
-    RunCounts,
     Stop,
     Suspended,
     WorkerExit,
@@ -41,11 +40,11 @@ LOST = RoundEnded(reason="node b was lost", lost=("b",))
 CUT_OFF = RoundEnded(reason="cut off", stop_within_s=1.5)
 
 
-def make_round(index=0, counts=None):
+def make_round(index=0, **counts):
     return Round(
         index=index, token=index + 1, nonce="n", node_rank=0, node_count=2, local_world_size=WORKERS, base_rank=0,
         world_size=2 * WORKERS, role="default", role_base_rank=0, role_world_size=2 * WORKERS, master_addr="a",
-        master_port=1, counts=counts,
+        master_port=1, **counts,
     )  # fmt: skip
 
 
@@ -109,8 +108,11 @@ def commands(step, kind):
 
 def test_what_the_rendezvous_counts_replaces_what_this_node_counted():
     history = (THEIRS,)
-    counts = RunCounts(restart_count=4, membership_changes=5, history=history)
-    step = drive(*TO_PREPARING[:2], m.RoundFormed(round=make_round(9, counts)), m.StartAllowed())
+    step = drive(
+        *TO_PREPARING[:2],
+        m.RoundFormed(round=make_round(9, restart_count=4, membership_changes=5, history=history)),
+        m.StartAllowed(),
+    )
     spawn = commands(step, m.SpawnWorkers)[0]
     assert (spawn.restart_count, spawn.membership_changes) == (4, 5)
     assert step.state.ledger.history == history
@@ -158,7 +160,7 @@ def test_first_and_last_worker_that_finish_are_reported_and_the_node_waits_for_t
     assert isinstance(last.state, Running)
     assert not last.state.alive
     over = drive(told(DONE), m.WorkersStopped(), m.RendezvousLeft(), state=last.state)
-    assert (over.state.outcome.ending, over.state.outcome.exit_code) == (Ending.SUCCEEDED, 0)
+    assert (over.state.outcome.ending, over.state.outcome.exit_code) == (AgentEnd.SUCCEEDED, 0)
 
 
 def test_a_worker_that_finishes_beside_a_failure_is_reported_too():
@@ -180,9 +182,9 @@ def test_a_node_that_has_finished_and_is_told_to_stop_goes_without_a_word():
 
 def test_a_closed_rendezvous_ends_the_waiting_for_the_run():
     finished = drive(*TO_RUNNING, ended(0, 0), ended(1, 0), told(RendezvousClosed()))
-    assert finished.state.then.outcome.ending is Ending.SUCCEEDED
+    assert finished.state.then.outcome.ending is AgentEnd.SUCCEEDED
     closed = drive(*TO_RUNNING, told(RendezvousClosed()), ended(0, 0), ended(1, 0))
-    assert closed.state.then.outcome.ending is Ending.SUCCEEDED
+    assert closed.state.then.outcome.ending is AgentEnd.SUCCEEDED
 
 
 # --- while workers run
@@ -310,7 +312,7 @@ def test_the_echo_of_our_own_decision_changes_nothing():
 def test_another_restart_came_first():
     step = drive(*deciding_to(Restart()), told(Decided(decision=Restart(delay_s=3.0), failure=THEIRS)))
     assert names(step) == ["ReportDecision", "WatchRound"]
-    assert (step.state.then, step.state.incident[0]) == (Rejoin(delay_s=3.0), THEIRS)
+    assert (step.state.then, step.state.incident.failure) == (Rejoin(delay_s=3.0), THEIRS)
     assert step.state.ledger.restart_count == 1
     assert len(step.state.ledger.history) == 1
 

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from elastic_core.cli.main import main
 from elastic_core.encoding import encode_json
-from elastic_core.failure.incident import build_launcher_incident
+from elastic_core.failure.incident import build_incident
 from elastic_core.private_file import make_folder, replace_file
 from elastic_core.rundir.directory import RunDirectory
 from elastic_core.rundir.identity import AgentIdentity
@@ -46,9 +46,7 @@ def leave_incident(path, summary, run_id):
     failure = Failure(
         failure_class=FailureClass.EXIT, summary=summary, node_id="n0", round_index=0, at_s=9.0, uptime_s=8.0
     )
-    return IncidentFiles(path).write(
-        build_launcher_incident(failure, run_id=run_id, host="n0", restart_count=0, at_ns=5)
-    )
+    return IncidentFiles(path).write(build_incident(failure, run_id=run_id, host="n0", restart_count=0, at_ns=5))
 
 
 def listed(capsys, columns=120):

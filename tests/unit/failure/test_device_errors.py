@@ -79,7 +79,7 @@ def test_a_policy_sees_the_fault_and_both_classes_are_of_the_device():
     ):
         error = ErrorRecord(source="hook", type="RuntimeError", message=message, timestamp_ns=1)
         exit = WorkerExit(local_rank=0, global_rank=0, pid=1, code=1, at_s=1.0, at_ns=2, runtime_s=1.0)
-        found = build_incident(run_id="r", node_id="n", host="h", round_index=0, workers=[judge(exit, error)])
+        found = build_incident(None, run_id="r", node_id="n", host="h", round_index=0, workers=[judge(exit, error)])
         failure = to_failure(found, at_s=0.0, uptime_s=1.0)
         assert (failure.failure_class, failure.device_fault) == (kind, fault)
         assert failure.failure_class.on_device is (fault is not None)

@@ -17,8 +17,9 @@ from elastic_core.failure.evidence import (
     run_incident,
     spans,
 )
-from elastic_core.failure.incident import build_incident, describe_decision, to_failure
+from elastic_core.failure.incident import build_incident, to_failure
 from elastic_core.failure.report import MAX_LINES, render_attempt, render_incident
+from elastic_core.messages import PublishDecision
 from elastic_core.rendezvous.member.documents import EVIDENCE_BYTES, RUN_EVIDENCE_BYTES, document_of
 from elastic_core.reports import Absence, NodeReport
 from elastic_core.types import ErrorRecord, Failure, FailureClass, Origin, Restart, Stop, WorkerExit
@@ -44,7 +45,7 @@ def report(node, *workers, age_s=0.0, finished=0, final=True):
     failed = [one for one in workers if one.origin is not Origin.STOPPED]
     incident = None
     if failed:
-        incident = build_incident(run_id="r", node_id=node, host=f"host-{node}", round_index=0, workers=workers)
+        incident = build_incident(None, run_id="r", node_id=node, host=f"host-{node}", round_index=0, workers=workers)
     return NodeReport(
         node_id=node,
         failure=to_failure(incident, at_s=0.0, uptime_s=0.0) if incident else None,
@@ -142,20 +143,20 @@ def test_all_that_nodes_know_is_in_one_incident():
     a = report("a", worker(0, RESET), worker(1, stopped=True), worker(2, stopped=True), age_s=0.3)
     failure, incident = merged(a, b, report("c", finished=4))
     assert (failure.global_rank, failure.node_id) == (4, "b")
-    assert (incident.first.global_rank, incident.node_id, incident.host) == (4, "b", "host-b")
-    assert [one.global_rank for one in incident.secondary] == [0]
+    assert (incident.first.exit.global_rank, incident.node_id, incident.host) == (4, "b", "host-b")
+    assert [one.exit.global_rank for one in incident.secondary] == [0]
     assert (incident.failed_count, incident.stopped_count, incident.finished_count) == (1, 3, 4)
     assert incident.stopped_ranks == ((1, 2), (5, 5))
     assert (incident.told_count, [node.node_id for node in incident.nodes]) == (3, ["a", "b", "c"])
     assert incident.phases.detect_s == 0.5
     assert read_run(encode_json(incident).decode()) == incident
-    text = render_incident(replace(incident, decision=describe_decision(Stop(reason="no budget"))))
+    text = render_incident(replace(incident, decision=Stop(reason="no budget")))
     assert "4 others stopped because of it, on 3 nodes: a, b, c" in text
     assert "secondary failures: rank 0: ConnectionResetError: boom" in text
     assert "stopped by the launcher: ranks 1, 2, 5" in text
     assert "4 workers had finished before" in text
     assert "Logs on b:" in text
-    line = render_attempt(replace(incident, decision=describe_decision(Restart())), restart=1, max_restarts=3)
+    line = render_attempt(replace(incident, decision=Restart()), restart=1, max_restarts=3)
     assert "rank 4 failed: ValueError: boom (trainx.py:29 on b); 1 other failed after it; restart 1 of 3 now" in line
 
 
@@ -167,8 +168,14 @@ def test_a_thousand_nodes_and_long_texts_fit():
     _, incident = merged(*reports)
     assert len(encode_json(incident)) <= RUN_BYTES <= RUN_EVIDENCE_BYTES
     assert (incident.told_count, incident.failed_count, incident.stopped_count) == (1000, 7, 998)
-    assert incident.first.exception.callstack
+    assert incident.first.error.callstack
     assert len(render_incident(incident).splitlines()) <= MAX_LINES
+
+
+def published(decision, failure, evidence):
+    """Return the evidence that goes to all nodes with a decision."""
+    decided = PublishDecision(decision=decision, failure=failure, evidence=evidence)
+    return document_of(decided, by="a", token=1, nonce="x").evidence
 
 
 @pytest.mark.parametrize("text", ["x", "語", "\x1b"], ids=["plain", "long in UTF-8", "long in JSON"])
@@ -180,12 +187,12 @@ def test_whatever_is_long_the_incident_fits_for_hooks_hear_of_no_decision_withou
     _, incident = merged(report("a", worker(0, RESET)), replace(report("b"), failure=long))
     assert len(encode_json(incident)) <= RUN_BYTES
     assert incident.summary.startswith(text * 100)
-    assert document_of(Restart(), long, encode_json(incident).decode()).evidence
+    assert published(Restart(), long, encode_json(incident).decode())
 
 
 @pytest.mark.parametrize("decision", [Restart(), Stop(reason="no budget")])
 def test_evidence_that_does_not_fit_all_the_same_leaves_a_decision_for_the_whole_run(decision):
-    told = document_of(decision, report("a", worker(0)).failure, "x" * (RUN_EVIDENCE_BYTES + 1)).evidence
+    told = published(decision, report("a", worker(0)).failure, "x" * (RUN_EVIDENCE_BYTES + 1))
     assert told  # by which each node knows that its hooks have not had it
     assert read_run(told) is None
 
@@ -236,7 +243,9 @@ def test_nodes_that_were_left_out_are_listed_and_have_seen_nothing():
 
 def test_what_hooks_say_travels_unless_it_is_too_long_to():
     def said(size, published=0):
-        found = build_incident(run_id="r", node_id="a", host="host-a", round_index=0, workers=[worker(0, long=50)])
+        found = build_incident(
+            None, run_id="r", node_id="a", host="host-a", round_index=0, workers=[worker(0, long=50)]
+        )
         hooks = {"act": {"text": "p" * published}}
         found = replace(found, reported_by="act", fields={"gpu": 3, "text": "x" * size}, hooks=hooks)
         told = NodeReport(

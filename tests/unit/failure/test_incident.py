@@ -5,6 +5,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from elastic_core.errors import ConfigError
 from elastic_core.failure.classify import judge
 from elastic_core.failure.incident import (
     MAX_CALLSTACK_CHARS,
@@ -13,7 +14,6 @@ from elastic_core.failure.incident import (
     IncidentHungRank,
     IncidentPhases,
     build_incident,
-    build_launcher_incident,
     exit_code_for,
     iso_time,
     read_incident,
@@ -54,17 +54,17 @@ def four_ranks():
 
 def build(workers, **changes):
     fields = {"run_id": "bert-7", "node_id": "n0", "host": "gpu-12", "round_index": 1, "round_token": 5}
-    return build_incident(workers=workers, **(fields | changes))
+    return build_incident(None, workers=workers, **(fields | changes))
 
 
 def test_first_secondary_and_stopped_are_told_apart():
     incident = build(four_ranks(), restart_count=1, finished_count=2)
     assert incident.source == "worker"
     assert incident.first is not None
-    assert incident.first.global_rank == 2
-    assert (incident.first.at_ns, incident.first.exited_ns) == (AT_NS, AT_NS + 20 * MS)
-    assert [one.global_rank for one in incident.secondary] == [0, 1]
-    assert [one.global_rank for one in incident.stopped] == [3]
+    assert incident.first.exit.global_rank == 2
+    assert (incident.first.at_ns, incident.first.exit.at_ns) == (AT_NS, AT_NS + 20 * MS)
+    assert [one.exit.global_rank for one in incident.secondary] == [0, 1]
+    assert [one.exit.global_rank for one in incident.stopped] == [3]
     assert (incident.summary, incident.failure_class) == ("ValueError: boom", FailureClass.USER_EXCEPTION)
     assert (incident.at_ns, incident.at) == (AT_NS, "2023-11-14T22:13:20.123456789Z")
     assert (incident.restart_count, incident.finished_count, incident.exit_code) == (1, 2, 1)
@@ -76,7 +76,7 @@ def test_the_signal_that_stopped_a_slow_first_cause_is_not_the_runs_exit_code(co
     assert slow.origin is Origin.INTRINSIC
     incident = build([slow, worker(1, 7, None)])
     assert incident.first is not None
-    assert (incident.first.global_rank, incident.exit_code) == (0, expected)
+    assert (incident.first.exit.global_rank, incident.exit_code) == (0, expected)
 
 
 def test_a_round_in_which_nobody_failed_is_no_incident():
@@ -91,14 +91,11 @@ def test_the_runs_exit_code_is_the_workers_own(code, expected):
     assert exit_code_for(code) == expected
 
 
-@pytest.mark.parametrize(
-    ("round_index", "first_attempt", "retryable"),
-    [(0, None, False), (1, None, True), (1, True, False), (0, False, True)],
-)
-def test_usage_errors_are_beyond_hope_in_the_first_attempt_only(round_index, first_attempt, retryable):
+@pytest.mark.parametrize(("round_index", "retryable"), [(0, False), (1, True)])
+def test_usage_errors_are_beyond_hope_in_the_first_attempt_only(round_index, retryable):
     exit = WorkerExit(local_rank=0, global_rank=0, pid=1, code=1, at_s=1, at_ns=AT_NS, runtime_s=1)
     error = ErrorRecord(source="hook", type="SyntaxError", message="x", timestamp_ns=AT_NS, top_level_import=True)
-    incident = build([judge(exit, error)], round_index=round_index, first_attempt=first_attempt)
+    incident = build([judge(exit, error)], round_index=round_index)
     assert incident.retryable is retryable
     assert to_failure(incident, at_s=1, uptime_s=1).retryable is retryable
 
@@ -152,25 +149,34 @@ def test_a_failure_of_the_launcher_has_no_first_worker_and_keeps_its_failure():
         exit_code=4,
         retryable=False,
     )
-    incident = build_launcher_incident(failure, run_id="bert-7", host="gpu-12", at_ns=AT_NS)
+    incident = build_incident(failure, run_id="bert-7", host="gpu-12", at_ns=AT_NS)
     assert (incident.source, incident.first, incident.exit_code) == ("launcher", None, 4)
     expected = msgspec.structs.replace(failure, fingerprint="rendezvous|||# of at least # nodes joined within # s")
     assert to_failure(incident, at_s=600, uptime_s=0) == expected
 
 
 @pytest.mark.parametrize(
-    ("decision", "expected"),
+    ("decision", "kind"),
     [
-        (Restart(delay_s=0.5, exclude_nodes=("n3",), rule="intensity"), ("restart", "", 0.5, ("n3",))),
-        (Stop(reason="budget used", rule="intensity"), ("stop", "budget used", 0.0, ())),
-        (Ignore(rule="mine"), ("ignore", "", 0.0, ())),
+        (Restart(delay_s=0.5, exclude_nodes=("n3",), rule="intensity"), "restart"),
+        (Stop(reason="budget used", rule="intensity"), "stop"),
+        (Ignore(rule="mine"), "ignore"),
     ],
 )
-def test_the_decision_is_recorded(decision, expected):
-    found = build(four_ranks(), decision=decision).decision
-    assert found is not None
-    assert (found.kind, found.reason, found.delay_s, found.exclude_nodes) == expected
-    assert found.rule == decision.rule
+def test_the_decision_is_recorded(decision, kind, tmp_path):
+    path = tmp_path / "incident.json"
+    write_incident(path, build(four_ranks(), decision=decision))
+    assert read_incident(path).decision == decision
+    assert json.loads(path.read_text())["decision"]["type"] == kind
+
+
+def test_an_incident_of_another_schema_version_is_refused_with_one_line(tmp_path):
+    path = tmp_path / "incident.json"
+    path.write_text('{"schema_version": 1, "run_id": "x"}')
+    line = f"{str(path)!r}: incident of schema version 1; expected 2. Try: the version of elastic-core that wrote it"
+    with pytest.raises(ConfigError) as caught:
+        read_incident(path)
+    assert str(caught.value) == line
 
 
 def test_the_file_round_trips_and_is_the_owners_alone(tmp_path):
@@ -187,18 +193,16 @@ def test_the_file_has_the_documented_names(tmp_path):
     path = tmp_path / "incident.json"
     write_incident(path, build(four_ranks(), decision=Restart(rule="intensity")))
     content = json.loads(path.read_text())
-    assert content["schema_version"] == 1
+    assert content["schema_version"] == 2
     assert content["round_index"] == 1
     assert content["source"] == "worker"
     assert content["failure_class"] == "user exception"
     first = content["first"]
-    assert (first["exit_code"], first["signal"], first["at_ns"]) == (1, None, AT_NS)
+    assert (first["exit"]["code"], first["at_ns"]) == (1, AT_NS)
     assert first["log_paths"] == ["/r/2/stderr.log"]
-    assert first["exception"]["frames"] == [
-        {"file": "/u/train.py", "line": 12, "function": "main", "text": "raise ValueError('boom')"}
-    ]
-    assert content["stopped"][0]["signal"] == 15
-    assert content["decision"]["kind"] == "restart"
+    assert first["error"]["frames"] == [["/u/train.py", 12, "main", "raise ValueError('boom')"]]
+    assert content["stopped"][0]["exit"]["code"] == -15
+    assert content["decision"]["type"] == "restart"
     assert content["phases"] == {"detect_s": None, "stop_s": None, "rendezvous_s": None, "start_s": None}
 
 
@@ -211,11 +215,11 @@ def documented_fields(heading):
 
 @pytest.mark.parametrize(
     ("heading", "key"),
-    [("The file", None), ("A worker", "first"), ("An exception", "exception"), ("A decision", "decision")],
+    [("The file", None), ("A failed worker", "first"), ("Its exit", "exit"), ("Its error", "error")],
 )
 def test_the_reference_page_documents_every_field(heading, key):
     content = msgspec.to_builtins(build(four_ranks(), decision=Stop(reason="x")))
-    part = {None: content, "exception": content["first"]["exception"]}.get(key) or content[key]
+    part = {None: content, "first": content["first"]}.get(key) or content["first"][key]
     assert documented_fields(heading) == set(part)
 
 
@@ -242,9 +246,9 @@ def test_long_callstacks_keep_their_end_and_many_workers_stay_small(tmp_path):
     workers = [worker(rank, callstack=long, at_ns=AT_NS + rank) for rank in range(64)]
     incident = build(workers)
     assert incident.first is not None
-    assert incident.first.exception is not None
-    assert len(incident.first.exception.callstack) == MAX_CALLSTACK_CHARS
-    assert incident.first.exception.callstack.endswith("ValueError: boom")
+    assert incident.first.error is not None
+    assert len(incident.first.error.callstack) == MAX_CALLSTACK_CHARS
+    assert incident.first.error.callstack.endswith("ValueError: boom")
     write_incident(tmp_path / "i", incident)
     assert (tmp_path / "i").stat().st_size < 400_000
 

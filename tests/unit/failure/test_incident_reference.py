@@ -2,25 +2,25 @@
 
 import re
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from elastic_core.failure import incident
+from elastic_core.types import Decision
 
 PAGE = (Path(__file__).parents[3] / "docs/reference/incident.md").read_text()
 SECTIONS = {
     "The file": incident.Incident,
-    "A worker": incident.IncidentWorker,
-    "An exception": incident.IncidentException,
-    "A decision": incident.IncidentDecision,
+    "A failed worker": incident.FailedWorker,
+    "Its exit": incident.WorkerExit,
+    "Its error": incident.ErrorRecord,
     "A hang": incident.IncidentHang,
     "A rank of a hang": incident.IncidentHungRank,
 }
 ROWS = {
     "nodes": incident.IncidentNode,
     "phases": incident.IncidentPhases,
-    "frames": incident.IncidentFrame,
-    "causes": incident.IncidentCause,
 }
 
 
@@ -43,6 +43,11 @@ def test_table_has_the_fields_of_the_record(section):
 def test_row_names_the_fields_of_what_is_in_it(field):
     (text,) = [row[1] for section in SECTIONS for row in rows(section) if row[0] == f"`{field}`"]
     assert set(ROWS[field].__struct_fields__) <= set(names(text))
+
+
+def test_a_decision_has_the_fields_of_the_three_records():
+    named = {name for row in rows("A decision") for name in names(row[0])}
+    assert named == {"type"} | {name for record in get_args(Decision) for name in record.__struct_fields__}
 
 
 def test_every_class_of_failure_is_listed():

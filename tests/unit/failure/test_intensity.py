@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from elastic_core.errors import ConfigError
 from elastic_core.failure.intensity import Intensity
 from elastic_core.history import cost_a_restart, remembered
-from elastic_core.rendezvous.member.documents import ControlDocument, decode, encode
+from elastic_core.rendezvous.member.documents import ControlDocument, Ending, decode, encode
 from elastic_core.types import Failure, FailureClass, Ignore, PolicySettings, Restart, Stop
 
 
@@ -251,7 +251,8 @@ def test_a_bounded_history_decides_as_the_whole_one_does(outcomes, budget, windo
                 assert type(answer) is type(decided)
             decision = decided if isinstance(decided, Restart) else Restart(rule="asked")
             whole.append(msgspec.structs.replace(one, decision=decision))
-            document = decode(encode(document.after(whole[-1])), ControlDocument)
+            post = Ending(token=1, nonce="x", kind="restart", by="n", decision=decision, failure=one)
+            document = decode(encode(document.after(post)), ControlDocument)
 
 
 @pytest.mark.parametrize("budget", [65, 700])

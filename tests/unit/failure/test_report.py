@@ -9,8 +9,6 @@ from elastic_core.failure.classify import judge
 from elastic_core.failure.incident import (
     IncidentAbsence,
     build_incident,
-    build_launcher_incident,
-    describe_decision,
     to_failure,
 )
 from elastic_core.failure.report import (
@@ -50,7 +48,9 @@ def stopped(rank):
 
 def incident(workers, **changes):
     fields = {"run_id": "bert-7", "node_id": "n0", "host": "gpu-12", "round_index": 3, "restart_count": 2}
-    return build_incident(workers=workers, **(fields | {"decision": Stop(reason="2 of 2 restarts used")} | changes))
+    return build_incident(
+        None, workers=workers, **(fields | {"decision": Stop(reason="2 of 2 restarts used")} | changes)
+    )
 
 
 LEFT_OUT = (
@@ -168,14 +168,12 @@ def test_a_failure_of_the_launcher_says_so():
         uptime_s=0,
         exit_code=4,
     )
-    text = render_incident(
-        build_launcher_incident(failure, run_id="bert-7", host="gpu-12", at_ns=AT_NS, workers=[stopped(1)])
-    )
+    text = render_incident(build_incident(failure, run_id="bert-7", host="gpu-12", at_ns=AT_NS, workers=[stopped(1)]))
     assert "run 'bert-7' failed: rendezvous" in text
     assert "host n0 (gpu-12)  source=launcher" in text
     assert "rendezvous: 2 of at least 4 nodes joined within 600 s" in text
     assert "stopped by the launcher: rank 1" in text
-    early = build_launcher_incident(
+    early = build_incident(
         replace(failure, node_id=""), run_id="bert-7", host="gpu-12", at_ns=AT_NS, workers=[stopped(1)]
     )
     assert "host gpu-12  source=launcher" in render_incident(early)
@@ -278,9 +276,7 @@ def start_up_failure(summary):
     failure = Failure(
         failure_class=FailureClass.START_UP, summary=summary, node_id="n0", round_index=0, at_s=1.0, uptime_s=0.0
     )
-    return build_launcher_incident(
-        failure, run_id="bert-7", host="gpu-12", at_ns=AT_NS, decision=Stop(reason="no"), workers=[]
-    )
+    return build_incident(failure, run_id="bert-7", host="gpu-12", at_ns=AT_NS, decision=Stop(reason="no"), workers=[])
 
 
 def test_the_launchers_own_failure_is_told_to_its_end_with_the_advice():
@@ -307,7 +303,7 @@ def elsewhere(**changes):
         failure_class=FailureClass.USER_EXCEPTION, summary="ValueError: boom", node_id="gpu-7/10.0.0.7", round_index=3,
         at_s=1.0, uptime_s=1.0, global_rank=12, local_rank=4,
     )  # fmt: skip
-    built = build_launcher_incident(
+    built = build_incident(
         failure, run_id="bert-7", host="gpu-7/10.0.0.7", at_ns=AT_NS, workers=[stopped(2)], restart_count=2, **changes
     )
     return replace(built, source="worker", elsewhere_rank=12)
@@ -336,7 +332,7 @@ def test_another_nodes_failure_is_one_line_that_names_it_and_says_whose_a_path_i
     assert "Incident on gpu-7: /run/incident.json" in render_incident(
         found, incident_path="/run/incident.json", host="gpu-7"
     )
-    again = replace(found, decision=describe_decision(Restart()))
+    again = replace(found, decision=Restart())
     assert render_attempt(again, restart=1, max_restarts=3, elsewhere=True) == (
         "rank 2 failed on n0 (gpu-12): ValueError: boom (train.py:10); restart 1 of 3 now"
     )
@@ -347,7 +343,7 @@ def test_a_restart_for_what_no_worker_has_caused_on_another_node_says_what_it_wa
         failure_class=FailureClass.HEALTH_CHECK, summary="gpu 3 has an uncorrectable ECC error", node_id="n1",
         round_index=3, at_s=1.0, uptime_s=1.0,
     )  # fmt: skip
-    found = build_launcher_incident(failure, run_id="bert-7", host="gpu-13", at_ns=AT_NS, decision=Restart())
+    found = build_incident(failure, run_id="bert-7", host="gpu-13", at_ns=AT_NS, decision=Restart())
     assert render_attempt(found, restart=1, max_restarts=3, elsewhere=True) == (
         "health check failed on n1 (gpu-13): gpu 3 has an uncorrectable ECC error; restart 1 of 3 now"
     )
@@ -403,7 +399,7 @@ def test_the_restart_line_and_the_block_have_the_sentence_that_says_why(found, s
 def test_the_place_is_that_of_the_process_that_raised_it():
     (found,) = [found for found, summary in SUMMARIES if summary.startswith("FileNotFoundError")]
     line = render_attempt(found, restart=1, max_restarts=3)
-    assert line.endswith("'/data/1.jpg' (data.py:12, in DataLoader worker 3); 2 of 2 restarts used; restart 1 of 3 now")
+    assert line.endswith("'/data/1.jpg' (data.py:12, in DataLoader worker 3); restart 1 of 3 now")
     over_nodes = render_attempt(replace(found, told_count=2), restart=1, max_restarts=3)
     assert "(data.py:12, in DataLoader worker 3 on n0)" in over_nodes
     assert (

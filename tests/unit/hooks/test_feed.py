@@ -219,7 +219,7 @@ def test_only_hooks_with_the_power_get_it_and_their_lines_are_shown_to_the_end()
             "store_call",
             {"call": "renew", "took_s": 0.5, "failed": True},
         ),
-        (moments.Joining(round_index=3), "joining", {"round_index": 3}),
+        (moments.RoundJoining(round_index=3), "round_joining", {"round_index": 3}),
     ],
 )
 def test_what_happens_has_the_name_and_the_fields_of_its_record(what, name, values):

@@ -8,7 +8,7 @@ from elastic_core.hooks.handler import AgentHook, Power, notices_of
 from elastic_core.hooks.launches import fault_of_variable
 from elastic_core.hooks.members import METHODS, MOST_LINES, NamedHook
 from elastic_core.hooks.runner import HookRunner
-from elastic_core.moments import AgentStopped, Joining, WorkersStarting
+from elastic_core.moments import AgentStopped, RoundJoining, WorkersStarting
 from elastic_core.types import HookSettings, Round
 from support import Lines
 
@@ -43,7 +43,7 @@ class Deaf(AgentHook):
 def test_without_anybody_to_ask_answers_come_at_once(hooks):
     runner = HookRunner(hooks, post=never, call_later=never, log=never)
     heard = []
-    runner.ask_join(Joining(round_index=0), lambda *answer: heard.append(answer))
+    runner.ask_join(RoundJoining(round_index=0), lambda *answer: heard.append(answer))
     runner.ask_start(WorkersStarting(round=ROUND, restart_count=0), lambda *answer: heard.append(answer))
     runner.observe(AgentStopped(exit_code=0, reason=""))
     runner.close()

@@ -95,8 +95,8 @@ def test_the_end_names_the_other_nodes_failure_whatever_failed_here_after_it(inc
     incident = read_incident(tmp_path / "incident.json")
     assert (incident.source, incident.first, incident.elsewhere_rank) == ("worker", None, 2)
     assert (incident.host, incident.exit_code) == ("b/10.0.0.2", 9)
-    assert [worker.global_rank for worker in incident.secondary] == [0]
-    assert [worker.global_rank for worker in incident.stopped] == [1]
+    assert [worker.exit.global_rank for worker in incident.secondary] == [0]
+    assert [worker.exit.global_rank for worker in incident.stopped] == [1]
     assert "rank 2 on b/10.0.0.2, another node" in lines[0]
 
 
@@ -104,7 +104,7 @@ def test_a_failure_of_this_node_is_told_in_full(incidents, tmp_path):
     own = make_failure(0, node_id="a/10.0.0.1")
     assert incidents.record(ROUND, [make_exit(0, 7)], own, Stop(reason="no budget")) == 7
     incident = read_incident(tmp_path / "incident.json")
-    assert (incident.first.global_rank, incident.elsewhere_rank, incident.node_id) == (0, None, "a/10.0.0.1")
+    assert (incident.first.exit.global_rank, incident.elsewhere_rank, incident.node_id) == (0, None, "a/10.0.0.1")
 
 
 def test_a_report_of_this_node_alone_reaches_the_other_nodes_with_its_hook_and_fields(incidents):

@@ -77,7 +77,7 @@ def test_nothing_is_made_for_workers_of_a_run_that_has_ended(tmp_path):
         def wait(self, key, work, *, within_s):
             work()
 
-    class Ending(Gone):
+    class AgentEnd(Gone):
         def round_paths(self, round_):
             raise AssertionError("made")
 
@@ -85,7 +85,7 @@ def test_nothing_is_made_for_workers_of_a_run_that_has_ended(tmp_path):
             pass
 
     lines, disk = Lines(), Slow()
-    files = RunFiles(Ended(path=tmp_path), Ending())
+    files = RunFiles(Ended(path=tmp_path), AgentEnd())
     files.begin(disk, log=lines)
     files.prepare(ROUND, lambda: None, pipes=None)
     files.finish(success=True, record=lambda: None, within_s=1.0)

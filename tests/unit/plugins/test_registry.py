@@ -11,7 +11,7 @@ from elastic_core.errors import ConfigError, PluginError
 from elastic_core.failure.intensity import Intensity
 from elastic_core.hooks import handler
 from elastic_core.hooks.handler import AgentHook
-from elastic_core.moments import Joining, Refuse
+from elastic_core.moments import Refuse, RoundJoining
 from elastic_core.option_spec import OptionSpec
 from elastic_core.plugins import discovery, registry
 from elastic_core.plugins.registry import PluginRegistry
@@ -483,8 +483,8 @@ def test_hookimpl_module_becomes_a_hook_that_overrides_only_its_moments(install)
     install("fake-mod", "elastic_core.hooks", "gate", "mod_gate", source)
     hooks, _ = make_hooks()
     hook = hooks["gate"].hook
-    assert hook.on_joining(Joining(round_index=3)) == Refuse(reason="hot")
-    assert sys.modules["mod_gate"].seen == [Joining(round_index=3)]
+    assert hook.on_joining(RoundJoining(round_index=3)) == Refuse(reason="hot")
+    assert sys.modules["mod_gate"].seen == [RoundJoining(round_index=3)]
     assert "on_joining" in vars(type(hook))
     assert "on_failure" not in vars(type(hook))
 
@@ -518,7 +518,7 @@ def test_gate_that_fails_closed_and_can_not_be_built_refuses(install):
     [line] = warnings
     assert "RuntimeError: no driver" in line
     assert line.endswith("; it is a gate that fails closed")
-    refusal = hooks["gate"].hook.on_joining(Joining(round_index=0))
+    refusal = hooks["gate"].hook.on_joining(RoundJoining(round_index=0))
     assert refusal.reason.startswith("it could not be built: ")
     assert "RuntimeError: no driver" in refusal.reason
     assert hooks["gate"].distribution == "fake-gate 1.2"
@@ -532,7 +532,7 @@ def test_gate_that_can_not_be_imported_refuses_where_its_user_says_so(install, s
     install("fake-gate", "elastic_core.hooks", "gate", "mod_gate:Hook", source)
     hooks, (line,) = make_hooks(hooks=CLOSED)
     assert line.endswith("; it is a gate that fails closed")
-    assert hooks["gate"].hook.on_joining(Joining(round_index=0)).reason.startswith("it could not be built: ")
+    assert hooks["gate"].hook.on_joining(RoundJoining(round_index=0)).reason.startswith("it could not be built: ")
     assert list(make_hooks()[0]) == []  # as ever
 
 

@@ -34,7 +34,7 @@ class Play:
         return self.give(la.Woke())
 
     def stop(self, grace_s=30.0, signum=TERM):
-        return self.give(la.StopOrdered(signum=signum, grace_s=grace_s))
+        return self.give(la.StopBegun(signum=signum, grace_s=grace_s))
 
 
 def to_leader(pid, signum, group=True):

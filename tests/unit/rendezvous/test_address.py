@@ -55,7 +55,7 @@ def placed(monkeypatch):
         monkeypatch.setattr(node, "route_source", route_source)
         monkeypatch.setattr(node, "full_name", lambda wait: "gpu-7.example")
         given = rendezvous_settings(run_id="r", **settings)
-        this = node.Node(MemoryStore(given, server=MemoryServer()), given)
+        this = node.MemberNode(MemoryStore(given, server=MemoryServer()), given)
         connected = this.place(source, 29600)
         assert connected.agent_port == 29600
         return connected.address, this.route(tuple(members)) or connected.alternative

@@ -10,8 +10,8 @@ from elastic_core.rendezvous.identity import (
     ALLOWABLE,
     REFUSED,
     WARNED,
-    Attempt,
     Difference,
+    RunAttempt,
     attempt_from_environment,
     compare_fingerprints,
     default_node_id,
@@ -291,14 +291,17 @@ def test_node_id(host, address, node_id):
 @pytest.mark.parametrize(
     ("environ", "attempt"),
     [
-        ({}, Attempt()),
-        ({"SLURM_JOB_ID": "4711"}, Attempt(number=0, job="slurm 4711", given=True)),
-        ({"SLURM_JOB_ID": "4711", "SLURM_RESTART_COUNT": "2"}, Attempt(number=2, job="slurm 4711", given=True)),
-        ({"SLURM_RESTART_COUNT": " "}, Attempt()),
-        ({"SLURM_RESTART_COUNT": "two", "JOBSET_RESTART_ATTEMPT": "3"}, Attempt(number=3)),
-        ({"ELASTIC_JOB_ID": "u-1", "JOBSET_RESTART_ATTEMPT": "0"}, Attempt(job="job u-1", given=True)),
-        ({"ELASTIC_JOB_ID": "u-1"}, Attempt(job="job u-1")),  # a plain Job: its pods can't tell which try they are of
-        ({"AWS_BATCH_JOB_ATTEMPT": "1", "AWS_BATCH_JOB_ID": "b#3"}, Attempt(number=1, job="batch b", given=True)),
+        ({}, RunAttempt()),
+        ({"SLURM_JOB_ID": "4711"}, RunAttempt(number=0, job="slurm 4711", given=True)),
+        ({"SLURM_JOB_ID": "4711", "SLURM_RESTART_COUNT": "2"}, RunAttempt(number=2, job="slurm 4711", given=True)),
+        ({"SLURM_RESTART_COUNT": " "}, RunAttempt()),
+        ({"SLURM_RESTART_COUNT": "two", "JOBSET_RESTART_ATTEMPT": "3"}, RunAttempt(number=3)),
+        ({"ELASTIC_JOB_ID": "u-1", "JOBSET_RESTART_ATTEMPT": "0"}, RunAttempt(job="job u-1", given=True)),
+        (
+            {"ELASTIC_JOB_ID": "u-1"},
+            RunAttempt(job="job u-1"),
+        ),  # a plain Job: its pods can't tell which try they are of
+        ({"AWS_BATCH_JOB_ATTEMPT": "1", "AWS_BATCH_JOB_ID": "b#3"}, RunAttempt(number=1, job="batch b", given=True)),
     ],
 )
 def test_attempt(environ, attempt):

@@ -12,7 +12,7 @@ from elastic_core.errors import (
     WaitExpiredError,
 )
 from elastic_core.rendezvous.rounds import resolve_round
-from elastic_core.types import RendezvousInfo, RendezvousSettings, RosterMember, RunCounts
+from elastic_core.types import RendezvousInfo, RendezvousSettings, RosterMember
 
 
 class Wait(WaitBudget):
@@ -74,12 +74,12 @@ def never():
 def test_what_the_handler_counts_for_the_run_is_in_the_round():
     info = RendezvousInfo(rank=0, world_size=1, index=7, restart_count=2, membership_changes=3, history=())
     round_ = resolve(info, index=1)
-    assert (round_.index, round_.counts) == (7, RunCounts(restart_count=2, membership_changes=3))
+    assert (round_.index, round_.restart_count, round_.membership_changes) == (7, 2, 3)
 
 
 def test_each_agent_counts_where_the_handler_does_not():
     round_ = resolve(RendezvousInfo(rank=0, world_size=1), index=1)
-    assert (round_.index, round_.counts) == (1, None)
+    assert (round_.index, round_.restart_count, round_.membership_changes) == (1, None, None)
 
 
 def test_tuple_of_one_node():

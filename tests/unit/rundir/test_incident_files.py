@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from elastic_core.failure.incident import MAX_FILE_BYTES, build_launcher_incident, read_incident
+from elastic_core.failure.incident import MAX_FILE_BYTES, build_incident, read_incident
 from elastic_core.rundir import incident_files
 from elastic_core.rundir.found_incidents import find_incidents
 from elastic_core.rundir.incident_files import IncidentFiles
@@ -22,7 +22,7 @@ def incident(number=0, restart_count=0):
         uptime_s=1.0,
     )
     at_ns = 10**18 + number
-    return build_launcher_incident(failure, run_id="x", host="h", at_ns=at_ns, restart_count=restart_count)
+    return build_incident(failure, run_id="x", host="h", at_ns=at_ns, restart_count=restart_count)
 
 
 def names(folder):

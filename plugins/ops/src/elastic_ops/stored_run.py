@@ -8,26 +8,9 @@ from typing import TypeVar
 
 import msgspec
 
-from elastic_core.api import Record, decode_json
+from elastic_core.api import Ignore, Record, Restart, Stop, decode_json
 from elastic_core.api.rendezvous import RendezvousStateError
 from elastic_core.api.stores import CONTROL_KEY, ROUND_KEY, STORE_FORMAT, Survey
-
-
-class StoredDecision(msgspec.Struct):
-    """What was decided about a failure; `type` is its kind."""
-
-    type: str = ""
-    """`restart`, `stop` or `ignore`."""
-    delay_s: float = 0.0
-    """Of a restart: seconds before it."""
-    rule: str = ""
-    """Which rule decided."""
-    reason: str = ""
-    """A line for people."""
-    outcome: str = ""
-    """Of a stop: `failed` or `done`."""
-    exclude_nodes: tuple[str, ...] = ()
-    """Nodes that stay out."""
 
 
 class StoredFailure(msgspec.Struct):
@@ -53,7 +36,7 @@ class StoredFailure(msgspec.Struct):
     """The class of its exception; empty: none."""
     message: str = ""
     """Its text."""
-    decision: StoredDecision | None = None
+    decision: Restart | Stop | Ignore | None = None
     """What was decided; None: not yet."""
     spent: int = 0
     """How many restarts the run had cost by then."""
@@ -65,7 +48,6 @@ class StoredEnding(msgspec.Struct):
     token: int = 0
     nonce: str = ""
     kind: str = ""
-    reason: str = ""
     evidence: str = ""
 
 
@@ -79,11 +61,9 @@ class StoredStop(msgspec.Struct):
 class StoredVerdict(msgspec.Struct):
     """How the run ended."""
 
-    outcome: str = ""
+    decision: Stop
     exit_code: int = 1
-    reason: str = ""
     by: str = ""
-    rule: str = ""
     evidence: str = ""
 
 
@@ -252,7 +232,7 @@ def _decode(raw: bytes | None, kind: type[_D], what: str) -> _D | None:
         ) from err
     if document.v != STORE_FORMAT:
         raise RendezvousStateError(
-            f"the store holds a {what} of format {document.v!r}; this version of elastic-core reads {STORE_FORMAT}",
+            f"{what} in the store: format {document.v!r}; expected {STORE_FORMAT}",
             hint="the version of elastic-core that the run's nodes have",
         )
     return document

@@ -86,7 +86,7 @@ def failure_seen(rank=1, kind=FailureClass.USER_EXCEPTION):
 START = (
     seen(0.0, moments.AgentStarted(run_id="r", node_id="n1", run_dir="/d", pid=1)),
     entered(0.0, s.Gating(ledger=LEDGER)),
-    seen(0.0, moments.Joining(round_index=3)),
+    seen(0.0, moments.RoundJoining(round_index=3)),
     entered(1.0, s.Joining(ledger=LEDGER)),
     seen(3.9, RanksAssigned(took_s=0.5)),
     entered(4.0, s.Preparing(ledger=LEDGER, round=ROUND)),
@@ -140,7 +140,7 @@ def test_phases_of_a_restart():
 
 
 def test_a_rendezvous_that_fails_is_over_too():
-    leaving = s.Leaving(ledger=LEDGER, outcome=s.Outcome(ending=s.Ending.FAILED, exit_code=4, reason="nobody came"))
+    leaving = s.Leaving(ledger=LEDGER, outcome=s.Outcome(ending=s.AgentEnd.FAILED, exit_code=4, reason="nobody came"))
     assert phases((1.0, s.Joining(ledger=LEDGER)), (3.0, s.Deciding(ledger=LEDGER, running=None)), (3.0, leaving)) == [
         Phase(name="rendezvous", took_s=2.0, well=False),
         Phase(name="initialize", took_s=2.0, well=False),

@@ -16,7 +16,7 @@ from elastic_plugin_kit.memory_store import MemoryStore
 
 CHOICE = StoreChoice(backend="memory", endpoint="", run_id="r", conf={})
 WAIT = WaitBudget()
-CONTROL = {"v": 4, "epoch": "e", "attempt": 0, "secret": "s", "of-a-newer-version": [1, {"x": None}]}
+CONTROL = {"v": 5, "epoch": "e", "attempt": 0, "secret": "s", "of-a-newer-version": [1, {"x": None}]}
 
 
 @pytest.fixture
@@ -66,14 +66,15 @@ def test_asked_again_nothing_is_written_unless_there_is_less_time(store):
 
 
 def test_a_run_that_is_over_is_left_alone(store):
-    put(store, CONTROL | {"verdict": {"outcome": "done", "exit_code": 0, "reason": "r", "by": "n"}})
+    decision = {"type": "stop", "reason": "r", "outcome": "done"}
+    put(store, CONTROL | {"verdict": {"decision": decision, "exit_code": 0, "by": "n"}})
     StoreWriter(CHOICE).order_drain(None, by="ada")
     assert "drains" not in control(store)
 
 
 def test_orders_to_those_who_have_gone_do_not_pile_up(store):
     put(store, CONTROL)
-    seat = store.enlist(b'{"v":4}', incarnation="live", ttl_s=60.0, wait=WAIT)
+    seat = store.enlist(b'{"v":5}', incarnation="live", ttl_s=60.0, wait=WAIT)
     writer = StoreWriter(CHOICE)
     writer.order_drain({"live": "n"}, by="ada")
     for index in range(40):

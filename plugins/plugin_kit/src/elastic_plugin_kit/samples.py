@@ -15,13 +15,13 @@ from elastic_core.api import (
     FailureClass,
     FailureSeen,
     Ignore,
-    Joining,
     MembershipChanged,
     Moment,
     Origin,
     Restart,
     Round,
     RoundJoined,
+    RoundJoining,
     Stop,
     WorkerEnded,
     WorkerExit,
@@ -128,7 +128,7 @@ def sample_feed(*, run_dir: str) -> tuple[RunEvent, ...]:
 def _round_begins(index: int) -> tuple[Moment, ...]:
     formed = sample_round(index=index, token=index + 1)
     return (
-        Joining(round_index=index),
+        RoundJoining(round_index=index),
         RoundJoined(round=formed),
         WorkersStarting(round=formed, restart_count=index),
         WorkersStarted(round=formed, pids=(5000 + index, 6000 + index)),

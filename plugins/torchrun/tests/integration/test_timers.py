@@ -119,8 +119,8 @@ def test_a_late_worker_is_killed_and_a_hang_and_the_run_goes_on(elastic, script,
     assert agent.wait(60) == 0, agent.err
     incident = json.loads((tmp_path / "run/incident.json").read_text())
     first = incident["first"]
-    assert (incident["failure_class"], first["global_rank"]) == ("hang", 1)
-    assert (first["signal"], first["stop_signal"]) == (9, 9)
+    assert (incident["failure_class"], first["exit"]["global_rank"]) == ("hang", 1)
+    assert (first["exit"]["code"], first["exit"]["stop_signal"]) == (-9, 9)
     assert "rank 1 is over its time for 'load' by" in incident["summary"]
     assert f"in train.py:{line_of(LATE, '# here')}" in incident["summary"]
     assert incident["hang"]["section"] == "load"

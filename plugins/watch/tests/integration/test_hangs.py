@@ -76,11 +76,11 @@ def test_block_and_incident_of_a_hang_tell_where_each_rank_was(elastic, script):
     agent = elastic("--nproc-per-node", "2", "--hang-timeout", "1", path)
     assert agent.wait(60) == 1
     incident = hung(agent)
-    assert incident["first"]["global_rank"] == 1
+    assert incident["first"]["exit"]["global_rank"] == 1
     assert incident["first"]["origin"] == "intrinsic"
-    assert incident["first"]["exception"]["source"] == "faulthandler"
-    assert incident["first"]["exception"]["frames"][-1]["line"] == line_of(STUCK, "# here")
-    assert [worker["global_rank"] for worker in incident["stopped"]] == [0]
+    assert incident["first"]["error"]["source"] == "faulthandler"
+    assert incident["first"]["error"]["frames"][-1][1] == line_of(STUCK, "# here")
+    assert [worker["exit"]["global_rank"] for worker in incident["stopped"]] == [0]
     ranks = incident["hang"]["ranks"]
     assert [(each["global_rank"], each["blamed"], each["step"]) for each in ranks] == [(1, True, 3), (0, False, 4)]
     assert all((Path(incident["hang"]["stacks"]) / each["stacks"]).read_text() for each in ranks)
@@ -304,7 +304,7 @@ def test_py_spy_is_asked_where_the_interpreter_can_not_be(elastic, script, tmp_p
     )  # fmt: skip
     assert agent.wait(60) == 1
     incident = hung(agent)
-    assert incident["first"]["exception"]["source"] == "py-spy"
+    assert incident["first"]["error"]["source"] == "py-spy"
     assert "in train.py:7" in incident["summary"]
 
 
@@ -344,4 +344,4 @@ def test_worker_in_uninterruptible_sleep_is_told_and_not_waited_for_and_the_run_
     assert f"(pid {pid}) does not end after SIGKILL" in agent.err
     incident = hung(agent)
     assert incident["hang"]["ranks"][0]["state"] == "D"
-    assert incident["first"]["exit_code"] == -9
+    assert incident["first"]["exit"]["code"] == -9

@@ -63,7 +63,7 @@ def main() -> None:
         nowhere = os.open(os.devnull, os.O_WRONLY)
         if nowhere != _PEOPLE:
             os.dup2(nowhere, _PEOPLE, inheritable=False)
-    watch = Watch(alone=_is_alone())
+    watch = AgentWatch(alone=_is_alone())
     watch.until_agent_ends(0)
     if watch.incarnation and not watch.farewell and watch.may_act():
         last_act = LastAct(watch.last_act)  # starts while we hunt
@@ -112,7 +112,7 @@ def _forget(signum: int) -> None:
     _signal.sigtimedwait({signum}, 0)
 
 
-class Watch:
+class AgentWatch:
     """What the agent has told, until it ends."""
 
     def __init__(self, *, alone: bool = True) -> None:

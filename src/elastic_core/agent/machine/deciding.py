@@ -5,9 +5,9 @@ from msgspec.structs import replace
 from elastic_core import messages as m
 from elastic_core.agent.machine.running import collect_evidence, finished, report_finishing, without
 from elastic_core.agent.machine.states import (
+    AgentEnd,
     Deciding,
     End,
-    Ending,
     Ledger,
     Outcome,
     Rejoin,
@@ -95,9 +95,9 @@ def _give_up(state: Deciding, failure: Failure, decision: Stop) -> Step:
     ledger = noted(state.ledger, failure, decision, restarts=0)
     # A policy may take a failure for the job's end, as in a search that has found enough.
     if decision.outcome == "done":
-        outcome = Outcome(ending=Ending.SUCCEEDED, exit_code=0, reason=decision.reason)
+        outcome = Outcome(ending=AgentEnd.SUCCEEDED, exit_code=0, reason=decision.reason)
     else:
-        outcome = Outcome(ending=Ending.FAILED, exit_code=failure.exit_code, reason=failure.summary)
+        outcome = Outcome(ending=AgentEnd.FAILED, exit_code=failure.exit_code, reason=failure.summary)
     reason = f"{failure.summary}; {decision.reason}"
     return _carry_out(state, ledger, End(outcome=outcome), failure, decision, reason)
 
@@ -105,7 +105,8 @@ def _give_up(state: Deciding, failure: Failure, decision: Stop) -> Step:
 def _carry_out(
     state: Deciding, ledger: Ledger, then: Rejoin | End, failure: Failure, decision: Restart | Stop, reason: str
 ) -> Step:
-    first, incident = _publish(state, failure, decision), (failure, decision, "")
+    first = _publish(state, failure, decision)
+    incident = m.RecordIncident(failure=failure, decision=decision)
     if state.running is not None:
         return stop(ledger, state.running.round, then, reason, first=first, incident=incident)
     step = after_stop(ledger, then, incident, None)

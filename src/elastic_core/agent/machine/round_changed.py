@@ -16,12 +16,11 @@ from elastic_core.agent.machine.states import (
     GATE,
     PARKED_WATCH_S,
     SETTLE,
+    AgentEnd,
     Await,
     Awaiting,
     Deciding,
     End,
-    Ending,
-    Incident,
     Ledger,
     Outcome,
     Preparing,
@@ -100,7 +99,7 @@ def _closed(state: Running) -> Step:
     alone = replace(state, ledger=replace(state.ledger, control=False))
     if state.alive:
         return Step(state=alone, reason=reason)
-    outcome = Outcome(ending=Ending.SUCCEEDED, exit_code=0, reason="all workers finished")
+    outcome = Outcome(ending=AgentEnd.SUCCEEDED, exit_code=0, reason="all workers finished")
     return stop(alone.ledger, state.round, End(outcome=outcome), outcome.reason)
 
 
@@ -142,7 +141,7 @@ def _regrouped(ledger: Ledger, round_: Round, change: RoundChange) -> tuple[Ledg
     return replace(ledger, membership_changes=ledger.membership_changes + 1), changed
 
 
-def _restarted(ledger: Ledger, decided: Decided) -> tuple[Ledger, Incident | None, tuple[m.AgentCommand, ...]]:
+def _restarted(ledger: Ledger, decided: Decided) -> tuple[Ledger, m.RecordIncident | None, tuple[m.AgentCommand, ...]]:
     decision, failure = decided.decision, decided.failure
     if failure is None:
         # A user or a hook asked for this restart. No worker failed, so the restart budget and the incidents stay as
@@ -153,25 +152,29 @@ def _restarted(ledger: Ledger, decided: Decided) -> tuple[Ledger, Incident | Non
     report = m.ReportDecision(
         failure=failure, decision=decision, evidence=decided.evidence, restart_count=ledger.restart_count
     )
-    return ledger, (failure, decision, decided.evidence), (report,)
+    return ledger, _incident(failure, decided), (report,)
+
+
+def _incident(failure: Failure, decided: Decided) -> m.RecordIncident:
+    return m.RecordIncident(failure=failure, decision=decided.decision, evidence=decided.evidence)
 
 
 def _ended(
     ledger: Ledger, decision: Stop, decided: Decided, round_index: int
-) -> tuple[Ledger, Outcome, Incident | None]:
+) -> tuple[Ledger, Outcome, m.RecordIncident | None]:
     """Return how the run ends by this verdict, and its incident."""
     failure = decided.failure
     if decision.outcome == "done":
-        outcome = Outcome(ending=Ending.SUCCEEDED, exit_code=0, reason=decision.reason)
+        outcome = Outcome(ending=AgentEnd.SUCCEEDED, exit_code=0, reason=decision.reason)
         if failure is None:
             return ledger, outcome, None
-        return noted(ledger, failure, decision, restarts=0), outcome, (failure, decision, decided.evidence)
+        return noted(ledger, failure, decision, restarts=0), outcome, _incident(failure, decided)
     if failure is None:
         # No worker failed: the leader ended the run, for instance after too many membership changes.
         made_up = without_workers(decision.reason, FailureClass.RENDEZVOUS, round_index)
         failure = replace(made_up, exit_code=NO_ROUND_CODE)
-    outcome = Outcome(ending=Ending.FAILED, exit_code=failure.exit_code, reason=failure.summary)
-    return noted(ledger, failure, decision, restarts=0), outcome, (failure, decision, decided.evidence)
+    outcome = Outcome(ending=AgentEnd.FAILED, exit_code=failure.exit_code, reason=failure.summary)
+    return noted(ledger, failure, decision, restarts=0), outcome, _incident(failure, decided)
 
 
 # --- before workers run
@@ -297,7 +300,7 @@ def _does(state: Stopping, decided: Decided) -> bool:
     # An end or a restart that no worker caused leaves nothing to record in place of what this node has.
     if decided.failure is None:
         return True
-    return state.incident is not None and _same(state.incident[0], decided.failure)
+    return state.incident is not None and _same(state.incident.failure, decided.failure)
 
 
 def _same(ours: Failure, theirs: Failure) -> bool:
@@ -341,7 +344,7 @@ def _struck(state: Stopping) -> Ledger:
     """Return the books without the decision of ours that does not stand."""
     if state.incident is None:
         return state.ledger
-    ledger, restarts = state.ledger, int(isinstance(state.incident[1], Restart))
+    ledger, restarts = state.ledger, int(isinstance(state.incident.decision, Restart))
     return replace(ledger, restart_count=ledger.restart_count - restarts, history=ledger.history[:-1])
 
 

@@ -9,10 +9,10 @@ from elastic_core.agent.machine.states import (
     SETTLE,
     SETTLE_S,
     STOP_SETTLE_S,
+    AgentEnd,
     AgentState,
     Deciding,
     End,
-    Ending,
     Ledger,
     Outcome,
     Rejoin,
@@ -152,5 +152,5 @@ def finished(running: Running, first: tuple[m.AgentCommand, ...] = ()) -> Step:
     if running.ledger.control:
         # Not the end yet: another node may fail, and then this one's workers are needed again.
         return Step(state=running, commands=(m.ReportDone(), *first), reason="all workers of this node finished")
-    outcome = Outcome(ending=Ending.SUCCEEDED, exit_code=0, reason="all workers finished")
+    outcome = Outcome(ending=AgentEnd.SUCCEEDED, exit_code=0, reason="all workers finished")
     return stop(running.ledger, running.round, End(outcome=outcome), outcome.reason)

@@ -7,9 +7,9 @@ from elastic_core import moments
 from elastic_core.agent.machine import round_changed
 from elastic_core.agent.machine.states import (
     GATE,
+    AgentEnd,
     Created,
     Deciding,
-    Ending,
     Gates,
     Gating,
     Joining,
@@ -31,7 +31,7 @@ from elastic_core.agent.machine.states import (
 )
 from elastic_core.clock import duration_text
 from elastic_core.reports import Absence
-from elastic_core.types import Failure, FailureClass, Round, Stop
+from elastic_core.types import Decided, Failure, FailureClass, Round, Stop
 
 FIRST_PAUSE_S = 2.0
 LONGEST_PAUSE_S = 60.0
@@ -81,13 +81,9 @@ def formed(state: Joining, event: m.RoundFormed, now_s: float) -> Step:
     ledger = replace(state.ledger, rounds=event.round.index + 1)
     # What the whole run has been through wins over this node's own books: a newcomer's are empty, and a policy that
     # counted by them would give a run more restarts than its budget.
-    if (counts := event.round.counts) is not None:
-        ledger = replace(
-            ledger,
-            restart_count=counts.restart_count,
-            membership_changes=counts.membership_changes,
-            history=counts.history,
-        )
+    restarts, changes = event.round.restart_count, event.round.membership_changes
+    if restarts is not None and changes is not None:
+        ledger = replace(ledger, restart_count=restarts, membership_changes=changes, history=event.round.history)
     ask = m.AskToStart(
         round=event.round, restart_count=ledger.restart_count, membership_changes=ledger.membership_changes
     )
@@ -101,10 +97,11 @@ def no_round(state: Gating | Refused | Joining, event: m.RendezvousFailed, now_s
     first = (m.CancelTimer(name=GATE),) if isinstance(state, Refused) else ()
     # A spare node that the run never needed: other nodes have finished the job.
     if event.exit_code == 0:
-        outcome = Outcome(ending=Ending.SUCCEEDED, exit_code=0, reason=event.summary)
+        outcome = Outcome(ending=AgentEnd.SUCCEEDED, exit_code=0, reason=event.summary)
         return leave(state.ledger, outcome, (*first, m.PrintLine(text=event.summary)))
-    if event.failure is not None:
-        return _failed_elsewhere(state.ledger, event, event.failure, first)
+    decided = event.decided
+    if decided is not None and decided.failure is not None:
+        return _failed_elsewhere(state.ledger, event, decided, decided.failure, first)
     kind = FailureClass.HEALTH_CHECK if event.refused else FailureClass.RENDEZVOUS
     failure = replace(without_workers(event.summary, kind), exit_code=event.exit_code)
     return _without_round(state.ledger, failure, "no round was formed", first)
@@ -112,18 +109,20 @@ def no_round(state: Gating | Refused | Joining, event: m.RendezvousFailed, now_s
 
 def _without_round(ledger: Ledger, failure: Failure, reason: str, first: tuple[m.AgentCommand, ...] = ()) -> Step:
     record = m.RecordIncident(failure=failure, decision=Stop(reason=reason, rule="rendezvous"))
-    outcome = Outcome(ending=Ending.FAILED, exit_code=failure.exit_code, reason=failure.summary)
+    outcome = Outcome(ending=AgentEnd.FAILED, exit_code=failure.exit_code, reason=failure.summary)
     return leave(ledger, outcome, (*first, record))
 
 
 def _failed_elsewhere(
-    ledger: Ledger, event: m.RendezvousFailed, failure: Failure, first: tuple[m.AgentCommand, ...]
+    ledger: Ledger,
+    event: m.RendezvousFailed,
+    decided: Decided,
+    failure: Failure,
+    first: tuple[m.AgentCommand, ...],
 ) -> Step:
     """End as the nodes do that have a place: with what the run has failed of."""
-    decided = failure.decision
-    decision = decided if isinstance(decided, Stop) else Stop(reason="the run has failed", rule="rendezvous")
-    record = m.RecordIncident(failure=failure, decision=decision, evidence=event.evidence)
-    outcome = Outcome(ending=Ending.FAILED, exit_code=event.exit_code, reason=event.summary)
+    record = m.RecordIncident(failure=failure, decision=decided.decision, evidence=decided.evidence)
+    outcome = Outcome(ending=AgentEnd.FAILED, exit_code=event.exit_code, reason=event.summary)
     return leave(ledger, outcome, (*first, record))
 
 

@@ -59,7 +59,7 @@ class Ledger(Record, frozen=True, kw_only=True):
     gates: Gates = Gates()
 
 
-class Ending(enum.StrEnum):
+class AgentEnd(enum.StrEnum):
     """How an agent ends."""
 
     SUCCEEDED = "succeeded"
@@ -70,7 +70,7 @@ class Ending(enum.StrEnum):
 class Outcome(Record, frozen=True, kw_only=True):
     """The agent's result. Source of the exit codes: the design's section on the agent."""
 
-    ending: Ending
+    ending: AgentEnd
     exit_code: int
     reason: str
 
@@ -178,7 +178,7 @@ class Stopping(Record, frozen=True, kw_only=True):
     ledger: Ledger
     round: Round
     then: Then
-    incident: tuple[Failure, Decision, str] | None = None
+    incident: m.RecordIncident | None = None
     stop_asked_s: float | None = None
 
 
@@ -250,9 +250,6 @@ REPORT_S = 1.0
 SETTLE, BACKOFF, LEAVE, REPORT, GATE = "settle", "backoff", "leave", "report", "gate"
 SIGTERM = 15
 
-Incident = tuple[Failure, Decision, str]
-"""What failed, what was decided, and what was known of all nodes then (empty: no more than this node knows)."""
-
 
 class Step(Record, frozen=True, kw_only=True):
     """What `advance` returns: the next state, the commands in order, and why."""
@@ -274,7 +271,7 @@ def leave(ledger: Ledger, outcome: Outcome, first: Iterable[m.AgentCommand] = ()
     One that decides for the whole run is not closed by a node that goes: its verdict says when the run is over.
     """
     # A stop signal is for this node: if it closed the rendezvous, the nodes that go on could form no further round.
-    close = outcome.ending is not Ending.STOPPED and not ledger.control
+    close = outcome.ending is not AgentEnd.STOPPED and not ledger.control
     commands = (*first, m.SetTimer(name=LEAVE, delay_s=LEAVE_S), m.LeaveRendezvous(close=close))
     return Step(
         state=Leaving(ledger=ledger, outcome=outcome, stop_asked_s=asked_s), commands=commands, reason=outcome.reason
@@ -294,7 +291,7 @@ def end(ledger: Ledger, outcome: Outcome) -> Step:
 
 def stopped_by(signum: int) -> Outcome:
     """Return the outcome of an agent that was told to stop."""
-    return Outcome(ending=Ending.STOPPED, exit_code=128 + signum, reason=f"stopped by signal {signum}")
+    return Outcome(ending=AgentEnd.STOPPED, exit_code=128 + signum, reason=f"stopped by signal {signum}")
 
 
 def stop(
@@ -304,7 +301,7 @@ def stop(
     reason: str,
     *,
     first: Iterable[m.AgentCommand] = (),
-    incident: Incident | None = None,
+    incident: m.RecordIncident | None = None,
     grace_s: float | None = None,
     planned: bool = False,
     ends_run: bool = False,
@@ -383,12 +380,10 @@ def noted(ledger: Ledger, failure: Failure, decision: Decision, *, restarts: int
     return replace(ledger, restart_count=ledger.restart_count + restarts, history=history)
 
 
-def after_stop(ledger: Ledger, then: Rejoin | End, incident: Incident | None, asked_s: float | None) -> Step:
+def after_stop(ledger: Ledger, then: Rejoin | End, incident: m.RecordIncident | None, asked_s: float | None) -> Step:
     """Record the incident, then do what was to follow: no worker exists any more."""
-    recorded: tuple[m.AgentCommand, ...] = ()
     # The incident lists how each worker ended, which is known only now.
-    if incident is not None:
-        recorded = (m.RecordIncident(failure=incident[0], decision=incident[1], evidence=incident[2]),)
+    recorded: tuple[m.AgentCommand, ...] = () if incident is None else (incident,)
     match then:
         case End(outcome=outcome):
             return leave(ledger, outcome, recorded, asked_s)

@@ -8,10 +8,10 @@ from elastic_core.agent.machine.states import (
     LEAVE,
     REPORT,
     URGE_S,
+    AgentEnd,
     Await,
     Awaiting,
     End,
-    Ending,
     Leaving,
     Step,
     Stopping,
@@ -68,7 +68,7 @@ def stop_again(state: Stopping, event: m.StopRequested, now_s: float) -> Step:
 
 
 def _succeeds(then: Then) -> bool:
-    return isinstance(then, End) and then.outcome.ending is Ending.SUCCEEDED
+    return isinstance(then, End) and then.outcome.ending is AgentEnd.SUCCEEDED
 
 
 def backoff_over(state: Waiting, event: m.TimerFired, now_s: float) -> Step:

@@ -184,7 +184,7 @@ def _read(lines: list[str]) -> tuple[str, str, str] | None:
     match = _EXCEPTION.match("\n".join(lines[count:]).rstrip())
     if match is None:
         return None
-    return match["type"], _short(match["message"] or ""), place_of([frame[:2] for frame in without_launcher(frames)])
+    return match["type"], _short(match["message"] or ""), place_of(without_launcher(frames))
 
 
 def place(error: BaseException) -> str:

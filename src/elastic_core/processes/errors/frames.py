@@ -45,14 +45,14 @@ def is_user_file(file: str) -> bool:
     return not file.startswith("<") and not any(mark in file for mark in _LIBRARY_MARKS)
 
 
-def place_of(places: Sequence[tuple[str, int]]) -> str:
+def place_of(places: Sequence[tuple[str, int, *tuple[str, ...]]]) -> str:
     """Return `train.py:12`, the innermost of files and lines that is the user's own; empty where there is none.
 
     Without a line of the user's own it is the innermost of all.
     """
     if not places:
         return ""
-    file, line = next((each for each in reversed(places) if is_user_file(each[0])), places[-1])
+    file, line = next((each for each in reversed(places) if is_user_file(each[0])), places[-1])[:2]
     return f"{file.rpartition('/')[2]}:{line}"
 
 

@@ -9,8 +9,10 @@ import math
 
 from msgspec.structs import replace
 
+from elastic_core import messages as m
+from elastic_core.errors import RendezvousClosedError
 from elastic_core.rendezvous.identity import compare_fingerprints, mismatch_error, mismatch_warning
-from elastic_core.rendezvous.member import protocol as m
+from elastic_core.rendezvous.member import protocol
 from elastic_core.rendezvous.member.documents import ControlDocument, Verdict
 from elastic_core.rendezvous.member.outage import NOTHING, Announced, stop, store_failure
 from elastic_core.rendezvous.member.roster import given_id
@@ -86,14 +88,15 @@ def _answers_s(control: ControlDocument, verdict: Verdict, me: Me) -> float:
     """Return for how long after the run's end its verdict is this member's."""
     if not _given(control, me):
         return ANSWER_S
-    return KEEP_DONE_S if verdict.outcome == "done" else KEEP_FAILED_S
+    return KEEP_DONE_S if verdict.decision.outcome == "done" else KEEP_FAILED_S
 
 
 def closed(state: State, verdict: Verdict, now_s: float) -> Announced:
     """Tell a node that would join how the run has ended, and that nothing was started."""
     me, control, ended = state.me, state.seen.control, state.run.ended
     ended_how = _how(verdict)
-    why = f"{verdict.failure.summary}; {verdict.reason}" if verdict.failure is not None else verdict.reason
+    reason = verdict.decision.reason
+    why = f"{verdict.failure.summary}; {reason}" if verdict.failure is not None else reason
     again = "another --rdzv-id or --rdzv-attempt begins a new run"
     if ended is not None and control is not None and ended.epoch == control.epoch and ended.known:
         ended_how += f" {_ago(now_s - ended.at_s)} ago"
@@ -102,14 +105,14 @@ def closed(state: State, verdict: Verdict, now_s: float) -> Announced:
             again += f", and so does the same line in {left_s} s"
     nothing = "; nothing was started on this node" if state.mine is None else ""
     what = f"run {me.run_id!r} {ended_how}: {why}{nothing}"
-    failed = m.JoinFailed(kind="closed", what=what, hint=again, exit_code=verdict.exit_code)
+    failed = protocol.JoinFailed(error=RendezvousClosedError, what=what, hint=again, exit_code=verdict.exit_code)
     return replace(state, want=Want.NOTHING, end=replace(state.end, verdict_announced=True)), (failed,)
 
 
 def _how(verdict: Verdict) -> str:
     if verdict.from_outside:
         return "was stopped"
-    return "has ended well" if verdict.outcome == "done" else "has failed"
+    return "has ended well" if verdict.decision.outcome == "done" else "has failed"
 
 
 def _ago(age_s: float) -> str:
@@ -210,7 +213,7 @@ def _superseded(state: State, control: ControlDocument) -> Announced:
     if state.want is not Want.JOIN:
         return state, NOTHING
     hint = "a higher --rdzv-attempt, or leave the run to the others"
-    return replace(state, want=Want.NOTHING), (m.JoinFailed(kind="refused", what=what, hint=hint),)
+    return replace(state, want=Want.NOTHING), (protocol.JoinFailed(what=what, hint=hint),)
 
 
 def _compare(state: State, control: ControlDocument) -> Announced:
@@ -218,7 +221,7 @@ def _compare(state: State, control: ControlDocument) -> Announced:
     refusals, warnings = compare_fingerprints(me.fingerprint, control.fingerprint, me.allow_mismatch)
     if refusals:
         error = mismatch_error(me.run_id, me.where, refusals)
-        failed = m.JoinFailed(kind="refused", what=error.what, hint=error.hint)
+        failed = protocol.JoinFailed(what=error.what, hint=error.hint)
         return replace(state, want=Want.NOTHING), (failed,)
     announcements = (m.PrintLine(text=mismatch_warning(me.run_id, warnings)),) if warnings else ()
     run = replace(state.run, epoch=control.epoch, kept_control=control, kept_round=None, liveness=None)
@@ -237,7 +240,7 @@ def _meet_other(state: State, control: ControlDocument, now_s: float) -> Announc
     # `machine` writes this run's document over that one.
     if puts_back(state) and not _has_round(state, control):
         return state, NOTHING
-    announcements: tuple[m.Announcement, ...] = ()
+    announcements: tuple[protocol.Announcement, ...] = ()
     if state.want is Want.RUN or state.awaiting:
         change = RoundEnded(reason="the store lost this run, and another has begun", stop_within_s=0.0)
         state, announcements = stop(state, change)

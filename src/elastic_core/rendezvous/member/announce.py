@@ -8,7 +8,14 @@ from collections.abc import Callable
 
 from msgspec.structs import replace
 
-from elastic_core.rendezvous.member import protocol as m
+from elastic_core import messages as m
+from elastic_core.errors import (
+    NodesRefusedError,
+    RendezvousConnectionError,
+    RendezvousGracefulExitError,
+    RendezvousTimeoutError,
+)
+from elastic_core.rendezvous.member import protocol
 from elastic_core.rendezvous.member.admission import closed, meet
 from elastic_core.rendezvous.member.agreement import announce_agreed
 from elastic_core.rendezvous.member.documents import (
@@ -47,7 +54,7 @@ from elastic_core.rendezvous.member.steps import announce_steps
 from elastic_core.rendezvous.member.texts import lacks_refused, missing, nodes, timed_out, waiting
 from elastic_core.rendezvous.store import CONTROL_KEY
 from elastic_core.reports import Absence, NodeReport
-from elastic_core.types import Decided, FailureClass, Restart, RoundEnded, Stop, StopOrdered
+from elastic_core.types import Decided, FailureClass, RendezvousInfo, RosterMember, RoundEnded, StopOrdered
 
 PART_S = 0.5
 """How long a node that was told to stop waits, without workers, for the others to have noticed."""
@@ -211,15 +218,8 @@ def _order_again(state: State) -> State:
 
 
 def _change(ending: Ending) -> RoundEnded | Decided:
-    if ending.kind == "restart":
-        decision = Restart(
-            delay_s=ending.delay_s, exclude_nodes=ending.exclude, exclude_s=ending.exclude_s, rule=ending.rule
-        )
-        if ending.failure is not None and isinstance(ending.failure.decision, Restart):
-            decision = replace(decision, reason=ending.failure.decision.reason)
-        return Decided(decision=decision, failure=ending.failure, evidence=ending.evidence)
-    if ending.kind == "asked":
-        return Decided(decision=Restart(rule=ending.reason))
+    if ending.kind in ("restart", "asked"):
+        return ending.decided
     # Nodes came, or left with notice: hooks and metrics count that as planned.
     planned = not ending.unclean and not ending.out
     return RoundEnded(reason=ending.reason, lost=ending.lost, arrived=ending.arrived, planned=planned)
@@ -230,19 +230,18 @@ def _verdict(state: State, verdict: Verdict, now_s: float) -> Announced:
         return state, NOTHING
     if state.want is Want.JOIN:
         state, (failed,) = closed(state, verdict, now_s)
-        if isinstance(failed, m.JoinFailed) and verdict.outcome == "failed":
-            failed = replace(failed, failure=verdict.failure, evidence=verdict.evidence)
+        if isinstance(failed, protocol.JoinFailed) and verdict.decision.outcome == "failed":
+            failed = replace(failed, decided=verdict.decided)
         return state, (failed,)
     if state.want not in (Want.RUN, Want.STOP):
         return state, NOTHING
-    decision = Stop(reason=verdict.reason, outcome=verdict.outcome, rule=verdict.rule)
-    failure = verdict.failure
+    decision, failure = verdict.decision, verdict.failure
     # A rule of the run has ended it, for example the limit of membership changes: no worker's failure is behind it.
-    if failure is None and verdict.outcome == "failed":
-        failure = replace(store_failure(state, verdict.reason), failure_class=FailureClass.NODE_LOST)
+    if failure is None and decision.outcome == "failed":
+        failure = replace(store_failure(state, decision.reason), failure_class=FailureClass.NODE_LOST)
         failure = replace(failure, node_id=verdict.by, exit_code=verdict.exit_code)
     state = replace(state, want=Want.STOP, end=replace(state.end, verdict_announced=True))
-    return state, (m.RoundChanged(change=Decided(decision=decision, failure=failure, evidence=verdict.evidence)),)
+    return state, (m.RoundChanged(change=replace(verdict.decided, failure=failure)),)
 
 
 def _exclusion(state: State, now_s: float) -> Announced:
@@ -337,7 +336,24 @@ def _formed(state: State, round_: RoundDocument, rank: int, control: ControlDocu
         # What members wrote before the round says nothing about it.
         seen=replace(state.seen, fresh=state.seen.fresh - {MEMBERS}, members_read_s=LONG_AGO_S),
     )
-    return state, (m.Formed(document=round_, rank=rank, history=control.history, at_s=state.run_s(now_s)),)
+    place = RendezvousInfo(
+        rank=rank,
+        world_size=len(round_.roster),
+        round_token=round_.token,
+        nonce=round_.nonce,
+        members=tuple(
+            RosterMember(node_id=entry.node, local_world_size=entry.nproc, role=entry.role, address=entry.host)
+            for entry in round_.roster
+        ),
+        master_addr=round_.master_addr,
+        master_port=round_.master_port or None,
+        index=round_.index,
+        restart_count=round_.restarts,
+        membership_changes=round_.changes,
+        history=control.history,
+        at_s=state.run_s(now_s),
+    )
+    return state, (place,)
 
 
 def _evicted(state: State, round_: RoundDocument) -> Announced:
@@ -355,7 +371,7 @@ def _spare(state: State, round_: RoundDocument, now_s: float) -> Announced:
     if MEMBERS in state.seen.fresh and _surplus(state, round_):
         size = nodes(len(round_.roster))
         what = f"run {me.run_id!r} is full ({size}, --spares {me.spares}): this node is not needed"
-        failed = m.JoinFailed(kind="not needed", what=what, exit_code=0)
+        failed = protocol.JoinFailed(error=RendezvousGracefulExitError, what=what)
         return replace(state, want=Want.NOTHING), (failed,)
     if me.spares is not None and MEMBERS not in state.seen.fresh:
         return state, NOTHING  # who else waits decides whether this node is needed
@@ -411,33 +427,37 @@ def _wait(state: State, now_s: float) -> Announced:
     me, trouble, wait, ever_connected = state.me, state.trouble, state.waiting, state.connection.ever_connected
     # Credentials or a setting are wrong: another try has the same result.
     if trouble is not None and trouble.refused:
-        failed = m.JoinFailed(kind="connection", what=f"run {me.run_id!r}: {trouble.text}", hint=trouble.hint)
+        failed = _unreachable(f"run {me.run_id!r}: {trouble.text}", trouble.hint)
         return replace(state, want=Want.NOTHING), (failed,)
     if trouble is not None and now_s >= gives_up_joining_s(state):
         away = "has not let this node in" if ever_connected else "could not be reached"
         what = f"run {me.run_id!r}: {me.where} {away} within {me.connect_timeout_s:g} s: {trouble.text}"
         look = "look at the store" if ever_connected else "check --rdzv-endpoint"
         hint = trouble.hint or f"{look}, or raise --connect-timeout"
-        return replace(state, want=Want.NOTHING), (m.JoinFailed(kind="connection", what=what, hint=hint),)
+        return replace(state, want=Want.NOTHING), (_unreachable(what, hint),)
     if not ever_connected:
         return state, NOTHING
     if now_s >= misses_host_s(state):
         what = f"run {me.run_id!r}: {host_lost(state)}"
-        return replace(state, want=Want.NOTHING), (m.JoinFailed(kind="connection", what=what),)
+        return replace(state, want=Want.NOTHING), (_unreachable(what),)
     if trouble is not None and me.on_store_loss == "fail" and now_s >= trouble.since_s + me.store_outage_grace_s:
         what = f"run {me.run_id!r}: {stayed_away(state)} (--on-store-loss is fail)"
-        return replace(state, want=Want.NOTHING), (m.JoinFailed(kind="connection", what=what, hint=trouble.hint),)
+        return replace(state, want=Want.NOTHING), (_unreachable(what, trouble.hint),)
     # The line and the error name the members. They are read first, unless there is no store to read them from.
     knows = trouble is not None or knows_members(state, now_s) or not state.run.epoch
     if not wait.spare and now_s >= wait.since_s + me.join_timeout_s and knows:
         what, hint = timed_out(state, now_s), missing(state, now_s)
-        kind = "refusal" if lacks_refused(state) else "timeout"
-        return replace(state, want=Want.NOTHING), (m.JoinFailed(kind=kind, what=what, hint=hint),)
+        error = NodesRefusedError if lacks_refused(state) else RendezvousTimeoutError
+        return replace(state, want=Want.NOTHING), (protocol.JoinFailed(error=error, what=what, hint=hint),)
     if now_s >= wait.line_s and knows:
         here = trouble is None and state.had_seat
         announcements = (m.PrintLine(text=waiting(state, now_s)),) if here else ()
         return replace(state, waiting=replace(wait, line_s=now_s + LINE_EVERY_S)), announcements
     return state, NOTHING
+
+
+def _unreachable(what: str, hint: str = "") -> protocol.JoinFailed:
+    return protocol.JoinFailed(error=RendezvousConnectionError, what=what, hint=hint)
 
 
 _RULES: tuple[Callable[[State, float], Announced], ...] = (

@@ -14,11 +14,12 @@ from msgspec.structs import replace
 from elastic_core.encoding import decode_json
 from elastic_core.errors import RendezvousStateError
 from elastic_core.history import remembered
+from elastic_core.messages import PublishDecision
 from elastic_core.rendezvous.store import Seat
 from elastic_core.reports import Absence, NodeReport, NodeSteps, RunSteps
-from elastic_core.types import Failure, Record, Restart, Stop
+from elastic_core.types import Decided, Failure, Record, Restart, Stop
 
-STORE_FORMAT = 4
+STORE_FORMAT = 5
 """The version of everything in this module; a node that finds another one refuses to join."""
 
 DEFAULT_ROLE = "default"
@@ -149,23 +150,21 @@ class Ending(Record, frozen=True, kw_only=True, omit_defaults=True):
     """How a round ended, for all its nodes: they stop their workers and join the next one.
 
     `kind`: `restart` after a failure, `regroup` because nodes came or went, `asked` because a user wants it, `outage`
-    because nodes have stopped their workers for want of the store, and are back. `lost` and
-    `exclude` are node ids; `unclean` those among the lost that went without a word, `out` those whose hooks refused to
-    start their workers, `exclude_s` how long the first excluded are.
+    because nodes have stopped their workers for want of the store, and are back. `lost` are node ids; `unclean` those
+    among the lost that went without a word, `out` those whose hooks refused to start their workers.
     """
 
     token: int
     nonce: str
     kind: Literal["restart", "regroup", "asked", "outage"]
-    reason: str
     by: str
-    delay_s: float = 0.0
-    rule: str = ""
-    exclude: tuple[str, ...] = ()
-    exclude_s: tuple[float, ...] = ()
-    lost: tuple[str, ...] = ()
+    reason: str = ""
+    """Of `regroup` and `outage`: a line for people."""
+    decision: Restart = Restart()
+    """The decision; of `regroup` and `outage` the rest of the last one: the nodes that it still leaves out."""
     policy: str = ""
-    """Which policy has left nodes out."""
+    """The policy that has left nodes out."""
+    lost: tuple[str, ...] = ()
     unclean: tuple[str, ...] = ()
     out: tuple[str, ...] = ()
     arrived: int = 0
@@ -174,24 +173,32 @@ class Ending(Record, frozen=True, kw_only=True, omit_defaults=True):
     failure: Failure | None = None
     evidence: str = ""
 
+    @property
+    def decided(self) -> Decided:
+        """The decision as each node gets it."""
+        return Decided(decision=self.decision, failure=self.failure, evidence=self.evidence)
+
 
 class Verdict(Record, frozen=True, kw_only=True, omit_defaults=True):
     """How the run ended; it stands. `token` and `nonce` say after which round."""
 
-    outcome: Literal["done", "failed"]
+    decision: Stop
     exit_code: int
-    reason: str
     by: str
     token: int = 0
     nonce: str = ""
-    rule: str = ""
     failure: Failure | None = None
     evidence: str = ""
 
     @property
+    def decided(self) -> Decided:
+        """The decision as each node gets it."""
+        return Decided(decision=self.decision, failure=self.failure, evidence=self.evidence)
+
+    @property
     def from_outside(self) -> bool:
         """Return whether somebody outside has stopped the run: so it stands whatever becomes of the round."""
-        return self.rule == STOP_RULE
+        return self.decision.rule == STOP_RULE
 
 
 STOP_RULE: Final = "elastic stop"
@@ -287,11 +294,15 @@ class ControlDocument(Record, frozen=True, kw_only=True, omit_defaults=True):
         """Return the order that all nodes end; None: there is none."""
         return next((order for order in self.drains if not order.incarnation), None)
 
-    def after(self, failure: Failure | None) -> "ControlDocument":
-        """Return this with one more failure in the history."""
-        if failure is None:
-            return self
-        return replace(self, history=remembered(self.history, failure))
+    def after(self, post: Ending | Verdict) -> "ControlDocument":
+        """Return this with a decision in force, and the failure that it is about in the history."""
+        history = self.history
+        if post.failure is not None:
+            history = remembered(history, replace(post.failure, decision=post.decision))
+        # The order to stop goes in the same write: in the next round it would be about nothing.
+        if isinstance(post, Ending):
+            return replace(self, history=history, ending=post, stopping=None)
+        return replace(self, history=history, verdict=post, stopping=None)
 
 
 _D = TypeVar("_D", MemberRecord, RoundDocument, ControlDocument)
@@ -342,40 +353,37 @@ def _check_version(raw: bytes, what: str) -> None:
         ) from err
     if version != STORE_FORMAT:
         raise RendezvousStateError(
-            f"the store holds a {what} of format {version!r}; this version of elastic-core reads {STORE_FORMAT}",
+            f"{what} in the store: format {version!r}; expected {STORE_FORMAT}",
             hint="the same version of elastic-core on every node, or another --rdzv-id",
         )
 
 
-def document_of(decision: Restart | Stop, failure: Failure, evidence: str = "", policy: str = "") -> Ending | Verdict:
-    """Return what is published of a decision; the machine fills in which round it is about."""
-    noted = replace(failure, decision=decision)
+def document_of(decided: PublishDecision, *, by: str, token: int, nonce: str) -> Ending | Verdict:
+    """Return what is published of a decision about a round; `by` is the node that decided, where nothing failed."""
+    decision, failure, evidence = decided.decision, decided.failure, decided.evidence
     # None at all would be a decision of one node alone, of which the hooks of the others get none.
-    fitting = evidence if len(evidence.encode()) <= RUN_EVIDENCE_BYTES else "{}"
+    evidence = evidence if len(evidence.encode()) <= RUN_EVIDENCE_BYTES else "{}"
+    by = by if failure is None else failure.node_id
     if isinstance(decision, Restart):
         return Ending(
-            token=0,
-            nonce="",
-            kind="restart",
-            reason=failure.summary,
-            by=failure.node_id,
-            delay_s=decision.delay_s,
-            rule=decision.rule,
-            exclude=decision.exclude_nodes,
-            exclude_s=decision.exclude_s,
-            policy=policy if decision.exclude_nodes else "",
-            failure=noted,
-            evidence=fitting,
+            token=token,
+            nonce=nonce,
+            kind="asked" if failure is None else "restart",
+            by=by,
+            decision=decision,
+            policy=decided.policy if decision.exclude_nodes else "",
+            failure=failure,
+            evidence=evidence,
         )
-    done = decision.outcome == "done"
+    code = 1 if failure is None else failure.exit_code
     return Verdict(
-        outcome="done" if done else "failed",
-        exit_code=0 if done else failure.exit_code,
-        reason=decision.reason,
-        by=failure.node_id,
-        rule=decision.rule,
-        failure=noted,
-        evidence=fitting,
+        decision=decision,
+        exit_code=0 if decision.outcome == "done" else code,
+        by=by,
+        token=token,
+        nonce=nonce,
+        failure=failure,
+        evidence=evidence,
     )
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from elastic_core.messages import DecisionAsked
 from elastic_core.rendezvous.member.documents import (
     Agreement,
     ControlDocument,
@@ -11,7 +12,7 @@ from elastic_core.rendezvous.member.documents import (
     Verdict,
 )
 from elastic_core.rendezvous.member.roster import Candidate
-from elastic_core.reports import NodeReport, RunSteps
+from elastic_core.reports import RunSteps
 from elastic_core.types import Record
 
 LAST_CALL: Final = "last call"
@@ -102,14 +103,6 @@ class NoteDone(Record, frozen=True, kw_only=True):
     done: tuple[str, ...]
 
 
-class AskDecision(Record, frozen=True, kw_only=True):
-    """Have the failure policy decide about a stopped round."""
-
-    token: int
-    nonce: str
-    reports: tuple[NodeReport, ...]
-
-
 class PublishSteps(Record, frozen=True, kw_only=True):
     """Put together for all what the nodes have answered about their workers' steps."""
 
@@ -128,7 +121,7 @@ class NoteSilent(Record, frozen=True, kw_only=True):
     nonce: str
 
 
-Duty = FormRound | EndRound | GiveVerdict | NoteDone | NoteSilent | PublishSteps | Agree | AskDecision
+Duty = FormRound | EndRound | GiveVerdict | NoteDone | NoteSilent | PublishSteps | Agree | DecisionAsked
 
 
 class Judgement(Record, frozen=True, kw_only=True):

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from elastic_core.rendezvous.member.documents import Ending, MemberRecord, RoundDocument
 from elastic_core.rendezvous.member.duty import LAST_CALL, FormRound, Judgement, LeaderMemory, View, ended
 from elastic_core.rendezvous.member.roster import Candidate, assign, choose, entries
+from elastic_core.types import Restart
 
 SILENT: Final = "members of the last round may train on without the store"
 _RESTED: Final = ("ready", "out", "done", "stopped", "gone")
@@ -201,12 +202,13 @@ def out_until(ending: Ending | None, current: RoundDocument | None, seen_s: floa
         current: The last round; who is in it is not left out.
         seen_s: When the ending was first seen.
     """
-    if ending is None or not ending.exclude:
+    if ending is None:
         return {}
     over = current is not None and (ending.token, ending.nonce) == (current.token, current.nonce)
     here = {entry.node for entry in current.roster} if current is not None and not over else frozenset()
-    times = (*ending.exclude_s, *(_FOR_GOOD for _ in ending.exclude[len(ending.exclude_s) :]))
-    return {node: seen_s + for_s for node, for_s in zip(ending.exclude, times, strict=False) if node not in here}
+    names, times = ending.decision.exclude_nodes, ending.decision.exclude_s
+    times = (*times, *(_FOR_GOOD for _ in names[len(times) :]))
+    return {node: seen_s + for_s for node, for_s in zip(names, times, strict=False) if node not in here}
 
 
 def still_out(
@@ -218,13 +220,12 @@ def still_out(
     return frozenset(until), None if next_s == _FOR_GOOD else next_s
 
 
-def carried(
-    ending: Ending | None, current: RoundDocument, seen_s: float, now_s: float
-) -> tuple[tuple[str, ...], tuple[float, ...]]:
-    """Return the nodes that stay out, and for how long, where a round ends for another reason than a failure."""
+def carried(ending: Ending | None, current: RoundDocument, seen_s: float, now_s: float) -> Restart:
+    """Return the rest of the last decision, where a round ends for another reason than a failure: who stays out."""
     left = {node: end_s - now_s for node, end_s in out_until(ending, current, seen_s).items() if end_s > now_s}
     names = sorted(left, key=lambda node: (left[node], node))  # those for good come last, without a time
-    return tuple(names), tuple(left[node] for node in names if left[node] != _FOR_GOOD)
+    times = tuple(left[node] for node in names if left[node] != _FOR_GOOD)
+    return Restart(exclude_nodes=tuple(names), exclude_s=times)
 
 
 def needed(names: Collection[str], others: int, min_nodes: int) -> frozenset[str]:

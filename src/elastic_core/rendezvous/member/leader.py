@@ -11,7 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec.structs import replace
 
-from elastic_core.rendezvous.member import protocol as m
+from elastic_core.messages import DecisionAsked
+from elastic_core.rendezvous.member import protocol
 from elastic_core.rendezvous.member.admission import KEEP_DONE_S, KEEP_FAILED_S
 from elastic_core.rendezvous.member.agreement import due
 from elastic_core.rendezvous.member.documents import (
@@ -25,7 +26,6 @@ from elastic_core.rendezvous.member.documents import (
 )
 from elastic_core.rendezvous.member.duty import (
     Agree,
-    AskDecision,
     Duty,
     EndRound,
     FormRound,
@@ -56,7 +56,7 @@ from elastic_core.rendezvous.member.steps import GATHER_STEPS_S, answers, merged
 from elastic_core.rendezvous.member.texts import named, nodes
 from elastic_core.rendezvous.store import CONTROL_KEY, ROUND_KEY
 from elastic_core.reports import NodeReport
-from elastic_core.types import Failure, FailureClass
+from elastic_core.types import Failure, FailureClass, Stop
 
 STORE_KEEP_S = 25 * 3600.0
 """How long a run's content stays after its last call; other than after its end, so that stores can tell how old that
@@ -204,7 +204,12 @@ def _gone(entry: RosterEntry, live: Mapping[str, MemberRecord], current: RoundDo
 
 def _all_done(view: View, current: RoundDocument) -> GiveVerdict:
     return GiveVerdict(
-        verdict=Verdict(outcome="done", exit_code=0, reason="all workers finished", by=view.node, token=current.token)
+        verdict=Verdict(
+            decision=Stop(reason="all workers finished", outcome="done"),
+            exit_code=0,
+            by=view.node,
+            token=current.token,
+        )
     )
 
 
@@ -244,9 +249,12 @@ def _gather(view: View, memory: LeaderMemory, current: RoundDocument, order: Sto
         end_s = began_s + view.ttl_s * (1 if inside else 2) + LOSS_MARGIN_S
         if quiet and view.now_s < end_s:
             return Judgement(memory=memory, look_s=end_s, why="a node that says nothing may be why the others failed")
-    return Judgement(
-        memory=memory, duty=AskDecision(token=current.token, nonce=current.nonce, reports=tuple(reports.values()))
+    question = DecisionAsked(
+        reports=tuple(reports.values()),
+        history=view.control.history,
+        question=question_about(current.token, current.nonce),
     )
+    return Judgement(memory=memory, duty=question)
 
 
 def _reports(
@@ -307,14 +315,13 @@ def _change(
     # Members that only stopped while the store was away count as no membership change.
     if not back and view.max_changes is not None and current.changes >= view.max_changes:
         return GiveVerdict(verdict=_too_many_changes(view, current, names, unclean, reason))
-    exclude, exclude_s = carried(view.control.ending, current, memory.ending_s, view.now_s)
+    rest = carried(view.control.ending, current, memory.ending_s, view.now_s)
     ending = Ending(
         token=current.token,
         nonce=current.nonce,
         kind="outage" if back else "regroup",
-        exclude=exclude,
-        exclude_s=exclude_s,
-        policy=view.control.ending.policy if exclude and view.control.ending is not None else "",
+        decision=rest,
+        policy=view.control.ending.policy if rest.exclude_nodes and view.control.ending is not None else "",
         reason=f"{reason}; {_what_follows(view, current, lost, arrived)}",
         by=view.node,
         lost=names,
@@ -352,12 +359,10 @@ def _too_many_changes(
         message=what,
     )
     return Verdict(
-        outcome="failed",
+        decision=Stop(reason=what, rule="max-membership-changes"),
         exit_code=failure.exit_code,
-        reason=what,
         by=view.node,
         token=current.token,
-        rule="max-membership-changes",
         failure=failure if names else None,
     )
 
@@ -430,8 +435,9 @@ def do_duty(state: State, now_s: float) -> Planned:
     state = replace(state, duty=duty)
     if behind and state.seen.members_read_s < due_s - state.period_s:
         return state, None  # a deputy acts on what it has read lately; it reads again within a period
-    if isinstance(judgement.duty, AskDecision):
-        return _ask(state, judgement.duty, now_s)
+    if isinstance(judgement.duty, DecisionAsked):
+        assert view.current is not None
+        return _ask(state, judgement.duty, view.current, now_s)
     return _do(replace(state, duty=replace(duty, serial=duty.serial + 1)), judgement.duty)
 
 
@@ -460,16 +466,14 @@ def _view(state: State, now_s: float) -> View | None:
     )
 
 
-def _ask(state: State, question: AskDecision, now_s: float) -> Planned:
+def _ask(state: State, question: DecisionAsked, current: RoundDocument, now_s: float) -> Planned:
     """Ask the agent once; it may be busy, or on its way out."""
-    asked, before = (question.token, question.nonce), state.duty
+    asked, before = (current.token, current.nonce), state.duty
     again_s = before.asked_s + ANSWER_S
     if before.asked == asked and now_s < again_s:
         return replace(state, duty=replace(before, look_s=min(before.look_s, again_s))), None
-    assert state.seen.control is not None
-    reports = (*question.reports, *_left_out(state, now_s))
-    ask = m.Ask(question=question_about(*asked), reports=reports, history=state.seen.control.history)
-    return replace(state, duty=replace(before, asked=asked, asked_s=now_s)), ask
+    question = replace(question, reports=(*question.reports, *_left_out(state, now_s)))
+    return replace(state, duty=replace(before, asked=asked, asked_s=now_s)), question
 
 
 def _left_out(state: State, now_s: float) -> Iterator[NodeReport]:
@@ -499,9 +503,9 @@ def _name(duty: Duty) -> str:
         case Agree(agreement=agreement):
             return f"agree {agreement.nonce} {len(agreement.values)}"
         case GiveVerdict(verdict=verdict):
-            return f"verdict {verdict.token} {verdict.outcome}"
-        case AskDecision(token=token, nonce=nonce):
-            return f"decide {token} {nonce}"
+            return f"verdict {verdict.token} {verdict.decision.outcome}"
+        case DecisionAsked(question=question):
+            return f"decide {question}"
 
 
 def _do(state: State, duty: _Written) -> Planned:
@@ -509,7 +513,7 @@ def _do(state: State, duty: _Written) -> Planned:
     assert control is not None
     match duty:
         case FormRound(document=document):
-            swap = m.Swap(key=ROUND_KEY, document=document, expect=state.seen.round_version, keep_s=STORE_KEEP_S)
+            swap = protocol.Swap(key=ROUND_KEY, document=document, expect=state.seen.round_version, keep_s=STORE_KEEP_S)
             return state, swap
         case EndRound(ending=ending):
             return swap_control(state, replace(control, ending=ending, stopping=None))
@@ -530,6 +534,6 @@ def swap_control(state: State, document: ControlDocument) -> Planned:
     """Put this document in the place of the one that was read."""
     keep_s = STORE_KEEP_S
     if document.verdict is not None:
-        keep_s = KEEP_DONE_S if document.verdict.outcome == "done" else KEEP_FAILED_S
-    swap = m.Swap(key=CONTROL_KEY, document=document, expect=state.seen.control_version, keep_s=keep_s)
+        keep_s = KEEP_DONE_S if document.verdict.decision.outcome == "done" else KEEP_FAILED_S
+    swap = protocol.Swap(key=CONTROL_KEY, document=document, expect=state.seen.control_version, keep_s=keep_s)
     return state, swap

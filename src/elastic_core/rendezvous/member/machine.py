@@ -14,10 +14,10 @@ from collections.abc import Callable
 from msgspec.structs import replace
 
 from elastic_core.rendezvous.address import is_ip
-from elastic_core.rendezvous.member import protocol as m
+from elastic_core.rendezvous.member import protocol
 from elastic_core.rendezvous.member.admission import looks_again_s, puts_back
 from elastic_core.rendezvous.member.announce import GONE_S, PART_S, announce, knows_members, record_of
-from elastic_core.rendezvous.member.documents import ControlDocument, Ending, Verdict, encode
+from elastic_core.rendezvous.member.documents import ControlDocument, Verdict, encode
 from elastic_core.rendezvous.member.leader import DEPUTIES, STORE_KEEP_S, Planned, do_duty, swap_control
 from elastic_core.rendezvous.member.observe import MEMBERS, observe
 from elastic_core.rendezvous.member.outage import (
@@ -31,7 +31,7 @@ from elastic_core.rendezvous.member.outage import (
     outage_line_s,
     undecided_s,
 )
-from elastic_core.rendezvous.member.protocol import Step
+from elastic_core.rendezvous.member.protocol import MemberStep
 from elastic_core.rendezvous.member.state import LONG_AGO_S, NEVER_S, Progress, State, Want
 from elastic_core.rendezvous.member.steps import question
 from elastic_core.rendezvous.store import CONTROL_KEY, ROUND_KEY, Topic
@@ -43,10 +43,10 @@ _READ_COST_S = 0.0002
 _LONGEST_READ_PAUSE_S = 0.25
 _EXPIRY_MARGIN_S = 0.01
 
-Rule = Callable[[State, float], Planned]
+MemberRule = Callable[[State, float], Planned]
 
 
-def step(state: State, events: tuple[m.Event, ...], *, now_s: float) -> Step:
+def step(state: State, events: tuple[protocol.Event, ...], *, now_s: float) -> MemberStep:
     """Return what a member does next after it heard `events`, in order."""
     for event in events:
         state = observe(state, event, now_s)
@@ -55,7 +55,9 @@ def step(state: State, events: tuple[m.Event, ...], *, now_s: float) -> Step:
     for rule in _RULES:
         state, operation = rule(state, now_s)
         if operation is not None:
-            return Step(state=state, operation=operation, announcements=announcements, reason=rule.__name__.strip("_"))
+            return MemberStep(
+                state=state, operation=operation, announcements=announcements, reason=rule.__name__.strip("_")
+            )
     raise AssertionError("the last rule always answers")
 
 
@@ -64,7 +66,7 @@ def step(state: State, events: tuple[m.Event, ...], *, now_s: float) -> Step:
 
 def _idle(state: State, now_s: float) -> Planned:
     if state.want is Want.NOTHING:
-        return state, m.Pause(until_s=NEVER_S)
+        return state, protocol.Pause(until_s=NEVER_S)
     return state, None
 
 
@@ -78,11 +80,11 @@ def _leave(state: State, now_s: float) -> Planned:
     post, seat = state.end.post if state.trouble is None else None, state.lease.seat
     # Without a connection nothing can be given back: the lease ends by itself, and other members see that.
     if away or not state.connection.connected or (seat is None and post is None):
-        return state, m.Gone()
+        return state, protocol.Gone()
     # The verdict of this node is published first, by `_post` below; `_leave_at_last` gives the seat back afterwards.
     if post is not None or seat is None:
         return state, None
-    return state, m.Withdraw(seat=seat)
+    return state, protocol.Withdraw(seat=seat)
 
 
 def _last_post_s(state: State) -> float:
@@ -96,7 +98,7 @@ def _trouble(state: State, now_s: float) -> Planned:
     trouble = state.trouble
     if trouble is None or now_s >= trouble.retry_s:
         return state, None
-    return state, m.Pause(until_s=min(trouble.retry_s, _deadline_s(state, now_s)))
+    return state, protocol.Pause(until_s=min(trouble.retry_s, _deadline_s(state, now_s)))
 
 
 def _deadline_s(state: State, now_s: float) -> float:
@@ -124,7 +126,7 @@ def _deadline_s(state: State, now_s: float) -> float:
 
 
 def _connect(state: State, now_s: float) -> Planned:
-    return state, None if state.connection.connected else m.Connect()
+    return state, None if state.connection.connected else protocol.Connect()
 
 
 # --- the lease, and which run this is
@@ -134,7 +136,7 @@ def _begin_to_watch(state: State, now_s: float) -> Planned:
     """Learn how far the topics are before anything is read, so that no change after it is missed."""
     if state.seen.since is not None:
         return state, None
-    return state, m.Watch(since=None, topics=_topics(state), until_s=now_s)
+    return state, protocol.Watch(since=None, topics=_topics(state), until_s=now_s)
 
 
 def _renew(state: State, now_s: float) -> Planned:
@@ -145,12 +147,12 @@ def _renew(state: State, now_s: float) -> Planned:
     # store's answer has the new order of the seats.
     expired = lease.ahead <= 1 and now_s >= lease.expiry_s + _EXPIRY_MARGIN_S
     if now_s >= lease.renew_s or expired:
-        return state, m.Renew(seat=lease.seat, ttl_s=state.ttl_s)
+        return state, protocol.Renew(seat=lease.seat, ttl_s=state.ttl_s)
     return state, None
 
 
 def _read_control(state: State, now_s: float) -> Planned:
-    return state, None if CONTROL_KEY in state.seen.fresh else m.Load(key=CONTROL_KEY)
+    return state, None if CONTROL_KEY in state.seen.fresh else protocol.Load(key=CONTROL_KEY)
 
 
 def _write_control(state: State, now_s: float) -> Planned:
@@ -161,7 +163,7 @@ def _write_control(state: State, now_s: float) -> Planned:
     if run.epoch and run.kept_control is not None and puts_back_here(state):
         # The document of another run is there. Only one without a round may be replaced, so its round is read first.
         if control is not None and ROUND_KEY not in state.seen.fresh:
-            return state, m.Load(key=ROUND_KEY)
+            return state, protocol.Load(key=ROUND_KEY)
         return swap_control(state, run.kept_control)
     if control is not None and state.want is Want.LEAVE:
         return state, None  # what it has to say is about a run that is here no more
@@ -179,7 +181,7 @@ def _write_control(state: State, now_s: float) -> Planned:
         )
         return swap_control(replace(state, run=run.none()), fresh)
     if ROUND_KEY not in state.seen.fresh:
-        return state, m.Load(key=ROUND_KEY)
+        return state, protocol.Load(key=ROUND_KEY)
     return _survey_run(state, control, now_s)
 
 
@@ -187,13 +189,13 @@ def _survey_run(state: State, control: ControlDocument, now_s: float) -> Planned
     """Find out whether the run in the store goes on, or how long ago it ended."""
     ended, lease = state.run.ended, state.lease
     if control.verdict is not None and (ended is None or ended.epoch != control.epoch):
-        return state, m.Load(key=CONTROL_KEY)
+        return state, protocol.Load(key=CONTROL_KEY)
     look_s = looks_again_s(state, control)
     if now_s >= look_s:
-        return state, m.SurveyRun()
+        return state, protocol.SurveyRun()
     until_s = min(look_s, _deadline_s(state, now_s), lease.renew_s if lease.seat is not None else NEVER_S)
     topics = (Topic.CONTROL, Topic.ROUND, Topic.MEMBERS)
-    return state, m.Watch(since=state.seen.since, topics=topics, until_s=max(until_s, now_s + 0.001))
+    return state, protocol.Watch(since=state.seen.since, topics=topics, until_s=max(until_s, now_s + 0.001))
 
 
 def puts_back_here(state: State) -> bool:
@@ -206,7 +208,7 @@ def _give_up_seat(state: State, now_s: float) -> Planned:
     seat = state.lease.seat
     if seat is None or seat.number != state.departure.farewell or state.want is Want.LEAVE:
         return state, None
-    return state, m.Withdraw(seat=seat)
+    return state, protocol.Withdraw(seat=seat)
 
 
 def _enlist(state: State, now_s: float) -> Planned:
@@ -216,12 +218,12 @@ def _enlist(state: State, now_s: float) -> Planned:
     if alternative and not is_ip(alternative) and state.seen.members_read_s == LONG_AGO_S:
         # A loopback address, and no way out but to networks of this host: there the others may be, and who they are
         # says which of its addresses they can use.
-        return state, m.ReadMembers()
-    return state, m.Enlist(record=encode(record_of(state, now_s)), ttl_s=state.ttl_s)
+        return state, protocol.ReadMembers()
+    return state, protocol.Enlist(record=encode(record_of(state, now_s)), ttl_s=state.ttl_s)
 
 
 def _read_round(state: State, now_s: float) -> Planned:
-    return state, None if ROUND_KEY in state.seen.fresh else m.Load(key=ROUND_KEY)
+    return state, None if ROUND_KEY in state.seen.fresh else protocol.Load(key=ROUND_KEY)
 
 
 def _write_round(state: State, now_s: float) -> Planned:
@@ -229,7 +231,7 @@ def _write_round(state: State, now_s: float) -> Planned:
     kept, round_ = state.run.kept_round, state.own_round
     if kept is None or kept.epoch != state.run.epoch or (round_ is not None and round_.token >= kept.token):
         return state, None
-    swap = m.Swap(key=ROUND_KEY, document=kept, expect=state.seen.round_version, keep_s=STORE_KEEP_S)
+    swap = protocol.Swap(key=ROUND_KEY, document=kept, expect=state.seen.round_version, keep_s=STORE_KEEP_S)
     return state, swap
 
 
@@ -240,7 +242,7 @@ def _update(state: State, now_s: float) -> Planned:
         state = replace(state, lease=replace(state.lease, repeat_s=NEVER_S, recorded=b""))
     if state.lease.seat is None or state.want is Want.LEAVE or record == state.lease.recorded:
         return state, None
-    return state, m.Update(seat=state.lease.seat, record=record)
+    return state, protocol.Update(seat=state.lease.seat, record=record)
 
 
 def _order(state: State, now_s: float) -> Planned:
@@ -265,11 +267,7 @@ def _post(state: State, now_s: float) -> Planned:
     post, control = state.end.post, state.own_control
     if post is None or control is None:
         return state, None
-    noted = control.after(post.failure)
-    # The order to stop goes in the same write: in the next round it would be about nothing.
-    if isinstance(post, Ending):
-        return swap_control(state, replace(noted, ending=post, stopping=None))
-    return swap_control(state, replace(noted, verdict=post, stopping=None))
+    return swap_control(state, control.after(post))
 
 
 def _leave_at_last(state: State, now_s: float) -> Planned:
@@ -277,7 +275,9 @@ def _leave_at_last(state: State, now_s: float) -> Planned:
     if state.want is not Want.LEAVE:
         return state, None
     seat = state.lease.seat
-    return replace(state, end=replace(state.end, post=None)), m.Withdraw(seat=seat) if seat is not None else m.Gone()
+    return replace(state, end=replace(state.end, post=None)), protocol.Withdraw(
+        seat=seat
+    ) if seat is not None else protocol.Gone()
 
 
 # --- the leader's duties
@@ -303,7 +303,7 @@ def _members(state: State, now_s: float) -> Planned:
     if _wants_names(state, now_s):
         due_s = now_s
     if now_s >= due_s:
-        return state, m.ReadMembers()
+        return state, protocol.ReadMembers()
     return replace(state, duty=replace(duty, look_s=due_s)), None
 
 
@@ -329,10 +329,10 @@ def _watch(state: State, now_s: float) -> Planned:
     until_s = min(state.lease.renew_s, state.duty.look_s, _deadline_s(state, now_s))
     if state.lease.ahead <= 1:
         until_s = min(until_s, state.lease.expiry_s + _EXPIRY_MARGIN_S)
-    return state, m.Watch(since=state.seen.since, topics=_topics(state), until_s=max(until_s, now_s + 0.001))
+    return state, protocol.Watch(since=state.seen.since, topics=_topics(state), until_s=max(until_s, now_s + 0.001))
 
 
-_RULES: tuple[Rule, ...] = (
+_RULES: tuple[MemberRule, ...] = (
     _idle,
     _leave,
     _trouble,

@@ -6,15 +6,16 @@ from typing import assert_never
 
 from msgspec.structs import replace
 
-from elastic_core.rendezvous.member import protocol as m
+from elastic_core import messages as m
+from elastic_core.rendezvous.member import protocol
 from elastic_core.rendezvous.member.agreement import stated
 from elastic_core.rendezvous.member.documents import (
     STOP_RULE,
     ControlDocument,
-    Ending,
     RoundDocument,
     StopOrder,
     Verdict,
+    document_of,
 )
 from elastic_core.rendezvous.member.roster import Candidate
 from elastic_core.rendezvous.member.state import (
@@ -32,6 +33,7 @@ from elastic_core.rendezvous.member.state import (
 )
 from elastic_core.rendezvous.store import CONTROL_KEY, ROUND_KEY, Topic, Watched
 from elastic_core.reports import Absence, NodeReport
+from elastic_core.types import Stop
 
 EARLY_SHARE = 0.9
 """Up to this share of a lease after it was renewed, by our own clock, it is the store's doing that the seat is gone."""
@@ -42,23 +44,23 @@ RETRY_S = (0.05, 0.1, 0.2, 0.4, 0.7, 1.0)
 MEMBERS = Topic.MEMBERS.value
 
 
-def observe(state: State, event: m.Event, now_s: float) -> State:
+def observe(state: State, event: protocol.Event, now_s: float) -> State:
     """Return what is known after `event`."""
-    if isinstance(event, m.Request):
+    if isinstance(event, protocol.Request):
         return _request(state, event, now_s)
     match event:
-        case m.Failed():
+        case protocol.Failed():
             return _fail(state, event, now_s)
-        case m.PeersAnswered():
+        case protocol.PeersAnswered():
             return _peers(state, event)
-        case m.PeerAsked():
+        case protocol.PeerAsked():
             return _asked(state, event, now_s)
-        case m.StillRuns(nonce=nonce):
+        case protocol.StillRuns(nonce=nonce):
             about = state.seen.round is not None and state.seen.round.nonce == nonce
             return replace(state, peers=replace(state.peers, silent_s=now_s)) if about else state
-        case m.PeersUnreachable():
+        case protocol.PeersUnreachable():
             return _unreachable(state, event)
-        case m.WatchEnded(watched=None):
+        case protocol.WatchEnded(watched=None):
             return state
         case _:
             return _answer(_recover(state, event, now_s), event, now_s)
@@ -67,9 +69,9 @@ def observe(state: State, event: m.Event, now_s: float) -> State:
 # --- what the agent wants
 
 
-def _request(state: State, event: m.Request, now_s: float) -> State:
+def _request(state: State, event: protocol.Request, now_s: float) -> State:
     match event:
-        case m.JoinAsked(master_port=port):
+        case protocol.JoinAsked(master_port=port):
             return _joining(state, now_s, None, port)
         # The node waits beside the round already: only the reason is new, and its timeouts go on.
         case m.StandAside(absence=absence) if state.waiting.absence is not None:
@@ -81,20 +83,23 @@ def _request(state: State, event: m.Request, now_s: float) -> State:
             return replace(state, work=replace(state.work, progress=Progress.FINISHING)) if running else state
         case m.ReportDone():
             return replace(state, work=replace(state.work, progress=Progress.DONE)) if state.want is Want.RUN else state
-        case m.DecisionPosted(post=post):
+        case m.PublishDecision(question=""):
             if state.mine is None or not (state.want is Want.RUN or state.awaiting):
                 return state
-            post = _about(post, state.mine.token, state.mine.nonce)
+            post = document_of(event, by=state.me.node, token=state.mine.token, nonce=state.mine.nonce)
             return replace(state, want=Want.STOP, end=replace(state.end, post=post))
-        case m.AnswerGiven(post=post, question=question):
+        case m.PublishDecision(question=question):
+            # A policy may take so long that the run has gone on: that round was decided about by another, or is over.
             if state.duty.asked is None or question != question_about(*state.duty.asked):
-                return state  # the run has gone on meanwhile: that round was decided about by another, or is no more
-            end = replace(state.end, post=_about(post, *state.duty.asked))
-            return replace(state, end=end, duty=replace(state.duty, asked=None))
-        case m.StopRound(reason=reason, report=report):
-            return _stopped(state, reason, report, now_s)
-        case m.ReportStopped(report=report):
-            return replace(state, end=replace(state.end, report=report)) if state.awaiting else state
+                return state
+            token, nonce = state.duty.asked
+            post = document_of(event, by=state.me.node, token=token, nonce=nonce)
+            return replace(state, end=replace(state.end, post=post), duty=replace(state.duty, asked=None))
+        case m.OrderStop(failure=failure, report=report):
+            assert report is not None
+            return _stopped(state, failure.summary, report, now_s)
+        case NodeReport():
+            return replace(state, end=replace(state.end, report=event)) if state.awaiting else state
         case m.AskSteps():
             return replace(state, work=replace(state.work, steps_wanted=state.work.steps_asked + 1))
         case m.ReportSteps(steps=steps):
@@ -169,18 +174,12 @@ def _closing(state: State) -> Verdict | None:
     if control is None or order is None or control.verdict is not None:
         return None
     return Verdict(
-        outcome="failed",
+        decision=Stop(reason=order.reason, rule=STOP_RULE),
         exit_code=128 + SIGTERM,
-        reason=order.reason,
         by=state.me.node,
         token=0 if mine is None else mine.token,
         nonce="" if mine is None else mine.nonce,
-        rule=STOP_RULE,
     )
-
-
-def _about(post: Ending | Verdict, token: int, nonce: str) -> Ending | Verdict:
-    return replace(post, token=token, nonce=nonce)
 
 
 def _stopped(state: State, reason: str, report: NodeReport, now_s: float) -> State:
@@ -207,7 +206,7 @@ def _stopped(state: State, reason: str, report: NodeReport, now_s: float) -> Sta
 # --- trouble
 
 
-def _fail(state: State, event: m.Failed, now_s: float) -> State:
+def _fail(state: State, event: protocol.Failed, now_s: float) -> State:
     trouble = state.trouble
     count = trouble.count + 1 if trouble is not None else 1
     # Members that lost the store together try again at different moments; from the name, so that a run can be replayed.
@@ -245,7 +244,7 @@ def _is_mine(state: State, token: int, nonce: str) -> bool:
     return mine is not None and (mine.token, mine.nonce) == (token, nonce)
 
 
-def _peers(state: State, event: m.PeersAnswered) -> State:
+def _peers(state: State, event: protocol.PeersAnswered) -> State:
     trouble = state.trouble
     if trouble is None or trouble.own or not _is_mine(state, event.token, event.nonce):
         return state
@@ -255,7 +254,7 @@ def _peers(state: State, event: m.PeersAnswered) -> State:
     return replace(state, trouble=trouble, peers=replace(state.peers, evidence_s=evidence_s))
 
 
-def _asked(state: State, event: m.PeerAsked, now_s: float) -> State:
+def _asked(state: State, event: protocol.PeerAsked, now_s: float) -> State:
     """Try the store at once, and remember that others need this member's grant."""
     if not _is_mine(state, event.token, event.nonce):
         return state
@@ -264,12 +263,12 @@ def _asked(state: State, event: m.PeerAsked, now_s: float) -> State:
     return replace(state, lease=replace(state.lease, renew_s=now_s))
 
 
-def _unreachable(state: State, event: m.PeersUnreachable) -> State:
+def _unreachable(state: State, event: protocol.PeersUnreachable) -> State:
     about = _is_mine(state, event.token, event.nonce) and state.trouble is None
     return replace(state, peers=replace(state.peers, unreachable=frozenset(event.ranks))) if about else state
 
 
-def _recover(state: State, event: m.Answer, now_s: float) -> State:
+def _recover(state: State, event: protocol.StoreAnswer, now_s: float) -> State:
     """Take an answer of the store for the end of trouble: what was read before it must be read again."""
     if state.trouble is None:
         return state
@@ -282,9 +281,9 @@ def _recover(state: State, event: m.Answer, now_s: float) -> State:
     return _doubt(replace(state, trouble=None, lease=lease, seen=seen), now_s)
 
 
-def _writes(event: m.Answer) -> bool:
+def _writes(event: protocol.StoreAnswer) -> bool:
     """Return whether an answer is one to a write, or to a survey: a newcomer that makes one has no write to try."""
-    return isinstance(event, m.Enlisted | m.Updated | m.SwapAnswered | m.Surveyed)
+    return isinstance(event, protocol.Enlisted | protocol.Updated | protocol.SwapAnswered | protocol.Surveyed)
 
 
 def _doubt(state: State, now_s: float) -> State:
@@ -308,9 +307,9 @@ def _doubt(state: State, now_s: float) -> State:
 # --- answers of the store
 
 
-def _answer(state: State, event: m.Answer, now_s: float) -> State:
+def _answer(state: State, event: protocol.StoreAnswer, now_s: float) -> State:
     match event:
-        case m.Connected(address=address, alternative=alternative, agent_port=port, node=node):
+        case protocol.Connected(address=address, alternative=alternative, agent_port=port, node=node):
             connection = replace(
                 state.connection,
                 connected=True,
@@ -325,21 +324,21 @@ def _answer(state: State, event: m.Answer, now_s: float) -> State:
                 connection=connection,
                 waiting=replace(state.waiting, since_s=now_s),
             )
-        case m.Enlisted(seat=seat, record=record, sent_s=sent_s, ttl_s=ttl_s):
+        case protocol.Enlisted(seat=seat, record=record, sent_s=sent_s, ttl_s=ttl_s):
             lease = replace(_confirmed(state.lease, sent_s, ttl_s), seat=seat, ahead=seat.ahead, recorded=record)
             return replace(state, lease=lease, seen=replace(state.seen, fresh=state.seen.fresh - {MEMBERS}))
-        case m.Updated(record=record, kept=kept):
+        case protocol.Updated(record=record, kept=kept):
             return replace(state, lease=replace(state.lease, recorded=record)) if kept else _unseated(state, now_s)
-        case m.Renewed(renewal=None):
+        case protocol.Renewed(renewal=None):
             return _unseated(state, now_s)
-        case m.Renewed(renewal=renewal, sent_s=sent_s, ttl_s=ttl_s):
+        case protocol.Renewed(renewal=renewal, sent_s=sent_s, ttl_s=ttl_s):
             assert renewal is not None
             expiry_s = NEVER_S if renewal.next_expiry_s is None else now_s + renewal.next_expiry_s
             lease = replace(_confirmed(state.lease, sent_s, ttl_s), ahead=renewal.ahead, expiry_s=expiry_s)
             return replace(_counted(state, renewal.live), lease=lease)
-        case m.Withdrawn():
+        case protocol.Withdrawn():
             return replace(state, lease=replace(state.lease, seat=None, recorded=b""))
-        case m.MembersRead(members=members, alternative=alternative):
+        case protocol.MembersRead(members=members, alternative=alternative):
             state = _counted(state, len(members))
             state = replace(state, waiting=replace(state.waiting, refusals=_refusals(state, members)))
             if alternative:
@@ -347,16 +346,16 @@ def _answer(state: State, event: m.Answer, now_s: float) -> State:
                 members = tuple(_rerouted(member, state) for member in members)
             fresh = state.seen.fresh | {MEMBERS}
             return replace(state, seen=replace(state.seen, members=members, members_read_s=now_s, fresh=fresh))
-        case m.Loaded(key=key, document=document, value=value, age_s=age_s):
+        case protocol.Loaded(key=key, document=document, value=value, age_s=age_s):
             state = _read(state, key, document.version if document is not None else None, value)
             return _age(state, value, age_s, now_s) if isinstance(value, ControlDocument) else state
-        case m.Surveyed(epochs=epochs, silent=silent):
+        case protocol.Surveyed(epochs=epochs, silent=silent):
             return _look(state, epochs, silent, now_s)
-        case m.SwapAnswered(key=key, swapped=swapped, value=value):
+        case protocol.SwapAnswered(key=key, swapped=swapped, value=value):
             current = swapped.current
             state = replace(state, duty=replace(state.duty, outstanding=""), run=replace(state.run, begin=False))
             return _read(state, key, current.version if current is not None else None, value)
-        case m.WatchEnded(watched=watched):
+        case protocol.WatchEnded(watched=watched):
             assert watched is not None
             return _watched(state, watched, now_s)
         case _:

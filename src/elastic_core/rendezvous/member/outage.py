@@ -2,7 +2,8 @@
 
 from msgspec.structs import replace
 
-from elastic_core.rendezvous.member import protocol as m
+from elastic_core import messages as m
+from elastic_core.rendezvous.member import protocol
 from elastic_core.rendezvous.member.state import CUT_SHARE, NEVER_S, Progress, State, Want
 from elastic_core.rendezvous.member.texts import named
 from elastic_core.types import Decided, Failure, FailureClass, RoundEnded, Stop, Undecided
@@ -12,8 +13,8 @@ LINE_AFTER_S = 1.0
 SEAT_LINE_EVERY_S = 60.0
 """A store that loses a seat once does so again and again: one line in so long."""
 
-Announced = tuple[State, tuple[m.Announcement, ...]]
-NOTHING: tuple[m.Announcement, ...] = ()
+Announced = tuple[State, tuple[protocol.Announcement, ...]]
+NOTHING: tuple[protocol.Announcement, ...] = ()
 
 
 def stop(state: State, change: RoundEnded | Decided) -> Announced:
@@ -186,7 +187,7 @@ def announce_outage(state: State, now_s: float) -> Announced:
         back = m.PrintLine(text=f"store back: {me.where}", store_reachable=True)
         return replace(state, printed=replace(printed, outage=False)), (back,)
     away_s = now_s - trouble.since_s
-    announcements: tuple[m.Announcement, ...] = ()
+    announcements: tuple[protocol.Announcement, ...] = ()
     if now_s >= outage_line_s(state, now_s):
         goes_on = "workers keep running" if state.want is Want.RUN else "trying again"
         away = f"store unreachable: {trouble.text}; {goes_on}"

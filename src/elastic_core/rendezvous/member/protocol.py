@@ -3,29 +3,14 @@
 Times `_s` are seconds of this host's monotonic clock.
 """
 
-from elastic_core.messages import Agreed as Agreed
-from elastic_core.messages import AnnounceDeparture as AnnounceDeparture
-from elastic_core.messages import AskSteps as AskSteps
-from elastic_core.messages import DrainOrdered as DrainOrdered
-from elastic_core.messages import LeaveRendezvous as LeaveRendezvous
-from elastic_core.messages import LeftOut as LeftOut
-from elastic_core.messages import PrintLine as PrintLine
-from elastic_core.messages import ReportDone as ReportDone
-from elastic_core.messages import ReportFinishing as ReportFinishing
-from elastic_core.messages import ReportSteps as ReportSteps
-from elastic_core.messages import ReportStopped as ReportStopped
-from elastic_core.messages import RoundChanged as RoundChanged
-from elastic_core.messages import StandAside as StandAside
-from elastic_core.messages import StateNumber as StateNumber
-from elastic_core.messages import StepsAsked as StepsAsked
-from elastic_core.messages import StepsSeen as StepsSeen
-from elastic_core.messages import StopRound as StopRound
-from elastic_core.rendezvous.member.documents import ControlDocument, Ending, RoundDocument, Verdict
+from elastic_core import messages as m
+from elastic_core.errors import RendezvousError
+from elastic_core.rendezvous.member.documents import ControlDocument, RoundDocument
 from elastic_core.rendezvous.member.roster import Candidate
 from elastic_core.rendezvous.member.state import State
 from elastic_core.rendezvous.store import Document, Renewal, Revisions, Seat, Swapped, Topic, Watched
 from elastic_core.reports import NodeReport
-from elastic_core.types import Failure, Record
+from elastic_core.types import Decided, Record, RendezvousInfo
 
 # --- events
 
@@ -34,22 +19,6 @@ class JoinAsked(Record, frozen=True, kw_only=True):
     """The agent wants a round; no worker of it exists. `master_port`: a port that it has reserved."""
 
     master_port: int
-
-
-class DecisionPosted(Record, frozen=True, kw_only=True):
-    """The agent decided for the run, because of what happened on this node; token and nonce are filled in."""
-
-    post: Ending | Verdict
-
-
-class AnswerGiven(Record, frozen=True, kw_only=True):
-    """The agent decided for the whole run, as it was asked to by `question`; token and nonce are filled in.
-
-    Policies may think for long: the question that the answer is to need not be the last that was asked.
-    """
-
-    post: Ending | Verdict
-    question: str
 
 
 class Connected(Record, frozen=True, kw_only=True):
@@ -195,27 +164,26 @@ class Failed(Record, frozen=True, kw_only=True):
 
 Request = (
     JoinAsked
-    | StandAside
-    | DecisionPosted
-    | AnswerGiven
-    | StopRound
-    | ReportStopped
-    | AskSteps
-    | ReportSteps
-    | StateNumber
-    | ReportFinishing
-    | ReportDone
-    | AnnounceDeparture
-    | LeaveRendezvous
+    | m.StandAside
+    | m.PublishDecision
+    | m.OrderStop
+    | NodeReport
+    | m.AskSteps
+    | m.ReportSteps
+    | m.StateNumber
+    | m.ReportFinishing
+    | m.ReportDone
+    | m.AnnounceDeparture
+    | m.LeaveRendezvous
 )
 """What the agent wants: its own requests, but for those that become a document or need what the driver knows."""
 
-Answer = (
+StoreAnswer = (
     Connected | Enlisted | Updated | Renewed | Withdrawn | MembersRead | Loaded | Surveyed | SwapAnswered | WatchEnded
 )
 """What the store answers."""
 
-Event = Request | Answer | PeersAnswered | PeerAsked | StillRuns | PeersUnreachable | Failed
+Event = Request | StoreAnswer | PeersAnswered | PeerAsked | StillRuns | PeersUnreachable | Failed
 
 
 # --- operations: a member does one at a time
@@ -283,14 +251,6 @@ class Watch(Record, frozen=True, kw_only=True):
     until_s: float
 
 
-class Ask(Record, frozen=True, kw_only=True):
-    """Have the agent decide about what the nodes report; answers AnswerGiven with the same `question`, some time."""
-
-    question: str
-    reports: tuple[NodeReport, ...]
-    history: tuple[Failure, ...]
-
-
 class Pause(Record, frozen=True, kw_only=True):
     """Wait without the store until then; answers WatchEnded(None)."""
 
@@ -302,42 +262,53 @@ class Gone(Record, frozen=True, kw_only=True):
 
 
 Operation = (
-    Connect | Enlist | Update | Renew | Withdraw | ReadMembers | SurveyRun | Load | Swap | Watch | Ask | Pause | Gone
+    Connect
+    | Enlist
+    | Update
+    | Renew
+    | Withdraw
+    | ReadMembers
+    | SurveyRun
+    | Load
+    | Swap
+    | Watch
+    | m.DecisionAsked
+    | Pause
+    | Gone
 )
 
 
 # --- announcements to the agent
 
 
-class Formed(Record, frozen=True, kw_only=True):
-    """There is a round with this node in it."""
-
-    document: RoundDocument
-    rank: int
-    history: tuple[Failure, ...]
-    at_s: float = 0.0
-    """The run's age now."""
-
-
 class JoinFailed(Record, frozen=True, kw_only=True):
     """There will be no round for this node.
 
-    `kind`: `timeout`, `refusal` (nodes are missing as their hooks refuse), `connection`, `refused`, `closed` (the run
-    is over), `not needed`. `failure` is the run's, of which this node was, and `evidence` what is known of it.
+    `error` is the class of the error that the agent gets. `exit_code` is the run's, where it is over. `decided`: how
+    the run of which this node was has ended for a failure.
     """
 
-    kind: str
+    error: type[RendezvousError] = RendezvousError
     what: str
     hint: str = ""
-    exit_code: int = 4
-    failure: Failure | None = None
-    evidence: str = ""
+    exit_code: int | None = None
+    decided: Decided | None = None
 
 
-Announcement = Formed | JoinFailed | RoundChanged | LeftOut | DrainOrdered | PrintLine | StepsAsked | StepsSeen | Agreed
+Announcement = (
+    RendezvousInfo
+    | JoinFailed
+    | m.RoundChanged
+    | m.LeftOut
+    | m.DrainOrdered
+    | m.PrintLine
+    | m.StepsAsked
+    | m.StepsSeen
+    | m.Agreed
+)
 
 
-class Step(Record, frozen=True, kw_only=True):
+class MemberStep(Record, frozen=True, kw_only=True):
     """What a member does next, what it tells its agent before, and why."""
 
     state: State

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Mapping
 
 from msgspec.structs import replace
 
-from elastic_core.rendezvous.member import protocol as m
+from elastic_core import messages as m
+from elastic_core.rendezvous.member import protocol
 from elastic_core.rendezvous.member.documents import ControlDocument, MemberRecord, RoundDocument, StepsOrder
 from elastic_core.rendezvous.member.outage import NOTHING, Announced
 from elastic_core.rendezvous.member.state import State, Want
@@ -75,12 +76,15 @@ def announce_steps(state: State, now_s: float) -> Announced:
     order = standing(control, state.mine)
     if order is None:
         return state, NOTHING
-    announcements: tuple[m.Announcement, ...] = ()
+    announcements: tuple[protocol.Announcement, ...] = ()
     # Each question is passed on once, whichever node has asked it.
     if order.serial > work.steps_asked:
         work, announcements = replace(work, steps_asked=order.serial), (m.StepsAsked(serial=order.serial),)
     if order.seen is not None and order.serial > work.steps_seen:
-        work, announcements = replace(work, steps_seen=order.serial), (*announcements, m.StepsSeen(seen=order.seen))
+        work, announcements = (
+            replace(work, steps_seen=order.serial),
+            (*announcements, m.StepsSeen(seen=order.seen)),
+        )
     return replace(state, work=work), announcements
 
 

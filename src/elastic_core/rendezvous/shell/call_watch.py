@@ -4,7 +4,7 @@ from typing import Final
 
 from elastic_core.errors import RendezvousConnectionError
 from elastic_core.plugin_faults import PluginLabel
-from elastic_core.rendezvous.shell.driver import Driver, StoreCall
+from elastic_core.rendezvous.shell.driver import Driver, PendingCall
 from elastic_core.types import RoundEnded, Undecided
 
 SHORTEST_PERIOD_S: Final = 0.1
@@ -17,14 +17,14 @@ def look_period_s(ttl_s: float) -> float:
     return max(SHORTEST_PERIOD_S, ttl_s / 6)
 
 
-def late_call(driver: Driver, now_s: float) -> StoreCall | None:
+def late_call(driver: Driver, now_s: float) -> PendingCall | None:
     """The call that should have returned a moment ago; `None`: there is none."""
     call = driver.call
     return call if call is not None and now_s - call.due_s >= min(MOMENT_S, driver.ttl_s / 6) else None
 
 
 def consequence(
-    late: StoreCall, driver: Driver, backend: PluginLabel, *, joining: bool, awaits: bool, now_s: float
+    late: PendingCall, driver: Driver, backend: PluginLabel, *, joining: bool, awaits: bool, now_s: float
 ) -> RoundEnded | Undecided | RendezvousConnectionError | None:
     """The end of the round or of the join to which a late call leads; `None`: there is still time.
 
@@ -55,7 +55,7 @@ def consequence(
     return None
 
 
-def _gives_up_s(late: StoreCall, driver: Driver) -> float:
+def _gives_up_s(late: PendingCall, driver: Driver) -> float:
     """When a join no longer waits for a call."""
     first_s = driver.first_contact_s
     # A store that was reached before has the whole connect timeout again.

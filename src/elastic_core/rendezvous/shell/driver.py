@@ -8,6 +8,7 @@ from typing import Final, NamedTuple, TypeVar, assert_never
 import msgspec
 from msgspec.structs import replace
 
+from elastic_core import messages as m
 from elastic_core.clock import SYSTEM_CLOCK, Clock, WaitBudget
 from elastic_core.errors import (
     BackendRefusedError,
@@ -17,19 +18,16 @@ from elastic_core.errors import (
     WaitCancelledError,
     WaitExpiredError,
 )
-from elastic_core.messages import AnswerQuestion, DecisionAsked, Fenced, PublishDecision, RequestRestart, SeatHeld
+from elastic_core.messages import Fenced, RequestRestart, SeatHeld
 from elastic_core.plugin_faults import wrong_answer
-from elastic_core.rendezvous.member import protocol as m
+from elastic_core.rendezvous.member import protocol
 from elastic_core.rendezvous.member.documents import (
     ControlDocument,
-    Ending,
     HeldSeat,
     MemberRecord,
     RoundDocument,
-    Verdict,
     bounded,
     decode,
-    document_of,
     encode,
 )
 from elastic_core.rendezvous.member.machine import step
@@ -37,7 +35,7 @@ from elastic_core.rendezvous.member.outage import needs_lease, store_failure
 from elastic_core.rendezvous.member.roster import Candidate
 from elastic_core.rendezvous.member.state import LONG_AGO_S, NEVER_S, PATIENCE_SHARE, State, Want
 from elastic_core.rendezvous.shell.grants import peer_view
-from elastic_core.rendezvous.shell.node import Node, proves_dead
+from elastic_core.rendezvous.shell.node import MemberNode, proves_dead
 from elastic_core.rendezvous.shell.peers import PeerEndpoint
 from elastic_core.rendezvous.store import (
     CONTROL_KEY,
@@ -50,8 +48,8 @@ from elastic_core.rendezvous.store import (
     Swapped,
     Watched,
 )
-from elastic_core.reports import AgentChannel
-from elastic_core.types import FailureClass
+from elastic_core.reports import AgentChannel, NodeReport
+from elastic_core.types import FailureClass, Restart, Stop
 
 CONNECT_TRY_S = 5.0
 LEAVE_S = 0.7
@@ -61,12 +59,12 @@ _STUCK_PAUSE_S = 0.2
 
 _NOTHING = Revisions()
 _T = TypeVar("_T")
-Emitted = m.Announcement | Fenced | SeatHeld | DecisionAsked
+Emitted = protocol.Announcement | Fenced | SeatHeld | m.DecisionAsked
 DriverRequest = (
-    m.JoinAsked
+    protocol.JoinAsked
     | m.StandAside
-    | m.StopRound
-    | m.ReportStopped
+    | m.OrderStop
+    | NodeReport
     | m.AskSteps
     | m.ReportSteps
     | m.StateNumber
@@ -74,28 +72,27 @@ DriverRequest = (
     | m.ReportDone
     | m.AnnounceDeparture
     | m.LeaveRendezvous
-    | PublishDecision
+    | m.PublishDecision
     | RequestRestart
-    | AnswerQuestion
 )
 
 
 OPERATIONS: Final[Mapping[type, str]] = {
-    m.Connect: "connect",
-    m.Enlist: "enlist",
-    m.Update: "update",
-    m.Renew: "renew",
-    m.Withdraw: "withdraw",
-    m.ReadMembers: "members",
-    m.Load: "load",
-    m.SurveyRun: "survey",
-    m.Swap: "swap",
-    m.Watch: "watch",
+    protocol.Connect: "connect",
+    protocol.Enlist: "enlist",
+    protocol.Update: "update",
+    protocol.Renew: "renew",
+    protocol.Withdraw: "withdraw",
+    protocol.ReadMembers: "members",
+    protocol.Load: "load",
+    protocol.SurveyRun: "survey",
+    protocol.Swap: "swap",
+    protocol.Watch: "watch",
 }
 """The store's methods, by what is asked of it."""
 
 
-class StoreCall(NamedTuple):
+class PendingCall(NamedTuple):
     """A call of the store's that has not returned; `due_s` is when it should have, at the latest."""
 
     operation: str
@@ -127,7 +124,7 @@ class Driver:
     def __init__(
         self,
         store: CoordinationStore,
-        node: Node,
+        node: MemberNode,
         *,
         emit: Callable[[Emitted], None],
         ended: Callable[[Exception | None], None],
@@ -141,9 +138,9 @@ class Driver:
         self._ended = ended
         self._turned_s = turned_s
         self._clock = clock
-        self._mail: deque[m.Event] = deque()
+        self._mail: deque[protocol.Event] = deque()
         self._lock = threading.Condition()
-        self.call: StoreCall | None = None
+        self.call: PendingCall | None = None
         """The call that is under way. Threading: read on any."""
         self._wait: WaitBudget | None = None
         self._interruptible = False
@@ -167,39 +164,36 @@ class Driver:
     def request(self, request: DriverRequest) -> None:
         """Give the machine what the agent wants: a decision as the document that all read. Never blocks."""
         match request:
-            case PublishDecision(decision=decision, failure=failure):
-                self.post(m.DecisionPosted(post=document_of(decision, failure)))
             case RequestRestart(reason=reason):
-                self.post(m.DecisionPosted(post=Ending(token=0, nonce="", kind="asked", reason=reason, by=self.node)))
-            case AnswerQuestion(decision=decision, failure=failure, evidence=evidence, question=question):
-                post = document_of(decision, failure, evidence, request.policy)
-                self.post(m.AnswerGiven(post=post, question=question))
-            case m.StopRound(report=report) | m.ReportStopped(report=report):
+                self.post(m.PublishDecision(decision=Restart(rule=reason)))
+            case m.OrderStop(report=NodeReport() as report):
                 self.post(replace(request, report=bounded(report)))
+            case NodeReport():
+                self.post(bounded(request))
             case m.AnnounceDeparture():
                 # The store goes with this node: the other nodes read the verdict before, and their workers can save.
                 if self._store.hosting and self.in_round:
-                    self.post(m.DecisionPosted(post=self._host_leaves()))
+                    self.post(self._host_leaves())
                 self.post(request)
             case m.LeaveRendezvous(close=close):
                 if close and self.in_round:
-                    self.post(m.DecisionPosted(post=self.closing()))
+                    self.close_run()
                 self.post(request)
             case _:
                 self.post(request)
 
-    def closing(self) -> Verdict:
-        """Return the verdict of a run that is closed."""
-        return Verdict(outcome="done", exit_code=0, reason="the run was closed", by=self.node)
+    def close_run(self) -> None:
+        """End the run well for all nodes, unless its end was decided already. Never blocks."""
+        self.post(m.PublishDecision(decision=Stop(reason="the run was closed", outcome="done")))
 
-    def _host_leaves(self) -> Verdict:
-        """Return the verdict of a run whose store goes with this node."""
+    def _host_leaves(self) -> m.PublishDecision:
+        """Return the end of a run whose store goes with this node."""
         state, now_s = self._state, self._clock.monotonic_s()
         reason = f"node {self.node}, which hosts the rendezvous store, {self._store.where}, was told to stop"
         failure = replace(store_failure(state, reason), failure_class=FailureClass.PREEMPTED, at_s=state.run_s(now_s))
-        return Verdict(outcome="failed", exit_code=failure.exit_code, reason=reason, by=self.node, failure=failure)
+        return m.PublishDecision(decision=Stop(reason=reason), failure=failure)
 
-    def post(self, event: m.Event) -> None:
+    def post(self, event: protocol.Event) -> None:
         """Give the machine an event; cuts a wait short. Never blocks."""
         with self._lock:
             self._mail.append(event)
@@ -282,7 +276,7 @@ class Driver:
         try:
             view = peer_view(self._state, self._reached_s)
             self._peers = PeerEndpoint(self._node.agent_port, view=view, on_event=self.post, clock=self._clock)
-            events: tuple[m.Event, ...] = self._take()
+            events: tuple[protocol.Event, ...] = self._take()
             while True:
                 now_s = self._clock.monotonic_s()
                 done = step(self._state, events, now_s=now_s)
@@ -291,7 +285,7 @@ class Driver:
                 self._guard()  # before a round is announced: its workers must not start behind an old fence
                 for announcement in done.announcements:
                     self._emit(announcement)
-                if isinstance(done.operation, m.Gone):
+                if isinstance(done.operation, protocol.Gone):
                     break
                 answer = self._perform(done.operation)
                 events = (*(() if answer is None else (answer,)), *self._take())
@@ -310,7 +304,7 @@ class Driver:
                 failure = failure or (_fault("close", err) if held is self._store else err)
         return failure
 
-    def _take(self) -> tuple[m.Event, ...]:
+    def _take(self) -> tuple[protocol.Event, ...]:
         with self._lock:
             events = tuple(self._mail)
             self._mail.clear()
@@ -346,36 +340,36 @@ class Driver:
 
     # --- operations
 
-    def _perform(self, operation: m.Operation) -> m.Event | None:
-        if isinstance(operation, m.Pause):
+    def _perform(self, operation: protocol.Operation) -> protocol.Event | None:
+        if isinstance(operation, protocol.Pause):
             self._pause(operation.until_s)
             return None
-        if isinstance(operation, m.Ask):
+        if isinstance(operation, m.DecisionAsked):
             # Not waited for: a policy may think for minutes, and the lease must be renewed meanwhile.
-            self._emit(DecisionAsked(reports=operation.reports, history=operation.history, question=operation.question))
-            return m.WatchEnded(watched=None)
+            self._emit(operation)
+            return protocol.WatchEnded(watched=None)
         # An agent that stands still must not look alive: without renewals its seat goes, and the other nodes go on.
-        if isinstance(operation, m.Renew) and self._loop_is_stuck():
+        if isinstance(operation, protocol.Renew) and self._loop_is_stuck():
             self._pause(self._clock.monotonic_s() + _STUCK_PAUSE_S)
-            return m.Failed(text="this agent's own loop does not turn", own=True)
-        key = operation.key if isinstance(operation, (m.Load, m.Swap)) else ""
-        write = isinstance(operation, m.Enlist | m.Update | m.Swap)
+            return protocol.Failed(text="this agent's own loop does not turn", own=True)
+        key = operation.key if isinstance(operation, (protocol.Load, protocol.Swap)) else ""
+        write = isinstance(operation, protocol.Enlist | protocol.Update | protocol.Swap)
         try:
             answer = self._ask_store(operation)
         except WaitCancelledError:
-            if isinstance(operation, m.Watch):
-                return m.WatchEnded(watched=None)
-            return m.Failed(text=f"{self._store.where}: the call was given up", unknown=True, key=key)
+            if isinstance(operation, protocol.Watch):
+                return protocol.WatchEnded(watched=None)
+            return protocol.Failed(text=f"{self._store.where}: the call was given up", unknown=True, key=key)
         except WaitExpiredError:
             # A request without an answer may have been carried out: a write is read again before it is repeated.
             text = f"{self._store.where} does not answer"
-            return m.Failed(text=text, unknown=True, silent=True, write=write, key=key)
+            return protocol.Failed(text=text, unknown=True, silent=True, write=write, key=key)
         except OutcomeUnknownError as err:
-            return m.Failed(text=err.what, unknown=True, write=write, key=key, hint=err.hint)
+            return protocol.Failed(text=err.what, unknown=True, write=write, key=key, hint=err.hint)
         except BackendRefusedError as err:
-            return m.Failed(text=err.what, refused=True, key=key, hint=err.hint)
+            return protocol.Failed(text=err.what, refused=True, key=key, hint=err.hint)
         except BackendUnavailableError as err:
-            return m.Failed(text=err.what, write=write, key=key, hint=err.hint)
+            return protocol.Failed(text=err.what, write=write, key=key, hint=err.hint)
         self._reached_s = self._clock.monotonic_s()
         self._pass_notices()
         return answer
@@ -401,32 +395,32 @@ class Driver:
         self._asked_tick_s = now_s
         return False
 
-    def _budget(self, operation: m.Operation) -> WaitBudget:
+    def _budget(self, operation: protocol.Operation) -> WaitBudget:
         me, now_s = self._state.me, self._clock.monotonic_s()
         patience_s = self._state.ttl_s / PATIENCE_SHARE
-        if isinstance(operation, m.Watch):
+        if isinstance(operation, protocol.Watch):
             # Somewhat later than the wait itself: what ends it in the ordinary way is its timeout.
             return WaitBudget(max(operation.until_s, now_s) + patience_s, clock=self._clock)
-        if isinstance(operation, m.Connect):
+        if isinstance(operation, protocol.Connect):
             state = self._state
             first = state.want is Want.JOIN and not state.connection.ever_connected
             limit_s = state.waiting.began_s + me.connect_timeout_s if first else NEVER_S
             return WaitBudget(min(now_s + min(CONNECT_TRY_S, me.connect_timeout_s), limit_s), clock=self._clock)
-        if isinstance(operation, m.Withdraw):
+        if isinstance(operation, protocol.Withdraw):
             return WaitBudget(now_s + max(3.0, self._state.period_s), clock=self._clock)
         # So short that a call that hangs, and one of a peer that was asked after it, both end before the lease does.
         return WaitBudget(now_s + patience_s, clock=self._clock)
 
-    def _ask_store(self, operation: m.Operation) -> m.Event:
+    def _ask_store(self, operation: protocol.Operation) -> protocol.Event:
         wait, name = self._budget(operation), OPERATIONS[type(operation)]
         with self._lock:
             self._wait = wait
-            self._interruptible = isinstance(operation, (m.Watch, m.Connect))
+            self._interruptible = isinstance(operation, (protocol.Watch, protocol.Connect))
             # An event came after the last step: it must not wait behind a watch of many seconds.
             if self._interruptible and self._mail:
                 wait.cancel()
             now_s = self._clock.monotonic_s()
-            self.call = StoreCall(name, now_s, now_s + wait.remaining_s())
+            self.call = PendingCall(name, now_s, now_s + wait.remaining_s())
         try:
             return self._call(operation, wait)
         except ElasticError:
@@ -438,25 +432,25 @@ class Driver:
                 self._wait = self.call = None
                 self._interruptible = False
 
-    def _call(self, operation: m.Operation, wait: WaitBudget) -> m.Event:
+    def _call(self, operation: protocol.Operation, wait: WaitBudget) -> protocol.Event:
         store, me = self._store, self._state.me
         sent_s = self._clock.monotonic_s()
         match operation:
-            case m.Connect():
+            case protocol.Connect():
                 return self._connected(_given(store.connect(wait=wait), str))
-            case m.Enlist(record=record, ttl_s=ttl_s):
+            case protocol.Enlist(record=record, ttl_s=ttl_s):
                 seat = store.enlist(record, incarnation=me.incarnation, ttl_s=ttl_s, wait=wait)
-                return m.Enlisted(seat=_given(seat, Seat), record=record, sent_s=sent_s, ttl_s=ttl_s)
-            case m.Update(seat=seat, record=record):
-                return m.Updated(record=record, kept=store.update(seat, record, wait=wait))
-            case m.Renew(seat=seat, ttl_s=ttl_s):
+                return protocol.Enlisted(seat=_given(seat, Seat), record=record, sent_s=sent_s, ttl_s=ttl_s)
+            case protocol.Update(seat=seat, record=record):
+                return protocol.Updated(record=record, kept=store.update(seat, record, wait=wait))
+            case protocol.Renew(seat=seat, ttl_s=ttl_s):
                 renewal = store.renew(seat, ttl_s=ttl_s, wait=wait)
                 given = None if renewal is None else _given(renewal, Renewal)
-                return m.Renewed(renewal=given, sent_s=sent_s, ttl_s=ttl_s)
-            case m.Withdraw(seat=seat):
+                return protocol.Renewed(renewal=given, sent_s=sent_s, ttl_s=ttl_s)
+            case protocol.Withdraw(seat=seat):
                 store.withdraw(seat, wait=wait)
-                return m.Withdrawn()
-            case m.ReadMembers():
+                return protocol.Withdrawn()
+            case protocol.ReadMembers():
                 members = tuple(
                     Candidate(
                         seat=member.seat,
@@ -465,26 +459,26 @@ class Driver:
                     )
                     for member in _given(store.members(wait=wait), Members).members
                 )
-                return m.MembersRead(members=members, alternative=self._node.route(members))
-            case m.Load(key=key):
+                return protocol.MembersRead(members=members, alternative=self._node.route(members))
+            case protocol.Load(key=key):
                 found = store.load(key, wait=wait)
                 document = None if found is None else _given(found, Document)
                 value = _value(key, document)
-                return m.Loaded(key=key, document=document, value=value, age_s=self._age_s(value, wait))
-            case m.SurveyRun():
+                return protocol.Loaded(key=key, document=document, value=value, age_s=self._age_s(value, wait))
+            case protocol.SurveyRun():
                 return self._surveyed(wait)
-            case m.Swap(key=key, document=new, expect=expect, keep_s=keep_s):
+            case protocol.Swap(key=key, document=new, expect=expect, keep_s=keep_s):
                 swapped = _given(store.swap(key, encode(new), expect=expect, keep_s=keep_s, wait=wait), Swapped)
-                return m.SwapAnswered(key=key, swapped=swapped, value=_value(key, swapped.current))
-            case m.Watch(since=since, topics=topics, until_s=until_s):
+                return protocol.SwapAnswered(key=key, swapped=swapped, value=_value(key, swapped.current))
+            case protocol.Watch(since=since, topics=topics, until_s=until_s):
                 watched = store.watch(since or _NOTHING, topics, timeout_s=max(0.0, until_s - sent_s), wait=wait)
-                return m.WatchEnded(watched=_given(watched, Watched))
-            case m.Ask() | m.Pause() | m.Gone():
+                return protocol.WatchEnded(watched=_given(watched, Watched))
+            case m.DecisionAsked() | protocol.Pause() | protocol.Gone():
                 raise AssertionError("not the store's")
             case _:
                 assert_never(operation)
 
-    def _connected(self, address: str) -> m.Connected:
+    def _connected(self, address: str) -> protocol.Connected:
         assert self._peers is not None
         return self._node.place(address, self._peers.port)
 
@@ -493,19 +487,19 @@ class Driver:
         newcomer = not self._state.run.epoch and isinstance(value, ControlDocument) and value.verdict is not None
         return self._store.keep_age_s(wait=wait) if newcomer else None
 
-    def _surveyed(self, wait: WaitBudget) -> m.Surveyed:
+    def _surveyed(self, wait: WaitBudget) -> protocol.Surveyed:
         """Return the epochs of the runs of which somebody is known to be alive, and who is silent."""
         seen = self._store.survey((), wait=wait)
         doubtful = seen.silent | seen.unproven
         records = {one.incarnation: decode(one.record, MemberRecord) for one in seen.members}
         epochs = frozenset(record.epoch for name, record in records.items() if name not in doubtful)
         if type(self._store).survey is CoordinationStore.survey:  # it removes expired seats before they are seen
-            return m.Surveyed(epochs=epochs, silent=None)
+            return protocol.Surveyed(epochs=epochs, silent=None)
         # A member whose lease has ended may train on with the grants of its round, unless its record, or a free port on
         # this host, proves that it has no workers.
         may_run = (name for name in doubtful & records.keys() if records[name].state != "gone")
         silent = frozenset(name for name in may_run if not proves_dead(records[name]))
-        return m.Surveyed(epochs=epochs, silent=silent)
+        return protocol.Surveyed(epochs=epochs, silent=silent)
 
     def _secret(self) -> str:
         kept = self._state.run.kept_control

@@ -17,7 +17,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from elastic_core.rendezvous.member import protocol as m
+from elastic_core.rendezvous.member import protocol
 from elastic_core.rendezvous.member.documents import RosterEntry, RoundDocument
 from elastic_core.rendezvous.member.state import LONG_AGO_S, NEVER_S, State, Want
 from elastic_core.types import Record
@@ -79,18 +79,18 @@ class GrantTable:
 
 # --- questions and answers
 
-Topic = Literal["grants", "practice", "runs"]
+PeerTopic = Literal["grants", "practice", "runs"]
 """`grants`: the store does not answer, or did not answer somebody. `practice`: would they arrive? `runs`: does the
 member have workers of the round?"""
 
 
-class Question(msgspec.Struct, frozen=True, array_like=True):
+class PeerQuestion(msgspec.Struct, frozen=True, array_like=True):
     """One member asks another, or somebody who waits asks a member, about a round.
 
     `troubled`: the asker can't reach the store.
     """
 
-    topic: Topic
+    topic: PeerTopic
     token: int
     nonce: str
     asker: str
@@ -99,7 +99,7 @@ class Question(msgspec.Struct, frozen=True, array_like=True):
     troubled: bool
 
 
-class Answer(msgspec.Struct, frozen=True, array_like=True):
+class PeerAnswer(msgspec.Struct, frozen=True, array_like=True):
     """What it answers. `ages`: of the grants that it knows of; empty: it is not in that round.
 
     `reached_age_s`: how long ago the store last answered it. `runs`: it has workers of that round.
@@ -163,8 +163,8 @@ class PeerExchange:
         self._view = view
         self._rng = rng
         self._serial = 0
-        self._asked: dict[int, tuple[float, Topic, RoundDocument]] = {}
-        self._events: list[m.Event] = []
+        self._asked: dict[int, tuple[float, PeerTopic, RoundDocument]] = {}
+        self._events: list[protocol.Event] = []
         self._grants: GrantTable | None = None
         self._next_s = NEVER_S
         self._alarm_s = LONG_AGO_S
@@ -205,7 +205,7 @@ class PeerExchange:
         """Return when to ask next."""
         return min(self._next_s, self._practice_s)
 
-    def _topic(self, now_s: float) -> Topic | None:
+    def _topic(self, now_s: float) -> PeerTopic | None:
         """Return what is to be asked now."""
         view = self._view
         if view.mine is not None and len(view.mine.roster) > 1:
@@ -216,7 +216,7 @@ class PeerExchange:
                 return "practice"
         return "runs" if view.vigil is not None else None
 
-    def ask(self, now_s: float) -> Sequence[tuple[RosterEntry, Question]]:
+    def ask(self, now_s: float) -> Sequence[tuple[RosterEntry, PeerQuestion]]:
         """Return whom to ask what now."""
         view = self._view
         if now_s >= self._practice_s:
@@ -242,7 +242,7 @@ class PeerExchange:
         return [
             (
                 entry,
-                Question(
+                PeerQuestion(
                     topic=topic,
                     token=round_.token,
                     nonce=round_.nonce,
@@ -255,7 +255,7 @@ class PeerExchange:
             for entry in chosen
         ]
 
-    def _pause_s(self, topic: Topic, now_s: float) -> float:
+    def _pause_s(self, topic: PeerTopic, now_s: float) -> float:
         """Return how long to wait before the next question: not long while a grant is missing."""
         ttl_s = self._view.lease_s
         if topic == "runs":
@@ -264,7 +264,7 @@ class PeerExchange:
         complete = table is not None and table.oldest_s > now_s - ttl_s / 4
         return ttl_s / 20 if complete else ttl_s / 100
 
-    def answer(self, question: Question, now_s: float) -> Answer | None:
+    def answer(self, question: PeerQuestion, now_s: float) -> PeerAnswer | None:
         """Return what to answer; None: nothing, it is not for this member."""
         view, mine = self._view, self._view.mine
         if question.addressee != view.incarnation:
@@ -276,7 +276,7 @@ class PeerExchange:
             self._alarm(question, now_s)
         if same and question.topic == "practice":
             ages = self._joins_practice(now_s).ages(now_s)
-        return Answer(
+        return PeerAnswer(
             asker=question.asker,
             addressee=question.addressee,
             serial=question.serial,
@@ -285,7 +285,7 @@ class PeerExchange:
             runs=same and view.runs,
         )
 
-    def _alarm(self, question: Question, now_s: float) -> None:
+    def _alarm(self, question: PeerQuestion, now_s: float) -> None:
         """Have the member try the store, and ask others meanwhile: they are to try it, too."""
         view = self._view
         if now_s >= self._alarm_s + view.lease_s / 2:
@@ -293,9 +293,9 @@ class PeerExchange:
             self._next_s = min(self._next_s, now_s)
         if now_s >= self._notified_s + view.lease_s / 50:
             self._notified_s = now_s
-            self._events.append(m.PeerAsked(token=question.token, nonce=question.nonce, needs=question.troubled))
+            self._events.append(protocol.PeerAsked(token=question.token, nonce=question.nonce, needs=question.troubled))
 
-    def take(self, answer: Answer, now_s: float) -> None:
+    def take(self, answer: PeerAnswer, now_s: float) -> None:
         """Take an answer."""
         asked = self._asked.get(answer.serial)
         if asked is None or answer.asker != self._view.incarnation:
@@ -307,7 +307,7 @@ class PeerExchange:
             return
         if topic == "runs":
             if answer.runs:
-                self._events.append(m.StillRuns(token=round_.token, nonce=round_.nonce))
+                self._events.append(protocol.StillRuns(token=round_.token, nonce=round_.nonce))
             return
         if self._view.mine is None or _key(self._view.mine) != _key(round_):
             return
@@ -316,7 +316,7 @@ class PeerExchange:
         if topic == "grants" and self._grants is not None:
             self._take_grants(self._grants, answer, rank, asked_s, now_s)
 
-    def _take_grants(self, table: GrantTable, answer: Answer, rank: int, asked_s: float, now_s: float) -> None:
+    def _take_grants(self, table: GrantTable, answer: PeerAnswer, rank: int, asked_s: float, now_s: float) -> None:
         complete = table.oldest_s > LONG_AGO_S
         table.merge(answer.ages, asked_s)
         since_s = self._view.troubled_s
@@ -333,7 +333,7 @@ class PeerExchange:
         assert mine is not None
         others = len(mine.roster) - 1
         self._events.append(
-            m.PeersAnswered(
+            protocol.PeersAnswered(
                 token=mine.token,
                 nonce=mine.nonce,
                 oldest_s=table.oldest_s,
@@ -343,7 +343,7 @@ class PeerExchange:
             )
         )
 
-    def take_events(self) -> Iterable[m.Event]:
+    def take_events(self) -> Iterable[protocol.Event]:
         """Return the events for the member since the last call."""
         events, self._events = self._events, []
         return events
@@ -379,7 +379,7 @@ class PeerExchange:
         again = bool(missing) and missing != self._unreached
         self._practice_s = now_s + (self._view.lease_s if again else CHECK_EVERY_S)
         if missing and not again:  # so twice: one that is just being lost is no news
-            self._events.append(m.PeersUnreachable(token=mine.token, nonce=mine.nonce, ranks=missing))
+            self._events.append(protocol.PeersUnreachable(token=mine.token, nonce=mine.nonce, ranks=missing))
         self._unreached = missing
 
 

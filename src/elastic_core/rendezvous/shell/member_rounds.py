@@ -4,14 +4,14 @@ from elastic_core import messages as m
 from elastic_core.clock import SYSTEM_CLOCK, Clock
 from elastic_core.errors import ElasticError, RendezvousConnectionError
 from elastic_core.rendezvous.events import AgentSide, Rendezvous
-from elastic_core.rendezvous.member.protocol import DecisionPosted, Formed, JoinAsked, JoinFailed
+from elastic_core.rendezvous.member.protocol import JoinAsked, JoinFailed
 from elastic_core.rendezvous.shell.call_watch import consequence, late_call, look_period_s
-from elastic_core.rendezvous.shell.driver import HOST_LEAVE_S, LEAVE_S, Driver, Emitted, StoreCall
-from elastic_core.rendezvous.shell.node import Node
-from elastic_core.rendezvous.shell.outcome import Changes, error_of, place_of
+from elastic_core.rendezvous.shell.driver import HOST_LEAVE_S, LEAVE_S, Driver, Emitted, PendingCall
+from elastic_core.rendezvous.shell.node import MemberNode
+from elastic_core.rendezvous.shell.outcome import Changes, error_of
 from elastic_core.rendezvous.store import CoordinationStore
 from elastic_core.reports import AgentChannel
-from elastic_core.types import RendezvousSettings, RoundChange, RoundEnded
+from elastic_core.types import RendezvousInfo, RendezvousSettings, RoundChange, RoundEnded
 
 
 class MemberRounds(Rendezvous):
@@ -32,10 +32,10 @@ class MemberRounds(Rendezvous):
         self._changes = Changes(settings.run_id, lambda operation, error: agent.raised(operation, error).text)
         self._watching = self._leaving = self._broken = False
         self._clock = clock
-        self._lost: StoreCall | None = None
+        self._lost: PendingCall | None = None
         self.driver = Driver(
             store,
-            Node(store, settings, clock=clock),
+            MemberNode(store, settings, clock=clock),
             emit=lambda event: agent.post(lambda: self._take(event)),
             ended=lambda failure: agent.post(lambda: self._ended(failure)),
             turned_s=agent.turned_s,
@@ -57,7 +57,7 @@ class MemberRounds(Rendezvous):
             case m.LeaveRendezvous():
                 self._go(request)
             case _ if self.driver.started:
-                self._changes.awaits = self._changes.awaits or isinstance(request, m.StopRound)
+                self._changes.awaits = self._changes.awaits or isinstance(request, m.OrderStop)
                 self.driver.request(request)
                 self._change()
             case _:
@@ -104,14 +104,14 @@ class MemberRounds(Rendezvous):
     def _take(self, event: Emitted) -> None:
         """Take what the driver has emitted."""
         match event:
-            case Formed():
+            case RendezvousInfo():
                 self._changes.clear()  # they were about the round before
                 if self._joining:
                     join = self._joins
-                    self._agent.form(place_of(event), lambda outcome: self._joined(join, outcome))
+                    self._agent.form(event, lambda outcome: self._joined(join, outcome))
             case JoinFailed():
                 if self._joining:
-                    self._joined(self._joins, error_of(event), event.failure, event.evidence)
+                    self._joined(self._joins, error_of(event), event.decided)
             case m.RoundChanged(change=change):
                 self._changes.add(change)
                 self._change()
@@ -143,7 +143,7 @@ class MemberRounds(Rendezvous):
     def close_run(self) -> None:
         """End the run well for all nodes, unless its end was decided already; this node stays."""
         if self.driver.in_round:
-            self.driver.post(DecisionPosted(post=self.driver.closing()))
+            self.driver.close_run()
 
     # --- a store that does not return
 
@@ -160,7 +160,7 @@ class MemberRounds(Rendezvous):
             self._end_for(late, now_s)
         self._look_later()
 
-    def _end_for(self, late: StoreCall, now_s: float) -> None:
+    def _end_for(self, late: PendingCall, now_s: float) -> None:
         """End the round or the join if the late call leaves no other way; should it return, the thread goes on."""
         joining, awaits = self._joining, self._changes.awaits and not self._joining
         end = consequence(late, self.driver, self._agent.backend, joining=joining, awaits=awaits, now_s=now_s)

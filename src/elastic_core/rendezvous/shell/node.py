@@ -11,7 +11,7 @@ from elastic_core.rendezvous.coordinated_options import (
     DEFAULT_LEASE_TTL_S,
 )
 from elastic_core.rendezvous.identity import default_node_id, user_name
-from elastic_core.rendezvous.member import protocol as m
+from elastic_core.rendezvous.member import protocol
 from elastic_core.rendezvous.member.documents import MemberRecord
 from elastic_core.rendezvous.member.roster import Candidate
 from elastic_core.rendezvous.member.state import Me
@@ -24,7 +24,7 @@ _OUTSIDE = "192.0.2.1"
 """An address of nobody, for the kernel to say which way out it would take."""
 
 
-class Node:
+class MemberNode:
     """A node's settings and addresses. Threading: the driver's thread, once it runs."""
 
     def __init__(self, store: CoordinationStore, settings: RendezvousSettings, *, clock: Clock = SYSTEM_CLOCK) -> None:
@@ -58,7 +58,7 @@ class Node:
         }
         return Me(**(chosen | own))
 
-    def place(self, source: str, agent_port: int) -> m.Connected:
+    def place(self, source: str, agent_port: int) -> protocol.Connected:
         """Choose the address to give to others. Called: when the store was first reached."""
         settings = self._settings
         address = settings.local_addr or source or LOOPBACK
@@ -67,7 +67,7 @@ class Node:
         if self._on_loopback:
             alternative = route_source(_OUTSIDE) or full_name(wait=WaitBudget.lasting(2.0, clock=self._clock))
         node = settings.node_id or default_node_id(os.uname().nodename, address)
-        return m.Connected(address=address, alternative=alternative, agent_port=agent_port, node=node)
+        return protocol.Connected(address=address, alternative=alternative, agent_port=agent_port, node=node)
 
     def route(self, members: tuple[Candidate, ...]) -> str:
         """Return from where members on other hosts are reached, where this one has given a loopback address.

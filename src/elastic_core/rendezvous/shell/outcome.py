@@ -5,18 +5,14 @@ from collections.abc import Callable
 
 from elastic_core.errors import (
     ElasticError,
-    NodesRefusedError,
     RendezvousClosedError,
-    RendezvousConnectionError,
     RendezvousError,
-    RendezvousGracefulExitError,
     RendezvousStateError,
-    RendezvousTimeoutError,
 )
 from elastic_core.plugin_faults import text_of
-from elastic_core.rendezvous.member import protocol as m
+from elastic_core.rendezvous.member.protocol import JoinFailed
 from elastic_core.rendezvous.shell.driver import StoreFault
-from elastic_core.types import RendezvousInfo, RosterMember, RoundChange, StopOrdered, Undecided
+from elastic_core.types import RoundChange, StopOrdered, Undecided
 
 
 class Changes:
@@ -98,40 +94,8 @@ class Changes:
         return RendezvousClosedError(f"this node has left run {self._run_id!r}")
 
 
-def place_of(formed: m.Formed) -> RendezvousInfo:
-    """Return this node's place in a round."""
-    document = formed.document
-    return RendezvousInfo(
-        rank=formed.rank,
-        world_size=len(document.roster),
-        round_token=document.token,
-        nonce=document.nonce,
-        members=tuple(
-            RosterMember(node_id=entry.node, local_world_size=entry.nproc, role=entry.role, address=entry.host)
-            for entry in document.roster
-        ),
-        master_addr=document.master_addr,
-        master_port=document.master_port or None,
-        index=document.index,
-        restart_count=document.restarts,
-        membership_changes=document.changes,
-        history=formed.history,
-        at_s=formed.at_s,
-    )
-
-
-def error_of(failed: m.JoinFailed) -> RendezvousError:
+def error_of(failed: JoinFailed) -> RendezvousError:
     """Return the error of a node that gets no place."""
-    match failed.kind:
-        case "timeout":
-            return RendezvousTimeoutError(failed.what, hint=failed.hint)
-        case "refusal":
-            return NodesRefusedError(failed.what, hint=failed.hint)
-        case "connection":
-            return RendezvousConnectionError(failed.what, hint=failed.hint)
-        case "not needed":
-            return RendezvousGracefulExitError(failed.what, hint=failed.hint)
-        case "closed":
-            return RendezvousClosedError(failed.what, hint=failed.hint, exit_code=failed.exit_code)
-        case _:
-            return RendezvousError(failed.what, hint=failed.hint)
+    if issubclass(failed.error, RendezvousClosedError):
+        return failed.error(failed.what, hint=failed.hint, exit_code=failed.exit_code)
+    return failed.error(failed.what, hint=failed.hint)

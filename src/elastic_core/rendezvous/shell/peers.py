@@ -23,9 +23,9 @@ import msgspec
 from elastic_core.clock import SYSTEM_CLOCK, Clock
 from elastic_core.errors import ConfigError
 from elastic_core.rendezvous.address import is_ip
-from elastic_core.rendezvous.member import protocol as m
+from elastic_core.rendezvous.member import protocol
 from elastic_core.rendezvous.member.documents import RosterEntry
-from elastic_core.rendezvous.shell.grants import Answer, PeerExchange, PeerView, Question
+from elastic_core.rendezvous.shell.grants import PeerAnswer, PeerExchange, PeerQuestion, PeerView
 
 _LARGEST_BYTES: Final = 65_536
 _CODE_BYTES: Final = 32
@@ -38,8 +38,8 @@ MOST_NAMES: Final = 1_024
 """Hosts whose addresses are remembered: a run of weeks may see ever new ones."""
 _AT_ONCE: Final = 64
 """How many datagrams are taken before anything else is looked at."""
-_QUESTION: Final = msgspec.msgpack.Decoder(Question)
-_ANSWER: Final = msgspec.msgpack.Decoder(Answer)
+_QUESTION: Final = msgspec.msgpack.Decoder(PeerQuestion)
+_ANSWER: Final = msgspec.msgpack.Decoder(PeerAnswer)
 
 
 @lru_cache(maxsize=8)
@@ -47,14 +47,14 @@ def _key(secret: str, purpose: bytes) -> bytes:
     return hmac.digest(secret.encode(), purpose, "sha256")
 
 
-def sealed(message: Question | Answer, secret: str) -> bytes:
+def sealed(message: PeerQuestion | PeerAnswer, secret: str) -> bytes:
     """Return a message as it is sent."""
     body = msgspec.msgpack.encode(message)
-    purpose = _QUESTIONS if isinstance(message, Question) else _ANSWERS
+    purpose = _QUESTIONS if isinstance(message, PeerQuestion) else _ANSWERS
     return hmac.digest(_key(secret, purpose), body, "sha256") + body
 
 
-def opened(raw: bytes, secret: str) -> Question | Answer | None:
+def opened(raw: bytes, secret: str) -> PeerQuestion | PeerAnswer | None:
     """Return the message of a datagram; None: whoever sent it does not know the secret."""
     code, body = raw[:_CODE_BYTES], raw[_CODE_BYTES:]
     if not secret or not body:
@@ -85,7 +85,7 @@ class PeerEndpoint:
     """
 
     def __init__(
-        self, port: int = 0, *, view: PeerView, on_event: Callable[[m.Event], None], clock: Clock = SYSTEM_CLOCK
+        self, port: int = 0, *, view: PeerView, on_event: Callable[[protocol.Event], None], clock: Clock = SYSTEM_CLOCK
     ) -> None:
         """Bind a port and begin to answer."""
         self._exchange = PeerExchange(view, random.Random())
@@ -166,8 +166,8 @@ class PeerEndpoint:
             message = opened(raw, secret)
             with self._lock:
                 now_s = self._clock.monotonic_s()
-                answer = self._exchange.answer(message, now_s) if isinstance(message, Question) else None
-                if isinstance(message, Answer):
+                answer = self._exchange.answer(message, now_s) if isinstance(message, PeerQuestion) else None
+                if isinstance(message, PeerAnswer):
                     self._exchange.take(message, now_s)
             if answer is not None:
                 with suppress(OSError):  # who asked is gone, or there is no way back

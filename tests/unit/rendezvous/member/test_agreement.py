@@ -3,7 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
-from elastic_core.rendezvous.member import protocol as m
+from elastic_core import messages as m
 from elastic_core.rendezvous.member.agreement import MOST_TOPICS, announce_agreed, due
 from elastic_core.rendezvous.member.announce import record_of
 from elastic_core.rendezvous.member.documents import (
@@ -21,6 +21,7 @@ from elastic_core.rendezvous.member.observe import observe
 from elastic_core.rendezvous.member.roster import Candidate
 from elastic_core.rendezvous.member.state import Me, OwnRun, RoundWork, SeenStore, State, Want
 from elastic_core.rendezvous.store import CONTROL_KEY
+from elastic_core.types import Stop
 
 ROUND = RoundDocument(
     epoch="e", token=1, nonce="x", index=0, master_addr="h", master_port=1,
@@ -28,7 +29,7 @@ ROUND = RoundDocument(
 )  # fmt: skip
 CONTROL = ControlDocument(epoch="e", attempt=0, secret="s")
 ENDED = replace(CONTROL, ending=Ending(token=1, nonce="x", kind="regroup", reason="c joined", by="a"))
-OVER = replace(CONTROL, verdict=Verdict(outcome="failed", exit_code=143, reason="the host was told to stop", by="a"))
+OVER = replace(CONTROL, verdict=Verdict(decision=Stop(reason="the host was told to stop"), exit_code=143, by="a"))
 ME = Me(node="a", incarnation="a#", run_id="r", where="w", fresh_epoch="f", secret="s", min_nodes=2, max_nodes=3)
 
 

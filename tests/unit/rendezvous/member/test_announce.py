@@ -3,7 +3,9 @@
 import pytest
 from msgspec.structs import replace
 
-from elastic_core.rendezvous.member import protocol as m
+from elastic_core import messages as m
+from elastic_core.errors import RendezvousConnectionError
+from elastic_core.rendezvous.member import protocol
 from elastic_core.rendezvous.member.announce import record_of
 from elastic_core.rendezvous.member.documents import (
     ControlDocument,
@@ -12,7 +14,6 @@ from elastic_core.rendezvous.member.documents import (
     RosterEntry,
     RoundDocument,
     StopOrder,
-    Verdict,
     decode,
 )
 from elastic_core.rendezvous.member.machine import step
@@ -34,9 +35,12 @@ from elastic_core.rendezvous.member.state import (
 )
 from elastic_core.rendezvous.store import CONTROL_KEY, ROUND_KEY, Renewal, Revisions, Seat
 from elastic_core.reports import NodeReport
+from elastic_core.types import Restart, Stop
+from elastic_plugin_kit import sample_failure
 
 ME = Me(node="n1", incarnation="n1#1", run_id="r", where="w", fresh_epoch="e", secret="s", min_nodes=2, max_nodes=4)
-FAILED = m.Failed(text="refused")
+FAILED = protocol.Failed(text="refused")
+STOPS = Stop(reason="the store goes with n1")
 LATE_S = 0.2
 """How much later than it asked for a member on a busy host is called."""
 
@@ -44,21 +48,21 @@ LATE_S = 0.2
 def lines(connect_timeout_s):
     """Return when a member says what that never reaches the store, until it has left."""
     state, now_s, told = State(me=replace(ME, connect_timeout_s=connect_timeout_s)), 0.0, []
-    events = (m.JoinAsked(master_port=1),)
+    events = (protocol.JoinAsked(master_port=1),)
     while True:
         done = step(state, events, now_s=now_s)
         state = done.state
         told += [(now_s, line) for line in done.announcements]
         match done.operation:
-            case m.Gone():
+            case protocol.Gone():
                 return told
-            case m.Connect():
+            case protocol.Connect():
                 now_s, events = now_s + 0.01, (FAILED,)
-            case m.Pause(until_s=until_s) if (
+            case protocol.Pause(until_s=until_s) if (
                 until_s == NEVER_S
             ):  # the join is over, and its error on its way through a busy agent
                 now_s, events = now_s + 5.0, (m.LeaveRendezvous(close=False),)
-            case m.Pause(until_s=until_s):
+            case protocol.Pause(until_s=until_s):
                 assert until_s > now_s + 0.01, "it must not turn in circles"
                 now_s, events = until_s + LATE_S, ()
 
@@ -66,7 +70,7 @@ def lines(connect_timeout_s):
 @pytest.mark.parametrize("connect_timeout_s", [0.5, 1.0, 1.3, 2.0])
 def test_who_soon_gives_up_on_a_store_says_one_line(connect_timeout_s):
     ((at_s, line),) = lines(connect_timeout_s)
-    assert isinstance(line, m.JoinFailed)
+    assert isinstance(line, protocol.JoinFailed)
     assert connect_timeout_s <= at_s < connect_timeout_s + 2 * LATE_S
 
 
@@ -79,11 +83,11 @@ def test_a_lease_is_renewed_a_third_of_it_after_the_last_renewal_was_sent():
         lease=OwnLease(seat=seat),
         seen=SeenStore(since=Revisions(birth="b")),
     )
-    renewed = m.Renewed(renewal=Renewal(ahead=0, live=1, next_expiry_s=None), sent_s=100.0, ttl_s=5.0)
+    renewed = protocol.Renewed(renewal=Renewal(ahead=0, live=1, next_expiry_s=None), sent_s=100.0, ttl_s=5.0)
     state = observe(state, renewed, 100.4)
     due_s = 100.0 + ME.ttl_s / 3
-    assert not isinstance(step(state, (), now_s=due_s - 0.1).operation, m.Renew)
-    assert step(state, (), now_s=due_s).operation == m.Renew(seat=seat, ttl_s=5.0)
+    assert not isinstance(step(state, (), now_s=due_s - 0.1).operation, protocol.Renew)
+    assert step(state, (), now_s=due_s).operation == protocol.Renew(seat=seat, ttl_s=5.0)
 
 
 @pytest.mark.parametrize("connect_timeout_s", [4.0, 60.0])
@@ -92,16 +96,19 @@ def test_who_waits_longer_for_a_store_says_so_soon(connect_timeout_s):
     assert isinstance(first, m.PrintLine)
     assert "store unreachable" in first.text
     assert 1.0 <= first_s < 2.0
-    assert isinstance(last, m.JoinFailed)
+    assert isinstance(last, protocol.JoinFailed)
     assert connect_timeout_s <= last_s < connect_timeout_s + 2 * LATE_S
 
 
 def test_the_silence_of_the_last_try_does_not_hide_what_the_tries_before_have_found():
     state = State(me=ME)
-    for event in (m.Failed(text="cannot resolve 'redis.example'"), m.Failed(text="w does not answer", silent=True)):
+    for event in (
+        protocol.Failed(text="cannot resolve 'redis.example'"),
+        protocol.Failed(text="w does not answer", silent=True),
+    ):
         state = observe(state, event, 1.0)
     assert state.trouble.text == "cannot resolve 'redis.example'"
-    state = observe(State(me=ME), m.Failed(text="w does not answer", silent=True), 1.0)
+    state = observe(State(me=ME), protocol.Failed(text="w does not answer", silent=True), 1.0)
     assert state.trouble.text == "w does not answer"
 
 
@@ -133,8 +140,8 @@ def operations(state, *times):
     found, events = [], (m.LeaveRendezvous(close=False),)
     for at_s in times:
         done = step(state, events, now_s=at_s)
-        if isinstance(done.operation, m.Update):
-            written = m.Updated(record=done.operation.record, kept=True)
+        if isinstance(done.operation, protocol.Update):
+            written = protocol.Updated(record=done.operation.record, kept=True)
             done = step(done.state, (written,), now_s=at_s)
         state, events = done.state, ()
         found.append(type(done.operation))
@@ -143,9 +150,9 @@ def operations(state, *times):
 
 def test_who_was_told_to_stop_leaves_when_the_others_know_that_it_has_left():
     told = replace(DRAINED, seen=replace(DRAINED.seen, control=replace(CONTROL, ending=ENDED)))
-    assert m.Withdraw not in operations(DRAINED, 100.0, 100.4)
-    assert operations(DRAINED, 100.0, 100.6)[-1] is m.Withdraw
-    assert operations(told, 100.0) == [m.Withdraw]
+    assert protocol.Withdraw not in operations(DRAINED, 100.0, 100.4)
+    assert operations(DRAINED, 100.0, 100.6)[-1] is protocol.Withdraw
+    assert operations(told, 100.0) == [protocol.Withdraw]
 
 
 @pytest.mark.parametrize(
@@ -159,25 +166,24 @@ def test_who_was_told_to_stop_leaves_when_the_others_know_that_it_has_left():
     ids=["at the end", "done", "alone", "known"],
 )
 def test_nobody_else_waits_to_leave(state):
-    assert operations(state, 100.0) == [m.Withdraw]
+    assert operations(state, 100.0) == [protocol.Withdraw]
 
 
 def test_the_host_of_the_store_gives_the_runs_verdict_before_it_says_that_it_leaves():
     """Else the others form a round that can't be kept, between the one word and the other."""
-    verdict = Verdict(outcome="failed", exit_code=4, reason="the store goes with n1", by="n1")
     state, events, now_s = (
         replace(DRAINED, departure=replace(DRAINED.departure, leaving=False)),
-        (m.DecisionPosted(post=verdict), m.AnnounceDeparture()),
+        (m.PublishDecision(decision=STOPS), m.AnnounceDeparture()),
         100.0,
     )
     while True:
         done = step(state, events, now_s=now_s)
         match done.operation:
-            case m.Update(record=record):
+            case protocol.Update(record=record):
                 assert decode(record, MemberRecord).state != "leaving"
-                events = (m.Updated(record=record, kept=True),)
-            case m.Swap(key=key, document=document):
-                assert (key, document.verdict.reason) == (CONTROL_KEY, verdict.reason)
+                events = (protocol.Updated(record=record, kept=True),)
+            case protocol.Swap(key=key, document=document):
+                assert (key, document.verdict.decision) == (CONTROL_KEY, STOPS)
                 break
         state = done.state
     assert done.state.departure.leaving
@@ -188,7 +194,7 @@ def test_who_ordered_a_stop_that_was_published_late_tells_how_long_before_that_i
     report = NodeReport(node_id="n1", age_s=0.1)
     ordered = observe(
         replace(DRAINED, departure=replace(DRAINED.departure, leaving=False)),
-        m.StopRound(reason="boom", report=report),
+        m.OrderStop(failure=sample_failure(summary="boom"), report=report),
         100.0,
     )
     theirs = StopOrder(token=7, nonce="x", by="n2", incarnation="n2#1", reason="reset", report=NodeReport(node_id="n2"))
@@ -197,22 +203,22 @@ def test_who_ordered_a_stop_that_was_published_late_tells_how_long_before_that_i
         replace(ordered, seen=replace(ordered.seen, control=replace(CONTROL, stopping=theirs))), (), now_s=103.0
     ).state
     assert record_of(stood, 100.0).report.age_s == pytest.approx(3.1)
-    final = observe(stood, m.ReportStopped(report=replace(report, final=True)), 104.0)
+    final = observe(stood, replace(report, final=True), 104.0)
     assert record_of(final, 100.0).report.age_s == pytest.approx(3.1)
 
 
-DECIDED = Ending(token=0, nonce="", kind="restart", reason="n2 failed", by="n2", evidence="what n2 saw")
+DECIDED = m.PublishDecision(decision=Restart(), failure=sample_failure(), evidence="what n2 saw")
 
 
 @pytest.mark.parametrize(
     ("question", "posted"),
-    [(question_about(7, "b"), (7, "b")), (question_about(6, "a"), None), (question_about(7, "a"), None), ("", None)],
-    ids=["this round's", "the one's before", "one's that the store has lost", "nobody's"],
+    [(question_about(7, "b"), (7, "b")), (question_about(6, "a"), None), (question_about(7, "a"), None)],
+    ids=["this round's", "the one's before", "one's that the store has lost"],
 )
 def test_an_answer_counts_for_the_round_that_it_was_asked_about_only(question, posted):
     """A policy thought so long that another node decided, and the next round has failed, too."""
     asked = State(me=ME, want=Want.STOP, duty=LeaderDuty(asked=(7, "b"), asked_s=90.0))
-    after = observe(asked, m.AnswerGiven(post=DECIDED, question=question), 100.0)
+    after = observe(asked, replace(DECIDED, question=question), 100.0)
     assert (None if after.end.post is None else (after.end.post.token, after.end.post.nonce)) == posted
     assert after.duty.asked == (asked.duty.asked if posted is None else None)
 
@@ -231,7 +237,10 @@ def test_a_store_that_goes_with_its_host_after_the_verdict_cuts_no_grace_period_
 # --- a seat that is gone before its lease can have ended
 
 SEATED = replace(DRAINED, departure=replace(DRAINED.departure, leaving=False))
-NO_SEAT = {"renewed": m.Renewed(renewal=None, sent_s=101.0, ttl_s=5.0), "updated": m.Updated(record=b"", kept=False)}
+NO_SEAT = {
+    "renewed": protocol.Renewed(renewal=None, sent_s=101.0, ttl_s=5.0),
+    "updated": protocol.Updated(record=b"", kept=False),
+}
 
 
 def seat_lines(state, *times, event):
@@ -278,18 +287,22 @@ def ends_at(me):
     state, now_s, events = replace(CUT_OFF, me=me), 100.9, (FAILED,)
     while now_s < 150:
         done = step(state, events, now_s=now_s)
-        found = [each for each in done.announcements if isinstance(each, m.JoinFailed)]
+        found = [each for each in done.announcements if isinstance(each, protocol.JoinFailed)]
         if found:
             return now_s, found[0]
-        state, events, now_s = done.state, (() if isinstance(done.operation, m.Pause) else (FAILED,)), now_s + 0.1
+        state, events, now_s = (
+            done.state,
+            (() if isinstance(done.operation, protocol.Pause) else (FAILED,)),
+            now_s + 0.1,
+        )
     return None
 
 
 def test_a_node_that_was_cut_off_does_not_outwait_a_store_that_is_to_fail_the_run():
     at_s, failed = ends_at(FAILS)
     assert 108.5 < at_s < 110
-    assert failed == m.JoinFailed(
-        kind="connection", what="run 'r': w stayed away for 8 s: refused (--on-store-loss is fail)"
+    assert failed == protocol.JoinFailed(
+        error=RendezvousConnectionError, what="run 'r': w stayed away for 8 s: refused (--on-store-loss is fail)"
     )
     assert ends_at(ME) is None, "it waits for as long as --join-timeout says"
 
@@ -309,13 +322,15 @@ def test_a_node_that_is_told_to_stop_between_two_rounds_is_in_none_and_has_left(
     assert record_of(asked, 101.0).state == "leaving"
     left = step(asked, (m.LeaveRendezvous(close=False),), now_s=101.0)
     assert left.state.departure.parting
-    assert left.operation == m.Withdraw(seat=SEATED.lease.seat)
-    behind = step(left.state, (m.Withdrawn(),), now_s=101.1)
-    assert isinstance(behind.operation, m.Enlist)
+    assert left.operation == protocol.Withdraw(seat=SEATED.lease.seat)
+    behind = step(left.state, (protocol.Withdrawn(),), now_s=101.1)
+    assert isinstance(behind.operation, protocol.Enlist)
     assert decode(behind.operation.record, MemberRecord).state == "gone"
     seat = Seat(number=9, incarnation="n1#1", ahead=1)
     there = step(
-        behind.state, (m.Enlisted(seat=seat, record=behind.operation.record, sent_s=101.1, ttl_s=5.0),), now_s=101.2
+        behind.state,
+        (protocol.Enlisted(seat=seat, record=behind.operation.record, sent_s=101.1, ttl_s=5.0),),
+        now_s=101.2,
     )
-    assert not isinstance(there.operation, m.Withdraw)
-    assert step(there.state, (), now_s=101.6).operation == m.Withdraw(seat=seat)
+    assert not isinstance(there.operation, protocol.Withdraw)
+    assert step(there.state, (), now_s=101.6).operation == protocol.Withdraw(seat=seat)

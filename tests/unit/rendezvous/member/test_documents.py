@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from msgspec.structs import replace
 
 from elastic_core.errors import RendezvousStateError
 from elastic_core.history import (
@@ -12,6 +13,7 @@ from elastic_core.history import (
     TEXT_CHARS,
     remembered,
 )
+from elastic_core.messages import PublishDecision
 from elastic_core.rendezvous.member.documents import (
     STORE_FORMAT,
     ControlDocument,
@@ -22,10 +24,11 @@ from elastic_core.rendezvous.member.documents import (
     StopOrder,
     Verdict,
     decode,
+    document_of,
     encode,
 )
 from elastic_core.reports import NodeReport
-from elastic_core.types import Restart
+from elastic_core.types import Restart, Stop
 from elastic_plugin_kit import sample_failure
 
 ROUND = RoundDocument(
@@ -45,7 +48,7 @@ REPORT = NodeReport(node_id="n", failure=sample_failure(), age_s=0.1, stopped_co
         ControlDocument(
             epoch="e", attempt=0, secret="s",
             ending=Ending(token=1, nonce="x", kind="restart", reason="r", by="n", failure=sample_failure()),
-            verdict=Verdict(outcome="failed", exit_code=7, reason="r", by="n", failure=sample_failure()),
+            verdict=Verdict(decision=Stop(reason="r"), exit_code=7, by="n", failure=sample_failure()),
             history=(sample_failure(),),
         ),
         MemberRecord(epoch="e", node="n", state="stopped", token=4, nonce="x", report=REPORT),
@@ -71,15 +74,17 @@ def test_an_entry_of_a_roster_is_short():
     assert len(encode(many)) <= 64 * 1000
 
 
-@pytest.mark.parametrize("raw", [b"", b"\xff\xfe", b"[]", b"{}", b'"x"', b'{"v":4}', b'{"v":4,"epoch":3}'])
+@pytest.mark.parametrize("raw", [b"", b"\xff\xfe", b"[]", b"{}", b'"x"', b'{"v":5}', b'{"v":5,"epoch":3}'])
 def test_what_is_not_ours_is_refused(raw):
     with pytest.raises(RendezvousStateError):
         decode(raw, ControlDocument)
 
 
 def test_another_version_is_named():
-    with pytest.raises(RendezvousStateError, match=r"format 1; this version of elastic-core reads 4"):
-        decode(encode(ROUND).replace(b'"v":4', b'"v":1'), RoundDocument)
+    with pytest.raises(
+        RendezvousStateError, match=r"RoundDocument in the store: format 4; expected 5\. Try: the same version"
+    ):
+        decode(encode(ROUND).replace(b'"v":5', b'"v":4'), RoundDocument)
 
 
 def test_a_field_of_a_later_minor_version_is_passed_over():
@@ -92,7 +97,13 @@ def after(count):
     for number in range(count - 1):
         history = remembered(history, failed(number))
     document = ControlDocument(epoch="e", attempt=0, secret="s", history=history)
-    return decode(encode(document.after(failed(count - 1))), ControlDocument)
+    return decode(encode(noted(document, failed(count - 1))), ControlDocument)
+
+
+def noted(document, failure):
+    """Return a document with the decision about one more failure in its history."""
+    post = document_of(PublishDecision(decision=failure.decision, failure=failure), by="n", token=1, nonce="x")
+    return replace(document.after(post), ending=None)
 
 
 def failed(number):
@@ -139,7 +150,7 @@ def hostile(number):
 def test_what_workers_and_policies_write_does_not_make_a_control_document_large():
     document = ControlDocument(epoch="e", attempt=0, secret="s")
     for number in range(HISTORY_LIMIT + 60):
-        document = document.after(hostile(number))
+        document = noted(document, hostile(number))
     assert len(encode(document)) < 100_000
     document = decode(encode(document), ControlDocument)
     assert [past.round_index for past in document.history] == list(range(60, HISTORY_LIMIT + 60))

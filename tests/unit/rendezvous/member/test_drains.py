@@ -3,7 +3,8 @@
 import pytest
 from msgspec.structs import replace
 
-from elastic_core.rendezvous.member import protocol as m
+from elastic_core import messages as m
+from elastic_core.rendezvous.member import protocol
 from elastic_core.rendezvous.member.announce import announce
 from elastic_core.rendezvous.member.documents import (
     STOP_RULE,
@@ -21,6 +22,7 @@ from elastic_core.rendezvous.member.observe import observe
 from elastic_core.rendezvous.member.roster import Candidate
 from elastic_core.rendezvous.member.state import Departure, Me, OwnLease, OwnRun, SeenStore, State, Want
 from elastic_core.rendezvous.store import CONTROL_KEY, ROUND_KEY
+from elastic_core.types import Stop
 
 ROUND = RoundDocument(
     epoch="e", token=1, nonce="x", index=0, master_addr="h", master_port=1,
@@ -83,7 +85,7 @@ def test_the_agent_is_told_once_and_again_where_there_is_less_time():
 
 def test_the_order_comes_before_the_verdict_of_it():
     """Who reads both at once, after an outage say, ends by the order: with its planned stop and its code."""
-    verdict = Verdict(outcome="failed", exit_code=143, reason="ada@desk asked for it", by="b", rule=STOP_RULE)
+    verdict = Verdict(decision=Stop(reason="ada@desk asked for it", rule=STOP_RULE), exit_code=143, by="b")
     _, said = announce(replace(member(control=replace(STOPPED, verdict=verdict)), lease=OwnLease(confirmed_s=0.0)), 0.0)
     assert [type(one) for one in said if not isinstance(one, m.PrintLine)] == [m.DrainOrdered, m.RoundChanged]
 
@@ -91,8 +93,8 @@ def test_the_order_comes_before_the_verdict_of_it():
 def test_the_first_that_leaves_a_stopped_run_writes_the_verdict():
     leaving = observe(member(ALL, want=Want.STOP), m.LeaveRendezvous(close=False), 1.0)
     verdict = leaving.end.post
-    assert (verdict.outcome, verdict.exit_code, verdict.rule, verdict.by) == ("failed", 143, STOP_RULE, "a")
-    assert verdict.reason == "ada@desk asked for it"
+    assert (verdict.exit_code, verdict.by) == (143, "a")
+    assert verdict.decision == Stop(reason="ada@desk asked for it", rule=STOP_RULE)
     over = replace(STOPPED, verdict=verdict)
     ending = Ending(token=1, nonce="x", kind="regroup", reason="b left", by="b", lost=("b",))
     later = replace(ROUND, token=2, nonce="y", roster=ROUND.roster[1:])
@@ -125,10 +127,10 @@ def test_no_round_is_formed_of_nodes_that_come_meanwhile():
 
 
 def test_latecomers_get_the_verdict_of_a_stopped_run_as_such():
-    verdict = Verdict(outcome="failed", exit_code=143, reason="ada@desk asked for it", by="b", rule=STOP_RULE)
+    verdict = Verdict(decision=Stop(reason="ada@desk asked for it", rule=STOP_RULE), exit_code=143, by="b")
     waits = member(want=Want.JOIN, control=replace(STOPPED, verdict=verdict))
     waits = replace(waits, mine=None, departure=Departure(drain=ALL))
     _, told = announce(waits, 0.0)
-    (failed,) = [one for one in told if isinstance(one, m.JoinFailed)]
+    (failed,) = [one for one in told if isinstance(one, protocol.JoinFailed)]
     assert failed.exit_code == 143
     assert failed.what == "run 'r' was stopped: ada@desk asked for it; nothing was started on this node"

@@ -8,6 +8,7 @@ from elastic_core.rendezvous.member.duty import EndRound, FormRound, LeaderMemor
 from elastic_core.rendezvous.member.forming import carried, excluded, still_out
 from elastic_core.rendezvous.member.leader import judge, leads
 from elastic_core.rendezvous.member.roster import Candidate
+from elastic_core.types import Restart
 
 
 def round_of(names, token=2):
@@ -18,9 +19,8 @@ def round_of(names, token=2):
 
 
 def ending(*exclude, token=1, times=()):
-    return Ending(
-        token=token, nonce=f"x{token}", kind="restart", reason="r", by="a", exclude=exclude, exclude_s=tuple(times)
-    )
+    decision = Restart(exclude_nodes=exclude, exclude_s=tuple(times))
+    return Ending(token=token, nonce=f"x{token}", kind="restart", by="a", decision=decision)
 
 
 def member(seat, node, state, token=2):
@@ -57,7 +57,7 @@ def test_it_is_one_when_its_time_is_over():
     last = judge(view(A, B, C, ended_by=out, current=BC, now_s=160.0), later.memory)
     assert isinstance(last.duty, EndRound)
     assert last.duty.ending.arrived == 1
-    assert last.duty.ending.exclude == ()
+    assert last.duty.ending.decision == Restart()
 
 
 def test_a_change_of_the_roster_leaves_it_out_for_the_rest_of_its_time():
@@ -66,7 +66,7 @@ def test_a_change_of_the_roster_leaves_it_out_for_the_rest_of_its_time():
     duty = judge(view(A, B, ended_by=out, current=BC, now_s=110.0), memory).duty
     assert isinstance(duty, EndRound)
     assert duty.ending.lost == ("c",)
-    assert (duty.ending.exclude, duty.ending.exclude_s) == (("a", "z"), (50.0,))
+    assert duty.ending.decision == Restart(exclude_nodes=("a", "z"), exclude_s=(50.0,))
 
 
 def test_the_next_round_is_formed_without_it_unless_it_is_needed():
@@ -100,6 +100,6 @@ def test_times_are_counted_from_when_the_ending_was_seen():
     assert still_out(out, current, 10.0, 10.0) == ({"a", "b", "z"}, 15.0)
     assert still_out(out, current, 10.0, 16.0) == ({"b", "z"}, 19.0)
     assert still_out(out, current, 10.0, 1e9) == ({"z"}, None)
-    assert carried(out, current, 10.0, 16.0) == (("b", "z"), (3.0,))
+    assert carried(out, current, 10.0, 16.0) == Restart(exclude_nodes=("b", "z"), exclude_s=(3.0,))
     assert still_out(None, current, 0.0, 0.0) == (frozenset(), None)
-    assert carried(None, current, 0.0, 0.0) == ((), ())
+    assert carried(None, current, 0.0, 0.0) == Restart()

@@ -3,7 +3,8 @@
 import pytest
 from msgspec.structs import replace
 
-from elastic_core.rendezvous.member import protocol as m
+from elastic_core.messages import DecisionAsked
+from elastic_core.rendezvous.member import protocol
 from elastic_core.rendezvous.member.announce import record_of
 from elastic_core.rendezvous.member.documents import (
     ControlDocument,
@@ -14,7 +15,7 @@ from elastic_core.rendezvous.member.documents import (
     StopOrder,
     encode,
 )
-from elastic_core.rendezvous.member.duty import AskDecision, EndRound, GiveVerdict, LeaderMemory, NoteDone, View
+from elastic_core.rendezvous.member.duty import EndRound, GiveVerdict, LeaderMemory, NoteDone, View
 from elastic_core.rendezvous.member.leader import GATHER_S, LOSS_MARGIN_S, judge
 from elastic_core.rendezvous.member.machine import step
 from elastic_core.rendezvous.member.observe import MEMBERS
@@ -130,7 +131,7 @@ def test_what_all_nodes_have_seen_is_asked_about_once_all_have_said_it():
     waits = judge(view(RUNS_A, said("b", FAILURE), control=OWN), LeaderMemory())
     assert (waits.duty, waits.look_s) == (None, GATHER_S)
     duty = judge(view(said("a"), said("b", FAILURE), control=OWN), waits.memory).duty
-    assert isinstance(duty, AskDecision)
+    assert isinstance(duty, DecisionAsked)
     assert [(one.node_id, one.failure, one.final) for one in duty.reports] == [("a", None, True), ("b", FAILURE, True)]
 
 
@@ -163,7 +164,7 @@ def test_a_node_that_says_nothing_at_all_is_waited_for_until_its_lease_is_over()
     later = judge(view(RUNS_A, victim, control=PEERS, now_s=GATHER_S), waits.memory)
     assert (later.duty, later.look_s) == (None, 5.0 + LOSS_MARGIN_S)
     assert isinstance(judge(view(victim, control=PEERS, now_s=4.0), later.memory).duty, EndRound)
-    assert isinstance(judge(view(RUNS_A, victim, control=PEERS, now_s=6.5), later.memory).duty, AskDecision)
+    assert isinstance(judge(view(RUNS_A, victim, control=PEERS, now_s=6.5), later.memory).duty, DecisionAsked)
 
 
 def test_a_node_that_has_not_taken_its_place_yet_may_have_the_longer_lease_of_the_last_round():
@@ -179,7 +180,7 @@ def test_a_node_that_is_slow_but_speaks_is_not_taken_for_lost():
     slow = member(1, "a", "running", report=report("a", None))
     waits = judge(view(slow, said("b", FAILURE, collateral=True), control=PEERS), LeaderMemory())
     later = judge(view(slow, said("b", FAILURE, collateral=True), control=PEERS, now_s=GATHER_S), waits.memory)
-    assert isinstance(later.duty, AskDecision)
+    assert isinstance(later.duty, DecisionAsked)
 
 
 def test_what_is_decided_because_its_time_has_come_rests_on_who_is_there_by_then():
@@ -208,10 +209,10 @@ def test_what_is_decided_because_its_time_has_come_rests_on_who_is_there_by_then
     late_s = state.duty.look_s + 0.1
     state = replace(state, lease=replace(state.lease, recorded=encode(record_of(state, late_s))))
     alone = Renewal(ahead=0, live=1, next_expiry_s=None)
-    told = step(state, (m.Renewed(renewal=alone, sent_s=late_s, ttl_s=me.ttl_s),), now_s=late_s)
-    assert told.operation == m.ReadMembers()
-    read = step(told.state, (m.MembersRead(members=(victim,)),), now_s=late_s)
-    assert isinstance(read.operation, m.Swap)
+    told = step(state, (protocol.Renewed(renewal=alone, sent_s=late_s, ttl_s=me.ttl_s),), now_s=late_s)
+    assert told.operation == protocol.ReadMembers()
+    read = step(told.state, (protocol.MembersRead(members=(victim,)),), now_s=late_s)
+    assert isinstance(read.operation, protocol.Swap)
     assert read.operation.document.ending.lost == ("b",)
 
 
@@ -222,7 +223,7 @@ def test_an_order_about_another_round_or_one_that_has_ended_asks_for_nothing(cha
         control = replace(OWN, ending=Ending(token=1, nonce="x", kind="restart", reason="r", by="a"))
     else:
         control = replace(OWN, stopping=replace(OWN.stopping, nonce="other"))
-    assert not isinstance(judge(view(RUNS_A, RUNS_B, control=control), LeaderMemory()).duty, AskDecision)
+    assert not isinstance(judge(view(RUNS_A, RUNS_B, control=control), LeaderMemory()).duty, DecisionAsked)
 
 
 # --- the run's clock
@@ -258,4 +259,4 @@ def test_change_too_many_is_told_as_what_it_was(others, kind):
     assert isinstance(duty, GiveVerdict)
     failure = duty.verdict.failure
     assert (failure.failure_class, failure.node_id, failure.node_count, failure.at_s) == (kind, "b", 2, 9.0)
-    assert failure.summary == duty.verdict.reason
+    assert failure.summary == duty.verdict.decision.reason

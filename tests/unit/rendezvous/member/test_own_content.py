@@ -12,7 +12,7 @@ from elastic_core.rendezvous.member.documents import LARGEST_BYTES, ControlDocum
 @pytest.mark.parametrize("kind", [ControlDocument, RoundDocument, MemberRecord])
 def test_a_document_that_is_too_large_is_not_decoded(kind):
     with pytest.raises(RendezvousStateError) as caught:
-        decode(b'{"v":4,' + bytes(LARGEST_BYTES), kind)
+        decode(b'{"v":5,' + bytes(LARGEST_BYTES), kind)
     assert str(caught.value) == (
         f"the store holds a {kind.__name__} of 16777223 bytes; no version writes more than 16777216. "
         "Try: another --rdzv-id"

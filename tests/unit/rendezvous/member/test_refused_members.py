@@ -3,7 +3,9 @@
 import pytest
 from msgspec.structs import replace
 
-from elastic_core.rendezvous.member import protocol as m
+from elastic_core import messages as m
+from elastic_core.errors import NodesRefusedError, RendezvousClosedError
+from elastic_core.rendezvous.member import protocol
 from elastic_core.rendezvous.member.announce import record_of
 from elastic_core.rendezvous.member.documents import (
     ControlDocument,
@@ -23,7 +25,7 @@ from elastic_core.rendezvous.member.roster import Candidate
 from elastic_core.rendezvous.member.state import Me, OwnLease, OwnRun, SeenStore, State, StoreConnection, Want
 from elastic_core.rendezvous.store import CONTROL_KEY, ROUND_KEY, Revisions, Seat
 from elastic_core.reports import Absence, NodeReport
-from elastic_core.types import Failure, FailureClass
+from elastic_core.types import Failure, FailureClass, RendezvousInfo, Restart, Stop
 
 HOT = Absence(by="hook 'gate' (acme 1.0)", reason="hot", for_s=2.0)
 WHY = "hook 'gate' (acme 1.0) refused: hot"
@@ -74,7 +76,7 @@ def test_a_round_whose_start_a_node_refuses_ends_at_no_cost_and_says_why(min_nod
     ending = duty.ending
     assert (ending.kind, ending.lost, ending.unclean, ending.out) == ("regroup", ("c",), (), out)
     assert ending.reason == f"c stays out: {WHY}; {follows}"
-    assert (ending.failure, ending.exclude) == (None, ())
+    assert (ending.failure, ending.decision) == (None, Restart())
 
 
 def test_the_next_round_is_formed_without_it_and_waits_for_nobody():
@@ -112,7 +114,7 @@ def test_a_stop_for_a_failure_does_not_wait_for_what_it_has_seen():
 
 
 def test_a_node_that_a_policy_left_out_is_taken_where_the_others_refuse():
-    ending = Ending(token=1, nonce="x1", kind="restart", reason="r", by="a", exclude=("b",))
+    ending = Ending(token=1, nonce="x1", kind="restart", by="a", decision=Restart(exclude_nodes=("b",)))
     assert excluded(view(C, B, control=replace(CONTROL, ending=ending), current=round_of("c"))) == frozenset()
 
 
@@ -134,8 +136,8 @@ ASIDE = m.StandAside(absence=HOT)
 def out(state=RUNS, now_s=100.0, **seen):
     """Return a member that has stood aside, and that the store knows to; `seen` has changed in the store since."""
     done = step(state, (ASIDE,), now_s=now_s)
-    assert isinstance(done.operation, m.Update)
-    after = step(done.state, (m.Updated(record=done.operation.record, kept=True),), now_s=now_s).state
+    assert isinstance(done.operation, protocol.Update)
+    after = step(done.state, (protocol.Updated(record=done.operation.record, kept=True),), now_s=now_s).state
     return replace(after, seen=replace(after.seen, **seen))
 
 
@@ -147,23 +149,23 @@ def test_it_says_so_of_the_round_that_it_leaves():
 def test_it_takes_no_place_that_was_meant_for_it_until_it_asks_for_one():
     later = out(round=round_of("abc", token=3), fresh=frozenset({CONTROL_KEY, ROUND_KEY}))
     done = step(later, (), now_s=101.0)
-    assert not any(isinstance(one, m.Formed) for one in done.announcements)
-    joins = step(done.state, (m.JoinAsked(master_port=1),), now_s=101.0)
-    assert any(isinstance(one, m.Formed) for one in joins.announcements)
+    assert not any(isinstance(one, RendezvousInfo) for one in done.announcements)
+    joins = step(done.state, (protocol.JoinAsked(master_port=1),), now_s=101.0)
+    assert any(isinstance(one, RendezvousInfo) for one in joins.announcements)
     assert record_of(joins.state, 100.0).absence is None
 
 
 def test_it_hears_how_the_run_ends():
-    verdict = Verdict(outcome="done", exit_code=0, reason="all workers finished", by="a", token=2)
+    verdict = Verdict(decision=Stop(reason="all workers finished", outcome="done"), exit_code=0, by="a", token=2)
     over = out(control=replace(CONTROL, verdict=verdict))
-    (failed,) = [one for one in step(over, (), now_s=101.0).announcements if isinstance(one, m.JoinFailed)]
-    assert (failed.kind, failed.exit_code) == ("closed", 0)
+    (failed,) = [one for one in step(over, (), now_s=101.0).announcements if isinstance(one, protocol.JoinFailed)]
+    assert (failed.error, failed.exit_code) == (RendezvousClosedError, 0)
 
 
 def test_a_run_that_goes_on_without_it_is_waited_beside_for_as_long_as_it_takes():
     beside = out(round=round_of("ab", token=3))
     done = step(beside, (), now_s=100.0 + 10 * ME.join_timeout_s)
-    assert not [one for one in done.announcements if isinstance(one, (m.JoinFailed, m.PrintLine))]
+    assert not [one for one in done.announcements if isinstance(one, (protocol.JoinFailed, m.PrintLine))]
 
 
 @pytest.mark.parametrize("name", ["c", "a"])
@@ -179,13 +181,13 @@ def test_a_run_that_needs_it_fails_for_want_of_it_on_all_nodes_when_the_time_to_
             waiting=replace(RUNS.waiting, since_s=100.0),
             seen=replace(RUNS.seen, control=over),
         )
-    waits = observe(waits, m.MembersRead(members=(member(1, "a", "ready"), C)), 100.0)
+    waits = observe(waits, protocol.MembersRead(members=(member(1, "a", "ready"), C)), 100.0)
     # One of the two gives up a moment before the other.
     left = (member(1, "a", "ready"),) if name == "a" else (member(1, "a", "ready"), C)
     end_s = 100.0 + ME.join_timeout_s
-    done = step(observe(waits, m.MembersRead(members=left), end_s), (), now_s=end_s)
-    (failed,) = [one for one in done.announcements if isinstance(one, m.JoinFailed)]
-    assert failed.kind == "refusal"
+    done = step(observe(waits, protocol.MembersRead(members=left), end_s), (), now_s=end_s)
+    (failed,) = [one for one in done.announcements if isinstance(one, protocol.JoinFailed)]
+    assert failed.error is NodesRefusedError
     assert failed.what == f"run 'r': 1 of at least 2 nodes joined (a) within 600 s, 1 missing; c is out: {WHY}"
     assert failed.hint == "mend c, start more nodes, or raise --join-timeout"
 
@@ -196,7 +198,7 @@ FAILED = Failure(
     failure_class=FailureClass.EXIT, summary="exit code 77", node_id="c", round_index=1, at_s=9.0, uptime_s=8.0
 )
 WITHOUT_C = Ending(
-    token=2, nonce="x2", kind="restart", reason="exit code 77", by="c", exclude=("c",), exclude_s=(20.0,),
+    token=2, nonce="x2", kind="restart", by="c", decision=Restart(exclude_nodes=("c",), exclude_s=(20.0,)),
     policy="hw", failure=FAILED,
 )  # fmt: skip
 
@@ -221,7 +223,14 @@ def test_a_node_that_is_left_out_says_by_whom_why_and_how_long_until_it_is_no_lo
     assert (record.state, record.absence) == ("ready", left_out.absence)
     assert told(step(done.state, (), now_s=110.0)) == []
     # The round that runs without it ends for another reason: what is left of its time is carried on.
-    later = replace(WITHOUT_C, token=3, nonce="x3", kind="regroup", exclude_s=(9.0,), failure=None)
+    later = replace(
+        WITHOUT_C,
+        token=3,
+        nonce="x3",
+        kind="regroup",
+        decision=Restart(exclude_nodes=("c",), exclude_s=(9.0,)),
+        failure=None,
+    )
     carried = replace(
         done.state, seen=replace(done.state.seen, control=replace(CONTROL, ending=later), round=round_of("ab", token=3))
     )
@@ -233,7 +242,7 @@ def test_a_node_that_is_left_out_says_by_whom_why_and_how_long_until_it_is_no_lo
 
 
 def test_a_node_without_a_place_hears_what_the_run_has_failed_of():
-    verdict = Verdict(outcome="failed", exit_code=7, reason="no budget", by="a", token=3, failure=FAILED, evidence="{}")
+    verdict = Verdict(decision=Stop(reason="no budget"), exit_code=7, by="a", token=3, failure=FAILED, evidence="{}")
     over = out(control=replace(CONTROL, verdict=verdict))
-    (failed,) = [one for one in step(over, (), now_s=101.0).announcements if isinstance(one, m.JoinFailed)]
-    assert (failed.failure, failed.evidence, failed.exit_code) == (FAILED, "{}", 7)
+    (failed,) = [one for one in step(over, (), now_s=101.0).announcements if isinstance(one, protocol.JoinFailed)]
+    assert (failed.decided, failed.exit_code) == (verdict.decided, 7)

@@ -3,7 +3,9 @@
 import pytest
 from msgspec.structs import replace
 
-from elastic_core.rendezvous.member import protocol as m
+from elastic_core import messages as m
+from elastic_core.errors import RendezvousConnectionError, RendezvousTimeoutError
+from elastic_core.rendezvous.member import protocol
 from elastic_core.rendezvous.member.documents import ControlDocument, RosterEntry, RoundDocument
 from elastic_core.rendezvous.member.machine import step
 from elastic_core.rendezvous.member.observe import observe
@@ -65,7 +67,7 @@ class Store:
 
     def until(self, end_s, *events):
         """Let the member go on until then, or until its join has failed; return what it announced, with the times."""
-        while self.now_s < end_s and not any(isinstance(line, m.JoinFailed) for _, line in self.told):
+        while self.now_s < end_s and not any(isinstance(line, protocol.JoinFailed) for _, line in self.told):
             done = step(self.state, events, now_s=self.now_s)
             self.state = done.state
             self.told += [(self.now_s, line) for line in done.announcements]
@@ -77,29 +79,29 @@ class Store:
         sent_s, self.now_s = self.now_s, self.now_s + 0.001
         full = self.now_s < self.room_s
         match operation:
-            case m.Enlist() | m.Update() | m.Swap() if full:
-                return (m.Failed(text=FULL, hint=HINT, write=True, key=getattr(operation, "key", "")),)
-            case m.Connect():
-                return (m.Connected(address="h", alternative="", agent_port=1),)
-            case m.Enlist(record=record, ttl_s=ttl_s):
-                return (m.Enlisted(seat=SEAT, record=record, sent_s=sent_s, ttl_s=ttl_s),)
-            case m.Update(record=record):
-                return (m.Updated(record=record, kept=True),)
-            case m.Renew(ttl_s=ttl_s):
+            case protocol.Enlist() | protocol.Update() | protocol.Swap() if full:
+                return (protocol.Failed(text=FULL, hint=HINT, write=True, key=getattr(operation, "key", "")),)
+            case protocol.Connect():
+                return (protocol.Connected(address="h", alternative="", agent_port=1),)
+            case protocol.Enlist(record=record, ttl_s=ttl_s):
+                return (protocol.Enlisted(seat=SEAT, record=record, sent_s=sent_s, ttl_s=ttl_s),)
+            case protocol.Update(record=record):
+                return (protocol.Updated(record=record, kept=True),)
+            case protocol.Renew(ttl_s=ttl_s):
                 renewal = Renewal(ahead=0, live=1, next_expiry_s=None)
-                return (m.Renewed(renewal=renewal, sent_s=sent_s, ttl_s=ttl_s),)
-            case m.Load(key=key):
-                return (m.Loaded(key=key, document=self._document(key), value=self.documents[key]),)
-            case m.Swap(key=key, document=document):
+                return (protocol.Renewed(renewal=renewal, sent_s=sent_s, ttl_s=ttl_s),)
+            case protocol.Load(key=key):
+                return (protocol.Loaded(key=key, document=self._document(key), value=self.documents[key]),)
+            case protocol.Swap(key=key, document=document):
                 self.documents[key] = document
                 swapped = Swapped(applied=True, current=self._document(key))
-                return (m.SwapAnswered(key=key, swapped=swapped, value=document),)
-            case m.ReadMembers():
-                return (m.MembersRead(members=()),)
-            case m.Watch(until_s=until_s):
+                return (protocol.SwapAnswered(key=key, swapped=swapped, value=document),)
+            case protocol.ReadMembers():
+                return (protocol.MembersRead(members=()),)
+            case protocol.Watch(until_s=until_s):
                 self.now_s = max(self.now_s, until_s)
-                return (m.WatchEnded(watched=Watched(revisions=Revisions(), changed=frozenset())),)
-            case m.Pause(until_s=until_s):
+                return (protocol.WatchEnded(watched=Watched(revisions=Revisions(), changed=frozenset())),)
+            case protocol.Pause(until_s=until_s):
                 self.now_s = until_s
                 return ()
         raise AssertionError(operation)
@@ -115,12 +117,14 @@ def joining(**me):
 @pytest.mark.parametrize("control", [None, CONTROL], ids=["begins the run", "is a second node"])
 def test_a_node_whose_first_write_is_refused_gives_up_after_the_connect_timeout(control):
     store = Store(joining(), 100.0, control=control)
-    (line_s, line), (failed_s, failed) = store.until(200.0, m.JoinAsked(master_port=1))
+    (line_s, line), (failed_s, failed) = store.until(200.0, protocol.JoinAsked(master_port=1))
     assert line == m.PrintLine(text=AWAY + "trying again", store_reachable=False)
     assert 101.0 <= line_s < 101.7
     assert 105.0 <= failed_s < 105.7
-    assert failed == m.JoinFailed(
-        kind="connection", what=f"run 'r': redis at r:1 has not let this node in within 5 s: {FULL}", hint=HINT
+    assert failed == protocol.JoinFailed(
+        error=RendezvousConnectionError,
+        what=f"run 'r': redis at r:1 has not let this node in within 5 s: {FULL}",
+        hint=HINT,
     )
     assert len(store.operations) < 60, "pauses between tries, as for an outage"
 
@@ -143,14 +147,16 @@ def test_only_a_node_that_was_let_in_says_who_has_come(seated):
 
 
 def test_a_join_timeout_that_ends_first_names_the_reason_and_its_remedy():
-    (_, failed), = [told for told in Store(joining(join_timeout_s=2.0), 0.0).until(9.0, m.JoinAsked(master_port=1))
-                    if isinstance(told[1], m.JoinFailed)]  # fmt: skip
-    assert failed == m.JoinFailed(kind="timeout", what=f"run 'r': no round within 2 s: {FULL}", hint=HINT)
+    told = Store(joining(join_timeout_s=2.0), 0.0).until(9.0, protocol.JoinAsked(master_port=1))
+    (failed,) = [announcement for _, announcement in told if isinstance(announcement, protocol.JoinFailed)]
+    assert failed == protocol.JoinFailed(
+        error=RendezvousTimeoutError, what=f"run 'r': no round within 2 s: {FULL}", hint=HINT
+    )
 
 
 def test_a_node_goes_on_when_its_write_is_taken():
     store = Store(joining(), 0.0, room_s=3.0)
-    told = [line for _, line in store.until(6.0, m.JoinAsked(master_port=1))]
+    told = [line for _, line in store.until(6.0, protocol.JoinAsked(master_port=1))]
     assert told[:2] == [
         m.PrintLine(text=AWAY + "trying again", store_reachable=False),
         m.PrintLine(text="store back: redis at r:1", store_reachable=True),
@@ -167,7 +173,7 @@ def test_a_node_that_has_had_a_seat_is_not_held_to_the_connect_timeout():
         lease=replace(RUNS.lease, recorded=b"old"),
     )
     store = Store(state, 100.0, control=CONTROL, round_=ROUND)
-    assert not [line for _, line in store.until(112.0) if isinstance(line, m.JoinFailed)]
+    assert not [line for _, line in store.until(112.0) if isinstance(line, protocol.JoinFailed)]
 
 
 def test_a_member_that_runs_has_one_line_and_ends_by_its_grace():
@@ -180,35 +186,40 @@ def test_a_member_that_runs_has_one_line_and_ends_by_its_grace():
     assert ended.change.decision == Stop(reason="--on-store-loss is fail", rule="store")
     assert 101.0 <= line_s < 101.7
     assert 104.0 <= ended_s < 104.7
-    counts = {kind: sum(isinstance(one, kind) for one in store.operations) for kind in (m.Renew, m.Load, m.Update)}
-    assert counts[m.Renew] >= 5
-    assert 10 < counts[m.Update] < 30
-    assert counts[m.Load] >= counts[m.Update]
+    counts = {
+        kind: sum(isinstance(one, kind) for one in store.operations)
+        for kind in (protocol.Renew, protocol.Load, protocol.Update)
+    }
+    assert counts[protocol.Renew] >= 5
+    assert 10 < counts[protocol.Update] < 30
+    assert counts[protocol.Load] >= counts[protocol.Update]
 
 
 def test_others_are_asked_for_grants_only_while_the_store_gives_this_member_no_answer():
-    state = observe(RUNS, m.Failed(text=FULL, write=True), 100.0)
+    state = observe(RUNS, protocol.Failed(text=FULL, write=True), 100.0)
     assert peer_view(state, 99.0).troubled_s == 100.0
-    state = observe(state, m.Renewed(renewal=Renewal(ahead=0, live=2, next_expiry_s=None), sent_s=101, ttl_s=5), 101)
+    state = observe(
+        state, protocol.Renewed(renewal=Renewal(ahead=0, live=2, next_expiry_s=None), sent_s=101, ttl_s=5), 101
+    )
     assert state.trouble is not None
     assert peer_view(state, 101.0).troubled_s is None
-    assert peer_view(observe(state, m.Failed(text=FULL, write=True), 102.0), 101.0).troubled_s is None
-    state = observe(state, m.Failed(text="connection refused"), 102.0)
+    assert peer_view(observe(state, protocol.Failed(text=FULL, write=True), 102.0), 101.0).troubled_s is None
+    state = observe(state, protocol.Failed(text="connection refused"), 102.0)
     assert peer_view(state, 101.0).troubled_s == 100.0
-    assert observe(state, m.Loaded(key=CONTROL_KEY, document=None, value=None), 103.0).trouble is None
+    assert observe(state, protocol.Loaded(key=CONTROL_KEY, document=None, value=None), 103.0).trouble is None
 
 
 @pytest.mark.parametrize(
     ("event", "ends"),
     [
-        (m.Enlisted(seat=SEAT, record=b"", sent_s=100.0, ttl_s=5.0), True),
-        (m.Updated(record=b"", kept=True), True),
-        (m.SwapAnswered(key="k", swapped=Swapped(applied=True, current=None), value=None), True),
-        (m.Surveyed(epochs=frozenset()), True),
-        (m.Renewed(renewal=Renewal(ahead=0, live=1, next_expiry_s=None), sent_s=100.0, ttl_s=5.0), False),
-        (m.Loaded(key=CONTROL_KEY, document=None, value=None), False),
-        (m.MembersRead(members=()), False),
-        (m.WatchEnded(watched=Watched(revisions=Revisions(), changed=frozenset())), False),
+        (protocol.Enlisted(seat=SEAT, record=b"", sent_s=100.0, ttl_s=5.0), True),
+        (protocol.Updated(record=b"", kept=True), True),
+        (protocol.SwapAnswered(key="k", swapped=Swapped(applied=True, current=None), value=None), True),
+        (protocol.Surveyed(epochs=frozenset()), True),
+        (protocol.Renewed(renewal=Renewal(ahead=0, live=1, next_expiry_s=None), sent_s=100.0, ttl_s=5.0), False),
+        (protocol.Loaded(key=CONTROL_KEY, document=None, value=None), False),
+        (protocol.MembersRead(members=()), False),
+        (protocol.WatchEnded(watched=Watched(revisions=Revisions(), changed=frozenset())), False),
     ],
 )
 def test_what_ends_the_trouble(event, ends):
@@ -222,7 +233,7 @@ def test_a_node_that_leaves_gives_its_seat_back_where_the_store_answers(answers)
     state = replace(RUNS, trouble=Trouble(since_s=99.0, retry_s=99.5, no_write=True, answers=answers))
     done = step(state, (m.LeaveRendezvous(close=False),), now_s=100.0)
     if answers:
-        assert done.operation == m.Withdraw(seat=SEAT)
-        done = step(done.state, (m.Withdrawn(),), now_s=100.1)
-    assert done.operation == m.Gone()
+        assert done.operation == protocol.Withdraw(seat=SEAT)
+        done = step(done.state, (protocol.Withdrawn(),), now_s=100.1)
+    assert done.operation == protocol.Gone()
     assert done.announcements == ()

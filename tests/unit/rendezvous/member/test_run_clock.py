@@ -10,7 +10,7 @@ from elastic_core.rendezvous.member.documents import ControlDocument, RosterEntr
 from elastic_core.rendezvous.member.state import JoinWait, Me, OwnLease, OwnRun, SeenStore, State, StoreConnection, Want
 from elastic_core.rendezvous.store import CONTROL_KEY, ROUND_KEY, Seat
 from elastic_core.reports import NodeReport
-from elastic_core.types import Failure, FailureClass, Round, RunCounts, WorkerExit
+from elastic_core.types import Failure, FailureClass, RendezvousInfo, Round, WorkerExit
 from elastic_plugin_kit import ManualClock
 
 ROUND = RoundDocument(
@@ -43,7 +43,7 @@ def member(now_s):
 def test_node_takes_the_runs_age_from_the_round_it_reads(now_s):
     state, told = reads(member(now_s), ROUND, now_s)
     assert state.run_s(now_s + 5.0) == pytest.approx(105.0)
-    (formed,) = [each for each in told if type(each).__name__ == "Formed"]
+    (formed,) = [each for each in told if isinstance(each, RendezvousInfo)]
     assert formed.at_s == pytest.approx(100.0)
 
 
@@ -67,7 +67,7 @@ def round_(at_s):
     return Round(
         index=2, token=3, nonce="x", node_rank=0, node_count=2, local_world_size=1, base_rank=0, world_size=2,
         role="default", role_base_rank=0, role_world_size=2, master_addr="h", master_port=1, node_id="a",
-        counts=RunCounts(restart_count=0, membership_changes=0, at_s=at_s),
+        restart_count=0, membership_changes=0, at_s=at_s,
     )  # fmt: skip
 
 

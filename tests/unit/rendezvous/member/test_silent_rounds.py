@@ -3,7 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
-from elastic_core.rendezvous.member import protocol as m
+from elastic_core.rendezvous.member import protocol
 from elastic_core.rendezvous.member.announce import record_of
 from elastic_core.rendezvous.member.documents import ControlDocument, Ending, MemberRecord, RosterEntry, RoundDocument
 from elastic_core.rendezvous.member.duty import EndRound, FormRound, LeaderMemory, NoteSilent, View
@@ -23,6 +23,7 @@ from elastic_core.rendezvous.member.state import (
     Want,
 )
 from elastic_core.rendezvous.store import CONTROL_KEY, ROUND_KEY, Renewal, Revisions, Seat
+from elastic_core.types import RendezvousInfo
 
 LEASE_S, GRACE_S = 5.0, 60.0
 ROUND = RoundDocument(
@@ -148,7 +149,7 @@ CUT = replace(
 
 def gathered(oldest_s, **more):
     given = {"token": 7, "nonce": "x", "asked": 1, "granted": 1, "reaching": 0} | more
-    return m.PeersAnswered(oldest_s=oldest_s, **given)
+    return protocol.PeersAnswered(oldest_s=oldest_s, **given)
 
 
 def test_grants_of_all_keep_the_workers_and_the_guards_fence_moves_on():
@@ -174,7 +175,7 @@ def test_nothing_less_does(odd):
 def test_who_gave_a_grant_says_that_it_runs_until_it_has_ended_whatever_became_of_it():
     granted = step(CUT, (), now_s=102.0).state
     assert granted.peers.granted_s == 102.0
-    waits = observe(granted, m.JoinAsked(master_port=1), 103.0)
+    waits = observe(granted, protocol.JoinAsked(master_port=1), 103.0)
     assert record_of(waits, 102.0 + LEASE_S - 0.01).state == "running"
     assert record_of(waits, 102.0 + LEASE_S).state == "ready"
 
@@ -192,7 +193,7 @@ def test_nor_does_it_start_workers_of_a_later_round_before():
     )
     assert not step(state, (), now_s=99.0 + LEASE_S - 0.2).announcements
     done = step(replace(state, lease=replace(state.lease, confirmed_s=104.0)), (), now_s=99.0 + LEASE_S)
-    assert any(isinstance(one, m.Formed) for one in done.announcements)
+    assert any(isinstance(one, RendezvousInfo) for one in done.announcements)
 
 
 @pytest.mark.parametrize("length_s", [2 * LEASE_S, LEASE_S / 2])
@@ -207,10 +208,10 @@ def test_a_node_takes_its_place_with_a_lease_of_the_length_that_the_round_has(le
         lease=replace(RUNS.lease, confirmed_s=104.0, length_s=length_s, renew_s=110.0),
     )
     first = step(state, (), now_s=104.5)
-    assert (first.operation, first.announcements) == (m.Renew(seat=state.lease.seat, ttl_s=LEASE_S), ())
+    assert (first.operation, first.announcements) == (protocol.Renew(seat=state.lease.seat, ttl_s=LEASE_S), ())
     renewal = Renewal(ahead=0, live=2, next_expiry_s=None)
-    done = step(first.state, (m.Renewed(renewal=renewal, sent_s=104.5, ttl_s=LEASE_S),), now_s=104.6)
-    assert any(isinstance(one, m.Formed) for one in done.announcements)
+    done = step(first.state, (protocol.Renewed(renewal=renewal, sent_s=104.5, ttl_s=LEASE_S),), now_s=104.6)
+    assert any(isinstance(one, RendezvousInfo) for one in done.announcements)
 
 
 def test_a_store_that_stays_away_for_longer_than_the_grace_is_one_line():
@@ -224,10 +225,10 @@ def test_a_store_that_stays_away_for_longer_than_the_grace_is_one_line():
 
 
 def test_members_that_can_not_be_asked_are_one_line_a_round():
-    done = step(RUNS, (m.PeersUnreachable(token=7, nonce="x", ranks=(0,)),), now_s=101.0)
+    done = step(RUNS, (protocol.PeersUnreachable(token=7, nonce="x", ranks=(0,)),), now_s=101.0)
     (line,) = [one.text for one in done.announcements]
     assert line.startswith("a does not answer this node's datagrams: if w goes away for all, workers stop here")
-    assert not step(done.state, (m.PeersUnreachable(token=7, nonce="x", ranks=(0,)),), now_s=102.0).announcements
+    assert not step(done.state, (protocol.PeersUnreachable(token=7, nonce="x", ranks=(0,)),), now_s=102.0).announcements
 
 
 # --- a newcomer at the door
@@ -241,11 +242,11 @@ def door(silent, now_s=200.0, **more):
         connection=StoreConnection(connected=True, ever_connected=True),
         seen=SeenStore(since=Revisions(), control=control, round=ROUND, fresh=frozenset({CONTROL_KEY, ROUND_KEY})),
     )
-    return step(state, (m.Surveyed(epochs=frozenset(), silent=silent),), now_s=now_s)
+    return step(state, (protocol.Surveyed(epochs=frozenset(), silent=silent),), now_s=now_s)
 
 
 def begins(state, after_s, silent):
-    return step(state, (m.Surveyed(epochs=frozenset(), silent=silent),), now_s=200.0 + after_s).state.run.begin
+    return step(state, (protocol.Surveyed(epochs=frozenset(), silent=silent),), now_s=200.0 + after_s).state.run.begin
 
 
 @pytest.mark.parametrize(("silent", "more"), [({"a#1"}, {}), (None, {}), (set(), {"silent_of": "x"})])
@@ -266,6 +267,6 @@ def test_it_does_not_where_all_have_given_their_seats_back():
 
 def test_it_goes_on_waiting_while_one_answers_that_it_runs():
     first = door(frozenset({"a#1"}))
-    heard = observe(first.state, m.StillRuns(token=7, nonce="x"), 200.0 + GRACE_S + 6)
+    heard = observe(first.state, protocol.StillRuns(token=7, nonce="x"), 200.0 + GRACE_S + 6)
     assert not begins(heard, 7.0 + GRACE_S, frozenset({"a#1"}))
     assert begins(heard, 7.0 + GRACE_S + LEASE_S, frozenset({"a#1"}))

@@ -5,7 +5,7 @@ import pytest
 from elastic_core.errors import RendezvousConnectionError
 from elastic_core.plugin_faults import PluginLabel
 from elastic_core.rendezvous.shell.call_watch import consequence, late_call
-from elastic_core.rendezvous.shell.driver import StoreCall
+from elastic_core.rendezvous.shell.driver import PendingCall
 from elastic_core.types import RoundEnded, Undecided
 
 BACKEND = PluginLabel("backend", "seats", "acme 1.0", hint="report it")
@@ -30,7 +30,7 @@ def end(driver, now_s, *, joining=False, awaits=False):
 
 def test_a_call_within_its_wait_or_a_moment_past_it_is_nothing(driver):
     assert late_call(driver, 100.0) is None
-    driver.call = StoreCall("renew", 100.0, 101.0)
+    driver.call = PendingCall("renew", 100.0, 101.0)
     assert late_call(driver, 101.9) is None
     assert late_call(driver, 102.0) == driver.call
     assert end(driver, 104.0) is None
@@ -39,7 +39,7 @@ def test_a_call_within_its_wait_or_a_moment_past_it_is_nothing(driver):
 
 def test_a_round_ends_under_the_calls_name_when_the_lease_can_not_be_kept(driver):
     driver.stops_s = (104.4, 105.2)
-    driver.call = StoreCall("renew", 100.0, 101.0)
+    driver.call = PendingCall("renew", 100.0, 101.0)
     assert end(driver, 104.3) is None
     ended = end(driver, 105.0)
     assert isinstance(ended, RoundEnded)
@@ -55,7 +55,7 @@ def test_a_round_ends_under_the_calls_name_when_the_lease_can_not_be_kept(driver
 @pytest.mark.parametrize(("first_s", "given_up_s"), [(None, 120.0), (95.0, 115.0)])
 def test_a_join_is_given_up_after_the_connect_timeout(driver, first_s, given_up_s):
     driver.first_contact_s = first_s
-    driver.call = StoreCall("connect", 100.0, 105.0)
+    driver.call = PendingCall("connect", 100.0, 105.0)
     assert end(driver, given_up_s - 0.01, joining=True) is None
     error = end(driver, given_up_s, joining=True)
     assert isinstance(error, RendezvousConnectionError)
@@ -64,7 +64,7 @@ def test_a_join_is_given_up_after_the_connect_timeout(driver, first_s, given_up_
 
 
 def test_a_stopped_round_is_left_to_the_agent(driver):
-    driver.call = StoreCall("update", 100.0, 101.0)
+    driver.call = PendingCall("update", 100.0, 101.0)
     assert end(driver, 119.9, awaits=True) is None
     ended = end(driver, 120.0, awaits=True)
     assert isinstance(ended, Undecided)

@@ -1,6 +1,6 @@
 """The end of the thread that talks to a store: whoever waits for it hears of it, whatever a store does then."""
 
-from elastic_core.rendezvous.member import protocol as m
+from elastic_core.rendezvous.member import protocol
 from elastic_core.rendezvous.member.state import Me
 from elastic_core.rendezvous.shell.driver import Driver
 
@@ -37,7 +37,7 @@ def test_the_first_error_reaches_whoever_waits_also_if_the_store_cannot_be_close
         ended=ended.append,
         turned_s=lambda: float("inf"),
     )
-    driver.post(m.JoinAsked(master_port=0))
+    driver.post(protocol.JoinAsked(master_port=0))
     driver.start()
     assert driver.join(10.0)
     assert [str(error) for error in ended] == ["connect"]

@@ -8,7 +8,7 @@ import random
 import pytest
 from msgspec.structs import replace
 
-from elastic_core.rendezvous.member import protocol as m
+from elastic_core.rendezvous.member import protocol
 from elastic_core.rendezvous.member.documents import ControlDocument, RosterEntry, RoundDocument
 from elastic_core.rendezvous.member.outage import grant, grant_ends_s
 from elastic_core.rendezvous.member.state import LONG_AGO_S, NEVER_S, Me, OwnRun, PeerGrants, State, Trouble, Want
@@ -98,7 +98,7 @@ class Talk:
         self.now_s = until_s
 
     def evidence_s(self, name):
-        found = [e.oldest_s for _, e in self.heard[name] if isinstance(e, m.PeersAnswered)]
+        found = [e.oldest_s for _, e in self.heard[name] if isinstance(e, protocol.PeersAnswered)]
         return max(found, default=LONG_AGO_S)
 
 
@@ -128,7 +128,7 @@ def test_a_grant_that_is_missing_is_missed_by_all():
     talk = Talk([*(troubled(round_, rank) for rank in range(3)), view(round_, 3, reached_s=99.9)], seed=1)
     talk.run(104.0)
     assert {talk.evidence_s(f"i{rank}") for rank in range(3)} == {LONG_AGO_S}
-    last = [e for _, e in talk.heard["i0"] if isinstance(e, m.PeersAnswered)][-1]
+    last = [e for _, e in talk.heard["i0"] if isinstance(e, protocol.PeersAnswered)][-1]
     assert (last.asked, last.granted, last.reaching) == (3, 2, 0)
 
 
@@ -136,7 +136,7 @@ def test_who_is_asked_tries_the_store_and_asks_others_meanwhile():
     round_ = round_of(30)
     talk = Talk([troubled(round_, 0), *(view(round_, rank) for rank in range(1, 30))], seed=3)
     talk.run(100.0 + LEASE_S / 12)
-    asked = [name for name, heard in talk.heard.items() if any(isinstance(e, m.PeerAsked) for _, e in heard)]
+    asked = [name for name, heard in talk.heard.items() if any(isinstance(e, protocol.PeerAsked) for _, e in heard)]
     assert len(asked) >= 29
     needed = [name for name, heard in talk.heard.items() if any(getattr(e, "needs", False) for _, e in heard)]
     assert 8 <= len(needed) < 29 * 3
@@ -147,7 +147,7 @@ def test_an_answer_about_another_round_counts_for_nothing():
     talk = Talk([troubled(older, 0), troubled(newer, 1)], seed=1)
     talk.run(101.0)
     assert talk.evidence_s("i0") == LONG_AGO_S
-    assert not any(isinstance(e, m.PeerAsked) for _, e in talk.heard["i1"])
+    assert not any(isinstance(e, protocol.PeerAsked) for _, e in talk.heard["i1"])
 
 
 def test_time_on_the_way_makes_a_grant_older_never_younger():
@@ -162,7 +162,7 @@ def test_time_on_the_way_makes_a_grant_older_never_younger():
     ((_, question),) = asker.ask(101.0)
     answer = other.answer(question, 101.4)  # its grant is 1.4 s old by then
     asker.take(answer, 101.9)
-    (event,) = [e for e in asker.take_events() if isinstance(e, m.PeersAnswered) and e.granted]
+    (event,) = [e for e in asker.take_events() if isinstance(e, protocol.PeersAnswered) and e.granted]
     assert 101.0 - 1.4 - 2 * LEASE_S / UNITS <= event.oldest_s <= 101.0 - 1.4
 
 
@@ -177,7 +177,7 @@ def test_the_same_answer_again_and_a_forged_one_change_nothing():
     ((_, question),) = asker.ask(100.0)
     answer = other.answer(question, 100.0)
     asker.take(answer, 100.0)
-    first = [e for e in asker.take_events() if isinstance(e, m.PeersAnswered)]
+    first = [e for e in asker.take_events() if isinstance(e, protocol.PeersAnswered)]
     for odd in (
         answer,
         msgspec_replace(answer, serial=99),
@@ -187,7 +187,7 @@ def test_the_same_answer_again_and_a_forged_one_change_nothing():
     ):
         asker.take(odd, 103.0)
     asker.ask(103.0)
-    assert [e.oldest_s for e in asker.take_events() if isinstance(e, m.PeersAnswered)] == [first[-1].oldest_s]
+    assert [e.oldest_s for e in asker.take_events() if isinstance(e, protocol.PeersAnswered)] == [first[-1].oldest_s]
 
 
 def msgspec_replace(struct, **changes):
@@ -219,7 +219,7 @@ def test_the_ages_of_a_table():
 
 
 def unreachable(talk, name):
-    return [e.ranks for _, e in talk.heard[name] if isinstance(e, m.PeersUnreachable)]
+    return [e.ranks for _, e in talk.heard[name] if isinstance(e, protocol.PeersUnreachable)]
 
 
 def test_members_try_once_a_round_and_then_each_minute_whether_all_could_be_asked():
@@ -270,7 +270,7 @@ def test_who_waits_asks_whether_members_run_the_round_and_hears_who_does():
     talk.members["i2"] = PeerExchange(view(round_of(3, token=8), 2), random.Random(1))
     talk.heard["i2"] = []
     talk.run(103.0)
-    assert {e for _, e in talk.heard["i9"]} == {m.StillRuns(token=7, nonce="x")}
+    assert {e for _, e in talk.heard["i9"]} == {protocol.StillRuns(token=7, nonce="x")}
 
 
 # --- a member's own

@@ -171,7 +171,7 @@ def _verdict(run: StoredRun) -> str:
     verdict = None if run.control is None else run.control.verdict
     if verdict is None:
         return "all its nodes have gone"
-    return f"{verdict.reason} (exit code {verdict.exit_code})"
+    return f"{verdict.decision.reason} (exit code {verdict.exit_code})"
 
 
 def _names(nodes: list[str]) -> str:

@@ -85,7 +85,7 @@ class AgentEvents:
                 yield from self._entered(state, phases, seen)
             case "ranks_assigned", {"took_s": float(took_s)}:
                 self._assigned_s = took_s
-            case "joining", {"round_index": int(index)}:
+            case "round_joining", {"round_index": int(index)}:
                 yield self._rdzv("joining", f"this node asks for a place in round {index}", "RUNNING")
             case "round_joined", {"round": Round() as round_}:
                 self._round = round_

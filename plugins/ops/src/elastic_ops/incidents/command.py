@@ -98,7 +98,7 @@ def _table(listed: Sequence[ListedIncident]) -> str:
 
 def _row(listed: ListedIncident) -> tuple[str, ...]:
     incident, decision = listed.incident, listed.incident.decision
-    rank = incident.elsewhere_rank if incident.first is None else incident.first.global_rank
+    rank = incident.elsewhere_rank if incident.first is None else incident.first.exit.global_rank
     return (
         str(listed.number),
         incident.at.partition(".")[0] + "Z" if incident.at_ns else incident.at,
@@ -107,7 +107,7 @@ def _row(listed: ListedIncident) -> tuple[str, ...]:
         "-" if rank is None else str(rank),
         incident.host if incident.elsewhere_rank is not None else incident.node_id,
         str(incident.restart_count),
-        "-" if decision is None else decision_words(decision.kind, decision.delay_s, decision.rule),
+        "-" if decision is None else decision_words(decision),
         incident.summary,
     )
 

@@ -1,18 +1,18 @@
 """Incidents as `elastic incidents` lists them: of run directories, or of a store."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
 import msgspec
 from msgspec.structs import replace
 
-from elastic_core.api import FailureClass, Record, decode_json
-from elastic_core.api.commands import FoundIncident, Incident, IncidentDecision, find_incidents
+from elastic_core.api import ConfigError, FailureClass, Record, Restart
+from elastic_core.api.commands import FoundIncident, Incident, decode_incident, find_incidents
 from elastic_ops.run_directories import FoundRun
 from elastic_ops.stored_run import StoredFailure
 
-SCHEMA_VERSION: Final = 1
+SCHEMA_VERSION: Final = 2
 
 
 class ListedIncident(Record, frozen=True, kw_only=True):
@@ -30,16 +30,28 @@ class IncidentDocument(Record, frozen=True, kw_only=True):
     incidents: tuple[ListedIncident, ...]
 
 
-def incidents_of_directories(runs: Iterable[FoundRun]) -> list[ListedIncident]:
-    """Return all incidents in these run directories, oldest first."""
+def incidents_of_directories(runs: Sequence[FoundRun]) -> list[ListedIncident]:
+    """Return all incidents in these run directories, oldest first.
+
+    Raises:
+        ConfigError: there is one directory, and its incidents have another schema version.
+    """
     distinct: dict[tuple[str, int, int, str], FoundIncident] = {}
-    for one in (one for run in runs for one in find_incidents(Path(run.path))):
+    found: list[FoundIncident] = []
+    for run in runs:
+        try:
+            found += find_incidents(Path(run.path))
+        except ConfigError:  # of another version: the list has those of the other directories
+            if len(runs) == 1:
+                raise
+    for one in found:
         incident = one.incident
         # Agents on one machine may have written down the same word of the whole run.
         distinct.setdefault((incident.run_id, incident.at_ns, incident.round_index, incident.summary), one)
-    found = sorted(distinct.values(), key=lambda one: one.incident.at_ns)
+    ordered = sorted(distinct.values(), key=lambda one: one.incident.at_ns)
     return [
-        ListedIncident(number=number, incident=one.incident, path=one.path) for number, one in enumerate(found, start=1)
+        ListedIncident(number=number, incident=one.incident, path=one.path)
+        for number, one in enumerate(ordered, start=1)
     ]
 
 
@@ -56,8 +68,8 @@ def incidents_of_store(run_id: str, history: Iterable[StoredFailure], evidence: 
 
 def _with_evidence(known: Incident, evidence: str) -> Incident:
     try:
-        full = decode_json(evidence, Incident)
-    except msgspec.DecodeError:  # there is none, or it is a later version's
+        full = decode_incident(evidence, "the store")
+    except (msgspec.DecodeError, ConfigError):  # there is none, or it is another version's
         return known
     if (full.round_index, full.summary) != (known.round_index, known.summary):
         return known  # it is about an earlier one
@@ -67,7 +79,7 @@ def _with_evidence(known: Incident, evidence: str) -> Incident:
 def _counted(history: Iterable[StoredFailure]) -> Iterable[tuple[StoredFailure, int]]:
     restarts = None
     for failure in history:
-        cost = failure.decision is not None and failure.decision.type == "restart"
+        cost = isinstance(failure.decision, Restart)
         if restarts is None:  # what was before the first that is kept is in its count
             restarts = max(0, failure.spent - cost)
         yield failure, restarts
@@ -75,9 +87,7 @@ def _counted(history: Iterable[StoredFailure]) -> Iterable[tuple[StoredFailure, 
 
 
 def _incident(run_id: str, failure: StoredFailure, restarts: int) -> Incident:
-    kind = _class(failure.failure_class)
-    decision = failure.decision
-    incident = Incident(
+    return Incident(
         run_id=run_id,
         node_id=failure.node_id,
         host=failure.node_id,
@@ -86,23 +96,11 @@ def _incident(run_id: str, failure: StoredFailure, restarts: int) -> Incident:
         at_ns=0,
         at=f"{failure.at_s:.1f} s into the run",
         source="launcher" if failure.global_rank is None else "worker",
-        failure_class=kind,
+        failure_class=_class(failure.failure_class),
         summary=failure.summary,
         exit_code=failure.exit_code,
         elsewhere_rank=failure.global_rank,
-    )
-    if decision is None:
-        return incident
-    return replace(
-        incident,
-        decision=IncidentDecision(
-            kind=decision.type,
-            rule=decision.rule,
-            reason=decision.reason,
-            outcome=decision.outcome,
-            delay_s=decision.delay_s,
-            exclude_nodes=decision.exclude_nodes,
-        ),
+        decision=failure.decision,
     )
 
 

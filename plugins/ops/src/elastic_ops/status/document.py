@@ -11,7 +11,7 @@ from elastic_core.api.feed import Absence
 from elastic_core.api.tools import AgentIdentity, read_file
 
 STATUS_FILE: Final = "status.json"
-SCHEMA_VERSION: Final = 2
+SCHEMA_VERSION: Final = 3
 _MOST_BYTES: Final = 4 << 20
 """The longest that is read: anybody may have put a file of that name there. One of a thousand workers has 100 kB."""
 
@@ -79,7 +79,7 @@ class AgentStatus(Record, frozen=True, kw_only=True):
     since_ns: int = 0
     reason: str = ""
     round: Round | None = None
-    """This node's place in its last round, without its nonce and counts; None: there was none yet."""
+    """This node's place in its last round, without its nonce and history; None: there was none yet."""
     rounds: tuple[PastRound, ...] = ()
     """Its last 16 rounds, oldest first."""
     workers: tuple[WorkerStatus, ...] = ()

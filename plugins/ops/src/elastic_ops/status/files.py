@@ -164,6 +164,4 @@ def _belongs(name: str, values: Mapping[str, object]) -> bool:
 
 def _shortened(value: object) -> object:
     """Return a round without the failures of the rounds before, which have lines of their own."""
-    if isinstance(value, Round) and value.counts is not None and value.counts.history:
-        return replace(value, counts=replace(value.counts, history=()))
-    return value
+    return replace(value, history=()) if isinstance(value, Round) else value

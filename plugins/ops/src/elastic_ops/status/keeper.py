@@ -86,7 +86,7 @@ class StatusKeeper:
         self._note_round(values, at_ns)
         round_, state = values.get("round"), str(values["state"])
         if isinstance(round_, Round):
-            shown = replace(round_, nonce="", counts=None)
+            shown = replace(round_, nonce="", history=())
             self._change(round=shown, node_id=round_.node_id or before.node_id)
         self._change(
             state=state,

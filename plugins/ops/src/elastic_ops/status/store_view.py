@@ -77,14 +77,18 @@ class RunInStore:
             verdict=None
             if verdict is None
             else VerdictView(
-                outcome=verdict.outcome, exit_code=verdict.exit_code, reason=verdict.reason, by=verdict.by
+                outcome=verdict.decision.outcome,
+                exit_code=verdict.exit_code,
+                reason=verdict.decision.reason,
+                by=verdict.by,
             ),
         )
 
     def _state(self, nodes: tuple[NodeView, ...]) -> str:
         control, round_ = self._control, self._round
         if control is not None and control.verdict is not None:
-            return STOPPED if control.verdict.rule == STOPPED_BY else control.verdict.outcome
+            decision = control.verdict.decision
+            return STOPPED if decision.rule == STOPPED_BY else decision.outcome
         if round_ is None:
             return "waiting for a round"
         ending = None if control is None else control.ending
@@ -181,5 +185,5 @@ def short_failure(failure: StoredFailure) -> IncidentView:
         node_id=failure.node_id,
         rank=failure.global_rank,
         round_index=failure.round_index,
-        decision="" if decision is None else decision_words(decision.type, decision.delay_s, decision.rule),
+        decision="" if decision is None else decision_words(decision),
     )

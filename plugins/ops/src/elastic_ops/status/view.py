@@ -2,12 +2,13 @@
 
 import datetime
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 from msgspec.structs import replace
 
-from elastic_core.api import Record
+from elastic_core.api import ConfigError, Decision, Record, Restart
 from elastic_core.api.commands import FoundIncident, find_incidents
 from elastic_core.api.tools import duration_text
 from elastic_ops.run_directories import FoundRun
@@ -168,7 +169,9 @@ class StatusDocument(Record, frozen=True, kw_only=True):
 
 def view_of_directory(found: FoundRun) -> RunView:
     """Return what a run directory tells: of its node, and of the run as far as this node knows."""
-    incidents = find_incidents(Path(found.path))
+    incidents: list[FoundIncident] = []
+    with suppress(ConfigError):  # they are of another version: the state can be shown all the same
+        incidents = find_incidents(Path(found.path))
     last = short_incident(incidents[-1]) if incidents else None
     status = found.status
     if status is None:
@@ -299,18 +302,19 @@ def short_incident(found: FoundIncident) -> IncidentView:
         failure_class=incident.failure_class.value,
         summary=incident.summary,
         node_id=incident.node_id,
-        rank=incident.elsewhere_rank if first is None else first.global_rank,
+        rank=incident.elsewhere_rank if first is None else first.exit.global_rank,
         round_index=incident.round_index,
-        decision="" if decision is None else decision_words(decision.kind, decision.delay_s, decision.rule),
+        decision="" if decision is None else decision_words(decision),
         at=incident.at,
         path=found.path,
     )
 
 
-def decision_words(kind: str, delay_s: float, rule: str) -> str:
+def decision_words(decision: Decision) -> str:
     """Return `restart in 2 s (intensity)`."""
+    delay_s = decision.delay_s if isinstance(decision, Restart) else 0.0
     delay = f" in {duration_text(delay_s)}" if delay_s > 0 else ""
-    return f"{kind}{delay}" + (f" ({rule})" if rule else "")
+    return f"{type(decision).__name__.lower()}{delay}" + (f" ({decision.rule})" if decision.rule else "")
 
 
 def iso_time(at_ns: int) -> str:

@@ -9,7 +9,7 @@ import pytest
 
 from elastic_core.api import RunningWorker
 from elastic_core.cli.main import main
-from elastic_core.failure.incident import build_launcher_incident
+from elastic_core.failure.incident import build_incident
 from elastic_core.rundir.incident_files import IncidentFiles
 from elastic_core.types import Failure, FailureClass
 from elastic_ops.logs import command, follow
@@ -379,7 +379,7 @@ FAILURE = Failure(
 def test_what_is_not_here_is_one_line(tmp_path, capsys):
     folder = tmp_path / "run"
     folder.mkdir()
-    IncidentFiles(folder).write(build_launcher_incident(FAILURE, run_id="r", host="n0", restart_count=0, at_ns=5))
+    IncidentFiles(folder).write(build_incident(FAILURE, run_id="r", host="n0", restart_count=0, at_ns=5))
     IndexWriter().add(folder, [(0, [running(0, stdout=str(tmp_path / "x")), running(1)])])
     (tmp_path / "x").write_text("fine \x1b[31m\n")
     assert main(["logs", "--rank", "0,1,17", str(folder)]) == 0

@@ -11,7 +11,6 @@ from elastic_core.agent.machine.states import Created, Joining, Ledger, Step
 from elastic_core.agent.machine.table import EVENTS, advance
 from elastic_core.api import ConfigError, HookSettings, Round, encode_json
 from elastic_core.api.feed import RunEvent
-from elastic_core.api.rendezvous import RunCounts
 from elastic_core.api.tools import AgentIdentity
 from elastic_core.messages import JoinAllowed, RoundFormed, StartRequested
 from elastic_core.types import Failure, FailureClass
@@ -116,8 +115,7 @@ def test_a_line_of_the_journal_is_short_and_always_json():
     failure = Failure(
         failure_class=FailureClass.EXIT, summary="x" * 500, node_id="n0", round_index=0, at_s=1.0, uptime_s=1.0
     )
-    counts = RunCounts(restart_count=1, membership_changes=0, history=(failure,) * 500)
-    long = msgspec.structs.replace(ROUND, counts=counts)
+    long = msgspec.structs.replace(ROUND, restart_count=1, membership_changes=0, history=(failure,) * 500)
     assert len(journal_line(step(RoundFormed(round=long)))) < 2_000
     line = json.loads(journal_line(RunEvent(name="x", at_s=1.0, at_ns=1, values={"odd": object()})))
     assert line["values"]["odd"].startswith("<object")
@@ -135,8 +133,8 @@ def test_what_is_no_status_of_ours_is_none(tmp_path, content):
 
 
 def test_a_status_of_another_version_is_refused_with_one_line(tmp_path):
-    (tmp_path / STATUS_FILE).write_text('{"schema_version": 1, "run_id": "x"}')
-    with pytest.raises(ConfigError, match=r"has schema version 1; expected 2\. Try: the elastic-ops that"):
+    (tmp_path / STATUS_FILE).write_text('{"schema_version": 2, "run_id": "x"}')
+    with pytest.raises(ConfigError, match=r"has schema version 2; expected 3\. Try: the elastic-ops that"):
         runs_named(str(tmp_path))
 
 

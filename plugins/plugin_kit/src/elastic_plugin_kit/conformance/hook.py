@@ -13,12 +13,12 @@ import pytest
 from elastic_core.api import (
     SYSTEM_CLOCK,
     AgentHook,
-    Joining,
     LaunchChange,
     Launches,
     Moment,
     Power,
     Refuse,
+    RoundJoining,
     WorkersStarting,
 )
 from elastic_core.api.starters import fault_of_variable
@@ -48,7 +48,7 @@ METHODS: Final[dict[type, str]] = {
     if name.startswith("on_") and name != _CATCH_ALL
 }
 """Which method of the interface takes which moment: as it is annotated there."""
-ANSWERS: Final[dict[type, tuple[type, ...]]] = {Joining: (Refuse,), WorkersStarting: (Launches, Refuse)}
+ANSWERS: Final[dict[type, tuple[type, ...]]] = {RoundJoining: (Refuse,), WorkersStarting: (Launches, Refuse)}
 POWERS: Final[dict[type, Power]] = {Launches: Power.LAUNCHES, Refuse: Power.REFUSAL}
 """What each answer needs."""
 

@@ -22,7 +22,7 @@ from elastic_core.api import (
     Stop,
     encode_json,
 )
-from elastic_core.api.commands import checked_decision, chosen_policy, describe_decision, echo, echo_json
+from elastic_core.api.commands import checked_decision, chosen_policy, echo, echo_json
 from elastic_policy_rules.trial.options import policy_parameters
 from elastic_policy_rules.trial.trace import read_trace
 
@@ -98,7 +98,7 @@ def _content(path: str) -> bytes:
 
 def _as_json(one: Simulated) -> dict[str, Any]:
     failure = json.loads(encode_json(replace(one.failure, decision=None)))
-    decision = json.loads(encode_json(describe_decision(one.decision)))
+    decision = json.loads(encode_json(one.decision))
     return {"number": one.number, "failure": failure, "decision": decision, "why": list(one.why)}
 
 

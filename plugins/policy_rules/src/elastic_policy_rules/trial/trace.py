@@ -6,7 +6,7 @@ from typing import Final
 import msgspec
 
 from elastic_core.api import ConfigError, Failure
-from elastic_core.api.commands import Incident, to_failure
+from elastic_core.api.commands import Incident, decode_incident, to_failure
 
 _NEEDED: Final = "a Failure record, or what an incident.json has"
 
@@ -56,7 +56,7 @@ def _entry(text: bytes, where: str) -> Failure | Incident:
     try:
         keys = msgspec.json.decode(text, type=dict[str, msgspec.Raw])
         if "schema_version" in keys or "run_id" in keys:
-            return msgspec.json.decode(text, type=Incident)
+            return decode_incident(text, f"trace {where}")
         return msgspec.json.decode(text, type=Failure)
     except (msgspec.DecodeError, UnicodeDecodeError) as err:
         raise ConfigError(f"trace {where}: {err}; {_NEEDED} is needed", hint="an incident.json on one line") from err
@@ -69,5 +69,5 @@ def _timed(entries: Sequence[Failure | Incident]) -> Iterator[Failure]:
         if isinstance(entry, Failure):
             yield msgspec.structs.replace(entry, decision=None)
             continue
-        uptime_s = entry.first.runtime_s if entry.first is not None else 0.0
+        uptime_s = entry.first.exit.runtime_s if entry.first is not None else 0.0
         yield to_failure(entry, at_s=(entry.at_ns - first_ns) / 1e9, uptime_s=uptime_s)
