@@ -805,7 +805,7 @@ def test_list_says_loaded_disabled_or_why_not(install):
     assert infos["off"].status == "disabled"
     assert "raised ModuleNotFoundError" in infos["bad"].status
     kinds = [info.kind for info in found]
-    order = ["rendezvous backend", "policy", "hook", "command", "option", "environment", "elastic_core.something_new"]
+    order = [*discovery.KINDS.values(), "elastic_core.something_new"]
     assert kinds == sorted(kinds, key=order.index)
 
 

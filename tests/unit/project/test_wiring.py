@@ -12,6 +12,7 @@ MOST_PARAMETERS = 9
 CARRIERS = {
     "NamedHook": "a hook with the name and the distribution that users know it by",
     "StartedProcess": "a process, and how it is reaped where it is no child",
+    "JoinFailed": "names the class of the error that a join ends with",
     "_Ends": "the ends of one worker's stream that the agent keeps, on their way to its tee",
     "Injected": "public: what a caller of the library has made itself",
     "RunOutcome": "public: what a caller of the library gets of a run, its error among it",
