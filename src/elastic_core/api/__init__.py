@@ -10,7 +10,7 @@ docs/reference/api.md has all. More names are in sub-modules, by purpose:
     elastic_core.api.feed        exporting a run, answering requests, steps and agreements of all nodes
     elastic_core.api.tools       texts for people, private files, who runs an agent
     elastic_core.api.commands    commands of `elastic`
-    elastic_core.api.plugins     hooks of libraries, and plugins of plugins
+    elastic_core.api.plugins     plugins of plugins
 
 Interfaces
     RendezvousHandler: Subclass it to let nodes meet in a way of your own: its `next_rendezvous` returns a node's

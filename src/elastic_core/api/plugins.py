@@ -1,6 +1,5 @@
-"""What a library needs that registers hooks in code, and what a plugin needs that has plugins of its own."""
+"""What a plugin needs that has plugins of its own."""
 
-from elastic_core.hooks.handler import register_hook as register_hook
 from elastic_core.plugins.conversion import ResolvedOptions as ResolvedOptions
 from elastic_core.plugins.conversion import resolve_options as resolve_options
 from elastic_core.plugins.discovery import PluginEntry as PluginEntry

@@ -1,6 +1,6 @@
 """The interface of an observer of the agent, and which powers a class of it has."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from elastic_core.hooks.handle import RunHandle
@@ -44,19 +44,6 @@ _METHODS: Final[Mapping[Power, tuple[str, ...]]] = {
     Power.HOSTS: ("master_server",),
 }
 """Where each power is used: one of these methods; empty: anywhere."""
-
-
-HookMaker = Callable[[HookSettings], "AgentHook | None"]
-registered_hooks: Final[dict[str, HookMaker]] = {}
-"""What code of this process has registered, by name."""
-
-
-def register_hook(name: str, make: HookMaker) -> None:
-    """Have `make` asked for a hook whenever a run begins in this process; it may answer None. Replaces one of the name.
-
-    For a library that a program uses beside its runs. One of a class that is on anyhow is left out.
-    """
-    registered_hooks[name] = make
 
 
 class AgentHook:

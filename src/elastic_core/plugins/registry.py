@@ -4,14 +4,12 @@ Listing reads metadata only; a plugin's code is imported when it is chosen by na
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from functools import partial
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
 from elastic_core.errors import ConfigError, ElasticError, PluginError, nearest
 from elastic_core.failure.handler import FailureHandler
-from elastic_core.hooks.handler import AgentHook, registered_hooks
 from elastic_core.hooks.members import NamedHook
 from elastic_core.moments import Power
 from elastic_core.option_spec import OptionSpec
@@ -38,7 +36,6 @@ from elastic_core.plugins.entry_import import (
 from elastic_core.plugins.loading import (
     INTERFACES,
     LoadedPlugin,
-    build,
     heavy_modules,
     refuse_heavy,
 )
@@ -199,7 +196,6 @@ class PluginRegistry:
                 hooks += [] if gate is None else [gate]
                 warnings.append(f"left out: {err}" if gate is None else f"{err}; it is a gate that fails closed")
         hooks += self._make_chosen(settings, options)
-        hooks += self._hooks_in_code(settings, {type(named.hook) for named in hooks}, warnings)
         if hooks:
             from elastic_core.hooks.handler import notices_of  # few have any
 
@@ -230,24 +226,6 @@ class PluginRegistry:
         """Keep what a plugin that is left out has raised."""
         if isinstance(err, PluginError) and err.__cause__ is not None:
             self._faults.raised(label_of(entry), f"loading {entry.value}", err.__cause__)
-
-    def _hooks_in_code(self, settings: HookSettings, present: Collection[type], warnings: list[str]) -> list[NamedHook]:
-        found = []
-        for name, make in registered_hooks.items():
-            if name in self.disabled:
-                continue
-            entry = _entry_in_code(HOOKS_GROUP, name, make)
-            try:
-                hook = build(entry, HOOK_LIMIT, partial(make, replace(settings, name=name)))
-                if hook is None or type(hook) in present:
-                    continue
-                LoadedPlugin(entry, HOOK_LIMIT, type(hook))
-            except ElasticError as err:
-                self.keep(entry, err)
-                warnings.append(f"left out: {err}")
-            else:
-                found.append(NamedHook(name=name, distribution=IN_CODE, hook=cast("AgentHook", hook)))
-        return found
 
     def make_chosen_hooks(self, settings: HookSettings, options: Mapping[str, GivenValue]) -> list[NamedHook]:
         """Build the hooks that options choose or that were named; raises as `make_hooks` does.

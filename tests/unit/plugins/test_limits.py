@@ -9,25 +9,11 @@ import pytest
 
 from elastic_core._version import __version__
 from elastic_core.errors import PluginError
-from elastic_core.plugins import registry
 from elastic_core.plugins.discovery import OUR_DISTRIBUTIONS, PluginEntry
 from elastic_core.plugins.entry_import import HOOK_LIMIT, Limit, limit_of, limited
 from elastic_core.plugins.registry import PluginRegistry
 from elastic_core.rendezvous import registry as in_code
-from elastic_core.types import HookSettings, RendezvousSettings
-
-
-def test_a_hook_of_a_library_that_breaks_or_hangs_is_left_out(monkeypatch):
-    def broken(settings):
-        raise ValueError("no such place")
-
-    monkeypatch.setattr(registry, "registered_hooks", {"broken": broken, "hangs": lambda _: threading.Event().wait()})
-    monkeypatch.setattr(registry, "HOOK_LIMIT", Limit(0.05))
-    _, warnings = PluginRegistry().make_hooks(HookSettings(name="", run_id="r"))
-    first, second = warnings
-    assert first.startswith("left out: hook 'broken' (in code): building it raised ValueError: no such place (")
-    assert first.endswith("or turn it off: -p no:broken")
-    assert second.startswith("left out: hook 'hangs' (in code): building it takes longer than 0.05 s. Try: mend ")
+from elastic_core.types import RendezvousSettings
 
 
 def test_a_backend_that_was_registered_in_code_has_as_long_as_the_others(monkeypatch):

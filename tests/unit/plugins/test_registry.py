@@ -9,11 +9,9 @@ import pytest
 
 from elastic_core.errors import ConfigError, PluginError
 from elastic_core.failure.intensity import Intensity
-from elastic_core.hooks import handler
-from elastic_core.hooks.handler import AgentHook
 from elastic_core.moments import Refuse, RoundJoining
 from elastic_core.option_spec import OptionSpec
-from elastic_core.plugins import discovery, registry
+from elastic_core.plugins import discovery
 from elastic_core.plugins.registry import PluginRegistry
 from elastic_core.rendezvous import registry as in_code
 from elastic_core.rendezvous.coordinated import CoordinatedRendezvous
@@ -807,22 +805,3 @@ def test_list_says_loaded_disabled_or_why_not(install):
     kinds = [info.kind for info in found]
     order = [*discovery.KINDS.values(), "elastic_core.something_new"]
     assert kinds == sorted(kinds, key=order.index)
-
-
-def test_a_library_may_have_a_hook_of_its_own(monkeypatch):
-    class Beside(AgentHook):
-        api_version = 1
-
-    asked = []
-    monkeypatch.setattr(handler, "registered_hooks", {})
-    monkeypatch.setattr(registry, "registered_hooks", handler.registered_hooks)
-    handler.register_hook("beside", lambda settings: asked.append(settings.name) or Beside(settings))
-    handler.register_hook("not-this-time", lambda settings: None)
-    found, _ = PluginRegistry().make_hooks(HookSettings(name="", run_id="r"))
-    assert [(named.name, named.distribution) for named in found if isinstance(named.hook, Beside)] == [
-        ("beside", "in code")
-    ]
-    assert "not-this-time" not in [named.name for named in found]
-    assert asked == ["beside"]
-    found, _ = PluginRegistry(disabled=("beside",)).make_hooks(HookSettings(name="", run_id="r"))
-    assert "beside" not in [named.name for named in found]
