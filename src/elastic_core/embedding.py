@@ -1,8 +1,10 @@
 """What a program needs that runs an agent in its own process: options as settings, a run of them, and what came of it.
 
 For launchers of one's own, and for elastic-torchrun; plugins need `elastic_core.api` alone. It may change with each
-release of the core. Re-exports only.
+release of the core. Re-exports only; `run_job` is imported when it is first used, because it brings the whole agent.
 """
+
+import typing
 
 from elastic_core.agent.port import HeldPort as HeldPort
 from elastic_core.cli.arguments import read_arguments as read_arguments
@@ -12,7 +14,6 @@ from elastic_core.errors import nearest as nearest
 from elastic_core.history import remembered as remembered
 from elastic_core.launcher.injected import NOTHING as NOTHING
 from elastic_core.launcher.injected import Injected as Injected
-from elastic_core.launcher.job import run_job as run_job
 from elastic_core.launcher.outcome import RunOutcome as RunOutcome
 from elastic_core.logger import Logger as Logger
 from elastic_core.messages import AnnounceDeparture as AnnounceDeparture
@@ -66,3 +67,14 @@ from elastic_core.rendezvous.identity import attempt_from_environment as attempt
 from elastic_core.rendezvous.local import LocalRendezvous as LocalRendezvous
 from elastic_core.starters import CallStarter as CallStarter
 from elastic_core.starters import ReactorLoop as ReactorLoop
+
+if typing.TYPE_CHECKING:
+    from elastic_core.launcher.job import run_job as run_job
+
+
+def __getattr__(name: str) -> object:
+    if name == "run_job":
+        from elastic_core.launcher.job import run_job
+
+        return run_job
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -112,7 +112,7 @@ def test_no_worker_hooks_leaves_exceptions_unrecorded(elastic, script):
     agents = [elastic(*options, script(RAISES)) for options in ((), ("--no-worker-hooks",))]
     assert [agent.wait() for agent in agents] == [1, 1]
     recorded = [agent.incident()["first"]["error"] for agent in agents]
-    assert recorded[0]["frames"][-1]["line"] == 1
+    assert recorded[0]["frames"][-1][1] == 1
     assert recorded[1] is None
 
 

@@ -31,7 +31,6 @@ from elastic_core.agent.machine.table import advance
 from elastic_core.agent.parts import AgentOptions, AgentResult, Planner
 from elastic_core.agent.run_decision import FailureContext, RunDecision
 from elastic_core.agent.stop_ladder import StopLadder
-from elastic_core.agent.suspension import suspend_node
 from elastic_core.clock import SYSTEM_CLOCK
 from elastic_core.errors import ElasticError, WorkerError, is_momentary
 from elastic_core.failure.incidents import Incidents
@@ -176,6 +175,8 @@ class Agent:
         self._workers.reap_adopted()
 
     def _suspend(self) -> None:
+        from elastic_core.agent.suspension import suspend_node  # for a user at a terminal alone
+
         suspend_node(self._reactor, self._workers, self._guardian, log=self._log)
 
     def dispatch(self, event: m.AgentEvent) -> None:

@@ -10,7 +10,7 @@ docs/reference/api.md has all. More names are in sub-modules, by purpose:
     elastic_core.api.feed        exporting a run, answering requests, steps and agreements of all nodes
     elastic_core.api.tools       texts for people, private files, who runs an agent
     elastic_core.api.commands    commands of `elastic`
-    elastic_core.api.plugins     plugins of plugins
+    elastic_core.api.plugins     modules with hookimpls, and plugins of plugins
 
 Interfaces
     RendezvousHandler: Subclass it to let nodes meet in a way of your own: its `next_rendezvous` returns a node's
@@ -21,7 +21,6 @@ Interfaces
     Environment: Subclass it to propose options of `elastic run` where a scheduler, a pod or a list of hosts
         determines them.
     Proposal: Return it from `Environment.propose`: the value of one option, and why.
-    hookimpl: Put it before the functions of a plugin that is a module, not a class.
     API_VERSION: The version of the interfaces. A plugin states the number itself, as `api_version`, and may compare
         it in a test.
 
@@ -133,7 +132,6 @@ from elastic_core.option_spec import RunOption as RunOption
 from elastic_core.plugins.conversion import duration_s as duration_s
 from elastic_core.plugins.environment import Environment as Environment
 from elastic_core.plugins.environment import Proposal as Proposal
-from elastic_core.plugins.hookspecs import hookimpl as hookimpl
 from elastic_core.rendezvous.handler import RendezvousHandler as RendezvousHandler
 from elastic_core.rendezvous.store import CoordinationStore as CoordinationStore
 from elastic_core.reports import FailureReport as FailureReport

@@ -79,7 +79,9 @@ class HookimplModule:
         if not any(map(self._implements, _IMPLS[entry.group])):
             wanted = " or ".join(_IMPLS[entry.group][:2])
             what = f"module {entry.value} implements none of this group's hooks"
-            raise plugin_refusal(entry, what, hint=f"mark a function such as {wanted} with elastic_core.api.hookimpl")
+            raise plugin_refusal(
+                entry, what, hint=f"mark a function such as {wanted} with elastic_core.api.plugins.hookimpl"
+            )
 
     def _implements(self, name: str) -> bool:
         return bool(getattr(self._manager.hook, name).get_hookimpls())

@@ -32,7 +32,7 @@ def test_typing_extensions_can_be_imported_in_the_supervisor_all_the_same():
     code = (
         "import sys; from elastic_core.cli import main as entry\n"
         "entry.main = lambda argv: (__import__('typing_extensions'), 0)[1]\n"
-        "entry.process(['run'])"
+        "entry.elastic_process(['run'])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (0, "")

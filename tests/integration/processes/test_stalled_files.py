@@ -236,7 +236,7 @@ def test_time_in_which_the_process_itself_stood_still_counts_against_no_file_sys
 def test_threads_that_helped_out_end_with_the_work(tmp_path):
     """A run on a busy node looked often while a lane was held up, and had 1,200 threads after 5,900 restarts."""
     reactor = Reactor()
-    disk = Disk(reactor, notice=lambda _: None)
+    disk = Disk(reactor, log=Lines())
     before = {*os.listdir("/proc/self/task")}
     for _ in range(5):
         answers, ended = threading.Event(), []

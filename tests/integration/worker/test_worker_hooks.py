@@ -107,7 +107,8 @@ def test_a_program_that_ran_and_left_with_the_interpreters_own_codes_is_not_a_mi
 
 def test_arming_twice_changes_nothing_more(run):
     worker = run(
-        "import os\nfrom elastic_core.worker.startup import arm_worker\nimport sys\nbefore = sys.excepthook\narm()\n"
+        "import os\nfrom elastic_core.worker.startup import arm_worker\nimport sys\n"
+        "before = sys.excepthook\narm_worker()\n"
         "assert sys.excepthook == before\nraise ValueError('boom')"
     )
     record = worker.record()

@@ -22,6 +22,7 @@ from elastic_core.types import HookSettings, PolicySettings, RendezvousSettings
 
 BACKEND = """
     from elastic_core.api import *
+    from elastic_core.api.plugins import hookimpl
     class Backend(RendezvousHandler):
         api_version = 1
         options = (OptionSpec(name="lease_ttl", type="float", default=5.0, unit="seconds"),)
@@ -30,6 +31,7 @@ BACKEND = """
 """
 POLICY = """
     from elastic_core.api import *
+    from elastic_core.api.plugins import hookimpl
     class Policy(FailureHandler):
         api_version = 1
         options = (OptionSpec(name="patience", type="int", default=3),)
@@ -38,6 +40,7 @@ POLICY = """
 """
 HOOK = """
     from elastic_core.api import *
+    from elastic_core.api.plugins import hookimpl
     class Hook(AgentHook):
         api_version = 1
         powers = frozenset({Power.REFUSAL})
@@ -302,7 +305,8 @@ def test_declarations_that_dont_fit_are_refused_when_loaded(install, source, nee
 
 def test_a_package_may_have_a_module_named_options(install):
     source = (
-        "import sys\nfrom elastic_core.api import *\napi_version = 1\noptions = sys\n"
+        "import sys\nfrom elastic_core.api import *\nfrom elastic_core.api.plugins import hookimpl\n"
+        "api_version = 1\noptions = sys\n"
         "@hookimpl\ndef elastic_make_rendezvous(settings):\n    return RendezvousHandler.__new__(Made)\n"
         "class Made(RendezvousHandler):\n    def next_rendezvous(self): ...\n"
     )
@@ -418,7 +422,7 @@ def test_other_kinds_are_refused(install, value, needles):
     ],
 )
 def test_hookimpls_that_dont_fit_are_refused(install, impl, needle):
-    source = f"from elastic_core.api import hookimpl\napi_version = 1\n@hookimpl\n{impl}\n"
+    source = f"from elastic_core.api.plugins import hookimpl\napi_version = 1\n@hookimpl\n{impl}\n"
     install("fake-rdzv", "elastic_core.rendezvous", "fake", "mod_impl", source)
     refused(make_backend, "(fake-rdzv 1.2)", needle)
 
@@ -426,6 +430,7 @@ def test_hookimpls_that_dont_fit_are_refused(install, impl, needle):
 def test_constructor_errors_are_wrapped_but_the_plugins_own_words_pass(install):
     source = """
         from elastic_core.api import *
+        from elastic_core.api.plugins import hookimpl
         class Backend(RendezvousHandler):
             api_version = 1
             def __init__(self, settings):
@@ -471,6 +476,7 @@ def test_installed_hooks_are_built_in_order_with_their_names(install):
 def test_hookimpl_module_becomes_a_hook_that_overrides_only_its_moments(install):
     source = """
         from elastic_core.api import *
+        from elastic_core.api.plugins import hookimpl
         api_version = 1
         seen = []
         @hookimpl
@@ -499,6 +505,7 @@ def test_broken_hook_is_left_out_with_a_line_and_the_others_stay(install):
 
 GATE = """
     from elastic_core.api import *
+    from elastic_core.api.plugins import hookimpl
     class Hook(AgentHook):
         api_version = 1
         powers = frozenset({POWERS})
@@ -564,6 +571,7 @@ def test_hook_that_drags_in_numpy_is_left_out(install, monkeypatch, tmp_path, wh
     late = "def __init__(self, settings): import numpy" if when == "when built" else "import numpy"
     source = f"""
         from elastic_core.api import *
+        from elastic_core.api.plugins import hookimpl
         class Hook(AgentHook):
             api_version = 1
             {late}
@@ -664,6 +672,7 @@ def test_bad_registrations_are_refused():
 
 STORE = """
     from elastic_core.api import *
+    from elastic_core.api.plugins import hookimpl
     class Store(CoordinationStore):
         api_version = 1
         min_ttl_s = 2.0
@@ -747,6 +756,7 @@ def test_torchs_keys_that_a_store_has_not_warn():
 def test_a_module_that_makes_a_handler_takes_no_options_of_stores(install):
     source = """
         from elastic_core.api import *
+        from elastic_core.api.plugins import hookimpl
         api_version = 1
         class Backend(RendezvousHandler):
             def next_rendezvous(self): ...

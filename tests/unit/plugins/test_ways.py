@@ -22,7 +22,8 @@ BACKEND = """
             return (None, 0, 1)
 """
 MODULE = """
-    from elastic_core.api import OptionSpec, hookimpl
+    from elastic_core.api import OptionSpec
+    from elastic_core.api.plugins import hookimpl
     from defects_class import Plugin
     api_version = 1
     options = ()
@@ -40,7 +41,8 @@ HOOK = """
             return None
 """
 HOOK_MODULE = """
-    from elastic_core.api import OptionSpec, Power, hookimpl
+    from elastic_core.api import OptionSpec, Power
+    from elastic_core.api.plugins import hookimpl
     api_version = 1
     options = ()
     powers = frozenset({Power.REFUSAL})

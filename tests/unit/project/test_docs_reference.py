@@ -97,7 +97,7 @@ def test_every_variable_that_is_explained_for_workers_is_really_set():
 
 def test_all_that_embeds_an_agent_is_in_the_reference_once():
     listed = [name for section in names.EMBEDDING_SECTIONS.values() for name in section]
-    assert sorted(listed) == sorted({*names.public(embedding), "registry"})
+    assert sorted(listed) == sorted({*names.public(embedding), "registry", "run_job"})
     assert all(f"`{name}`" in names.embedding_reference() for name in listed)
 
 

@@ -337,10 +337,12 @@ def test_a_line_that_is_not_the_agent_s_is_not_shown(tampered):
             theirs.sendall(tampered(*map(codes.sealed, lines_of(HELLO, AGAIN))))
             theirs.shutdown(socket.SHUT_WR)
 
-        threading.Thread(target=serve_tampered, daemon=True).start()
+        serving = threading.Thread(target=serve_tampered, daemon=True)
+        serving.start()
         shown = []
         with closing(ask(ours, SECRET, AGENT, WANTED)) as batches, pytest.raises(Refused):
             shown.extend(sent(batches, silence_s=20))
+        serving.join(20)  # before its socket is closed
         assert shown in ([], [HELLO])
 
 
