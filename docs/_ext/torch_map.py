@@ -190,7 +190,7 @@ PAGES: Final[tuple[tuple[str, str], ...]] = (
     ("NUMA Binding Utilities", "[bind workers to processors](../howto/numa.md)"),
     (
         "Customization",
-        "[customize it](../howto/customization.md), [the three interfaces](../plugin_authors/interfaces.md)",
+        "[customize it](../howto/customization.md), [the interfaces](../plugin_authors/interfaces.md)",
     ),
     ("TorchElastic Kubernetes", "[Kubernetes](../howto/kubernetes.md), [containers](../howto/containers.md)"),
 )

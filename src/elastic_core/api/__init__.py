@@ -14,8 +14,9 @@ docs/reference/api.md has all. More names are in sub-modules, by purpose:
 
 Interfaces
     RendezvousHandler: Subclass it to let nodes meet in a way of your own: its `next_rendezvous` returns a node's
-        place in a round.
-    CoordinationStore: Subclass it to let this project's rendezvous use another server: eight operations.
+        place in a round. The errors that it raises are in `elastic_core.api.rendezvous`.
+    CoordinationStore: Subclass it to let this project's rendezvous use another server, or a directory. Its records
+        and errors are in `elastic_core.api.stores`.
     FailureHandler: Subclass it to decide what follows a failure: restart, stop or ignore it.
     AgentHook: Subclass it to observe a run, or to change it with one of the powers below.
     Environment: Subclass it to propose options of `elastic run` where a scheduler, a pod or a list of hosts
@@ -38,7 +39,8 @@ Settings and options
 Failures and decisions
     Failure: Read it in `FailureHandler.decide`: what failed first, on which node, in which round, and how far the
         run was.
-    FailureClass: Compare `Failure.failure_class` with it: an exit, a signal, a hang, a lost node and others.
+    FailureClass: Compare `Failure.failure_class` with it: an exit, a signal, a hang (found by elastic-watch), a lost
+        node and others.
     FailedWorker: Read it in `FailureSeen.workers`: a worker that failed, with its exit, its error and the end of
         its log.
     WorkerExit: Read it in `WorkerEnded` and `FailedWorker`: which worker ended, by which exit code or signal.
@@ -51,14 +53,16 @@ Failures and decisions
     Restart: Return it from `decide` to start all workers again: at once or later, with all nodes or without some.
     Stop: Return it from `decide` to end the run, as failed or as done.
     Ignore: Return it from `decide` to leave that worker down while the others run on.
-    Intensity: Derive a policy from it that differs from the default one in a point, or ask it what it would decide.
+    Intensity: The default policy. Derive from it a policy that differs in some failures, and return
+        `super().decide(failure, history)` for all others.
 
 Moments of hooks
     Moment: Annotate what may be any of the records of this group with it.
     AgentStarted: Implement `on_agent_started` to act once, before the node joins.
     RoundJoining: Implement `on_joining` to act before the node asks for a place in a round, or to refuse.
     RoundJoined: Implement `on_round_joined` to learn this node's ranks in a new round.
-    WorkersStarting: Implement `on_workers_starting` to change how workers are started, or to refuse.
+    WorkersStarting: Implement `on_workers_starting` to change how workers are started, to refuse, or to learn how
+        many restarts the run has had.
     WorkersStarted: Implement `on_workers_started` to learn the process ids of the workers.
     WorkerEnded: Implement `on_worker_exited` to learn how each worker of this node ended.
     FailureSeen: Implement `on_failure` to learn of a failure before it is decided about.
@@ -83,7 +87,8 @@ Powers of hooks
 Rounds and time
     RendezvousInfo: Return it from `RendezvousHandler.next_rendezvous`: the node's place in a new round.
     Round: Read it in moments: the round's number, its nodes, and this node's ranks.
-    WaitBudget: Wait with it in a handler or a store, so that the agent can end the call.
+    WaitBudget: Wait with it in a handler or a store, so that the agent can end the call. The errors that it raises
+        are in `elastic_core.api.stores`.
     Clock: Annotate a parameter with it, where tests pass a clock of their own.
     SYSTEM_CLOCK: The clock of this process: use it where you don't take one as a parameter.
 

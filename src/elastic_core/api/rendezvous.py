@@ -1,6 +1,7 @@
 """What an author of a `RendezvousHandler` needs beyond its first day: changes of a round, capabilities, errors.
 
-`RendezvousHandler` itself is in `elastic_core.api`.
+`RendezvousHandler` is in `elastic_core.api`. The changes, such as `RendezvousClosed`, are what its `watch` returns; the
+errors, such as `RendezvousClosedError`, are what its `next_rendezvous` raises.
 """
 
 from elastic_core.errors import RendezvousClosedError as RendezvousClosedError

@@ -1,6 +1,6 @@
-"""What an author of a `CoordinationStore` needs: the records of its eight operations, and the errors that they raise.
+"""What an author of a `CoordinationStore` needs: its records and errors, those of `WaitBudget`, and addresses.
 
-`CoordinationStore` itself is in `elastic_core.api`.
+`CoordinationStore` and `WaitBudget` are in `elastic_core.api`.
 """
 
 from elastic_core.errors import BackendError as BackendError

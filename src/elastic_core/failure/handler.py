@@ -32,9 +32,9 @@ class FailureHandler(ABC):
     def decide(self, failure: Failure, history: Sequence[Failure]) -> Decision:
         """Return what happens after `failure`; `history` has the run's earlier failures, oldest first.
 
-        Of the last 16 it has everything but the log, with messages of 400 characters at most; of those before what
-        counts: class, node, times, exception, fingerprint, progress, decision. It has 500 at the most; `spent` of the
-        last one says what all failures have cost, however long ago, its `rule_counts` how often each rule has decided.
+        It has the last 64, without their logs and device faults, and with at most 200 characters of each message.
+        `spent` of the last one is how many restarts all failures have cost, however long ago; its `rule_counts` is how
+        often each rule has decided.
         """
 
     def explain(self, failure: Failure, history: Sequence[Failure]) -> Sequence[str]:
