@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from elastic_core.encoding import decode_json, encode_json
 from elastic_core.failure.classify import ENDING_NS, rank_causes
 from elastic_core.failure.incident import (
-    MAX_TOLD_CHARS,
+    MAX_CAUSE_CHARS,
     Incident,
     IncidentAbsence,
     IncidentNode,
@@ -128,7 +128,7 @@ def run_incident(reports: Sequence[NodeReport], *, run_id: str, at_ns: int, rest
         finished_count=sum(report.finished_count for report in reports),
         nodes=tuple(_node(report, evidence[report.node_id]) for report in _listed(first, reports)),
         absent=tuple(_absence(report.node_id, report.absence, at_ns) for report in absent[:RUN_NODES]),
-        told_count=len(reports),
+        report_count=len(reports),
         progress=failure.progress,
         failed_count=max(0, failed),
         stopped_count=sum(report.stopped_count for report in reports),
@@ -259,9 +259,9 @@ def _cut(incident: Incident, callstack_chars: int, frame_count: int = FRAMES) ->
         frames=tuple((file, line, function, text[:LINE_CHARS]) for file, line, function, text in frames),
         callstack=error.callstack[-callstack_chars:],
         causes=tuple(
-            (relation, kind, message[:MAX_TOLD_CHARS], place) for relation, kind, message, place in error.causes
+            (relation, kind, message[:MAX_CAUSE_CHARS], place) for relation, kind, message, place in error.causes
         ),
-        notes=tuple(note[:MAX_TOLD_CHARS] for note in error.notes),
+        notes=tuple(note[:MAX_CAUSE_CHARS] for note in error.notes),
     )
     return replace(incident, first=replace(first, error=error))
 

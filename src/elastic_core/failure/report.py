@@ -101,7 +101,7 @@ def render_attempt(
     where = _where(incident, there=elsewhere)
     if decision.reason:
         consequence = f"; {decision.reason}{consequence}"
-    others = incident.failed_count if incident.told_count else len(incident.secondary)
+    others = incident.failed_count if incident.report_count else len(incident.secondary)
     if others:
         consequence = f"; {_count(others, 'other')} failed after it{consequence}"
     if elsewhere:
@@ -145,7 +145,7 @@ def _block(
     yield from _absent(incident, width)
     yield from _logs(incident)
     if incident.hang is not None and incident.hang.stacks:
-        yield f"Stacks{_on(incident.node_id if incident.told_count > 1 else '')}: {incident.hang.stacks}"
+        yield f"Stacks{_on(incident.node_id if incident.report_count > 1 else '')}: {incident.hang.stacks}"
     if incident.decision is not None:
         yield _cut(f"Decision: {_decision(incident.decision)}", width)
     if incident_path:
@@ -264,8 +264,8 @@ def _others(incident: Incident, width: int) -> Iterator[str]:
     secondary, stopped = incident.secondary, incident.stopped
     if incident.finished_count:
         yield f"{_count(incident.finished_count, 'worker')} had finished before"
-    failed_count = incident.failed_count if incident.told_count else len(secondary)
-    stopped_count = incident.stopped_count if incident.told_count else len(stopped)
+    failed_count = incident.failed_count if incident.report_count else len(secondary)
+    stopped_count = incident.stopped_count if incident.report_count else len(stopped)
     if not failed_count and not stopped_count:
         return
     yield _cut(f"{_count(failed_count + stopped_count, 'other')} stopped because of it{_on_nodes(incident)}", width)
@@ -297,11 +297,11 @@ def _absent(incident: Incident, width: int) -> Iterator[str]:
 
 def _on_nodes(incident: Incident) -> str:
     """Name the nodes where there are several."""
-    if incident.told_count < 2:
+    if incident.report_count < 2:
         return ""
     names = [node.node_id for node in incident.nodes[:MAX_NODES]]
-    more = incident.told_count - len(names)
-    return f", on {incident.told_count} nodes: {', '.join(names)}{f' and {more} more' if more else ''}"
+    more = incident.report_count - len(names)
+    return f", on {incident.report_count} nodes: {', '.join(names)}{f' and {more} more' if more else ''}"
 
 
 def _grouped(workers: Sequence[FailedWorker]) -> list[list[FailedWorker]]:
@@ -323,7 +323,7 @@ def _listing(what: str, workers: Sequence[FailedWorker], story: str, width: int)
 def _logs(incident: Incident) -> Iterator[str]:
     """Give the first worker's log files, uncut: they are there to be copied; if there are none, what keeps them."""
     paths = () if incident.first is None else incident.first.log_paths
-    title = f"Logs on {incident.node_id}:" if incident.told_count > 1 else "Logs:"
+    title = f"Logs on {incident.node_id}:" if incident.report_count > 1 else "Logs:"
     for index, path in enumerate(paths[:MAX_LOG_PATHS]):
         yield f"{title if index == 0 else ' ' * len(title)} {path}"
     if not paths and incident.failure_class is FailureClass.EXIT and incident.first and not incident.first.error:
@@ -347,7 +347,7 @@ def _where(incident: Incident, *, there: bool = False) -> str:
         return ""
     parts = _elsewhere_in(incident.first) or [place_of(_frames(incident.first))]
     text = ", ".join(part for part in parts if part and part not in incident.summary)
-    if incident.told_count > 1 and not there:
+    if incident.report_count > 1 and not there:
         text = f"{text} on {incident.node_id}".lstrip()
     return f" ({text})" if text else ""
 

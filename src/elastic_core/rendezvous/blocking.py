@@ -221,7 +221,7 @@ class HandlerServices(AgentServices):
         """Hold a fresh port for the worker of rank 0, in place of the last one, and return it."""
         return self._agent.await_port(self._handler.wait)
 
-    def say(self, text: str) -> None:
+    def notice(self, text: str) -> None:
         """Print one line."""
         self._agent.post(lambda: self._agent.take(m.PrintLine(text=text)))
 

@@ -32,7 +32,7 @@ class AgentServices:
         """
         return 0
 
-    def say(self, text: str) -> None:
+    def notice(self, text: str) -> None:
         """Print one line."""
 
     def ticked_s(self) -> float:

@@ -218,7 +218,7 @@ class _Caller:
 
     def notice(self, text: str) -> None:
         """Print one line."""
-        self._services().say(text)
+        self._services().notice(text)
 
     def raised(self, operation: str, error: BaseException, fate: str = "") -> Fault:
         """Return the line about what the store raised."""
