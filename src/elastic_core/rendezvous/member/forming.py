@@ -6,7 +6,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from elastic_core.rendezvous.member.documents import Ending, MemberRecord, RoundDocument
-from elastic_core.rendezvous.member.duty import LAST_CALL, FormRound, Judgement, LeaderMemory, View, ended
+from elastic_core.rendezvous.member.duty import LAST_CALL, Judgement, LeaderMemory, Publish, View, ended
 from elastic_core.rendezvous.member.roster import Candidate, assign, choose, entries
 from elastic_core.types import Restart
 
@@ -62,7 +62,8 @@ def form(view: View, memory: LeaderMemory) -> Judgement:
     called_s, memory = _last_call(view, memory, candidates, current)
     if view.now_s < called_s:
         return Judgement(memory=memory, look_s=called_s, why=LAST_CALL)
-    return Judgement(memory=memory, duty=FormRound(document=_document(view, candidates, current)))
+    document = _document(view, candidates, current)
+    return Judgement(memory=memory, duty=Publish(name=f"form {document.index}", document=document))
 
 
 def _too_few(view: View, ready: Sequence[Candidate], free: Sequence[Candidate], look_s: float | None) -> str:

@@ -18,7 +18,7 @@ from elastic_core.rendezvous.member import protocol
 from elastic_core.rendezvous.member.admission import looks_again_s, puts_back
 from elastic_core.rendezvous.member.announce import GONE_S, PART_S, announce, knows_members, record_of
 from elastic_core.rendezvous.member.documents import ControlDocument, Verdict, encode
-from elastic_core.rendezvous.member.leader import DEPUTIES, STORE_KEEP_S, Planned, do_duty, swap_control
+from elastic_core.rendezvous.member.leader import DEPUTIES, Planned, do_duty, swap_control, swap_round
 from elastic_core.rendezvous.member.observe import MEMBERS, observe
 from elastic_core.rendezvous.member.outage import (
     gives_up_joining_s,
@@ -231,8 +231,7 @@ def _write_round(state: State, now_s: float) -> Planned:
     kept, round_ = state.run.kept_round, state.own_round
     if kept is None or kept.epoch != state.run.epoch or (round_ is not None and round_.token >= kept.token):
         return state, None
-    swap = protocol.Swap(key=ROUND_KEY, document=kept, expect=state.seen.round_version, keep_s=STORE_KEEP_S)
-    return state, swap
+    return swap_round(state, kept)
 
 
 def _update(state: State, now_s: float) -> Planned:
