@@ -26,7 +26,7 @@ from elastic_core.types import WorkerExit
 
 
 class _PendingExit:
-    """An end that is still to be told of, in its turn."""
+    """The end of a worker, or of a stop, that is still to be reported, in its turn."""
 
     def __init__(self, report: Callable[[], None]) -> None:
         self.report = report
@@ -183,7 +183,7 @@ class WorkerGroup:
         self._sweeper.started(worker.pid)
         self._workers[worker.pid] = worker
         self._advance(ladder.LeaderStarted(pid=worker.pid, group=worker.leads_group))
-        if not worker.watch(self._reactor, partial(self._on_pidfd, worker)):
+        if not worker.watch(self._reactor, partial(self._collect, worker, self._on_exit)):
             self._poll_unless_signalled(worker)
 
     def _on_record(self, pid: int, local_rank: int) -> None:
@@ -229,9 +229,6 @@ class WorkerGroup:
         for worker in (*self._workers.values(), *self._lost):
             if worker.pidfd is None and not worker.ended:
                 self._collect(worker, self._on_exit)
-
-    def _on_pidfd(self, worker: WorkerProcess) -> None:
-        self._collect(worker, self._on_exit)
 
     def _collect(self, worker: WorkerProcess, report: Callable[[WorkerExit], None]) -> None:
         """Reap one worker if it has ended, end what it left in its process group, and report."""
@@ -298,26 +295,21 @@ class WorkerGroup:
         With no worker left it only does the last. A second call can shorten the grace period; once nothing is left,
         it finds the stop done, and `on_stopped` on its way.
         """
-        if self._finished:
-            return
-        self._begin_stop()
-        # What has ended by itself must not pass for stopped by us.
-        for worker in self._running():
-            self._collect(worker, self._post_exit)
-        self._advance(ladder.StopBegun(signum=signum, grace_s=grace_s))
+        self._order_stop(ladder.StopBegun(signum=signum, grace_s=grace_s))
 
     def kill(self) -> None:
         """Cut the grace period short: KILL everything now, or stop so if no stop was ordered."""
+        self._order_stop(ladder.KillOrdered())
+
+    def _order_stop(self, order: ladder.StopBegun | ladder.KillOrdered) -> None:
         if self._finished:
             return
-        self._begin_stop()
-        for worker in self._running():
-            self._collect(worker, self._post_exit)
-        self._advance(ladder.KillOrdered())
-
-    def _begin_stop(self) -> None:
         for starter in self._starters:
             starter.round_stopping()
+        # A worker that has ended by itself must not count as stopped by the agent.
+        for worker in self._running():
+            self._collect(worker, self._post_exit)
+        self._advance(order)
 
     def forward(self, signum: int) -> None:
         """Have each worker process get a signal, not its group: it is meant for the ranks (`signals`)."""
@@ -451,7 +443,7 @@ class WorkerGroup:
         self._record_pipes.close()
         for worker in self._workers.values():
             worker.finish()
-        self._sweeper.reap_adopted(workers=[worker.pid for worker in self._workers.values()])
+        self.reap_adopted()
         lanes = [lane for worker in self._workers.values() for lane in worker.lanes]
         self._finished = True
         # As an event of its own, as the end of a worker that the stop has found ended: it is behind that.

@@ -45,7 +45,7 @@ class Lane:
         """Begin empty; `path` is what the jobs are about, for people."""
         self.path = path
         self.stalled = False
-        """Whether the line about it was printed."""
+        """Whether the file system has held a job of it up for so long that callers no longer wait for the lane."""
         self.jobs: deque[tuple[Callable[[], object], int]] = deque()
         self.queued_bytes = 0
         """How much is waiting, with what is being written."""
