@@ -292,19 +292,9 @@ def become_subreaper() -> bool:
 
     Orphans are then descendants of the agent however they detached themselves, so that a sweep finds all.
 
-    Called: before the first worker is started, since an orphan that init adopted never comes back. It holds until the
-    process ends or `stop_being_subreaper`; children don't inherit it. Whoever calls it also calls `reap_adopted` at
-    each SIGCHLD.
+    Called: before the first worker is started, since an orphan that init adopted never comes back. The process stays a
+    subreaper until it ends; children don't inherit that. The caller must also call `reap_adopted` at each SIGCHLD.
     """
-    return _set_subreaper(1)
-
-
-def stop_being_subreaper() -> bool:
-    """Let later orphans go to init again; return whether the kernel did so."""
-    return _set_subreaper(0)
-
-
-def _set_subreaper(value: int) -> bool:
     import ctypes  # 1.4 ms, and only `elastic run` needs it
 
     try:
@@ -312,4 +302,4 @@ def _set_subreaper(value: int) -> bool:
     except (OSError, AttributeError):  # no Linux, or a statically linked interpreter
         return False
     unused = ctypes.c_ulong(0)
-    return bool(prctl(_PR_SET_CHILD_SUBREAPER, ctypes.c_ulong(value), unused, unused, unused) == 0)
+    return bool(prctl(_PR_SET_CHILD_SUBREAPER, ctypes.c_ulong(1), unused, unused, unused) == 0)
