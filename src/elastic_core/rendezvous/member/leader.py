@@ -45,7 +45,7 @@ from elastic_core.rendezvous.member.forming import (
 from elastic_core.rendezvous.member.observe import MEMBERS
 from elastic_core.rendezvous.member.protocol import Operation
 from elastic_core.rendezvous.member.state import LONG_AGO_S, NEVER_S, State, question_about
-from elastic_core.rendezvous.member.steps import GATHER_STEPS_S, answers, merged, standing
+from elastic_core.rendezvous.member.steps import GATHER_STEPS_S, answers, last_question, merged
 from elastic_core.rendezvous.member.texts import named, nodes
 from elastic_core.rendezvous.store import CONTROL_KEY, ROUND_KEY
 from elastic_core.reports import NodeReport
@@ -165,7 +165,7 @@ def _with_steps(
     view: View, judgement: Judgement, current: RoundDocument, live: Mapping[str, MemberRecord]
 ) -> Judgement:
     """Tell how far everybody's workers are, if that was asked and all have answered, or have had the time to."""
-    order, memory = standing(view.control, current), judgement.memory
+    order, memory = last_question(view.control, current), judgement.memory
     if order is None or order.seen is not None:
         return judgement
     serial, since_s = memory.steps
