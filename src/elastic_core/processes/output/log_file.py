@@ -1,4 +1,4 @@
-"""A log file that the agent writes: a full disk is told once, and a size limit rotates it between two lines."""
+"""A log file that the agent writes: a full disk is reported once, and a size limit rotates it between two lines."""
 
 import os
 from contextlib import suppress
@@ -56,7 +56,7 @@ class LogFile:
         self._rotation_failed = False
 
     def write(self, data: bytes) -> None:
-        """Write a chunk; what can't be written is lost, and told the first time."""
+        """Write a chunk; a chunk that can't be written is lost, and the first loss is reported."""
         if self._fd < 0:
             return
         if self._max_bytes is None:
@@ -85,7 +85,7 @@ class LogFile:
             while rest:
                 rest = rest[os.write(self._fd, rest) :]
         except OSError as error:
-            # Tried again with the next chunk: a full disk may be emptied. Told once.
+            # Tried again with the next chunk: a full disk may be emptied. Reported once.
             if not self._failed:
                 self._failed = True
                 self._log.notice(f"can't write {self.path!r}: {error.strerror}; the worker runs on, its log has a gap")

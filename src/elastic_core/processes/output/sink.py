@@ -102,7 +102,7 @@ class Sink:
 
     @property
     def broken(self) -> bool:
-        """Whether nobody will ever read this stream again."""
+        """Whether the stream has no reader any more."""
         return self._send is None
 
     def when_relieved(self, callback: Callable[[], None]) -> None:
@@ -110,7 +110,7 @@ class Sink:
         self._waiting.append(callback)
 
     def submit(self, data: bytes, *, own: bool = False) -> None:
-        """Write whole lines, now or when the stream takes them. `own`: the agent's words, which are kept longest."""
+        """Write whole lines, now or when the stream takes them. `own`: the agent's lines, which are kept longest."""
         if self._send is None:
             return
         if self._dropping and (not own or self.queued_bytes > OWN_LIMIT_BYTES):
@@ -277,9 +277,9 @@ class Console:
         self.stderr = self.stdout if same else Sink(reactor, stderr_fd, stall_s=stall_s)
 
     def line(self, *lines: str) -> None:
-        """Write the agent's own words to stderr, whole lines that nothing comes between.
+        """Write lines of the agent's own to stderr, with no other line between them.
 
-        Whatever others have a part in (node ids, exceptions, reasons of plugins) is cleaned here, once for all.
+        All lines are cleaned here: they may have texts of others in them (node ids, exceptions, reasons of plugins).
         """
         data = "".join(f"{clean(line)}\n" for line in lines).encode("utf-8", "backslashreplace")
         if threading.get_ident() == self._thread:
