@@ -22,7 +22,6 @@ class Member:
         self.settings = settings
         self.backend = PluginLabel("backend", settings.backend)
         self.lines, self.fences, self.acts, self.questions = [], [], [], []
-        self.notice = self.lines.append
         self.turns = True
         self._on_question = on_question
         self._lock = threading.Condition()

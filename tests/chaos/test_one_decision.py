@@ -119,7 +119,7 @@ def test_any_failure_stops_four_nodes_within_a_second_and_all_tell_the_same(job,
     incidents = [node.agent.incident() for node in nodes]
     for incident in incidents:
         kept(incident.pop("phases")["stop_s"], SPREAD_S)
-        assert (incident["node_count"], incident["told_count"]) == (4, 4)
+        assert (incident["node_count"], incident["report_count"]) == (4, 4)
         assert incident["decision"]["type"] == "stop"
     assert all(incident == incidents[0] for incident in incidents)
 

@@ -231,7 +231,8 @@ def a_verdict_is_written_again(patch: pytest.MonkeyPatch) -> None:
         if view.control.verdict is None:
             return judge(view, memory)
         verdict = replace(view.control.verdict, decision=Stop(reason=f"again, says {view.node}"))
-        return duty.Judgement(memory=memory, duty=duty.GiveVerdict(verdict=verdict))
+        document = replace(view.control, verdict=verdict, stopping=None)
+        return duty.Judgement(memory=memory, duty=duty.Publish(name="verdict again", document=document))
 
     patch.setattr(leader, "judge", again)
 

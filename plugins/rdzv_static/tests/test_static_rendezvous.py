@@ -168,7 +168,7 @@ class Voice:
     def __init__(self) -> None:
         self.lines: list[str] = []
 
-    def say(self, text: str) -> None:
+    def notice(self, text: str) -> None:
         self.lines.append(text)
 
 

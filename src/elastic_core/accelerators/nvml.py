@@ -1,6 +1,7 @@
-"""Asks the driver's management library about NVIDIA GPUs, without torch or CUDA."""
+"""The NVIDIA GPUs of this node, by the driver's management library: without torch or CUDA."""
 
 import ctypes
+from collections.abc import Callable
 from pathlib import Path
 
 from elastic_core.types import Record
@@ -10,14 +11,14 @@ _DEVICE_FILES = ("/dev/nvidiactl", "/dev/nvidia0", "/dev/nvhost-gpu", "/dev/nvgp
 
 
 class NvidiaGpus(Record, frozen=True, kw_only=True):
-    """What the driver says: how many GPUs, and their UUIDs where it told them; `count` None: it can't tell."""
+    """The NVIDIA GPUs of this node as the driver reports them."""
 
     count: int | None
-    """How many there are."""
+    """The number of GPUs; None: the driver can't tell."""
     uuids: tuple[str, ...] = ()
-    """Their UUIDs, by number."""
+    """The UUIDs by number; empty: not requested, or one can't be read."""
     pci: tuple[str, ...] = ()
-    """Their PCI addresses, as directories of sysfs are named: `0000:dc:00.0`."""
+    """The PCI addresses by number, as sysfs names directories: `0000:dc:00.0`. Empty: as for `uuids`."""
 
 
 class _PciInfo(ctypes.Structure):
@@ -50,36 +51,32 @@ def nvidia_gpus(*, with_uuids: bool = False, with_pci: bool = False, library: st
             return NvidiaGpus(count=None)
         return NvidiaGpus(
             count=count.value,
-            uuids=_uuids(nvml, count.value) if with_uuids else (),
-            pci=_pci(nvml, count.value) if with_pci else (),
+            uuids=_of_each(nvml, count.value, _uuid) if with_uuids else (),
+            pci=_of_each(nvml, count.value, _pci_address) if with_pci else (),
         )
     finally:
         nvml.nvmlShutdown()
 
 
-def _uuids(nvml: ctypes.CDLL, count: int) -> tuple[str, ...]:
-    """Return the UUIDs of all devices, none of them where one can't be read."""
-    uuids = []
+def _of_each(nvml: ctypes.CDLL, count: int, read: Callable[[ctypes.CDLL, ctypes.c_void_p], str]) -> tuple[str, ...]:
+    """Return what `read` returns of each device; empty if it returns nothing of one."""
+    found = []
     for index in range(count):
         handle = ctypes.c_void_p()
-        text = ctypes.create_string_buffer(96)
-        if nvml.nvmlDeviceGetHandleByIndex_v2(ctypes.c_uint(index), ctypes.byref(handle)) != 0:
+        status = nvml.nvmlDeviceGetHandleByIndex_v2(ctypes.c_uint(index), ctypes.byref(handle))
+        if status != 0 or not (text := read(nvml, handle)):
             return ()
-        if nvml.nvmlDeviceGetUUID(handle, text, ctypes.c_uint(len(text))) != 0:
-            return ()
-        uuids.append(text.value.decode("ascii", "replace"))
-    return tuple(uuids)
+        found.append(text)
+    return tuple(found)
 
 
-def _pci(nvml: ctypes.CDLL, count: int) -> tuple[str, ...]:
-    """Return the PCI addresses of all devices, none of them where one can't be read."""
-    addresses = []
-    for index in range(count):
-        handle = ctypes.c_void_p()
-        info = _PciInfo()
-        if nvml.nvmlDeviceGetHandleByIndex_v2(ctypes.c_uint(index), ctypes.byref(handle)) != 0:
-            return ()
-        if nvml.nvmlDeviceGetPciInfo_v3(handle, ctypes.byref(info)) != 0:
-            return ()
-        addresses.append(f"{info.domain:04x}:{info.bus:02x}:{info.device:02x}.0")
-    return tuple(addresses)
+def _uuid(nvml: ctypes.CDLL, handle: ctypes.c_void_p) -> str:
+    text = ctypes.create_string_buffer(96)
+    status = nvml.nvmlDeviceGetUUID(handle, text, ctypes.c_uint(len(text)))
+    return text.value.decode("ascii", "replace") if status == 0 else ""
+
+
+def _pci_address(nvml: ctypes.CDLL, handle: ctypes.c_void_p) -> str:
+    info = _PciInfo()
+    status = nvml.nvmlDeviceGetPciInfo_v3(handle, ctypes.byref(info))
+    return f"{info.domain:04x}:{info.bus:02x}:{info.device:02x}.0" if status == 0 else ""

@@ -1,4 +1,4 @@
-"""What the variables say that narrow the devices which a process sees."""
+"""Visible-devices variables (`CUDA_VISIBLE_DEVICES`), which narrow the devices that a process sees."""
 
 
 def visible_entries(text: str) -> tuple[str, ...]:

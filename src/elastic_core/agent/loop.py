@@ -408,7 +408,7 @@ class Agent:
         Workers that merely lost a peer say nothing of why. The peer may be about to write it down, or to end with the
         code that tells it: stopping it meanwhile would leave the run without its cause.
         """
-        origins = {worker.origin for worker in self._incidents.failed_workers()} - {Origin.STOPPED}
+        origins = {worker.origin for worker in self._incidents.failed_workers} - {Origin.STOPPED}
         gathers = isinstance(self._state, Deciding) and self._state.ledger.gathers
         if not (gathers and round_.node_count > 1 and origins == {Origin.COLLATERAL}):
             self.dispatch(m.Examined(failure=failure))

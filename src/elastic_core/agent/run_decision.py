@@ -214,7 +214,7 @@ class RunDecision:
         """Give the hooks the failure, once."""
         if not self._seen:
             self._seen = True
-            workers = () if failure.local_rank is None else self._incidents.failed_workers()
+            workers = () if failure.local_rank is None else self._incidents.failed_workers
             self._feed.publish(moments.FailureSeen(failure=failure, workers=workers))
 
     def publish_decision(

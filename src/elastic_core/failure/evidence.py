@@ -1,10 +1,11 @@
-"""What nodes tell each other of a failure, and one incident of it all: the first cause among those of every node. Pure.
+"""The evidence of a failure that nodes exchange, and the incident of the whole run with the first cause of all. Pure.
 
-No clock of another host is compared. Each node says how long before it heard of the stop its first failure happened;
-that moment is common to all, to within the time that the word takes: tenths of a second on a busy machine.
+No clock of another host is compared. Each node reports how long before the order to stop its first failure happened.
+All nodes get that order at the same moment, but for the time on the way: tenths of a second on a busy machine.
 """
 
 from collections.abc import Iterable, Sequence
+from typing import TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -12,7 +13,7 @@ from msgspec.structs import replace
 from elastic_core.encoding import decode_json, encode_json
 from elastic_core.failure.classify import ENDING_NS, rank_causes
 from elastic_core.failure.incident import (
-    MAX_TOLD_CHARS,
+    MAX_CAUSE_CHARS,
     Incident,
     IncidentAbsence,
     IncidentNode,
@@ -24,26 +25,27 @@ from elastic_core.reports import Absence, NodeReport
 from elastic_core.types import FailedWorker, Failure, FailureClass, Origin, Record
 
 LOST_PEER_S = 0.5
-"""Between nodes what only tells of a lost peer goes behind what failed by itself at most so much later: so long its
-node waits before it has the others stopped (`PEERS_SETTLE_S` of the agent). It has not: their word came first."""
+"""A failure that only reports a lost peer ranks behind another node's own failure that is at most so much younger.
+A node with such a failure waits for as long before it orders the stop (`PEERS_SETTLE_S` of the agent)."""
 CALLSTACK_CHARS = 8_192
 MESSAGE_CHARS = 2_048
 FRAMES = 16
 LINE_CHARS = 200
 NODE_WORKERS = 8
-"""How many workers a node tells more of than their ranks, besides its first."""
+"""How many workers a node's evidence has in full besides the first; of the others it has the ranks."""
 RUN_WORKERS = 16
 RUN_NODES = 32
 FEW_NODES = 4
 HOOKS_BYTES = 4_096
-"""The most that hooks have in a node's evidence: what they publish, and a report's fields. Longer ones stay out."""
+"""The limit of the fields of hooks in a node's evidence, those of a report included. Longer ones stay out."""
 NODE_BYTES = 15_000
 RUN_BYTES = 24_000
+_T = TypeVar("_T")
 _NOTHING_FAILED = "the run was stopped, and no node has said why"
 
 
 class NodeEvidence(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """What a node knows: `incident` where workers of its own failed by themselves; `stopped_ranks` are spans."""
+    """The evidence of one node; `incident` is None if no worker of it failed by itself, `stopped_ranks` are spans."""
 
     host: str
     incident: Incident | None = None
@@ -70,10 +72,11 @@ def node_evidence(host: str, workers: Iterable[FailedWorker], incident: Incident
 
 
 def first_cause(reports: Iterable[NodeReport]) -> NodeReport | None:
-    """Return the report of the node where it began; None: no worker of any failed by itself.
+    """Return the report of the node that failed first; None: no worker of any node failed by itself.
 
-    What only tells of a lost peer goes behind every other failure that is at most half a second younger (100 ms within
-    a node, whose clock is one), and behind one that is at most a second younger where only a worker's end tells of it.
+    A failure that only reports a lost peer ranks behind every other failure that is at most half a second younger (100
+    ms within a node, which has one clock). It also ranks behind a failure that is at most a second younger if only the
+    end of a worker shows that one.
     """
     failed = sorted((report for report in reports if report.failure is not None), key=_order)
     if not failed:
@@ -91,12 +94,12 @@ def _order(report: NodeReport) -> tuple[float, bool, int, str]:
 
 
 def run_incident(reports: Sequence[NodeReport], *, run_id: str, at_ns: int, restarts: int) -> tuple[Failure, Incident]:
-    """Return what a policy decides about, and the incident of the whole run, without a decision.
+    """Return the failure that a policy decides about, and the incident of the whole run, without a decision.
 
     Args:
-        reports: Of all nodes that have said something, in any order.
+        reports: Those of all nodes that have reported, in any order.
         run_id: The run.
-        at_ns: When, where no worker is to blame.
+        at_ns: The time of the incident if no worker is to blame.
         restarts: Failure restarts of the run before this.
     """
     absent = [report for report in reports if report.absence is not None]
@@ -112,7 +115,7 @@ def run_incident(reports: Sequence[NodeReport], *, run_id: str, at_ns: int, rest
         failure = first.failure
     steps = [report.progress for report in reports if report.progress is not None]
     failure = replace(failure, progress=max(steps, default=failure.progress))
-    evidence = {report.node_id: _read(report.evidence) for report in reports}
+    evidence = {report.node_id: _read(report.evidence, NodeEvidence) for report in reports}
     mine = evidence.get(first.node_id)
     incident = mine.incident if mine is not None else None
     if incident is None:
@@ -128,7 +131,7 @@ def run_incident(reports: Sequence[NodeReport], *, run_id: str, at_ns: int, rest
         finished_count=sum(report.finished_count for report in reports),
         nodes=tuple(_node(report, evidence[report.node_id]) for report in _listed(first, reports)),
         absent=tuple(_absence(report.node_id, report.absence, at_ns) for report in absent[:RUN_NODES]),
-        told_count=len(reports),
+        report_count=len(reports),
         progress=failure.progress,
         failed_count=max(0, failed),
         stopped_count=sum(report.stopped_count for report in reports),
@@ -139,11 +142,8 @@ def run_incident(reports: Sequence[NodeReport], *, run_id: str, at_ns: int, rest
 
 
 def read_run(text: str) -> Incident | None:
-    """Return an incident that `run_incident` made on another node; None: it can't be read."""
-    try:
-        return decode_json(text, Incident)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return None
+    """Return an incident that `run_incident` made on another node; None: there is none, or it can't be read."""
+    return _read(text, Incident)
 
 
 def spans(ranks: Iterable[int]) -> tuple[tuple[int, int], ...]:
@@ -160,15 +160,15 @@ def spans(ranks: Iterable[int]) -> tuple[tuple[int, int], ...]:
 # --- parts
 
 
-def _read(text: str) -> NodeEvidence | None:
+def _read(text: str, kind: type[_T]) -> _T | None:
     try:
-        return decode_json(text, NodeEvidence) if text else None
+        return decode_json(text, kind) if text else None
     except (msgspec.DecodeError, UnicodeDecodeError):
         return None
 
 
 def _listed(first: NodeReport, reports: Sequence[NodeReport]) -> Sequence[NodeReport]:
-    """Return the reports of those nodes that are named, the one where it began among the few that are always left."""
+    """Return the reports of the nodes that the incident names; the first failed node is among the few always kept."""
     if first in reports[FEW_NODES:]:
         reports = (first, *(report for report in reports if report is not first))
     return reports[:RUN_NODES]
@@ -259,9 +259,9 @@ def _cut(incident: Incident, callstack_chars: int, frame_count: int = FRAMES) ->
         frames=tuple((file, line, function, text[:LINE_CHARS]) for file, line, function, text in frames),
         callstack=error.callstack[-callstack_chars:],
         causes=tuple(
-            (relation, kind, message[:MAX_TOLD_CHARS], place) for relation, kind, message, place in error.causes
+            (relation, kind, message[:MAX_CAUSE_CHARS], place) for relation, kind, message, place in error.causes
         ),
-        notes=tuple(note[:MAX_TOLD_CHARS] for note in error.notes),
+        notes=tuple(note[:MAX_CAUSE_CHARS] for note in error.notes),
     )
     return replace(incident, first=replace(first, error=error))
 

@@ -36,8 +36,8 @@ MAX_CALLSTACK_CHARS = 32_768
 MAX_SECONDARY_CALLSTACK_CHARS = 2_048
 MAX_MESSAGE_CHARS = 8_192
 MAX_LOG_TAIL_CHARS = 4_096
-MAX_TOLD_CHARS = 500
-"""Of a cause's or member's message, in what failures are compared by."""
+MAX_CAUSE_CHARS = 500
+"""The part of the message of a cause, member or note by which failures are compared, and that nodes report."""
 
 
 class IncidentPhases(Record, frozen=True, kw_only=True):
@@ -112,7 +112,7 @@ class IncidentAbsence(Record, frozen=True, kw_only=True):
 
 
 class Incident(Record, frozen=True, kw_only=True):
-    """One failure of a run: as seen from one node, or of all nodes where `told_count` is not 0.
+    """One failure of a run: as seen from one node, or of all nodes where `report_count` is not 0.
 
     `source` is `worker`, or `launcher` where no worker was to blame (rendezvous, a health check, start-up); `first` is
     None then. `secondary` failed because of it or after it, in order; `stopped` were ended by us, by rank; tracebacks
@@ -165,8 +165,8 @@ class Incident(Record, frozen=True, kw_only=True):
     """Workers of this node (of all nodes) that had ended with 0 by themselves."""
     node_count: int | None = None
     """How many nodes the round had; None: there was none."""
-    told_count: int = 0
-    """How many nodes have said what they saw; 0: it is one node's view. What follows is empty then."""
+    report_count: int = 0
+    """How many nodes have reported; 0: it is the view of one node alone. What follows is empty then."""
     nodes: tuple[IncidentNode, ...] = ()
     """What each node has seen; empty: there is one."""
     absent: tuple[IncidentAbsence, ...] = ()
@@ -349,7 +349,7 @@ def _whole_message(error: ErrorRecord) -> str:
 def _distinctive(error: ErrorRecord) -> str:
     """Return what tells this failure from others of its class: of another process's, what that one has raised."""
     relayed = bool(error.causes) and error.causes[0][0].startswith(ELSEWHERE)
-    causes = [f"{place} {kind}: {message[:MAX_TOLD_CHARS]}" for _, kind, message, place in error.causes]
+    causes = [f"{place} {kind}: {message[:MAX_CAUSE_CHARS]}" for _, kind, message, place in error.causes]
     return "\n".join([*causes, *error.notes, *(() if relayed else (error.message,))])
 
 

@@ -100,7 +100,8 @@ class Incidents:
         self._reported: Reported | None = None
         self._hook_fields: dict[str, dict[str, object]] = {}
         """What hooks publish, by their names."""
-        self._failed_workers: tuple[FailedWorker, ...] = ()
+        self.failed_workers: tuple[FailedWorker, ...] = ()
+        """The failed and stopped workers that the last examination found."""
 
     def warm(self) -> None:
         """Import what a failure will need, while all is well: a restart then waits for neither it nor a sick disk."""
@@ -117,10 +118,6 @@ class Incidents:
         self._restarts = restart_count
         self._reported = None
         self._evidence = None
-
-    def failed_workers(self) -> tuple[FailedWorker, ...]:
-        """Return what the last examination found."""
-        return self._failed_workers
 
     # --- evidence
 
@@ -143,7 +140,7 @@ class Incidents:
         """Read what the exits left, and return the first cause."""
         evidence = self._left().gather(exits, self._reported)
         incident = self._incident(round_, evidence, restart_count, None)
-        self._examined, self._failed_workers = incident, evidence.failed
+        self._examined, self.failed_workers = incident, evidence.failed
         from elastic_core.failure.incident import to_failure
 
         return to_failure(incident, at_s=0.0, uptime_s=0.0)
@@ -184,7 +181,7 @@ class Incidents:
         seen = replace(seen, evidence=node_evidence(self._host, evidence.failed, incident))
         if incident is None or incident.first is None:
             return seen
-        self._examined, self._failed_workers = incident, evidence.failed
+        self._examined, self.failed_workers = incident, evidence.failed
         first = incident.first
         return replace(
             seen,
@@ -394,7 +391,7 @@ class Incidents:
 def _read_run(evidence: str) -> Incident | None:
     from elastic_core.failure.evidence import read_run
 
-    return read_run(evidence) if evidence else None
+    return read_run(evidence)
 
 
 def _is_here(failure: Failure, round_: Round | None) -> bool:

@@ -8,7 +8,7 @@ from elastic_core.clock import duration_text
 from elastic_core.encoding import clean, rank_ranges
 from elastic_core.failure.classify import shortened
 from elastic_core.failure.incident import Incident, iso_time
-from elastic_core.failure.traceback_text import frame_lines
+from elastic_core.failure.traceback_text import cut, frame_lines
 from elastic_core.processes.errors.causes import ELSEWHERE
 from elastic_core.processes.errors.frames import Frame, place_of
 from elastic_core.types import Decision, ErrorRecord, FailedWorker, FailureClass, Ignore, Restart
@@ -101,7 +101,7 @@ def render_attempt(
     where = _where(incident, there=elsewhere)
     if decision.reason:
         consequence = f"; {decision.reason}{consequence}"
-    others = incident.failed_count if incident.told_count else len(incident.secondary)
+    others = incident.failed_count if incident.report_count else len(incident.secondary)
     if others:
         consequence = f"; {_count(others, 'other')} failed after it{consequence}"
     if elsewhere:
@@ -145,9 +145,9 @@ def _block(
     yield from _absent(incident, width)
     yield from _logs(incident)
     if incident.hang is not None and incident.hang.stacks:
-        yield f"Stacks{_on(incident.node_id if incident.told_count > 1 else '')}: {incident.hang.stacks}"
+        yield f"Stacks{_on(incident.node_id if incident.report_count > 1 else '')}: {incident.hang.stacks}"
     if incident.decision is not None:
-        yield _cut(f"Decision: {_decision(incident.decision)}", width)
+        yield cut(f"Decision: {_decision(incident.decision)}", width)
     if incident_path:
         yield f"Incident{_on(host)}: {incident_path}"
     yield "─" * width
@@ -170,7 +170,7 @@ def _on(place: str) -> str:
 
 
 def _rule(title: str, width: int) -> str:
-    return _cut(f"── {title} ", width).ljust(width, "─")
+    return cut(f"── {title} ", width).ljust(width, "─")
 
 
 def _subject(incident: Incident, *, verb: bool = True) -> str:
@@ -187,10 +187,10 @@ def _identity(incident: Incident, width: int) -> Iterator[str]:
     source = f"hook {incident.reported_by}" if incident.reported_by else incident.source
     tail = f"source={source}  {where}, restarts {incident.restart_count}  {incident.at}"
     if first is None and incident.elsewhere_rank is not None:
-        yield _cut(f"rank {incident.elsewhere_rank} on {incident.host}, another node  {tail}", width)
+        yield cut(f"rank {incident.elsewhere_rank} on {incident.host}, another node  {tail}", width)
         return
     if first is None:
-        yield _cut(f"host {_node(incident)}  {tail}", width)
+        yield cut(f"host {_node(incident)}  {tail}", width)
         return
     exit = first.exit
     end = f"signal {exit.signal}" if exit.signal is not None else f"exit code {exit.code}"
@@ -200,8 +200,8 @@ def _identity(incident: Incident, width: int) -> Iterator[str]:
     if len(who) + 2 + len(tail) <= width:
         yield f"{who}  {tail}"
     else:
-        yield _cut(who, width)
-        yield _cut(tail, width)
+        yield cut(who, width)
+        yield cut(tail, width)
 
 
 def _node(incident: Incident) -> str:
@@ -264,11 +264,11 @@ def _others(incident: Incident, width: int) -> Iterator[str]:
     secondary, stopped = incident.secondary, incident.stopped
     if incident.finished_count:
         yield f"{_count(incident.finished_count, 'worker')} had finished before"
-    failed_count = incident.failed_count if incident.told_count else len(secondary)
-    stopped_count = incident.stopped_count if incident.told_count else len(stopped)
+    failed_count = incident.failed_count if incident.report_count else len(secondary)
+    stopped_count = incident.stopped_count if incident.report_count else len(stopped)
     if not failed_count and not stopped_count:
         return
-    yield _cut(f"{_count(failed_count + stopped_count, 'other')} stopped because of it{_on_nodes(incident)}", width)
+    yield cut(f"{_count(failed_count + stopped_count, 'other')} stopped because of it{_on_nodes(incident)}", width)
     groups = _grouped(secondary)
     shown = groups if len(groups) <= MAX_GROUPS else groups[: MAX_GROUPS - 1]
     for group in shown:
@@ -280,7 +280,7 @@ def _others(incident: Incident, width: int) -> Iterator[str]:
         yield f"  secondary failures: {_count(failed_count - len(secondary), 'more rank')}"
     if incident.stopped_ranks:
         rows = (rank for low, high in incident.stopped_ranks for rank in range(low, high + 1))
-        yield _cut(f"  stopped by the launcher: {'ranks' if stopped_count > 1 else 'rank'} {rank_ranges(rows)}", width)
+        yield cut(f"  stopped by the launcher: {'ranks' if stopped_count > 1 else 'rank'} {rank_ranges(rows)}", width)
     elif stopped:
         yield _listing("stopped by the launcher", stopped, "", width)
 
@@ -292,16 +292,16 @@ def _absent(incident: Incident, width: int) -> Iterator[str]:
         end = iso_time(node.until_ns) if node.until_ns else "its next decision"
         until = f"asked again by {end}" if node.refused else f"until {end}"
         more = "".join(f", {other.node_id}" for other in incident.absent[1:MAX_NODES])
-        yield _cut(f"Left out: {node.node_id}{more}; {node.node_id} {until}, {reason}", width)
+        yield cut(f"Left out: {node.node_id}{more}; {node.node_id} {until}, {reason}", width)
 
 
 def _on_nodes(incident: Incident) -> str:
     """Name the nodes where there are several."""
-    if incident.told_count < 2:
+    if incident.report_count < 2:
         return ""
     names = [node.node_id for node in incident.nodes[:MAX_NODES]]
-    more = incident.told_count - len(names)
-    return f", on {incident.told_count} nodes: {', '.join(names)}{f' and {more} more' if more else ''}"
+    more = incident.report_count - len(names)
+    return f", on {incident.report_count} nodes: {', '.join(names)}{f' and {more} more' if more else ''}"
 
 
 def _grouped(workers: Sequence[FailedWorker]) -> list[list[FailedWorker]]:
@@ -315,15 +315,15 @@ def _grouped(workers: Sequence[FailedWorker]) -> list[list[FailedWorker]]:
 def _listing(what: str, workers: Sequence[FailedWorker], story: str, width: int) -> str:
     noun = "rank" if len(workers) == 1 else "ranks"
     # Scattered ranks of a large node must not push the story off the line.
-    numbers = _cut(rank_ranges(worker.exit.global_rank for worker in workers), width // 2)
+    numbers = cut(rank_ranges(worker.exit.global_rank for worker in workers), width // 2)
     line = f"  {what}: {noun} {numbers}"
-    return _cut(f"{line}: {story}" if story else line, width)
+    return cut(f"{line}: {story}" if story else line, width)
 
 
 def _logs(incident: Incident) -> Iterator[str]:
     """Give the first worker's log files, uncut: they are there to be copied; if there are none, what keeps them."""
     paths = () if incident.first is None else incident.first.log_paths
-    title = f"Logs on {incident.node_id}:" if incident.told_count > 1 else "Logs:"
+    title = f"Logs on {incident.node_id}:" if incident.report_count > 1 else "Logs:"
     for index, path in enumerate(paths[:MAX_LOG_PATHS]):
         yield f"{title if index == 0 else ' ' * len(title)} {path}"
     if not paths and incident.failure_class is FailureClass.EXIT and incident.first and not incident.first.error:
@@ -347,7 +347,7 @@ def _where(incident: Incident, *, there: bool = False) -> str:
         return ""
     parts = _elsewhere_in(incident.first) or [place_of(_frames(incident.first))]
     text = ", ".join(part for part in parts if part and part not in incident.summary)
-    if incident.told_count > 1 and not there:
+    if incident.report_count > 1 and not there:
         text = f"{text} on {incident.node_id}".lstrip()
     return f" ({text})" if text else ""
 
@@ -367,10 +367,6 @@ def _frames(worker: FailedWorker) -> tuple[Frame, ...]:
 
 def _count(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
-
-
-def _cut(text: str, width: int) -> str:
-    return text if len(text) <= width else text[: width - 1].rstrip() + "…"
 
 
 def _wrapped(text: str, width: int, count: int) -> Iterator[str]:

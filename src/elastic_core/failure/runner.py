@@ -56,7 +56,7 @@ class PolicyRunner:
         self._call_later = call_later
         self._timeout_s = timeout_s
         self._stuck: threading.Thread | None = None
-        self._open: _PolicyCall | None = None
+        self._busy = False
         self._later: deque[Callable[[], None]] = deque()
 
     def decide(self, failure: Failure, history: Sequence[Failure], on_decision: OnDecision) -> None:
@@ -68,68 +68,46 @@ class PolicyRunner:
             reason = f"{self._title} still hangs in an earlier decision"
             on_decision(self._fallback.decide(failure, history), reason)
             return
-        if self._open is not None:  # a run and this node may ask at the same time
+        if self._busy:  # a run and this node may ask at the same time
             self._later.append(lambda: self.decide(failure, history, on_decision))
             return
-        question = self._open = _PolicyCall(self, failure, tuple(history), on_decision)
-        thread = threading.Thread(target=question.ask, name=f"elastic-policy-{self.name}", daemon=True)
+        self._busy, past, answered = True, tuple(history), False
+
+        def settle(decision: Decision | None, reason: str) -> None:
+            nonlocal answered
+            if answered:  # an answer after the deadline: the built-in policy has decided
+                return
+            answered, self._busy = True, False
+            on_decision(self._fallback.decide(failure, past) if decision is None else decision, reason)
+            if self._later:
+                self._later.popleft()()
+
+        def overrun() -> None:
+            if not answered:
+                self._stuck = thread
+                settle(None, f"decide of {self._title} has not returned after {self._timeout_s:g} s")
+
+        name = f"elastic-policy-{self.name}"
+        thread = threading.Thread(target=self._ask, args=(failure, past, settle), name=name, daemon=True)
         try:
             thread.start()
         except RuntimeError as err:  # none is to be had now
-            question.settle(None, f"{self._title} was not asked ({err})")
+            settle(None, f"{self._title} was not asked ({err})")
             return
-        self._call_later(self._timeout_s, lambda: self._overrun(question, thread))
+        self._call_later(self._timeout_s, overrun)
 
-    def _close(self) -> None:
-        self._open = None
-
-    def _next(self) -> None:
-        if self._later:
-            self._later.popleft()()
-
-    def _overrun(self, question: "_PolicyCall", thread: threading.Thread) -> None:
-        if not question.answered:
-            self._stuck = thread
-            question.settle(None, f"decide of {self._title} has not returned after {self._timeout_s:g} s")
-
-
-class _PolicyCall:
-    """One failure and its answer. `settle` runs on the reactor's thread only, so the first word counts."""
-
-    def __init__(
-        self,
-        runner: PolicyRunner,
-        failure: Failure,
-        history: tuple[Failure, ...],
-        on_decision: OnDecision,
+    def _ask(
+        self, failure: Failure, history: tuple[Failure, ...], settle: Callable[[Decision | None, str], None]
     ) -> None:
-        self.answered = False
-        self._runner = runner
-        self._failure = failure
-        self._history = history
-        self._on_decision = on_decision
-
-    def ask(self) -> None:
-        """Call the policy. Threading: the policy's own thread."""
-        runner = self._runner
+        """Call the policy, and post its answer. Threading: a thread of this call alone."""
         try:
-            answer: object = runner._handler.decide(self._failure, self._history)
+            answer: object = self._handler.decide(failure, history)
         except BaseException as err:  # noqa: BLE001  # plugin code on its own thread: whatever it raises is an answer too
-            reason = f"{runner._title} raised {runner._faults.raised(runner._title, 'decide', err).text}"
-            runner._post(lambda: self.settle(None, reason))
+            reason = f"{self._title} raised {self._faults.raised(self._title, 'decide', err).text}"
+            self._post(lambda: settle(None, reason))
             return
         decision, fault = checked_decision(answer)
-        runner._post(lambda: self.settle(decision, f"{runner._title} {fault}" if fault else ""))
-
-    def settle(self, decision: Decision | None, reason: str) -> None:
-        """Give the answer, or the built-in policy's with the reason for it."""
-        if self.answered:
-            return
-        self.answered = True
-        answer = decision if decision is not None else self._runner._fallback.decide(self._failure, self._history)
-        self._runner._close()
-        self._on_decision(answer, reason)
-        self._runner._next()
+        self._post(lambda: settle(decision, f"{self._title} {fault}" if fault else ""))
 
 
 def checked_decision(answer: object) -> tuple[Decision | None, str]:

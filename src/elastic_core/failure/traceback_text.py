@@ -25,7 +25,7 @@ def frame_lines(frames: Sequence[Frame], *, count: int, width: int) -> Iterator[
         file, line, function, text = frames[index]
         yield f"  {_short_path(file)}:{line} in {function}"
         if text:
-            yield _cut(f"    {text}", width)
+            yield cut(f"    {text}", width)
         previous = index
     yield from _gap(len(frames) - previous - 1)
 
@@ -62,5 +62,6 @@ def _short_path(path: str) -> str:
     return "…/" + "/".join(parts)
 
 
-def _cut(text: str, width: int) -> str:
+def cut(text: str, width: int) -> str:
+    """Return `text` in at most `width` characters, the end left out."""
     return text if len(text) <= width else text[: width - 1].rstrip() + "…"

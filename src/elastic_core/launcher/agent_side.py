@@ -49,7 +49,7 @@ class RunSide:
         feed: Feed,
         log: Logger,
     ) -> None:
-        self.post, self.call_later, self.notice = reactor.post, reactor.call_later, log.notice
+        self.post, self.call_later = reactor.post, reactor.call_later
         self.reserve_port, self.form = rounds.reserve_port, rounds.form
         self.await_port, self.resolve = rounds.await_port, rounds.resolve
         self.backend = backend
@@ -58,6 +58,7 @@ class RunSide:
         self._guardian = guardian
         self._handler = handler
         self._faults = faults
+        self._log = log
         self._feed = feed
 
     def turned_s(self) -> float:
@@ -77,11 +78,11 @@ class RunSide:
             case m.RoundFormed() | m.RendezvousFailed() | m.RoundChanged() | m.RendezvousLeft():
                 self._agent.dispatch(event)
             case m.PrintLine(text=text, store_reachable=reachable):
-                self.notice(text)
+                self._log.notice(text)
                 if reachable is not None:
                     self._feed.publish(StoreReachable(reachable=reachable, text=text))
             case m.DrainOrdered(text=text, grace_s=grace_s):
-                self.notice(text)
+                self._log.notice(text)
                 self._agent.dispatch(m.StopRequested(signum=signal.SIGTERM, grace_s=grace_s))
             case m.Fenced(until_s=until_s):
                 self._guardian.fence(until_s)

@@ -166,7 +166,7 @@ class _Job:
         chosen = choose_logs_specs(settings, self._injected.logs_specs)
         self._mark("plugins")
         with held(settings.stops.ending if self._own_process else ()):
-            run_dir = RunDirectory.create(settings.output.run_dir, settings.nodes.run_id, settings.nodes.node_id)
+            run_dir = RunDirectory(settings.output.run_dir, settings.nodes.run_id, settings.nodes.node_id)
             self._logs = RunLogs(settings, run_dir=run_dir.path, chosen=chosen)
             self._files = RunFiles(self._closing(run_dir), self._logs)
             self._cleanup.callback(self._files.discard_unused)

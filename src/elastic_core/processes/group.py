@@ -26,7 +26,7 @@ from elastic_core.types import WorkerExit
 
 
 class _PendingExit:
-    """An end that is still to be told of, in its turn."""
+    """The end of a worker, or of a stop, that is still to be reported, in its turn."""
 
     def __init__(self, report: Callable[[], None]) -> None:
         self.report = report
@@ -38,14 +38,14 @@ class WorkerGroup:
 
     Args:
         reactor: The loop that watches the workers.
-        console: Where tee'd output goes.
-        sweeper: Finds what workers leave behind; it spares the processes of the starters.
+        console: The console of tee'd output.
+        sweeper: Finds the processes that workers leave behind; it spares the processes of the starters.
         log: Takes lines for people.
-        starters: Asked in this order who starts a worker, before the group does; closed by whoever made them.
-        disk: Writes log files; closed by whoever made it. None: the group makes and closes its own.
-        sent_to_all: As of `UserSignals`.
-        exit_timeout_s: How long a worker whose uncaught exception is on record has to end by itself; 0: for ever.
-        read_ahead: Reads what a worker has left before its end is reported; calls what it is given when it has.
+        starters: The starters, called in this order before the group starts a worker itself; the caller closes them.
+        disk: Writes log files; the caller closes it. None: the group makes and closes its own.
+        sent_to_all: As for `UserSignals`.
+        exit_timeout_s: How long a worker may live after its uncaught exception was recorded; 0: no limit.
+        read_ahead: Reads the files of an ended worker before its end is reported, and then calls its second argument.
 
     The group can be started once it is attached, and again once the stop was reported. Threading: the reactor's thread.
     """
@@ -79,7 +79,7 @@ class WorkerGroup:
         self._timer: Timer | None = None
         self._poll: Timer | None = None
         self._look_serial = 0
-        self._finished = False  # nothing is left of a stop whose end is not told yet
+        self._finished = False  # a stop is done, and its end not reported yet
         self._denied: set[int] = set()
         self._exit_timeout_s = exit_timeout_s
         self._record_pipes = RecordPipes(reactor, self._disk, self._on_record)
@@ -104,16 +104,16 @@ class WorkerGroup:
         """Report to a supervisor, which is built after the group. Called: once, before the first `start`.
 
         Args:
-            on_exit: Called once for each worker that ended, in the order in which the kernel reported them, when what
-                the worker wrote through the agent is in its files, unless these are held up.
+            on_exit: Called once for each worker that ended, in the order in which the kernel reported them. The output
+                that passed through the agent is in the worker's files by then, unless these are held up.
             on_stopped: Called once, however often a stop was ordered, when nothing is left of any worker; never from
                 inside `stop`.
-            on_overdue: Called with the end that a worker would have had which has failed and does not end, and again
-                after each `exit_timeout_s` in which it lives on.
+            on_overdue: Called if a worker has recorded an exception and does not end, with an end as if it had, and
+                again after each `exit_timeout_s`.
         """
         self._on_exit, self._on_stopped, self._on_overdue = on_exit, on_stopped, on_overdue
 
-    # --- what there is
+    # --- the workers
 
     @property
     def pids(self) -> Mapping[int, int]:
@@ -127,7 +127,7 @@ class WorkerGroup:
 
     @property
     def raised_s(self) -> Mapping[int, float]:
-        """When the uncaught exception of each worker that lives came on record, by local rank; not of the others."""
+        """When each live worker recorded an uncaught exception, by local rank; workers without one are left out."""
         return {each.launch.local_rank: each.raised_s for each in self._running() if each.raised_s is not None}
 
     def _running(self) -> list[WorkerProcess]:
@@ -136,7 +136,7 @@ class WorkerGroup:
     # --- start
 
     def prepare(self, error_files: Iterable[str]) -> None:
-        """Make what workers with these error files report by. In a job of the disk's; before `start`."""
+        """Make the record pipes beside these error files. Called: in a job of the disk, before `start`."""
         if self._exit_timeout_s > 0:
             self._record_pipes.open_ahead(error_files)
 
@@ -183,7 +183,7 @@ class WorkerGroup:
         self._sweeper.started(worker.pid)
         self._workers[worker.pid] = worker
         self._advance(ladder.LeaderStarted(pid=worker.pid, group=worker.leads_group))
-        if not worker.watch(self._reactor, partial(self._on_pidfd, worker)):
+        if not worker.watch(self._reactor, partial(self._collect, worker, self._on_exit)):
             self._poll_unless_signalled(worker)
 
     def _on_record(self, pid: int, local_rank: int) -> None:
@@ -225,21 +225,18 @@ class WorkerGroup:
     # --- ends
 
     def reap(self) -> None:
-        """Look for ended workers. Called: on SIGCHLD; needed where the kernel has no pidfds, harmless elsewhere."""
+        """Look for ended workers. Called: on SIGCHLD; needed if the kernel has no pidfds, else harmless."""
         for worker in (*self._workers.values(), *self._lost):
             if worker.pidfd is None and not worker.ended:
                 self._collect(worker, self._on_exit)
 
-    def _on_pidfd(self, worker: WorkerProcess) -> None:
-        self._collect(worker, self._on_exit)
-
     def _collect(self, worker: WorkerProcess, report: Callable[[WorkerExit], None]) -> None:
-        """Reap one worker if it has ended, end what it left in its process group, and report."""
+        """Reap one worker if it has ended, end the rest of its process group, and report."""
         at_ns, at_s = SYSTEM_CLOCK.wall_ns(), SYSTEM_CLOCK.monotonic_s()
         code = worker.reap()
         if code is None:
             return
-        # Asked at once: an empty group's number can be given to a new process.
+        # At once: the kernel can give the number of an empty group to a new process.
         remnants = worker.has_remnants()
         if worker.leads_group:
             self._sweeper.ended(worker.pid)
@@ -253,7 +250,7 @@ class WorkerGroup:
         self._once_written(worker.lanes, exit_, partial(report, exit_))
 
     def _once_written(self, lanes: list[Lane], exit: WorkerExit | None, report: Callable[[], None]) -> None:
-        """Call `report` when these lanes are empty or held up, what `exit` left is read, those before it are out."""
+        """Call `report` when these lanes are empty or held up, the files of `exit` read, and earlier ends reported."""
         end = _PendingExit(report)
         self._unreported.append(end)
 
@@ -293,34 +290,29 @@ class WorkerGroup:
     # --- stop
 
     def stop(self, signum: int, *, grace_s: float) -> None:
-        """Signal all workers' process groups, KILL them after `grace_s`, reap them, and end whatever they left.
+        """Signal all workers' process groups, KILL them after `grace_s`, reap them, and end what they left behind.
 
-        With no worker left it only does the last. A second call can shorten the grace period; once nothing is left,
-        it finds the stop done, and `on_stopped` on its way.
+        Without a live worker only the last step remains. A second call can shorten the grace period; once nothing is
+        left, it has no effect, and `on_stopped` is called soon.
         """
-        if self._finished:
-            return
-        self._begin_stop()
-        # What has ended by itself must not pass for stopped by us.
-        for worker in self._running():
-            self._collect(worker, self._post_exit)
-        self._advance(ladder.StopBegun(signum=signum, grace_s=grace_s))
+        self._order_stop(ladder.StopBegun(signum=signum, grace_s=grace_s))
 
     def kill(self) -> None:
         """Cut the grace period short: KILL everything now, or stop so if no stop was ordered."""
+        self._order_stop(ladder.KillOrdered())
+
+    def _order_stop(self, order: ladder.StopBegun | ladder.KillOrdered) -> None:
         if self._finished:
             return
-        self._begin_stop()
-        for worker in self._running():
-            self._collect(worker, self._post_exit)
-        self._advance(ladder.KillOrdered())
-
-    def _begin_stop(self) -> None:
         for starter in self._starters:
             starter.round_stopping()
+        # A worker that has ended by itself must not count as stopped by the agent.
+        for worker in self._running():
+            self._collect(worker, self._post_exit)
+        self._advance(order)
 
     def forward(self, signum: int) -> None:
-        """Have each worker process get a signal, not its group: it is meant for the ranks (`signals`)."""
+        """Pass a user's signal on to each worker process, not to its group (`signals`)."""
         self._user_signals.forward(signum)
 
     def suspend(self) -> None:
@@ -348,7 +340,7 @@ class WorkerGroup:
         self._permitted(pid, partial(self._workers[pid].send, signum))
 
     def send(self, local_rank: int, signum: int) -> None:
-        """End one live worker with a signal: of that process alone, and a stop as those of all are."""
+        """End one live worker with a signal to its process alone; its end counts as ordered, as in a stop of all."""
         for worker in self._running():
             if worker.launch.local_rank == local_rank:
                 worker.note_stop(signum)
@@ -404,7 +396,7 @@ class WorkerGroup:
         self._permitted(worker.pid, lambda: _send_and_continue(send, signum))
 
     def _send_group(self, pgid: int, leader: WorkerProcess | None, signum: int) -> None:
-        """Signal the process group of a worker, but for those of it that are to be kept."""
+        """Signal the process group of a worker, except for processes that are to be kept."""
         others = self._mixed.get(pgid)
         if others is None:
             os.killpg(pgid, signum)
@@ -438,7 +430,7 @@ class WorkerGroup:
     def _look(self) -> None:
         workers = [worker.pid for worker in self._workers.values() if worker.leads_group and not worker.ended]
         abandoned = [found.pid for found in self._state.abandoned]
-        # As an event of its own, at the next turn: a look that answers inside the step that asked would nest steps.
+        # As an event of its own, at the next turn: an answer inside the step that requested it would nest steps.
         found = self._sweeper.look(workers=workers, abandoned=abandoned)
         self._look_serial += 1
         self._reactor.call_later(0.0, partial(self._answer_look, self._look_serial, found))
@@ -451,10 +443,10 @@ class WorkerGroup:
         self._record_pipes.close()
         for worker in self._workers.values():
             worker.finish()
-        self._sweeper.reap_adopted(workers=[worker.pid for worker in self._workers.values()])
+        self.reap_adopted()
         lanes = [lane for worker in self._workers.values() for lane in worker.lanes]
         self._finished = True
-        # As an event of its own, as the end of a worker that the stop has found ended: it is behind that.
+        # As an event of its own: ends of workers that this stop has posted are reported before it.
         self._once_written(lanes, None, lambda: self._reactor.post(self._report_stopped))
 
     def _report_stopped(self) -> None:
@@ -462,7 +454,7 @@ class WorkerGroup:
         self._on_stopped()
 
     def left_running(self) -> tuple[str, ...]:
-        """Return what workers left on purpose (`ELASTIC_KEEP=1`) and still runs, each as number and name."""
+        """Return the processes that workers left on purpose (`ELASTIC_KEEP=1`) and that run, as number and name."""
         return self._sweeper.left_running()
 
     def reap_adopted(self) -> None:
@@ -470,7 +462,7 @@ class WorkerGroup:
         self._sweeper.reap_adopted(workers=[worker.pid for worker in self._workers.values()])
 
     def close(self) -> None:
-        """Give every descriptor back; what still runs gets KILL, and is not waited for."""
+        """Close every descriptor; a worker that still runs gets KILL, and is not waited for."""
         self._record_pipes.close()
         self._record_pipes.forget_ahead()
         # The answer to a look that is on its way must not reach a closed group.
@@ -496,7 +488,7 @@ class WorkerGroup:
 
 _POLL_S = 0.1
 WRITTEN_S = 1.0
-"""How long a worker's end waits until what it wrote is in its files: who reads them then finds its last words."""
+"""How long the report of a worker's end waits for its output to be in its files, which are read then."""
 _UNKILLABLE = "does not end after SIGKILL (a hung device or file system holds it in the kernel); going on without it"
 
 

@@ -1,10 +1,10 @@
-"""The sweep: finds and ends what workers started and left behind.
+"""The sweep: finds and ends the processes that workers started and left behind.
 
-The agent of `elastic run` is a subreaper: whatever a worker started, and however it detached itself, is a descendant of
-the agent until it ends, so a walk down from the agent is complete and, when nothing is left, one read of a few bytes.
+The agent of `elastic run` is a subreaper: every process that a worker started is a descendant of the agent until it
+ends, however it detached itself. So a walk down from the agent is complete and, if nothing is left, costs one read.
 
-Where strangers may be among the descendants (the agent is process 1 of a container, or had children when it began), and
-without a subreaper, the marks and the kinship of `lineage` tell what is a worker's.
+If there may be strangers among the descendants (the agent is process 1 of a container, or had children when it began),
+or the agent is no subreaper, the marks and the kinship of `lineage` tell the workers' processes from others.
 """
 
 import os
@@ -23,9 +23,10 @@ _RLIMIT_LOCKS = 10  # asm-generic/resource.h; Python has no name for it
 
 
 def has_strangers() -> bool:
-    """Return whether there may be descendants of this process that no worker of its started. Called: before the first.
+    """Return whether this process may have descendants that none of its workers starts. Called: before the first start.
 
-    Process 1 inherits what others attach to its container. Whoever was started by `exec` has the children of the shell.
+    Process 1 inherits processes that others attach to its container; a process that a shell became by `exec` has the
+    children of that shell.
     """
     own = os.getpid()
     return own == 1 or any(map(is_alive, procfs.children_map()(own)))
@@ -77,7 +78,7 @@ def _descendants(root_pid: int, exclude: Collection[int]) -> Iterator[procfs.Pro
 
 
 def session_members(session: int) -> frozenset[tuple[int, int]]:
-    """Return who is in a session, zombies too: each process's number and start."""
+    """Return number and start of each process in a session, zombies included."""
     return frozenset(
         (pid, stat.start_ticks)
         for pid in procfs.list_pids()
@@ -166,19 +167,18 @@ def reap_adopted(known: Collection[int], *, own_session: bool = True) -> list[in
 
 
 class Sweeper:
-    """Finds, signals and reaps them; spares those that were started to stay (`ELASTIC_KEEP=1`).
+    """Finds, signals and reaps processes that workers left; spares those started to stay (`ELASTIC_KEEP=1`).
 
     Args:
-        incarnation: What marks the environment of this agent's workers.
-        subreaper: Whether this process is one: then everything that workers leave becomes its descendant.
-        strangers: Whether other processes may, too.
+        incarnation: The mark in the environment of this agent's workers.
+        subreaper: Whether this process is one: then every process that workers leave becomes its descendant.
+        strangers: Whether other processes may become its descendants, too.
         spared: Returns the pids of the agent's own children that are no workers: the guard, and those of starters.
     """
 
     def __init__(
         self, incarnation: str, *, subreaper: bool, strangers: bool, spared: Callable[[], Collection[int]]
     ) -> None:
-        """Look at nothing yet."""
         self._incarnation = incarnation
         self._entry = environment_entry(incarnation)
         self._limit = procfs.limit_mark(incarnation)
@@ -192,9 +192,9 @@ class Sweeper:
 
     @contextmanager
     def marking(self) -> Iterator[None]:
-        """Have what is started meanwhile be marked before its first instruction: in a process that is an agent alone.
+        """Mark processes that are started meanwhile before their first instruction, if this process is only an agent.
 
-        In somebody else's process another thread could start something at the same time; `started` must do.
+        In a user's process another thread could start a process at the same time: there `started` marks alone.
         """
         before = None if self._root_pid is None else set_limit(0, self._limit)
         try:
@@ -208,9 +208,9 @@ class Sweeper:
         set_limit(pid, self._limit)
 
     def ended(self, pid: int) -> None:
-        """Note who is left in the session of a worker that was just reaped.
+        """Note the processes left in the session of a worker that was just reaped.
 
-        As long as somebody is, the kernel gives its number to nobody else; afterwards the number may be a stranger's.
+        While there is one, the kernel gives the session's number to no other; afterwards it may be a stranger's.
         """
         # Without strangers every descendant counts, whatever its session.
         if self._goes_by_marks and not self.blind and (left := session_members(pid)):
@@ -221,7 +221,7 @@ class Sweeper:
         return self._root_pid is None or self._strangers
 
     def _sessions(self) -> frozenset[int]:
-        """Return the sessions that workers left, as far as somebody has been in each of them ever since."""
+        """Return the sessions that workers left and that have had a process in them ever since."""
         still = {}
         for pid, before in self._left.items():
             now = session_members(pid)
@@ -232,7 +232,7 @@ class Sweeper:
         return frozenset(still)
 
     def look(self, *, workers: Collection[int], abandoned: Collection[int]) -> tuple[Found, ...]:
-        """Return what is alive of what the workers started; `workers`: those not reaped that lead a session."""
+        """Return the live processes that workers started; `workers`: those not reaped that lead a session."""
         if self.blind:
             return ()
         return procfs.unblocked(partial(self._look, workers, abandoned))
@@ -272,7 +272,7 @@ class Sweeper:
         return procfs.unblocked(partial(_mixed_groups, groups)) if groups and not self.blind else {}
 
     def reap_adopted(self, *, workers: Collection[int] = ()) -> None:
-        """Reap the ended orphans that came to us as a subreaper; what the agent itself started is left alone."""
+        """Reap ended orphans that this process has adopted as a subreaper, but no process that the agent started."""
         if self._root_pid is not None and not self.blind:
             reap_adopted({*self._spared(), *workers}, own_session=self._strangers)
 
@@ -288,23 +288,13 @@ def _mixed_groups(groups: Collection[int]) -> dict[int, tuple[procfs.ProcessStat
 
 
 def become_subreaper() -> bool:
-    """Make this process the parent of what workers leave, in place of init; return whether the kernel did so.
+    """Make this process the parent of the orphans of workers, in place of init; return whether the kernel did so.
 
     Orphans are then descendants of the agent however they detached themselves, so that a sweep finds all.
 
-    Called: before the first worker is started, since an orphan that init adopted never comes back. It holds until the
-    process ends or `stop_being_subreaper`; children don't inherit it. Whoever calls it also calls `reap_adopted` at
-    each SIGCHLD.
+    Called: before the first worker is started, since an orphan that init adopted never comes back. The process stays a
+    subreaper until it ends; children don't inherit that. The caller must also call `reap_adopted` at each SIGCHLD.
     """
-    return _set_subreaper(1)
-
-
-def stop_being_subreaper() -> bool:
-    """Let later orphans go to init again; return whether the kernel did so."""
-    return _set_subreaper(0)
-
-
-def _set_subreaper(value: int) -> bool:
     import ctypes  # 1.4 ms, and only `elastic run` needs it
 
     try:
@@ -312,4 +302,4 @@ def _set_subreaper(value: int) -> bool:
     except (OSError, AttributeError):  # no Linux, or a statically linked interpreter
         return False
     unused = ctypes.c_ulong(0)
-    return bool(prctl(_PR_SET_CHILD_SUBREAPER, ctypes.c_ulong(value), unused, unused, unused) == 0)
+    return bool(prctl(_PR_SET_CHILD_SUBREAPER, ctypes.c_ulong(1), unused, unused, unused) == 0)

@@ -1,8 +1,8 @@
-"""What is known of this host's addresses: which say something to other hosts, and how others may reach this one.
+"""The addresses of this host: loopback or not, and those at which other hosts may reach it.
 
-DESIGN section 4: a node tells the source address of its connection to the store; where that is a loopback address, also
-the source of a route outside, or else its full name; who reads the members and finds some elsewhere, that of a route to
-them. `roster` takes the second unless all nodes are on one host.
+A node publishes the source address of its connection to the store. If that is a loopback address, the node also
+publishes a second one: the source of its route to members on other hosts, else of its route outside, else its full
+name. `roster` uses the second address unless all nodes are on one host. Source: DESIGN section 4.
 """
 
 import os
@@ -30,7 +30,7 @@ def is_ipv6(host: str) -> bool:
 
 
 def is_ip(host: str) -> bool:
-    """Return whether this is an address, not a name: then nothing need be asked to resolve it."""
+    """Return whether this is an address, not a name that must be resolved."""
     return is_ipv6(host) or _is_address(socket.AF_INET, host)
 
 
@@ -43,7 +43,7 @@ def _is_address(family: int, text: str) -> bool:
 
 
 def is_loopback(address: str) -> bool:
-    """Return whether an address (not a name) is of this host only; an unspecified one is, for others."""
+    """Return whether an address (not a name) is a loopback or an unspecified one, at which no other host reaches it."""
     plain = address.partition("%")[0].lower()
     if is_ipv6(plain):
         packed = socket.inet_pton(socket.AF_INET6, plain)
@@ -54,20 +54,20 @@ def is_loopback(address: str) -> bool:
 
 
 def host_identity() -> str:
-    """Return what members on one host have in common: its boot, and its network; empty: unknown.
+    """Return the boot id and the network namespace of this host, equal for members on one host; empty: unknown.
 
-    Two containers share the boot id and have a loopback each, so the network namespace counts too.
+    Two containers share the boot id but have a loopback each, so the network namespace is part of it.
     """
     try:
         return f"{_BOOT_ID.read_text().strip()}/{_NETWORK_NAMESPACE.stat().st_ino}"
-    except OSError:  # no /proc: then nobody can be known to be on our host
+    except OSError:  # no /proc: then no member is known to be on this host
         return ""
 
 
 def route_source(address: str) -> str:
-    """Return the address from which packets to another would leave; empty: there is no route, or it is no address.
+    """Return the source address of packets to `address`; empty: there is no route, or it is a name.
 
-    Nothing is sent: connecting a datagram socket only asks the kernel for the route.
+    Nothing is sent: connecting a datagram socket only makes the kernel choose the route.
     """
     if not is_ip(address):
         return ""
@@ -82,10 +82,10 @@ def route_source(address: str) -> str:
 
 
 def full_name(*, wait: WaitBudget) -> str:
-    """Return the host's full name, or its short one where name servers don't say within seconds.
+    """Return the host's full name, or its short one if name servers don't answer within seconds.
 
     Raises:
-        WaitCancelledError: the agent asked the call to end.
+        WaitCancelledError: the agent has cancelled the call.
 
     Threading: any; blocks.
     """

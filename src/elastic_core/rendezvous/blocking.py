@@ -14,31 +14,31 @@ from elastic_core.reports import NodeReport
 from elastic_core.types import Capability, RendezvousInfo, Round, RoundChange
 
 CANCEL_GRACE_S = 0.1
-"""A cancelled call that blocks for longer is left behind: some handlers block where nobody can wake them."""
+"""A cancelled call that blocks for longer is left behind: some handlers block in calls that can't be interrupted."""
 WATCH_S = 3600.0
 """The longest single `watch`; a new one follows at once."""
 WATCH_RETRY_S = 1.0
 
 
 class BlockingSide(AgentSide, Protocol):
-    """What a handler's thread has of its agent. Threading: that thread; both block."""
+    """The agent as the thread of a handler calls it. Threading: that thread; both methods block."""
 
     def await_port(self, wait: WaitBudget) -> int:
-        """Return what `reserve_port` gives."""
+        """Return the port that `reserve_port` calls back with."""
         ...
 
     def resolve(self, info: RendezvousInfo | tuple[object, int, int], wait: WaitBudget) -> Round:
-        """Return the round of whatever a handler gave."""
+        """Return the round of a place that a handler returned."""
         ...
 
 
 class HandlerThread(Rendezvous):
-    """Joins, watches and leaves, one call at a time, in the order asked.
+    """Makes the blocking calls of a handler (join, watch, leave), one at a time, in the order of the requests.
 
-    What a handler takes without blocking it gets at once, on the loop.
+    Methods of the handler that don't block are called at once, on the loop.
 
     Args:
-        handler: Whose calls block.
+        handler: The handler.
         agent: The agent.
     """
 
@@ -55,7 +55,7 @@ class HandlerThread(Rendezvous):
         handler.services = HandlerServices(agent, handler)
 
     def post(self, request: m.RendezvousRequest) -> None:
-        """Take a request."""
+        """Begin a request of the agent."""
         handler = self._handler
         match request:
             case m.JoinRendezvous():
@@ -67,7 +67,7 @@ class HandlerThread(Rendezvous):
             case m.LeaveRendezvous(close=close):
                 self._go(close=close)
             case m.PublishDecision(decision=decision, failure=failure):
-                assert failure is not None  # only an answer to a question, or a closed run, has none
+                assert failure is not None  # only decisions of the core's rendezvous can lack one
                 self._call("publish", lambda: handler.publish(decision, failure))
             case m.RequestRestart(reason=reason):
                 self._call("request_restart", lambda: handler.request_restart(reason))
@@ -85,17 +85,17 @@ class HandlerThread(Rendezvous):
                 assert_never(request)
 
     def close(self) -> None:
-        """Let the thread end, whatever it does."""
+        """Let the thread end when its current call returns."""
         super().close()
         self._queue.put(None)
 
     def _call(self, operation: str, call: Callable[[], None]) -> None:
         try:
             call()
-        except Exception as err:  # noqa: BLE001  # a plugin's code: the supervisor must go on without its word
+        except Exception as err:  # noqa: BLE001  # a plugin's code: the supervisor must go on all the same
             fault = self._agent.raised(operation, err)
             if not fault.again:
-                self._agent.notice(fault.text)
+                self._agent.take(m.PrintLine(text=fault.text))
 
     def _join(self) -> None:
         self._cancel()
@@ -117,16 +117,16 @@ class HandlerThread(Rendezvous):
         return self._wait
 
     def _cancel(self) -> None:
-        """End what the thread blocks in."""
+        """End the call in which the thread blocks."""
         super()._cancel()
         self._watching = False
         if self._wait is not None:
             self._wait.cancel()
 
     def _go(self, *, close: bool) -> None:
-        """Close the rendezvous if asked to, release it, and say so, also when an earlier call is stuck.
+        """Close the rendezvous if `close`, release it, and report that, also when an earlier call is stuck.
 
-        Leaving itself takes as long as it takes: a seat is given back over the network.
+        Leaving itself has no time limit here: a seat is given back over the network.
         """
         self._cancel()
         if self._thread is None:
@@ -183,7 +183,7 @@ class HandlerThread(Rendezvous):
             raise
         except Exception as err:  # noqa: BLE001  # a plugin's code: workers go on, the trouble is reported once
             if not self._in_trouble:
-                self._notice(self._words("watch", err, "; the workers go on, it is called again"))
+                self._notice(self._fault_line("watch", err, "; the workers go on, it is called again"))
             self._in_trouble = True
             wait.sleep(WATCH_RETRY_S)
             return None
@@ -196,22 +196,22 @@ class HandlerThread(Rendezvous):
                 self._handler.set_closed()
             self._handler.shutdown()
         except Exception as err:  # noqa: BLE001  # leaving must not replace the run's result; it is reported, not raised
-            self._notice(self._words("shutdown", err))
+            self._notice(self._fault_line("shutdown", err))
         finally:
             self._agent.post(self._leave)
 
-    def _words(self, operation: str, err: Exception, fate: str = "") -> str:
-        """Return a line about what a call raised: the handler's own words, if it has chosen them."""
+    def _fault_line(self, operation: str, err: Exception, fate: str = "") -> str:
+        """Return the line about an error of a call: the text of an `ElasticError` as the handler wrote it."""
         if isinstance(err, ElasticError):
             return f"{operation} of the rendezvous failed: {err}"
         return self._agent.raised(operation, err, fate).text
 
     def _notice(self, text: str) -> None:
-        self._agent.post(lambda: self._agent.notice(text))
+        self._agent.post(lambda: self._agent.take(m.PrintLine(text=text)))
 
 
 class HandlerServices(AgentServices):
-    """An agent's services to a blocking handler. Threading: any."""
+    """The services of an agent to a blocking handler. Threading: any."""
 
     def __init__(self, agent: BlockingSide, handler: RendezvousHandler) -> None:
         self._agent = agent
@@ -221,7 +221,7 @@ class HandlerServices(AgentServices):
         """Hold a fresh port for the worker of rank 0, in place of the last one, and return it."""
         return self._agent.await_port(self._handler.wait)
 
-    def say(self, text: str) -> None:
+    def notice(self, text: str) -> None:
         """Print one line."""
         self._agent.post(lambda: self._agent.take(m.PrintLine(text=text)))
 

@@ -1,7 +1,7 @@
-"""A rendezvous as the agent has it: requests go in, events come out, both on the agent's loop.
+"""The interface between a rendezvous and its agent: requests go in, events come out, both on the agent's loop.
 
-Every backend is brought into this one form: the core's algorithm on a store and `local` are events by themselves, a
-`RendezvousHandler` of somebody else, whose calls block, is by `HandlerThread`.
+Every backend has this form. The core's algorithm on a store and `local` have it by themselves; `HandlerThread` gives it
+to a `RendezvousHandler`, whose calls block.
 """
 
 from collections.abc import Callable
@@ -20,11 +20,11 @@ from elastic_core.reports import AgentChannel
 from elastic_core.types import Decided, RendezvousInfo, Round
 
 JoinOutcome = Round | ElasticError
-"""What becomes of a place: its round, or why there can't be one."""
+"""The end of a join: the round, or the error."""
 
 
 class AgentSide(Protocol):
-    """What a rendezvous has of its agent. Threading: the agent's loop, unless said otherwise; nothing blocks."""
+    """The agent as its rendezvous calls it. Threading: the agent's loop, unless stated otherwise; nothing blocks."""
 
     def post(self, callback: Callable[[], None]) -> None:
         """Call `callback` on the loop. Threading: any."""
@@ -35,20 +35,16 @@ class AgentSide(Protocol):
         ...
 
     def take(self, event: RendezvousEvent) -> None:
-        """Take an event."""
-        ...
-
-    def notice(self, text: str) -> None:
-        """Show people one line that is not the rendezvous' own."""
+        """Pass an event on to the agent."""
         ...
 
     def raised(self, operation: str, error: BaseException, fate: str = "") -> Fault:
-        """Keep what the backend raised in a call, and return the line about it, with what follows. Threading: any."""
+        """Record an error that the backend raised, and return the line about it; `fate` is its end. Threading: any."""
         ...
 
     @property
     def backend(self) -> PluginLabel:
-        """What the backend is called."""
+        """The backend's name in messages."""
         ...
 
     def turned_s(self) -> float:
@@ -60,50 +56,50 @@ class AgentSide(Protocol):
         ...
 
     def form(self, info: RendezvousInfo, done: Callable[[JoinOutcome], None]) -> None:
-        """Make the round of a place that says all but the master's port, perhaps, and call back with it."""
+        """Make the round of a place, which may lack the master's address and port, and call back with it."""
         ...
 
 
 class Rendezvous:
-    """The base of all forms. At most one round is joined at a time; of one that was cancelled nothing is said.
+    """The base of all rendezvous. At most one join runs at a time; a cancelled join leads to no event.
 
     Threading: the agent's loop; nothing blocks.
     """
 
     control: bool = False
-    """Whether it takes one decision, and one end, for the whole run."""
+    """Whether one decision, and one end, holds for the whole run."""
     gathers: bool = False
-    """Whether that decision is taken on the evidence of all nodes, when all workers are gone."""
+    """Whether that decision is made on the evidence of all nodes, when all workers have ended."""
     takes_requests: bool = False
-    """Whether it takes a user's request to all nodes."""
+    """Whether a user's request for a restart reaches all nodes."""
     agrees: bool = False
     """Whether its nodes can agree about a number."""
     stands_aside: bool = False
-    """Whether this node can wait in it without a place, while the others form rounds."""
+    """Whether this node can wait in it without a place, while the other nodes form rounds."""
 
     def __init__(self, agent: AgentSide) -> None:
         self._agent = agent
         self._joins = 0
         self._joining = self._left = False
         self.error: ElasticError | None = None
-        """What the last join ended with, if it failed."""
+        """The error of the last join that failed."""
 
     def post(self, request: RendezvousRequest) -> None:
-        """Take a request; what comes of it are events."""
+        """Begin a request of the agent; its results are events."""
         raise NotImplementedError
 
     @property
     def channel(self) -> AgentChannel | None:
-        """How its nodes' agents know each other; None: not yet, or they don't. Threading: any."""
+        """The secret by which the run's agents know each other; None: not yet, or there is none. Threading: any."""
         return None
 
     def close(self) -> None:
-        """Take no part any more; idempotent. Called: when no event will be taken."""
+        """End the rendezvous on this node; idempotent. Called: when the agent's loop has ended."""
         self._cancel()
         self._left = True
 
     def _begin(self) -> int:
-        """Begin a join; return what names it."""
+        """Begin a join; return its number."""
         self._joins += 1
         self._joining = True
         return self._joins
@@ -113,7 +109,7 @@ class Rendezvous:
         self._joining = False
 
     def _joined(self, join: int, outcome: JoinOutcome | RendezvousFailed, decided: Decided | None = None) -> None:
-        """Say how a join has ended, unless it is no longer wanted; `decided`: the end of the run, if that is why."""
+        """Report the end of a join, unless it was cancelled; `decided`: the end of the run, if that ended the join."""
         if self._left or join != self._joins:
             return
         self._joining = False
@@ -125,7 +121,7 @@ class Rendezvous:
         self._agent.take(RoundFormed(round=outcome) if isinstance(outcome, Round) else outcome)
 
     def _leave(self) -> None:
-        """Say, once, that this node has left: nothing more comes."""
+        """Report, once, that this node has left: no event follows."""
         if not self._left:
             self._left = True
             self._agent.take(RendezvousLeft())

@@ -32,7 +32,7 @@ class AgentServices:
         """
         return 0
 
-    def say(self, text: str) -> None:
+    def notice(self, text: str) -> None:
         """Print one line."""
 
     def ticked_s(self) -> float:
@@ -68,8 +68,8 @@ class RendezvousHandler(ABC):
     def __init__(self, settings: RendezvousSettings | None = None) -> None:
         """Keep the settings; no connection is made before the first `next_rendezvous`.
 
-        Classes with torch's methods, which know of no settings, call it without any, or not at all; agents then do for
-        them what they do for torch's own.
+        Classes with torch's methods have no settings and call it without any, or not at all; the agent then treats
+        them as torch's own.
         """
         if settings is not None:
             self.settings = settings
@@ -120,38 +120,38 @@ class RendezvousHandler(ABC):
         """Release what this object holds on this host; idempotent, never raises. Return whether all went well."""
         return True
 
-    # What follows is for handlers with `Capability.CONTROL`: one decision, and one end, for the whole run. Every call
-    # returns at once, on whatever thread; what came of it is heard through `watch`.
+    # The next methods are for handlers with `Capability.CONTROL`: one decision, and one end, for the whole run. Every
+    # call returns at once, on whatever thread; `watch` reports the result.
 
     def publish(self, decision: Restart | Stop, failure: Failure) -> None:
-        """Take what this agent decided about a failure on its node to all others; the first such word stands.
+        """Publish this agent's decision about a failure on its node to all others; the first decision counts.
 
-        `watch` then tells what stands, as `Decided`.
+        `watch` then returns the decision that counts, as `Decided`.
         """
         return
 
     def request_restart(self, reason: str) -> None:
-        """Take to all others that a user wants all workers started again; this agent stops its own already.
+        """Publish a user's request to start all workers again; this agent has begun to stop its own.
 
-        Nothing has failed, and no count or budget changes: `watch` tells the others of a `Decided` without a failure.
-        A handler that does not override it can't, and users of a run of several nodes are told so.
+        Nothing has failed, and no count or budget changes: `watch` of the other nodes returns a `Decided` without a
+        failure. If a handler does not override this method, users of a run of several nodes get an error.
         """
         return
 
     def report_finishing(self) -> None:
-        """Hear that the first worker of this node has ended well: nodes that come now have come too late."""
+        """Publish that the first worker of this node has ended well: from now on the run takes no more nodes."""
         return
 
     def report_done(self) -> None:
-        """Hear that all workers of this node have ended well; `watch` tells when the run has, as `Decided`."""
+        """Publish that all workers of this node have ended well; `watch` returns a `Decided` when the run has ended."""
         return
 
     def announce_departure(self) -> None:
-        """Hear that this agent was told to stop and will leave when its workers have ended."""
+        """Publish that this agent was ordered to stop, and leaves when its workers have ended."""
         return
 
     def pids(self) -> frozenset[int]:
-        """Return the processes that the handler keeps on this host: they are no workers, and not the agent's to reap.
+        """Return the processes that the handler keeps on this host: the agent neither ends nor reaps them.
 
         Threading: the agent's.
         """
@@ -172,5 +172,5 @@ class RendezvousHandler(ABC):
 
 
 def takes_restarts(handler: RendezvousHandler) -> bool:
-    """Return whether a handler takes a request for a restart to the other nodes."""
+    """Return whether a handler can publish a request for a restart to the other nodes."""
     return type(handler).request_restart is not RendezvousHandler.request_restart

@@ -1,7 +1,7 @@
-"""Who a node is to the others of its run: its id, its attempt, and what it was started with.
+"""The identity of a node in its run: its id, its attempt, and the fingerprint of its command line.
 
-A node that was started otherwise than the run it joins would wait, hang or train something else beside the others. So
-each brings a fingerprint of its command line, and whoever comes second compares.
+A node with another command line than the run that it joins would wait, hang or train something else beside the others.
+So each node publishes a fingerprint of its command line, and each newcomer compares.
 """
 
 import hashlib
@@ -17,11 +17,11 @@ from elastic_core.errors import ConfigError, RendezvousError, nearest
 from elastic_core.types import Record
 
 REFUSED: Final = frozenset({"nnodes", "entrypoint", "nproc", "backend_options", "agent", "format", "torch"})
-"""Keys of a fingerprint of which a difference may be surely a slip: `_is_slip` says when."""
+"""Keys of a fingerprint in which a difference can be an error: `_is_slip` decides."""
 WARNED: Final = frozenset({"role", "arguments", "policy", "python"})
-"""Keys of which a difference may be meant."""
+"""Keys in which a difference may be on purpose."""
 ALLOWABLE: Final = (REFUSED | WARNED) - {"agent", "format"}
-"""What `--allow-mismatch` takes: agents that don't understand each other can't be allowed."""
+"""The keys of `--allow-mismatch`: agents of different formats can't be allowed."""
 AGREED_OPTIONS: Final = ("lease_ttl", "last_call_timeout")
 """Options of every coordinated backend that are part of the run, not of the node: leases are judged by them."""
 
@@ -68,7 +68,7 @@ def fingerprint(
     python: str | None = None,
     policy: str = "intensity",
 ) -> dict[str, str]:
-    """Return what joiners compare: short texts for people, none of them secret.
+    """Return the fingerprint that newcomers compare: short texts for people, none of them secret.
 
     Args:
         min_nodes: From `--nnodes`.
@@ -126,7 +126,7 @@ def compare_fingerprints(
 ) -> tuple[list[Difference], list[Difference]]:
     """Return the differences for which a join is refused, and those for which a warning is enough.
 
-    What was allowed is neither. Keys that only one side has are passed over: `format` says whether versions get along.
+    Allowed differences are in neither list. Keys that only one side has don't count: `format` tells versions apart.
     """
     refusals: list[Difference] = []
     warnings: list[Difference] = []
@@ -141,10 +141,10 @@ def compare_fingerprints(
 
 
 def _is_slip(key: str, mine: Mapping[str, str], theirs: Mapping[str, str]) -> bool:
-    """Return whether a difference can't be meant.
+    """Return whether a difference can only be an error.
 
-    Nodes of another role may have another script and other numbers of workers, and what `gpu` comes to is the node's. A
-    torch that one side could not find (a container of its own for the workers, say) is not known to be another one.
+    Nodes of another role may have another script and other numbers of workers, and `gpu` may be another number on each
+    node. A torch that one side could not find (the workers have a container of their own, say) may be the same.
     """
     sides = (mine[key], theirs[key])
     same_role = not ("role" in mine and "role" in theirs) or mine["role"] == theirs["role"]
@@ -167,12 +167,12 @@ def _minor(release: str) -> list[str]:
 
 
 def mismatch_error(run_id: str, where: str, refusals: Sequence[Difference]) -> RendezvousError:
-    """Return the error of a node that was started otherwise than the run that it came to join.
+    """Return the error of a node whose command line differs from that of the run that it would join.
 
     Args:
         run_id: The run.
         where: The store's endpoint as people know it: `redis at host:6379`.
-        refusals: In what they differ, at least one.
+        refusals: The differences, at least one.
     """
     allowable = ",".join(difference.key for difference in refusals if difference.key in ALLOWABLE)
     blocked = any(difference.key not in ALLOWABLE for difference in refusals)
@@ -185,7 +185,7 @@ def mismatch_error(run_id: str, where: str, refusals: Sequence[Difference]) -> R
 
 
 def mismatch_warning(run_id: str, warnings: Sequence[Difference]) -> str:
-    """Return one line on what differs and does no harm by itself."""
+    """Return the line about differences that may be on purpose."""
     return f"run {run_id!r} {_differing(warnings)}"
 
 
@@ -247,7 +247,7 @@ def _torch_in(directory: str) -> str:
 
 
 def user_name() -> str:
-    """Return what this process's user is called; its number where nothing says."""
+    """Return the name of this process's user; its number if there is no name."""
     import pwd
 
     try:

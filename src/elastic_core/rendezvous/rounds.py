@@ -1,6 +1,6 @@
-"""Makes of what a handler returned the round that workers need: global ranks, and where they meet."""
+"""The round that workers need, made of what a handler returned: global ranks, and the master's address."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import NoReturn, Protocol, TypeVar, cast
 
 from elastic_core.clock import WaitBudget
@@ -94,7 +94,7 @@ def resolve_round(
     )
 
 
-# --- what the handler said
+# --- what the handler returned
 
 
 def _refuse(settings: RendezvousSettings, what: str) -> NoReturn:
@@ -161,7 +161,7 @@ def _port(value: object, settings: RendezvousSettings) -> int:
     return int(text)
 
 
-# --- where the workers meet
+# --- the master's address
 
 
 def _master(
@@ -179,17 +179,13 @@ def _master(
     address, port = info.master_addr or rostered or chosen_address, info.master_port or chosen_port
     if info.world_size > 1:
         store = cast("BootstrapStore", info.store)
-        _guarded(settings, lambda: _publish(store, key, {ADDRESS_KEY: address, PORT_KEY: str(port)}))
+        _guarded(settings, lambda: store.set(_store_key(key, ADDRESS_KEY), address))
+        _guarded(settings, lambda: store.set(_store_key(key, PORT_KEY), str(port)))
     return address, port
 
 
 def _store_key(round_key: int, name: str) -> str:
     return f"elastic/{round_key}/{name}"
-
-
-def _publish(store: BootstrapStore, key: int, values: Mapping[str, str]) -> None:
-    for name, value in values.items():
-        store.set(_store_key(key, name), value)
 
 
 def _read_master(store: BootstrapStore, settings: RendezvousSettings, key: int, wait: WaitBudget) -> tuple[str, int]:

@@ -43,54 +43,54 @@ class Seat(Record, frozen=True, kw_only=True):
     number: int
     """Its place in the order of arrival; never given twice."""
     incarnation: str
-    """Whose it is."""
+    """The member's incarnation."""
     ahead: int
-    """How many live members had a lower one; 0: it leads."""
+    """How many live members had a lower number; 0: this one leads."""
 
 
 class Member(Record, frozen=True, kw_only=True):
     """One live member, as the store knows it."""
 
     seat: int
-    """Its number: earlier ones are lower."""
+    """The seat's number: earlier ones are lower."""
     incarnation: str
     """Which process of the node it is."""
     record: bytes
-    """What it says of itself; the store does not look into it."""
+    """The record that the member has written; the store does not read it."""
 
 
 class Members(Record, frozen=True, kw_only=True):
     """All live members in order of their seats, and the revision of `Topic.MEMBERS` at which they were so."""
 
     revision: int
-    """How far the topic `members` was."""
+    """The revision of the topic `members`."""
     members: tuple[Member, ...]
-    """The live ones, in the order of their seats."""
+    """The live members, in the order of their seats."""
 
 
 class Survey(Record, frozen=True, kw_only=True):
-    """What somebody sees who takes no part: everybody who has a seat, and documents by key.
+    """A run's content as an observer without a seat reads it: all members that have a seat, and documents by key.
 
-    `silent` are the incarnations among the members whose leases have ended, `unproven` those of which this client
-    can't say so yet: it has not looked for long enough.
+    `silent` are the incarnations of members whose leases have ended. `unproven` are those for which this client has not
+    looked long enough to know that.
     """
 
     members: tuple[Member, ...]
-    """Who has a seat, in order, expired ones among them."""
+    """The members that have a seat, in order, expired ones included."""
     silent: frozenset[str] = frozenset()
     """Incarnations whose leases have ended."""
     unproven: frozenset[str] = frozenset()
     """Incarnations of which the store can't tell whether their leases have ended."""
     documents: Mapping[str, bytes] = {}
-    """Contents by key; a missing one is not there."""
+    """Contents by key; a document that does not exist is left out."""
 
 
 class Renewal(Record, frozen=True, kw_only=True):
-    """What the store answers to a renewal.
+    """The store's answer to a renewal.
 
     `ahead`: live members with a lower seat. `live`: all live members. `next_expiry_s`: seconds from now until the
-    earliest lease of another member ends, by the store's clock; None where there is no other. A store that
-    `announces_expiry` may say `ttl_s` for any other.
+    earliest lease of another member ends, by the store's clock; None if there is no other. A store that
+    `announces_expiry` may give `ttl_s` for any other member.
     """
 
     ahead: int
@@ -102,36 +102,36 @@ class Renewal(Record, frozen=True, kw_only=True):
 
 
 class Document(Record, frozen=True, kw_only=True):
-    """A document as it stands. `version` means nothing but to `swap`, and is never used twice for two contents."""
+    """A document as it is in the store. Only `swap` uses `version`, and no two contents ever have the same one."""
 
     value: bytes
-    """Its content, as it was swapped in."""
+    """The content, as it was swapped in."""
     version: str
-    """Of this content alone: no other content ever has it."""
+    """The version of this content: no other content ever has it."""
 
 
 class Swapped(Record, frozen=True, kw_only=True):
-    """The outcome of a swap: applied, `current` being the new document; or refused, `current` being what stands."""
+    """The outcome of a swap: applied, and `current` is the new document; or refused, and `current` is the old one."""
 
     applied: bool
-    """Whether the new content stands."""
+    """Whether the new content was written."""
     current: Document | None
-    """What stands now; None: nothing does."""
+    """The document now; None: there is none."""
 
 
 class Revisions(Record, frozen=True, kw_only=True):
-    """How far each topic has come. `birth` is random and made when a run's content is made: another one is another."""
+    """The revision of each topic. `birth` is a random text, made with the content, which tells contents apart."""
 
     birth: str = ""
     """A random text of this content; empty: there is no content."""
     members: int = 0
-    """How often members came, went or changed."""
+    """How often a member came, left or changed."""
     departures: int = 0
-    """How often one went."""
+    """How often a member left."""
     round: int = 0
-    """How often that document changed."""
+    """How often the round document changed."""
     control: int = 0
-    """How often that document changed."""
+    """How often the control document changed."""
 
     def of(self, topic: Topic) -> int:
         """Return one topic's revision."""
@@ -140,23 +140,23 @@ class Revisions(Record, frozen=True, kw_only=True):
 
 
 class Watched(Record, frozen=True, kw_only=True):
-    """What `watch` saw.
+    """The result of `watch`.
 
-    `changed` are the topics among those asked for that have moved. `reset`: the content is another than the one that
-    `since` came from (it was emptied), or went back in time (a failover that lost writes); then everything that was
-    read before must be read again, and `changed` has every topic that was asked for.
+    `changed` are the requested topics with a higher revision. `reset`: the content is not the one that `since` came
+    from (the store was emptied), or it went back in time (a failover that lost writes). Then all that was read before
+    must be read again, and `changed` has every requested topic.
     """
 
     revisions: Revisions
-    """How far each topic is now."""
+    """The revision of each topic now."""
     changed: frozenset[Topic]
-    """The topics that have moved."""
+    """The topics with a higher revision."""
     reset: bool = False
     """Whether the store was emptied, or went back in time."""
 
 
 def compare(since: Revisions, now: Revisions, topics: Collection[Topic]) -> Watched:
-    """Return what a watcher that knew `since` must be told of `now`."""
+    """Return the result of a watch from `since` on, if the revisions are `now`."""
     back = any(now.of(topic) < since.of(topic) for topic in Topic)
     reset = bool(since.birth) and (now.birth != since.birth or back)
     changed = frozenset(topic for topic in topics if reset or now.of(topic) > since.of(topic))
@@ -169,14 +169,14 @@ UNREADABLE: Final = (ValueError, TypeError, LookupError, ArithmeticError, Recurs
 
 @contextmanager
 def own_content(key: str | bytes, errors: tuple[type[Exception], ...] = UNREADABLE) -> Iterator[None]:
-    """Guard the reading of what lies under a key of a run: what can't be read there, somebody else has written.
+    """Guard the reading of a key of a run: content that can't be read there was written by another program.
 
     Args:
         key: The server's key.
-        errors: What reading raises then.
+        errors: The errors that reading raises then.
 
     Raises:
-        BackendRefusedError: reading has raised one of these; it names the key.
+        BackendRefusedError: reading has raised one of these errors; it names the key.
     """
     try:
         yield
@@ -216,7 +216,7 @@ class CoordinationStore(ABC):
     min_ttl_s: ClassVar[float] = 1.0
     """The shortest lease that the server can keep."""
     announces_expiry: ClassVar[bool] = False
-    """Whether the server itself tells watchers that a lease has ended, so that a watch of departures ends by it."""
+    """Whether the server itself notifies watchers that a lease has ended, so that a watch of departures ends then."""
     hosted_by_member: bool = False
     """Whether the server belongs to one of the run's nodes, so that its loss ends the run. A store that may be either
     sets it for itself."""
@@ -247,8 +247,8 @@ class CoordinationStore(ABC):
     def enlist(self, record: bytes, *, incarnation: str, ttl_s: float, wait: WaitBudget) -> Seat:
         """Add a member with a lease of `ttl_s`, in a seat with a higher number than any before, or find it.
 
-        While the incarnation has a live seat it gets that seat again, its record replaced and its lease renewed: a
-        repeated call after a lost reply leaves no ghost. Expired members go first, after a pause nobody: as in `renew`.
+        While the incarnation has a live seat, it gets that seat again, with its record replaced and its lease renewed:
+        a repeated call after a lost reply adds no second member. Expired members are removed first, as in `renew`.
         """
 
     @abstractmethod
@@ -259,22 +259,22 @@ class CoordinationStore(ABC):
     def renew(self, seat: Seat, *, ttl_s: float, wait: WaitBudget) -> Renewal | None:
         """Make the lease end `ttl_s` from now by the store's clock; None: the seat is gone.
 
-        Expired members of the run go first, and watchers hear of it. After a pause in which no member of the run was
-        heard for two thirds of `ttl_s`, every lease is first extended to `ttl_s` from now: the silence was the
-        server's, not theirs. `enlist` does the same: the first who comes after a pause may be a newcomer.
+        Expired members of the run are removed first, and watchers are notified. After a pause in which no member of
+        the run has called for two thirds of `ttl_s`, every lease is first extended to `ttl_s` from now, and no member
+        is removed: the server was away, not the members. `enlist` does the same: the first call may be a newcomer's.
         """
 
     @abstractmethod
     def withdraw(self, seat: Seat, *, wait: WaitBudget) -> None:
-        """Remove a member now; watchers hear of it. A seat that is gone, or another incarnation's, is left alone."""
+        """Remove a member now, and notify watchers. A seat that is gone, or another incarnation's, is left alone."""
 
     @abstractmethod
     def members(self, *, wait: WaitBudget) -> Members:
-        """Return all live members; expired ones go first."""
+        """Return all live members; expired ones are removed first."""
 
     @abstractmethod
     def load(self, key: str, *, wait: WaitBudget) -> Document | None:
-        """Return a document as it stands; None: there is none."""
+        """Return a document as it is now; None: there is none."""
 
     @abstractmethod
     def swap(self, key: str, new: bytes, *, expect: str | None, keep_s: float, wait: WaitBudget) -> Swapped:
@@ -284,27 +284,27 @@ class CoordinationStore(ABC):
         """
 
     def keep_age_s(self, *, wait: WaitBudget) -> float | None:
-        """Return how long ago a `swap` has changed `keep_s`, by the server's own clock; None: it can't tell.
+        """Return how long ago a `swap` has changed `keep_s`, by the server's own clock; None: the store can't tell.
 
-        The end of a run changes it: that is how late a newcomer is. May be up to half a minute too low. Overridden
-        where the server counts time.
+        The end of a run changes `keep_s`, so that a newcomer knows how long ago that was. The result may be up to half
+        a minute too low. Override it if the server counts time.
         """
         return None
 
     @abstractmethod
     def watch(self, since: Revisions, topics: Collection[Topic], *, timeout_s: float, wait: WaitBudget) -> Watched:
-        """Block until one of the topics has moved beyond `since`, at most `timeout_s`; then say how far each is.
+        """Block until the revision of a topic is higher than in `since`, at most `timeout_s`; return all revisions.
 
-        Returns at once when something has moved already: no change is missed between two calls. `compare` makes the
-        answer. A push from the server is only a hint; what counts is what is read after it. An expiry that no other
-        call has noticed need not end the wait, unless the store `announces_expiry`.
+        Returns at once if a revision is higher already: no change is missed between two calls. `compare` makes the
+        result. A push from the server is only a hint: the revisions are read after it. An expiry that no other call has
+        noticed need not end the wait, unless the store `announces_expiry`.
         """
 
     def survey(self, keys: Collection[str], *, wait: WaitBudget) -> Survey:
-        """Return who has a seat, and those of these documents that there are. Called: by those who only look.
+        """Return the members that have a seat, and those of these documents that exist. Called: by observers.
 
-        This one reads by `members` and `load`. Override it where the server can be read without a trace: nobody is
-        removed, no watcher hears of it, and the content is kept for no longer.
+        The default reads by `members` and `load`. Override it if the server can be read without a trace: no member is
+        removed, no watcher notified, and the content is kept for no longer.
         """
         found = {key: self.load(key, wait=wait) for key in keys}
         documents = {key: document.value for key, document in found.items() if document is not None}
@@ -321,9 +321,9 @@ class CoordinationStore(ABC):
 
     @property
     def notices(self) -> Sequence[str]:
-        """Return what people should know (that the server pushes nothing, say), oldest first; it only grows."""
+        """Return lines for people (that the server pushes nothing, say), oldest first; the sequence only grows."""
         return ()
 
     def close(self) -> None:
-        """Give connections back; idempotent, never raises."""
+        """Close connections; idempotent, never raises."""
         return

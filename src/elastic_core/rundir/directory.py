@@ -22,36 +22,31 @@ _TRY = "--run-dir with a directory that you can write to"
 class RunDirectory:
     """One run's directory on this node, readable by its owner only.
 
-    A directory of our own is removed when the run succeeds, unless somebody asked for what is in it; a directory that
-    the user chose is never removed. If the agent is killed its directory stays. While the agent lives it holds a shared
-    lock on it, which cleaners of temporary files heed, and a claim on a chosen one, which other agents heed.
+    The agent's own directory is removed when the run succeeds, unless `keep` was called. A directory that the user
+    chose is never removed. If the agent is killed, its directory stays. While the agent lives, it holds a shared lock
+    on the directory, for cleaners of temporary files, and a claim on a chosen directory, for other agents.
+
+    Args:
+        chosen: The user's `--run-dir`, created if need be; `node_<node id>` below it if another agent has it. None:
+            `elastic-<uid>/<id>-<random>` under the temp directory; under `$XDG_RUNTIME_DIR`, which is emptied when the
+            user logs out, if the run has a terminal.
+        run_id: Any text; characters that a file name can't have are quoted, and a long text is cut.
+        node_id: Likewise.
+
+    Raises:
+        ConfigError: there is no place for it, or the place is not safe.
     """
 
-    def __init__(self, chosen: str | None, run_id: str, node_id: str) -> None:
-        """Make it as `create` says."""
+    def __init__(self, chosen: str | None, run_id: str, node_id: str = "") -> None:
+        """Make the directory."""
         self._node_id = node_id
         self._claim: Claim | None = None
         self.notice = ""
-        """One line for people about where it is; empty: where it was to be."""
+        """One line for people if the directory is not at the chosen place; else empty."""
         self.path = path = _make_fresh(run_id) if chosen is None else self._chosen_place(chosen)
-        self._reason = "" if chosen is None else "--run-dir was given"
+        self.kept_because = "" if chosen is None else "--run-dir was given"
+        """Why the directory outlives a successful run; empty: it does not."""
         self._lock_fd = _locked(path)
-
-    @classmethod
-    def create(cls, chosen: str | None, run_id: str, node_id: str = "") -> "RunDirectory":
-        """Make the directory of a run.
-
-        Args:
-            chosen: The user's `--run-dir`, created if need be; `node_<node id>` below it if another agent has it. None:
-                `elastic-<uid>/<id>-<random>` under the temp directory; under `$XDG_RUNTIME_DIR`, which is emptied when
-                the user logs out, if the run has a terminal.
-            run_id: Any text; what can't stand in a file name is quoted, and a long one is cut.
-            node_id: Likewise.
-
-        Raises:
-            ConfigError: there is no place for it, or the place is not safe.
-        """
-        return cls(chosen, run_id, node_id)
 
     def _chosen_place(self, chosen: str) -> Path:
         """Claim the directory that the user chose, or a place for this node below it."""
@@ -76,24 +71,19 @@ class RunDirectory:
         raise ConfigError(f"--run-dir {chosen!r} has files of {first}, and {place} those of others", hint=_TRY)
 
     def close(self) -> None:
-        """Give lock and claim back; idempotent. It touches no file: of a chosen directory `finish` does."""
+        """Give lock and claim back; idempotent. Only `finish` removes the file of the claim."""
         if self._claim is not None:
             self._claim.close()
         if self._lock_fd >= 0:
             os.close(self._lock_fd)
             self._lock_fd = -1
 
-    @property
-    def kept_because(self) -> str:
-        """Why the directory outlives a successful run; empty if it does not."""
-        return self._reason
-
     def keep(self, reason: str) -> None:
-        """Keep the directory even if the run succeeds; the first reason stands."""
-        self._reason = self._reason or reason
+        """Keep the directory even if the run succeeds; the first reason stays."""
+        self.kept_because = self.kept_because or reason
 
     def finish(self, success: bool) -> bool:
-        """Remove the directory if the run succeeded and nobody wants it; return whether it is still there.
+        """Remove the directory if the run succeeded and nothing keeps it; return whether it is still there.
 
         What can't be removed (a worker's file on a server that is gone) stays.
         """
@@ -101,7 +91,7 @@ class RunDirectory:
             self.keep("the run failed")
         if self._claim is not None:
             self._claim.release()
-        if self._reason:
+        if self.kept_because:
             return True
         self.close()
         remove_tree(self.path)

@@ -1,9 +1,9 @@
-"""The hook that an interpreter runs at its start when the agent asked for it: leave evidence of how the worker failed.
+"""The hook of an interpreter's start that records how a worker failed, if the agent has requested that.
 
-A `.pth` file beside the package calls `arm` in every interpreter whose environment says so. It costs a training script
-well under a millisecond, changes little that the script can see (two environment values; `sys.exit` and
-`sys.stderr.write`, which pass everything on), and never raises: what goes wrong in here is noted in a file beside the
-error file, and the script runs on.
+A `.pth` file beside the package calls `arm_worker` in every interpreter whose environment has ELASTIC_WORKER_HOOKS. The
+hook costs a training script well under a millisecond, and changes little that the script can see (two environment
+values; `sys.exit` and `sys.stderr.write`, which pass everything on). It never raises: a failure of the hook is noted in
+a file beside the error file, and the script runs on.
 
 Only the process that was armed writes. Its pid replaces the "1" in ELASTIC_WORKER_HOOKS: children that execute another
 interpreter find a pid that isn't theirs, a worker that executes itself again is armed again, and forked children, which
@@ -34,13 +34,13 @@ ERROR_FILE_VARIABLE = "TORCHELASTIC_ERROR_FILE"
 FAULT_FILE_VARIABLE = "ELASTIC_FAULT_FILE"
 STARTUP_VARIABLE = "ELASTIC_STARTUP"
 PROGRAM_VARIABLE = "ELASTIC_WORKER_PROGRAM"
-"""How the command line of the only interpreter ends that a command in front of it lets be armed."""
+"""The end of the command line of the one interpreter that is armed, if another program is in front of it."""
 RECORD_PIPE_SUFFIX = ".pipe"
-"""What follows the error file's name where the agent wants to know at once that something is in it."""
+"""The suffix of the pipe beside the error file, through which the agent is notified of a record at once."""
 
 
 class _Armed:
-    """What the hook remembers of the moment it was armed; the script may change its environment later."""
+    """The state of the hook from the moment it was armed; the script may change its environment later."""
 
     def __init__(self, error_file: str) -> None:
         self.pid = os.getpid()
@@ -50,14 +50,14 @@ class _Armed:
         self.exits = _Exits()
 
     def excepthook(self, kind: type[BaseException], value: BaseException, trace: "TracebackType | None") -> None:
-        """Write the exception, then let whoever was there before us print it."""
+        """Write the exception, then call the previous hook, which prints it."""
         self.write(value)
         if value is getattr(sys, "last_value", None):  # else a script called us, and may go on
             self.report()
         self.previous(kind, value, trace)
 
     def at_exit(self) -> None:
-        """Catch what `excepthook` could not see: a script that replaced it, or that never began to run."""
+        """Write the failure of a script that replaced `excepthook`, never began to run, or left with a code."""
         value = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
         if value is not None:
             self.write(value)
@@ -68,10 +68,10 @@ class _Armed:
             self.write_exit()
 
     def report(self) -> None:
-        """Have the agent know that the process ends for the exception on record, if it wants to know; once."""
+        """Notify the agent, if it has made the pipe, that the process ends for the recorded exception; once."""
         if not self.reported and os.getpid() == self.pid:
             self.reported = True
-            _put(self.error_file + RECORD_PIPE_SUFFIX, os.O_NONBLOCK, b"%d" % self.pid)  # fails where nobody does
+            _put(self.error_file + RECORD_PIPE_SUFFIX, os.O_NONBLOCK, b"%d" % self.pid)  # fails if there is no pipe
 
     def write(self, value: BaseException | None) -> None:
         """Write `value` (None: there was no program to run), once, in the armed process only."""
@@ -79,7 +79,7 @@ class _Armed:
             return
         self.written = True
         at_ns = time.time_ns()  # before the imports: ranks are ordered by it
-        # Who interrupts all processes at once has the agent pass it on: the second must not cost what the first did.
+        # SIGINT to all processes at once comes a second time from the agent, and must not interrupt the record.
         before = _at_interrupt(_signal.SIG_IGN)
         try:
             # Here, not at the top: nearly every worker ends without needing them.
@@ -97,7 +97,7 @@ class _Armed:
             _remember_interrupt()
 
     def write_exit(self) -> None:
-        """Write why the script has left with a code, where that is known."""
+        """Write the reason of an exit with a code, if it is known."""
         end = self.exits.end()
         if end is None or self.written or os.getpid() != self.pid:
             return
@@ -146,7 +146,7 @@ class _Exits:
         return called
 
     def watch(self) -> None:
-        """See calls of `sys.exit` from now on, and the interpreter's last words on stderr."""
+        """Note calls of `sys.exit` from now on, and the last text that the interpreter prints on stderr."""
 
         def exit(*status: object) -> object:
             try:
@@ -176,7 +176,7 @@ class _Exits:
             self.printed = _Exit(1, "" if text.startswith("Exception ignored ") else text.strip())
 
     def note(self, status: object) -> None:
-        """Keep what a call of `sys.exit` says: a message, argparse's or click's, or the exception being handled."""
+        """Keep the reason of a call of `sys.exit`: its message, that of argparse or click, or the handled exception."""
         if _thread.get_ident() != self.thread or os.getpid() != self.pid:
             return
         if isinstance(status, tuple) and len(status) == 1:
@@ -210,7 +210,7 @@ class _Exits:
 
 
 def arm_worker() -> None:
-    """Arm the hook in this process, as its environment says."""
+    """Arm the hook in this process, as the variables of its environment configure it."""
     before = getattr(sys.excepthook, "__self__", None)
     if isinstance(before, _Armed) and before.pid == os.getpid():
         return  # two installations of the package, each with its .pth file
@@ -254,12 +254,12 @@ def _program_behind(command: "list[str]") -> str:
 
 
 def _call(name: str, error_file: str) -> None:
-    """Call what a hook of the agent's has for this worker."""
+    """Call a start-up function (`module:function`) that a hook of the agent has registered for this worker."""
     module, _, function = name.partition(":")
     try:
         __import__(module)
         getattr(sys.modules[module], function)()
-    except Exception as reason:  # noqa: BLE001  # as in `arm`
+    except Exception as reason:  # noqa: BLE001  # as in `arm_worker`
         _note(error_file, reason)
 
 
@@ -290,14 +290,14 @@ def _never_ran() -> bool:
 
 
 def _note(error_file: str, reason: Exception) -> None:
-    """Leave a word for whoever wonders why there is no error file."""
+    """Write a file beside the error file about why there is no record."""
     if error_file:
         text = f"worker hook: {type(reason).__name__}: {reason}\n"
         _put(error_file + ".note", os.O_CREAT | os.O_APPEND, text.encode("utf-8", "backslashreplace"))
 
 
 def _put(path: str, flags: int, data: bytes) -> None:
-    """Write `data` into a file; where that fails, there is no one to tell."""
+    """Write `data` into a file; a failure is ignored."""
     try:
         fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC | flags, 0o600)
         try:

@@ -92,7 +92,7 @@ class Guardian:
 
 class Incidents:
     def __init__(self):
-        self.told, self.failed = [], ()
+        self.told, self.failed_workers = [], ()
 
     def reported(self, round_, report, pids, *, hook, uptime_s):
         self.told.append(("reported", hook))
@@ -100,9 +100,6 @@ class Incidents:
 
     def examine(self, round_, exits, restart_count):
         return make_failure(exits[-1].global_rank)
-
-    def failed_workers(self):
-        return self.failed
 
     def decided(self, failure, decision, fallback_reason):
         self.told.append(("decided", failure.global_rank))
@@ -217,7 +214,7 @@ def test_the_grace_period_is_the_shorter_of_the_users_and_the_leases(play):
 @pytest.mark.parametrize("origin", [Origin.COLLATERAL, Origin.INTRINSIC])
 def test_where_all_have_merely_lost_a_peer_it_is_judged_later_and_with_what_came_since(play, origin):
     it = play(gathers=True)
-    it.incidents.failed = (
+    it.incidents.failed_workers = (
         FailedWorker(
             exit=killed(0), origin=origin, failure_class=FailureClass.USER_EXCEPTION, summary="reset", at_ns=0
         ),

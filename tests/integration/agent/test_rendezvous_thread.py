@@ -75,10 +75,15 @@ def run(reactor):
         def __init__(self, handler):
             self.events, self.notices = [], []
             self.post, self.call_later, self.resolve = reactor.post, reactor.call_later, resolve
-            self.take, self.notice = self.events.append, self.notices.append
             self.backend = PluginLabel("backend", "scripted", "acme 1.0")
             self.thread = HandlerThread(handler, self)
             begun.append(self)
+
+        def take(self, event):
+            if isinstance(event, m.PrintLine):
+                self.notices.append(event.text)
+            else:
+                self.events.append(event)
 
         def raised(self, operation, error, fate=""):
             return Fault(f"{operation} of backend 'scripted' raised {described(error)}{fate}", again=False)

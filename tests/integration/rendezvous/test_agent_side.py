@@ -72,12 +72,12 @@ def served():
     Served.port.close()
 
 
-def test_what_a_handler_says_is_printed_by_the_loop(served):
+def test_the_notice_of_a_handler_is_printed_by_the_loop(served):
     class Handler:
         wait = WaitBudget()
 
     services = HandlerServices(served.side, Handler())
-    services.say("store back")
+    services.notice("store back")
     assert served.lines == []
     served.loop.turn()
     assert served.lines == ["store back"]

@@ -28,8 +28,7 @@ class Node:
         self.settings = rendezvous_settings(run_id="bert", options=options)
         self.settings = replace(self.settings, node_id=name, min_nodes=nodes[0], max_nodes=nodes[1], **settings)
         self.post, self.call_later, self.turned_s = reactor.post, reactor.call_later, reactor.now_s
-        self.events, self.notices, self.ports = [], [], [4711]
-        self.notice = self.notices.append
+        self.events, self.ports = [], [4711]
         self.backend = PluginLabel("backend", "memory")
         self.raised = lambda operation, error: Fault(f"{operation} raised {described(error)}", again=False)
         self.rounds = open_rendezvous(CoordinatedRendezvous(cls(self.settings, server=server), self.settings), self)

@@ -9,7 +9,7 @@ RUN = """
 import sys
 from elastic_core.rundir.directory import RunDirectory
 for number in range(100):
-    run = RunDirectory.create(None, f"job/{number}")
+    run = RunDirectory(None, f"job/{number}")
     (run.path / "file").touch()
     assert run.finish(success=True) is False
 """
@@ -17,7 +17,7 @@ for number in range(100):
 KILLED = """
 import os, signal
 from elastic_core.rundir.directory import RunDirectory
-print(RunDirectory.create(None, "job").path, flush=True)
+print(RunDirectory(None, "job").path, flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
 """
 

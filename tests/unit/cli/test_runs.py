@@ -29,7 +29,7 @@ STARTED_NS = 1_767_225_600 * 10**9
 
 def leave(run_id, *, end=None, script="/home/me/train.py", started_s=0.0, took_s=0.0, **agent):
     """Leave directory and record of a run, which started so many seconds after the first one."""
-    run = RunDirectory.create(None, run_id)
+    run = RunDirectory(None, run_id)
     own = replace(AgentIdentity.own(host="n0", started_ns=STARTED_NS + round(started_s * 1e9)), **agent)
     record = RunRecord(run_id=run_id, node_id="n0", script=script, run_dir=str(run.path), agent=own)
     if end is not None:

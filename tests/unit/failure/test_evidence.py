@@ -147,7 +147,7 @@ def test_all_that_nodes_know_is_in_one_incident():
     assert [one.exit.global_rank for one in incident.secondary] == [0]
     assert (incident.failed_count, incident.stopped_count, incident.finished_count) == (1, 3, 4)
     assert incident.stopped_ranks == ((1, 2), (5, 5))
-    assert (incident.told_count, [node.node_id for node in incident.nodes]) == (3, ["a", "b", "c"])
+    assert (incident.report_count, [node.node_id for node in incident.nodes]) == (3, ["a", "b", "c"])
     assert incident.phases.detect_s == 0.5
     assert read_run(encode_json(incident).decode()) == incident
     text = render_incident(replace(incident, decision=Stop(reason="no budget")))
@@ -167,7 +167,7 @@ def test_a_thousand_nodes_and_long_texts_fit():
     assert max(len(one.evidence.encode()) for one in reports) <= EVIDENCE_BYTES
     _, incident = merged(*reports)
     assert len(encode_json(incident)) <= RUN_BYTES <= RUN_EVIDENCE_BYTES
-    assert (incident.told_count, incident.failed_count, incident.stopped_count) == (1000, 7, 998)
+    assert (incident.report_count, incident.failed_count, incident.stopped_count) == (1000, 7, 998)
     assert incident.first.error.callstack
     assert len(render_incident(incident).splitlines()) <= MAX_LINES
 
@@ -230,7 +230,7 @@ def test_nodes_that_were_left_out_are_listed_and_have_seen_nothing():
     out = [NodeReport(node_id="b", absence=gate), NodeReport(node_id="c", absence=policy)]
     failure, incident = merged(report("a", worker(0)), *out)
     assert failure.node_id == "a"
-    assert (incident.told_count, [node.node_id for node in incident.nodes]) == (1, ["a"])
+    assert (incident.report_count, [node.node_id for node in incident.nodes]) == (1, ["a"])
     assert [(one.node_id, one.by, one.refused, one.until_ns) for one in incident.absent] == [
         ("b", "hook 'gate' (acme 1.0)", True, 5 + 2_000_000_000),
         ("c", "policy 'rules'", False, 0),

@@ -323,7 +323,7 @@ def test_a_restart_after_a_failure_on_another_node_is_one_line():
 
 
 def test_another_nodes_failure_is_one_line_that_names_it_and_says_whose_a_path_is():
-    found = replace(incident([failed(), stopped(3)]), told_count=2, node_count=2)
+    found = replace(incident([failed(), stopped(3)]), report_count=2, node_count=2)
     line = render_elsewhere(found, incident_path="/run/incident.json", host="gpu-7")
     assert line == (
         "run 'bert-7' failed: rank 2 on n0 (gpu-12): ValueError: boom (train.py:10); stop (2 of 2 restarts used); "
@@ -352,11 +352,11 @@ def test_a_restart_for_what_no_worker_has_caused_on_another_node_says_what_it_wa
 # --- what led to an exception
 
 
-def led(*causes, notes=(), kind="RuntimeError", message="configuration is incomplete", told_count=0):
+def led(*causes, notes=(), kind="RuntimeError", message="configuration is incomplete", report_count=0):
     error = ErrorRecord(
         source="hook", type=kind, message=message, timestamp_ns=AT_NS, frames=USER[:1], causes=causes, notes=notes
     )
-    return replace(incident([judge(exit_of(2), error)]), told_count=told_count)
+    return replace(incident([judge(exit_of(2), error)]), report_count=report_count)
 
 
 RELAY = ("in DataLoader worker 3", "FileNotFoundError", "[Errno 2] No such file: '/data/1.jpg'", "data.py:12")
@@ -400,11 +400,11 @@ def test_the_place_is_that_of_the_process_that_raised_it():
     (found,) = [found for found, summary in SUMMARIES if summary.startswith("FileNotFoundError")]
     line = render_attempt(found, restart=1, max_restarts=3)
     assert line.endswith("'/data/1.jpg' (data.py:12, in DataLoader worker 3); restart 1 of 3 now")
-    over_nodes = render_attempt(replace(found, told_count=2), restart=1, max_restarts=3)
+    over_nodes = render_attempt(replace(found, report_count=2), restart=1, max_restarts=3)
     assert "(data.py:12, in DataLoader worker 3 on n0)" in over_nodes
     assert (
         "rank 2 failed on n0 (gpu-12): FileNotFoundError: [Errno 2] No such file: '/data/1.jpg' (data.py:12, in "
-        in (render_attempt(replace(found, told_count=2), restart=1, max_restarts=3, elsewhere=True))
+        in (render_attempt(replace(found, report_count=2), restart=1, max_restarts=3, elsewhere=True))
     )
 
 

@@ -126,7 +126,7 @@ def create(folder):
     made = []
 
     def create(node_id):
-        made.append(run := RunDirectory.create(str(folder), "bert-7", node_id))
+        made.append(run := RunDirectory(str(folder), "bert-7", node_id))
         return run
 
     yield create
@@ -174,4 +174,4 @@ def test_a_directory_where_no_claim_can_be_made_is_one_line(folder, monkeypatch)
 
     monkeypatch.setattr(claims.os, "open", full)
     with pytest.raises(ConfigError, match=r"--run-dir '.*' can't be written \(No space left on device\)\. Try: "):
-        RunDirectory.create(str(folder), "bert-7", "a")
+        RunDirectory(str(folder), "bert-7", "a")

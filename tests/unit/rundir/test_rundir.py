@@ -27,7 +27,7 @@ def parent_of(base):
 
 
 def test_it_is_made_for_its_owner_only_and_removed_on_success(base):
-    run = RunDirectory.create(None, "job-1")
+    run = RunDirectory(None, "job-1")
     assert run.path.parent == parent_of(base)
     assert run.path.name.startswith("job-1-")
     assert {stat.S_IMODE(p.stat().st_mode) for p in (run.path, run.path.parent)} == {0o700}
@@ -40,7 +40,7 @@ def test_it_is_made_for_its_owner_only_and_removed_on_success(base):
 
 
 def test_it_is_kept_on_failure_and_where_somebody_wants_it(base):
-    failed, wanted, plain = (RunDirectory.create(None, "a") for _ in range(3))
+    failed, wanted, plain = (RunDirectory(None, "a") for _ in range(3))
     wanted.keep("logs were asked for")
     wanted.keep("another reason")
     assert failed.finish(success=False)
@@ -56,7 +56,7 @@ def test_it_is_kept_on_failure_and_where_somebody_wants_it(base):
 
 @pytest.mark.parametrize("run_id", ["team/job", "..", "ünï çødé", "x" * 5000, "a\nb", "", "%2F", "/" * 100])
 def test_any_run_id_makes_one_short_name(base, run_id):
-    run = RunDirectory.create(None, run_id)
+    run = RunDirectory(None, run_id)
     assert run.path.parent == parent_of(base)
     assert len(run.path.name) <= 50
     assert run.path.name.isascii()
@@ -64,7 +64,7 @@ def test_any_run_id_makes_one_short_name(base, run_id):
 
 
 def test_a_file_that_a_worker_made_unremovable_by_mode_goes_too(base):
-    run = RunDirectory.create(None, "a")
+    run = RunDirectory(None, "a")
     closed = run.path / "closed"
     closed.mkdir()
     (closed / "file").touch()
@@ -73,7 +73,7 @@ def test_a_file_that_a_worker_made_unremovable_by_mode_goes_too(base):
 
 
 def test_what_can_not_be_removed_stays_without_an_error(base, monkeypatch):
-    run = RunDirectory.create(None, "a")
+    run = RunDirectory(None, "a")
     (run.path / "held").touch()
     monkeypatch.setattr(rundir.os, "unlink", lambda path: (_ for _ in ()).throw(OSError("busy")))
     assert run.finish(success=True) is True
@@ -83,7 +83,7 @@ def test_a_parent_that_others_can_write_to_is_refused(base):
     parent_of(base).mkdir()
     parent_of(base).chmod(0o770)
     with pytest.raises(ConfigError, match=r"can be written by others \(mode 770\).*Try: remove it, or --run-dir"):
-        RunDirectory.create(None, "a")
+        RunDirectory(None, "a")
 
 
 def test_a_parent_of_another_user_is_refused(base, monkeypatch):
@@ -93,19 +93,19 @@ def test_a_parent_of_another_user_is_refused(base, monkeypatch):
     parent_of(base).rename(base / f"elastic-{foreign}")
     monkeypatch.setattr(rundir.os, "geteuid", lambda: foreign)
     with pytest.raises(ConfigError, match=rf"belongs to user {foreign - 1}; needed is a directory of user {foreign} "):
-        RunDirectory.create(None, "a")
+        RunDirectory(None, "a")
 
 
 def test_a_parent_that_is_a_link_or_a_file_is_refused(base, tmp_path):
     (tmp_path / "elsewhere").mkdir(mode=0o700)
     parent_of(base).symlink_to(tmp_path / "elsewhere")
     with pytest.raises(ConfigError, match="is a symbolic link"):
-        RunDirectory.create(None, "a")
+        RunDirectory(None, "a")
     assert list((tmp_path / "elsewhere").iterdir()) == []
     parent_of(base).unlink()
     parent_of(base).touch()
     with pytest.raises(ConfigError, match="is not a directory"):
-        RunDirectory.create(None, "a")
+        RunDirectory(None, "a")
 
 
 def test_a_parent_that_racing_runs_remove_is_made_again(base, monkeypatch):
@@ -119,11 +119,11 @@ def test_a_parent_that_racing_runs_remove_is_made_again(base, monkeypatch):
             parent.rmdir()
 
     monkeypatch.setattr(rundir, "_check_owner_only", removed_meanwhile)
-    assert RunDirectory.create(None, "a").path.is_dir()
+    assert RunDirectory(None, "a").path.is_dir()
     assert len(checks) == 4
     monkeypatch.setattr(rundir, "_check_owner_only", lambda parent: (_ for _ in ()).throw(FileNotFoundError))
     with pytest.raises(ConfigError, match="it keeps vanishing"):
-        RunDirectory.create(None, "a")
+        RunDirectory(None, "a")
 
 
 def test_a_runtime_directory_of_somebody_else_is_passed_over(tmp_path, monkeypatch):
@@ -140,7 +140,7 @@ def test_a_runtime_directory_of_somebody_else_is_passed_over(tmp_path, monkeypat
     monkeypatch.setattr(Path, "stat", stat_of)
     for useless in (str(somebody_elses), "relative", str(tmp_path / "missing"), ""):
         monkeypatch.setenv("XDG_RUNTIME_DIR", useless)
-        run = RunDirectory.create(None, "a")
+        run = RunDirectory(None, "a")
         assert run.path.parent == parent_of(tmp_path / "temp")
         run.finish(success=True)
 
@@ -150,7 +150,7 @@ def test_no_temp_directory_is_one_line(tmp_path, monkeypatch):
     monkeypatch.setenv("TMPDIR", str(tmp_path / "missing"))
     monkeypatch.setattr(rundir, "_is_writable_directory", lambda path: False)
     with pytest.raises(ConfigError, match=r"no writable directory .*missing, .*/tmp.* Try: --run-dir") as caught:
-        RunDirectory.create(None, "a")
+        RunDirectory(None, "a")
     assert "\n" not in str(caught.value)
 
 
@@ -160,17 +160,17 @@ def test_a_full_disk_is_one_line(base, monkeypatch):
 
     monkeypatch.setattr(Path, "mkdir", full)
     with pytest.raises(ConfigError, match=r"no run directory can be made in '.*' \(No space left on device\). Try: "):
-        RunDirectory.create(None, "a")
+        RunDirectory(None, "a")
 
 
 def test_a_chosen_directory_is_made_and_never_removed(tmp_path):
-    run = RunDirectory.create(str(tmp_path / "deep" / "runs"), "a")
+    run = RunDirectory(str(tmp_path / "deep" / "runs"), "a")
     assert run.path == tmp_path / "deep" / "runs"
     assert stat.S_IMODE(run.path.stat().st_mode) == 0o700
     (run.path / "mine").touch()
     assert run.finish(success=True)
     assert (run.path / "mine").exists()
-    assert RunDirectory.create(str(run.path), "a").path == run.path
+    assert RunDirectory(str(run.path), "a").path == run.path
 
 
 def test_a_chosen_directory_that_can_not_be_used_is_one_line(tmp_path, monkeypatch):
@@ -183,13 +183,13 @@ def test_a_chosen_directory_that_can_not_be_used_is_one_line(tmp_path, monkeypat
     ]
     for name, words in cases:
         with pytest.raises(ConfigError, match=f"--run-dir .*{words}.*Try: ") as caught:
-            RunDirectory.create(str(tmp_path / name), "a")
+            RunDirectory(str(tmp_path / name), "a")
         assert "\n" not in str(caught.value)
     with pytest.raises(ConfigError, match="--run-dir is empty"):
-        RunDirectory.create("", "a")
+        RunDirectory("", "a")
     monkeypatch.setattr(rundir.os, "access", lambda path, mode: False)
     with pytest.raises(ConfigError, match="not writable by this user"):
-        RunDirectory.create(str(tmp_path), "a")
+        RunDirectory(str(tmp_path), "a")
 
 
 @pytest.fixture
@@ -206,7 +206,7 @@ def two(tmp_path, monkeypatch):
 def test_the_runtime_directory_is_for_runs_with_a_terminal(two, terminal, monkeypatch):
     monkeypatch.setattr(rundir, "_has_terminal", lambda: terminal)
     runtime, temp = two
-    assert RunDirectory.create(None, "a").path.parent == parent_of(runtime if terminal else temp)
+    assert RunDirectory(None, "a").path.parent == parent_of(runtime if terminal else temp)
     assert set(runs_folders()) == {parent_of(runtime), parent_of(temp)}
 
 
@@ -221,7 +221,7 @@ def test_a_place_that_takes_no_directory_gives_way_to_the_next(two, monkeypatch)
         make(self, *args, **more)
 
     monkeypatch.setattr(Path, "mkdir", full)
-    assert RunDirectory.create(None, "a").path.parent == parent_of(temp)
+    assert RunDirectory(None, "a").path.parent == parent_of(temp)
 
 
 def is_locked(path):
@@ -236,7 +236,7 @@ def is_locked(path):
 
 
 def test_cleaners_are_kept_out_while_the_run_lives(base):
-    run = RunDirectory.create(None, "a")
+    run = RunDirectory(None, "a")
     assert is_locked(run.path)
     run.close()
     assert not is_locked(run.path)
@@ -252,14 +252,14 @@ def test_a_chosen_directory_that_others_can_write_to_is_refused(tmp_path, mode):
     (tmp_path / "run").chmod(mode)
     match = rf"^--run-dir '.*run' can be written by others \(mode {mode:03o}\); needed is a directory of user \d+ that"
     with pytest.raises(ConfigError, match=match) as caught:
-        RunDirectory.create(str(tmp_path / "run"), "a")
+        RunDirectory(str(tmp_path / "run"), "a")
     assert "Try: --run-dir" in str(caught.value)
 
 
 def test_a_chosen_directory_of_another_user_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "geteuid", lambda: tmp_path.stat().st_uid + 1)
     with pytest.raises(ConfigError, match=rf"--run-dir '.*' belongs to user {tmp_path.stat().st_uid}; needed is"):
-        RunDirectory.create(str(tmp_path), "a")
+        RunDirectory(str(tmp_path), "a")
 
 
 def test_a_chosen_directory_with_links_in_it_is_refused(tmp_path):
@@ -267,10 +267,10 @@ def test_a_chosen_directory_with_links_in_it_is_refused(tmp_path):
     (tmp_path / "run").mkdir(mode=0o700)
     (tmp_path / "run" / "journal.jsonl").symlink_to(tmp_path / "victim")
     with pytest.raises(ConfigError, match=r"has a symbolic link in it \('journal.jsonl'\); needed is a directory"):
-        RunDirectory.create(str(tmp_path / "run"), "a")
+        RunDirectory(str(tmp_path / "run"), "a")
     (tmp_path / "mine").symlink_to(tmp_path / "deep")
     (tmp_path / "deep").mkdir(mode=0o700)
-    assert RunDirectory.create(str(tmp_path / "mine"), "a").path == tmp_path / "mine"  # the user's own shorthand
+    assert RunDirectory(str(tmp_path / "mine"), "a").path == tmp_path / "mine"  # the user's own shorthand
 
 
 def test_a_chosen_directory_that_the_users_own_group_can_write_to_will_do(tmp_path):
@@ -278,14 +278,14 @@ def test_a_chosen_directory_that_the_users_own_group_can_write_to_will_do(tmp_pa
         pytest.skip("this user has no group of its own number")
     (tmp_path / "run").mkdir()
     (tmp_path / "run").chmod(0o775)  # a umask of 002, usual where each user has a group
-    assert RunDirectory.create(str(tmp_path / "run"), "a").path == tmp_path / "run"
+    assert RunDirectory(str(tmp_path / "run"), "a").path == tmp_path / "run"
 
 
 @pytest.mark.parametrize("mask", [0o300, 0o777])
 def test_a_umask_that_keeps_rights_from_the_owner_ends_no_run_of_this_user(base, tmp_path, mask):
     before = os.umask(mask)
     try:
-        made = [RunDirectory.create(None, "a"), RunDirectory.create(str(tmp_path / "x" / "y"), "a")]
+        made = [RunDirectory(None, "a"), RunDirectory(str(tmp_path / "x" / "y"), "a")]
     finally:
         os.umask(before)
     folders = (made[0].path, made[0].path.parent, made[1].path, made[1].path.parent)
@@ -294,5 +294,5 @@ def test_a_umask_that_keeps_rights_from_the_owner_ends_no_run_of_this_user(base,
 
 def test_a_place_that_an_earlier_version_has_made_without_rights_is_mended(base):
     parent_of(base).mkdir(mode=0)
-    RunDirectory.create(None, "a")
+    RunDirectory(None, "a")
     assert stat.S_IMODE(parent_of(base).stat().st_mode) == 0o700

@@ -40,7 +40,7 @@ def agent():
     kept = []
 
     def leave(run_id, node_id="a", *, backend="redis", end=None, control=""):
-        kept.append(RunDirectory.create(None, run_id))
+        kept.append(RunDirectory(None, run_id))
         status = AgentStatus(
             run_id=run_id,
             node_id=node_id,

@@ -70,7 +70,7 @@ class StaticRendezvous(RendezvousHandler):
         if not self._told:
             self._told = True
             line = _meeting(self._node_rank, self.settings.max_nodes, self._address, self._port)
-            self.services.say(f"{line}; {self._past}, so its workers connect to {_LOOPBACK}" if self._past else line)
+            self.services.notice(f"{line}; {self._past}, so its workers connect to {_LOOPBACK}" if self._past else line)
         self.wait.sleep(timeout_s)
 
 

@@ -1,6 +1,6 @@
-"""Reads what a failed worker left behind: its error file, a faulthandler dump, the end of its stderr.
+"""The error of a failed worker: read from its error file, a faulthandler dump, or the end of its stderr.
 
-Never raises: a file that is missing, truncated, binary or huge is one that says nothing, and the next source is asked.
+Nothing here raises: if a file is missing, truncated, binary or huge, the next source is read.
 """
 
 import os
@@ -26,21 +26,21 @@ T = TypeVar("T")
 MAX_FILE_BYTES = 1 << 20
 MAX_TEXT_CHARS = 131_072
 SIGNAL_CODES = 128
-"""From here on a shell's exit code says which signal has ended what it ran."""
+"""Exit codes above this are a shell's for a program that a signal has ended."""
 MAX_TYPE_CHARS = 300
-"""Of an exception's dotted name, which every node of the run gets to read."""
+"""The limit of an exception's dotted name, which every node of the run reads."""
 
 
 def read_error(
     error_file: Path | None, fault_file: Path | None, stderr_tail: bytes | None, *, exit: WorkerExit
 ) -> ErrorRecord | None:
-    """Return what is known about a worker's failure beyond its exit code, None where nothing is.
+    """Return the error that a worker left beside its exit code; None: there is none.
 
     Args:
-        error_file: Where the worker's recorder writes; may be missing.
-        fault_file: Where its faulthandler dumps; may be missing or empty.
-        stderr_tail: The end of what it wrote to stderr; None where nobody kept it.
-        exit: How it ended: bounds the times that are believed, and says which sources can apply.
+        error_file: The file of the worker's recorder; may be missing.
+        fault_file: The file of its faulthandler; may be missing or empty.
+        stderr_tail: The end of its stderr; None: stderr was not kept.
+        exit: The worker's end: it bounds the times in the files, and determines which sources can apply.
     """
     record = _from_error_file(error_file, exit) or _from_fault_file(fault_file, stderr_tail, exit)
     if record is None and stderr_tail:
@@ -67,7 +67,7 @@ def _from_error_file(path: Path | None, exit: WorkerExit) -> ErrorRecord | None:
 
 def _build(text: object, information: dict[str, Any], mtime_ns: int, exit: WorkerExit) -> ErrorRecord | None:
     if not isinstance(text, str) or (information.get("never_ran") is True and exit.code not in (1, 2)):
-        # The hook also sees an interpreter that its own package told to leave before `__main__` began.
+        # The hook also sees an interpreter that a package made leave before `__main__` began.
         return None
     if information.get("exit_code", exit.code) != exit.code:
         return None  # a call of `sys.exit` that the script caught, or a signal while it left
@@ -95,7 +95,7 @@ def _build(text: object, information: dict[str, Any], mtime_ns: int, exit: Worke
 
 
 def _believable(at_ns: int, exit: WorkerExit) -> int:
-    """Return `at_ns`, moved into the worker's life: a file may be older than it, or its clock may be another's."""
+    """Return `at_ns`, moved into the worker's lifetime: a file may be older, or of a host with another clock."""
     began_ns = exit.at_ns - int(exit.runtime_s * 1e9)
     return min(max(at_ns, began_ns), exit.at_ns)
 
@@ -112,7 +112,7 @@ def _split(text: str, kind: object) -> tuple[str, str]:
 
 
 def _converted(value: object, kind: type[T]) -> T | None:
-    """Return `value` as `kind`, None where it is something else."""
+    """Return `value` as `kind`; None: it is of another type."""
     if not isinstance(value, list):
         return None
     try:
@@ -161,7 +161,7 @@ def read_error_file(path: Path | None) -> tuple[bytes, int] | None:
 
 
 def parse_error_file(content: bytes) -> object:
-    """Return what `content` says, None where it is no JSON."""
+    """Return the document in `content`; None: it is no JSON."""
     try:
         return msgspec.json.decode(content)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

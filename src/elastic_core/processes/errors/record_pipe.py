@@ -18,17 +18,17 @@ _LONGEST_REPORT_BYTES = 64
 
 
 class RecordPipes:
-    """The agent's ends, one beside each error file of a round. They are made and removed beside the loop.
+    """The agent's ends of the pipes, one beside each error file of a round; made and removed on the disk's threads.
 
     Args:
         reactor: The loop.
-        disk: Does what is to be done in the directories of the error files.
-        on_record: Called with the pid of a process that has recorded an exception, and with the local rank whose pipe
-            it came through: a child of a worker that is no interpreter reports there, too.
+        disk: Makes and removes the pipes.
+        on_record: Called with the pid of a process that has recorded an exception, and with the local rank of the pipe:
+            if a worker is no interpreter, its children report through its pipe.
     """
 
     def __init__(self, reactor: Reactor, disk: Disk, on_record: Callable[[int, int], None]) -> None:
-        """Make none yet."""
+        """Make no pipe yet."""
         self._reactor = reactor
         self._disk = disk
         self._lane = disk.lane("")  # one, so that a name that is used again is made after it was removed
@@ -43,7 +43,7 @@ class RecordPipes:
                 self._ahead[path] = _make(path)
 
     def open(self, launch: WorkerLaunch) -> None:
-        """Watch a worker's before it is started; where there can be none, its end alone tells that it failed."""
+        """Watch a worker's pipe before the worker is started; without a pipe only its end shows that it failed."""
         error_file = launch.env.get(ERROR_FILE_VARIABLE)
         if not error_file or HOOKS_VARIABLE not in launch.env:
             return
@@ -72,14 +72,14 @@ class RecordPipes:
             self._on_record(int(os.read(fd, _LONGEST_REPORT_BYTES)), local_rank)
 
     def forget_ahead(self) -> None:
-        """Remove what was made ahead, and no worker has got."""
+        """Remove the pipes made ahead that no worker has."""
         ahead, self._ahead = self._ahead, {}
         for fd in ahead.values():
             os.close(fd)
         self._remove(list(ahead))
 
     def close(self) -> None:
-        """Remove those of the workers; idempotent."""
+        """Remove the pipes of the workers; idempotent."""
         pipes, self._open = self._open, {}
         for fd in pipes.values():
             if fd is not None:
@@ -95,7 +95,7 @@ class RecordPipes:
 
 def _make(path: str) -> int:
     os.mkfifo(path, 0o600)
-    # With a writing end of our own it never ends, so that it wakes us for a report only.
+    # With a writing end of the agent's own the pipe never ends, so that only a report wakes the loop.
     return os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
 
 

@@ -33,8 +33,8 @@ def parse_fault(text: str, *, stderr: str, at_ns: int) -> ErrorRecord | None:
     """Return the last dump of faulthandler in `text`, None where there is none.
 
     Args:
-        text: What faulthandler has written, perhaps among other lines.
-        stderr: Where the C++ runtime says which exception it aborted for.
+        text: The output of faulthandler, perhaps among other lines.
+        stderr: The end of stderr, where the C++ runtime names the exception for which it aborts.
         at_ns: When the dump was written.
     """
     lines = _lines(text)
@@ -57,9 +57,9 @@ def parse_fault(text: str, *, stderr: str, at_ns: int) -> ErrorRecord | None:
 
 
 def parse_stderr(text: str, *, exit: WorkerExit) -> ErrorRecord | None:
-    """Return the failure that the end of a worker's stderr tells of; its last lines where that is all there is.
+    """Return the failure that the end of a worker's stderr shows; if it shows none, its last lines.
 
-    Its time is the exit's: the text has none.
+    The failure's time is that of the exit: the text has none.
     """
     lines = _lines(text)
     at_ns = exit.at_ns
@@ -92,7 +92,7 @@ def _aborted(lines: Sequence[str], at_ns: int) -> ErrorRecord | None:
 
 
 def _unstartable(lines: Sequence[str], at_ns: int) -> ErrorRecord | None:
-    """Recognise an interpreter that found nothing to run: that is always the last thing it says."""
+    """Recognise an interpreter that found no program: that is always the last line that it prints."""
     last = next((line for line in reversed(lines) if line.strip()), "")
     script, module = _NO_SCRIPT.search(last), _NO_MODULE.match(last)
     if script:

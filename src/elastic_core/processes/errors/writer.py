@@ -46,7 +46,7 @@ def write_exception(path: str, error: BaseException, *, source: str = "hook", at
         at_ns = time.time_ns()  # the worker's side has no Clock: this module loads only while a process is failing
     written = _load(path)
     if written is None:
-        _dump(path, _document(error, source=source, at_ns=at_ns))
+        write_record(path, _document(error, source=source, at_ns=at_ns))
         return
     known = _find(written, error)
     if known is not None:
@@ -54,7 +54,7 @@ def write_exception(path: str, error: BaseException, *, source: str = "hook", at
     elif _is_default_form(written) and not hasattr(error, "get_first_failure") and not _is_of_command(written, error):
         # A recorder saw an earlier exception, which the script survived. (Torch's ChildFailedError has a root cause
         # from elsewhere, which was copied here on purpose.)
-        _dump(path, _document(error, source=source, at_ns=at_ns))
+        write_record(path, _document(error, source=source, at_ns=at_ns))
 
 
 def write_never_ran(path: str, program: str, orig_argv: Sequence[str], *, at_ns: int) -> None:
@@ -81,7 +81,7 @@ def write_never_ran(path: str, program: str, orig_argv: Sequence[str], *, at_ns:
         "top_level_import": True,
         "never_ran": True,
     }
-    _dump(path, {"message": {"message": f"{kind}: {text}", "extraInfo": information}})
+    write_record(path, {"message": {"message": f"{kind}: {text}", "extraInfo": information}})
 
 
 def write_exit(
@@ -115,7 +115,7 @@ def write_exit(
         "top_level_import": usage,
         "exit_code": code,
     }
-    _dump(path, {"message": {"message": f"SystemExit: {text}", "extraInfo": information | handled}})
+    write_record(path, {"message": {"message": f"SystemExit: {text}", "extraInfo": information | handled}})
 
 
 def describe_handled(error: BaseException) -> dict[str, Any]:
@@ -147,11 +147,6 @@ def load_record(path: str) -> dict[str, Any]:
     if written is None:
         raise ValueError(f"{path}: no error record in it")
     return written
-
-
-def write_record(path: str, record: dict[str, Any]) -> None:
-    """Replace what `path` holds by `record`, at once."""
-    _dump(path, record)
 
 
 def describe(error: BaseException) -> str:
@@ -255,7 +250,7 @@ def _complete(path: str, written: dict[str, Any], error: BaseException) -> None:
     for key in ("timestamp_ns", "source"):
         ours[key] = information.get(key, ours[key])
     information.update(ours)  # frames among it: a recorder sees only those below itself
-    _dump(path, written)
+    write_record(path, written)
 
 
 def _clip(text: str, limit: int = MAX_MESSAGE_CHARS) -> str:
@@ -271,9 +266,9 @@ def _plain(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode()
 
 
-def _dump(path: str, document: dict[str, Any]) -> None:
+def write_record(path: str, record: dict[str, Any]) -> None:
     """Replace the file at once, readable by its owner only; a directory that is gone is made again, as private."""
-    content = json.dumps(document).encode()
+    content = json.dumps(record).encode()
     try:
         replace_file(path, content)
     except FileNotFoundError:  # a cleaner of temporary files has been there

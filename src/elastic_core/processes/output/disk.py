@@ -1,8 +1,8 @@
-"""Work on files beside the loop: a file system that does not answer holds up what is to be written there, and no more.
+"""Work on files beside the loop: a file system that does not answer holds up the jobs on its files, and no others.
 
-What is put into one lane is done in order. All lanes share one thread, which comes with the first work; as long as it
-is held up in one lane, another takes the others. Not a pool of `concurrent.futures`: the interpreter would wait at its
-end for a thread that a file system holds.
+The jobs of one lane are done in order. All lanes share one thread, which starts with the first job; while a lane holds
+it up, another thread does the jobs of the other lanes. This is no pool of `concurrent.futures`: at its end the
+interpreter would wait for a thread that a file system holds.
 """
 
 import _thread
@@ -26,7 +26,7 @@ HIGH_WATER_BYTES = 1 << 19
 LOW_WATER_BYTES = 1 << 17
 """With no more than this waiting, it is read again."""
 STALL_S = 2.0
-"""A lane in which nothing is done for so long is reported as held up, and nobody waits for it before the end."""
+"""A lane in which no job is done for so long is reported as held up, and only the end of the run waits for it."""
 END_S = 10.0
 """How long the end of a run waits for lanes that are held up."""
 
@@ -42,13 +42,13 @@ class Lane:
     """Jobs that are done one after the other. Threading: the reactor's thread; the jobs are done on another."""
 
     def __init__(self, disk: "Disk", path: str) -> None:
-        """Begin empty; `path` is what the jobs are about, for people."""
+        """Begin empty; `path` names the file of the jobs in messages."""
         self.path = path
         self.stalled = False
-        """Whether the line about it was printed."""
+        """Whether the file system has held a job of it up for so long that callers no longer wait for the lane."""
         self.jobs: deque[tuple[Callable[[], object], int]] = deque()
         self.queued_bytes = 0
-        """How much is waiting, with what is being written."""
+        """How much is to be written, including the job under way."""
         self.scheduled = False
         self.still_looks = 0
         """How many looks in a row have found nothing done. The clock would count time in which this process stood."""
@@ -62,7 +62,7 @@ class Lane:
         return self.queued_bytes > HIGH_WATER_BYTES
 
     def put(self, job: Callable[[], object], size_bytes: int = 0) -> None:
-        """Have a job done after those that were put before. It raises nothing."""
+        """Have a job done after those that were put before. The job must not raise."""
         self._disk.put(self, job, size_bytes)
 
     def when_relieved(self, callback: Callable[[], None]) -> None:
@@ -300,9 +300,9 @@ class Disk:
             self._stalled_s = None
 
     def close(self, *, within_s: float = END_S, hurry: Callable[[], bool] = lambda: False) -> None:
-        """Wait for what is not done yet, not for ever, and say what is missing; idempotent.
+        """Wait a bounded time for the jobs, and report the bytes that are lost then; idempotent.
 
-        The reactor goes on meanwhile. Called: when its loop has ended, on its thread.
+        The reactor turns meanwhile. Called: when its loop has ended, on its thread.
 
         Args:
             within_s: How long, at most.

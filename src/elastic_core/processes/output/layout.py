@@ -111,12 +111,8 @@ class LogLayout:
         self._files = log_dir != os.devnull
         self._run_dir = run_dir
         self._run_id = run_id
-        self._root = None if self._log_dir else run_dir
-
-    @property
-    def root(self) -> Path | None:
-        """The directory that holds `attempt_<n>`; None before `open` where the user gave `--log-dir`."""
-        return self._root
+        self.root = None if self._log_dir else run_dir
+        """The directory that holds `attempt_<n>`; None before `open` if the user gave `--log-dir`."""
 
     def open(self) -> Path:
         """Make this run's own directory below `--log-dir` (once; without the option there is nothing to make).
@@ -124,9 +120,9 @@ class LogLayout:
         Raises:
             ConfigError: the log directory is a file, or can't be written.
         """
-        if self._root is None:
-            self._root = self._make_root(self._log_dir or "")
-        return self._root
+        if self.root is None:
+            self.root = self._make_root(self._log_dir or "")
+        return self.root
 
     def _make_root(self, log_dir: str) -> Path:
         path = Path(log_dir).absolute() / f"{quote_id(self._run_id)}_{os.urandom(4).hex()}"
@@ -138,9 +134,9 @@ class LogLayout:
 
     def discard_empty(self) -> None:
         """Remove this run's own directory below `--log-dir`, as far as nothing is in it."""
-        if self._log_dir is None or self._root is None:
+        if self._log_dir is None or self.root is None:
             return
-        folders = [self._root, *self._root.glob("attempt_*"), *self._root.glob("attempt_*/*")]
+        folders = [self.root, *self.root.glob("attempt_*"), *self.root.glob("attempt_*/*")]
         for folder in reversed(folders):
             with suppress(OSError):  # it holds something, or is gone
                 folder.rmdir()

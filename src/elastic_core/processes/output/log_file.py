@@ -1,4 +1,4 @@
-"""A log file that the agent writes: a full disk is told once, and a size limit rotates it between two lines."""
+"""A log file that the agent writes: a full disk is reported once, and a size limit rotates it between two lines."""
 
 import os
 from contextlib import suppress
@@ -45,7 +45,7 @@ class LogFile:
         fd: int | None = None,
     ) -> None:
         """Open the file, unless it is open as `fd`."""
-        self.path = self._path = path
+        self.path = path
         self._log = log
         self._backups = backups
         self._fd = open_log(path) if fd is None else fd
@@ -56,7 +56,7 @@ class LogFile:
         self._rotation_failed = False
 
     def write(self, data: bytes) -> None:
-        """Write a chunk; what can't be written is lost, and told the first time."""
+        """Write a chunk; a chunk that can't be written is lost, and the first loss is reported."""
         if self._fd < 0:
             return
         if self._max_bytes is None:
@@ -85,10 +85,10 @@ class LogFile:
             while rest:
                 rest = rest[os.write(self._fd, rest) :]
         except OSError as error:
-            # Tried again with the next chunk: a full disk may be emptied. Told once.
+            # Tried again with the next chunk: a full disk may be emptied. Reported once.
             if not self._failed:
                 self._failed = True
-                self._log.notice(f"can't write {self._path!r}: {error.strerror}; the worker runs on, its log has a gap")
+                self._log.notice(f"can't write {self.path!r}: {error.strerror}; the worker runs on, its log has a gap")
 
     def _end_of_file_in(self, data: bytes, limit: int) -> int:
         """Return how much of `data` belongs into this file; all of it if the file is not full then."""
@@ -115,35 +115,33 @@ class LogFile:
         try:
             if self._backups:
                 self._shift()
-                os.rename(self._path, f"{self._path}.1")  # noqa: PTH104  # no path object for each of many
+                os.rename(self.path, f"{self.path}.1")  # noqa: PTH104  # no path object for each of many
             else:
-                os.unlink(self._path)  # noqa: PTH108  # as above
+                os.unlink(self.path)  # noqa: PTH108  # as above
             fresh = self._open_fresh()
         except OSError as error:
             if not self._rotation_failed:
                 self._rotation_failed = True
-                self._log.notice(
-                    f"can't rotate {self._path!r}: {error.strerror}; its log goes on beyond the size limit"
-                )
+                self._log.notice(f"can't rotate {self.path!r}: {error.strerror}; its log goes on beyond the size limit")
             return
         os.close(self._fd)
         self._fd = fresh
 
     def _shift(self) -> None:
         free = 1  # or the oldest, which gives way
-        while free < self._backups and os.path.lexists(f"{self._path}.{free}"):
+        while free < self._backups and os.path.lexists(f"{self.path}.{free}"):
             free += 1
         # From the oldest on, so that nothing is overwritten; a failure stops it before it could be.
         for number in range(free - 1, 0, -1):
-            os.rename(f"{self._path}.{number}", f"{self._path}.{number + 1}")  # noqa: PTH104  # as above
+            os.rename(f"{self.path}.{number}", f"{self.path}.{number + 1}")  # noqa: PTH104  # as above
 
     def _open_fresh(self) -> int:
         try:
-            return open_log(self._path)
+            return open_log(self.path)
         except OSError:
             with suppress(OSError):  # the old file, which goes on, should have its name
                 if self._backups:
-                    os.rename(f"{self._path}.1", self._path)  # noqa: PTH104  # as above
+                    os.rename(f"{self.path}.1", self.path)  # noqa: PTH104  # as above
             raise
 
 

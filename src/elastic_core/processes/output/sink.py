@@ -78,7 +78,8 @@ class Sink:
         self._reactor = reactor
         self._stall_s = stall_s
         self._queue: deque[tuple[bytes | memoryview, bool]] = deque()
-        self._queued_bytes = 0
+        self.queued_bytes = 0
+        """How much is waiting."""
         self._head_begun = False
         self._blocked = False
         self._flushing = False
@@ -97,31 +98,26 @@ class Sink:
     @property
     def congested(self) -> bool:
         """Whether whoever feeds the sink should pause until `when_relieved` calls."""
-        return self._queued_bytes > HIGH_WATER_BYTES and not self._dropping
+        return self.queued_bytes > HIGH_WATER_BYTES and not self._dropping
 
     @property
     def broken(self) -> bool:
-        """Whether nobody will ever read this stream again."""
+        """Whether the stream has no reader any more."""
         return self._send is None
-
-    @property
-    def queued_bytes(self) -> int:
-        """How much is waiting."""
-        return self._queued_bytes
 
     def when_relieved(self, callback: Callable[[], None]) -> None:
         """Call `callback` once, when the sink is no longer congested."""
         self._waiting.append(callback)
 
     def submit(self, data: bytes, *, own: bool = False) -> None:
-        """Write whole lines, now or when the stream takes them. `own`: the agent's words, which are kept longest."""
+        """Write whole lines, now or when the stream takes them. `own`: the agent's lines, which are kept longest."""
         if self._send is None:
             return
-        if self._dropping and (not own or self._queued_bytes > OWN_LIMIT_BYTES):
+        if self._dropping and (not own or self.queued_bytes > OWN_LIMIT_BYTES):
             self._dropped_lines += _count_lines(data)
             return
         self._queue.append((data, own))
-        self._queued_bytes += len(data)
+        self.queued_bytes += len(data)
         if not self._blocked:
             self._write_out()
 
@@ -142,11 +138,11 @@ class Sink:
             self._took(count, head, own)
         if not self._queue:
             self._unblock()
-        if self._queued_bytes <= LOW_WATER_BYTES:
+        if self.queued_bytes <= LOW_WATER_BYTES:
             self._relieve()
 
     def _took(self, count: int, head: bytes | memoryview, own: bool) -> None:
-        self._queued_bytes -= count
+        self.queued_bytes -= count
         self._progress_s = self._reactor.now_s()
         if count == len(head):
             self._queue.popleft()
@@ -197,7 +193,7 @@ class Sink:
             else:
                 self._dropped_lines += _count_lines(bytes(data))
         self._queue = kept
-        self._queued_bytes = sum(len(data) for data, _ in kept)
+        self.queued_bytes = sum(len(data) for data, _ in kept)
 
     def _submit_account(self) -> None:
         if self._dropped_lines:
@@ -205,13 +201,13 @@ class Sink:
             account = f"[elastic] {lines} lines are missing here, because nothing took them; log files are complete\n"
             self._dropped_lines = 0
             self._queue.append((account.encode(), True))
-            self._queued_bytes += len(account)
+            self.queued_bytes += len(account)
 
     def _break(self) -> None:
         self._unblock()
         self._send = None
         self._queue.clear()
-        self._queued_bytes = 0
+        self.queued_bytes = 0
         self._relieve()
 
     def _relieve(self) -> None:
@@ -281,9 +277,9 @@ class Console:
         self.stderr = self.stdout if same else Sink(reactor, stderr_fd, stall_s=stall_s)
 
     def line(self, *lines: str) -> None:
-        """Write the agent's own words to stderr, whole lines that nothing comes between.
+        """Write lines of the agent's own to stderr, with no other line between them.
 
-        Whatever others have a part in (node ids, exceptions, reasons of plugins) is cleaned here, once for all.
+        All lines are cleaned here: they may have texts of others in them (node ids, exceptions, reasons of plugins).
         """
         data = "".join(f"{clean(line)}\n" for line in lines).encode("utf-8", "backslashreplace")
         if threading.get_ident() == self._thread:

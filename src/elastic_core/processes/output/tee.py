@@ -73,11 +73,6 @@ class Tee:
         self._last_read_s = 0.0
         reactor.add_reader(read_fd, self._on_readable)
 
-    @property
-    def open(self) -> bool:
-        """Whether anything may still come."""
-        return self._read_fd >= 0
-
     def _on_readable(self) -> None:
         count = self._read(_CHUNKS_A_TURN)
         if not count or self._read_fd < 0 or self._paused:

@@ -36,7 +36,7 @@ def due(control: ControlDocument, current: RoundDocument, members: tuple[Candida
     live = {member.incarnation: member.record for member in members if member.record.epoch == current.epoch}
     records = (live[entry.incarnation] for entry in current.roster if entry.incarnation in live)
     voters = [record for record in records if _counts(record, current)]
-    known = standing(control, current)
+    known = agreed_in(control, current)
     complete: Mapping[str, int] = {
         topic: max(record.stated[topic] for record in voters)
         for topic in (voters[0].stated if voters else ())
@@ -47,7 +47,7 @@ def due(control: ControlDocument, current: RoundDocument, members: tuple[Candida
     return Agreement(token=current.token, nonce=current.nonce, values={**known, **complete})
 
 
-def standing(control: ControlDocument, round_: RoundDocument) -> Mapping[str, int]:
+def agreed_in(control: ControlDocument, round_: RoundDocument) -> Mapping[str, int]:
     """Return what is agreed in a round."""
     agreement = control.agreement
     if agreement is None or (agreement.token, agreement.nonce) != (round_.token, round_.nonce):
@@ -62,7 +62,7 @@ def announce_agreed(state: State, now_s: float) -> Announced:
         return state, NOTHING
     new = {
         topic: value
-        for topic, value in standing(control, mine).items()
+        for topic, value in agreed_in(control, mine).items()
         if topic in work.stated and topic not in work.agreed
     }
     if not new:

@@ -4,15 +4,8 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from elastic_core.messages import DecisionAsked
-from elastic_core.rendezvous.member.documents import (
-    Agreement,
-    ControlDocument,
-    Ending,
-    RoundDocument,
-    Verdict,
-)
+from elastic_core.rendezvous.member.documents import ControlDocument, RoundDocument
 from elastic_core.rendezvous.member.roster import Candidate
-from elastic_core.reports import RunSteps
 from elastic_core.types import Record
 
 LAST_CALL: Final = "last call"
@@ -26,6 +19,7 @@ class View(Record, frozen=True, kw_only=True):
     node: str
     nonce: str
     incarnation: str = ""
+    """This node's, if it leads; else empty. Only the leader notes for its successor whose workers have ended well."""
     min_nodes: int
     max_nodes: int
     first_call_s: float
@@ -78,50 +72,14 @@ class LeaderMemory(Record, frozen=True, kw_only=True):
     were alive have had a lease's time to renew theirs."""
 
 
-class FormRound(Record, frozen=True, kw_only=True):
-    """Write this round."""
+class Publish(Record, frozen=True, kw_only=True):
+    """Replace the control or round document that was read with this one; `name` tells the duty from others."""
 
-    document: RoundDocument
-
-
-class EndRound(Record, frozen=True, kw_only=True):
-    """Publish that the round is over."""
-
-    ending: Ending
+    name: str
+    document: ControlDocument | RoundDocument
 
 
-class GiveVerdict(Record, frozen=True, kw_only=True):
-    """Publish that the run is over."""
-
-    verdict: Verdict
-
-
-class NoteDone(Record, frozen=True, kw_only=True):
-    """Write down whose workers have ended well, for the leader's successor: its own have. Of nobody but the leader."""
-
-    nonce: str
-    done: tuple[str, ...]
-
-
-class PublishSteps(Record, frozen=True, kw_only=True):
-    """Put together for all what the nodes have answered about their workers' steps."""
-
-    seen: RunSteps
-
-
-class Agree(Record, frozen=True, kw_only=True):
-    """Write down what the nodes have agreed about, now that all have stated their numbers."""
-
-    agreement: Agreement
-
-
-class NoteSilent(Record, frozen=True, kw_only=True):
-    """Write down that no member of the round is alive, and that some may train on: for whoever looks next."""
-
-    nonce: str
-
-
-Duty = FormRound | EndRound | GiveVerdict | NoteDone | NoteSilent | PublishSteps | Agree | DecisionAsked
+Duty = Publish | DecisionAsked
 
 
 class Judgement(Record, frozen=True, kw_only=True):

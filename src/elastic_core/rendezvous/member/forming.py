@@ -1,12 +1,12 @@
 """The nodes of the next round, and when it is formed: what the leader does between two rounds. Pure."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from msgspec.structs import replace
 
 from elastic_core.rendezvous.member.documents import Ending, MemberRecord, RoundDocument
-from elastic_core.rendezvous.member.duty import LAST_CALL, FormRound, Judgement, LeaderMemory, View, ended
+from elastic_core.rendezvous.member.duty import LAST_CALL, Judgement, LeaderMemory, Publish, View, ended
 from elastic_core.rendezvous.member.roster import Candidate, assign, choose, entries
 from elastic_core.types import Restart
 
@@ -14,7 +14,7 @@ SILENT: Final = "members of the last round may train on without the store"
 _RESTED: Final = ("ready", "out", "done", "stopped", "gone")
 _FOR_GOOD: Final = float("inf")
 PARK_S = (0.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
-"""How long a node that left without a word waits as a spare when it is back, by how often it did so."""
+"""How long a node that left without notice waits as a spare when it is back, by how often it did so."""
 STARTING_LEASES = 12
 """For how many leases after a round was formed a node that is lost counts as lost while workers start."""
 LONGEST_LEASE_S = 40.0
@@ -35,11 +35,11 @@ def excluded(view: View) -> frozenset[str]:
         and member.record.state not in ("leaving", "gone", "out")
         and member.record.node not in names
     )
-    return needed(names, others, view.min_nodes)
+    return frozenset(names) if others >= view.min_nodes else frozenset()
 
 
 def form(view: View, memory: LeaderMemory) -> Judgement:
-    """Form the next round once those who can be in it are there, and nobody has workers of another."""
+    """Form the next round when enough nodes are ready for it, and no member has workers of another round."""
     current = view.current
     roster = current.incarnations if current is not None else frozenset()
     # Two rounds with workers at the same time would write the same checkpoint.
@@ -62,7 +62,8 @@ def form(view: View, memory: LeaderMemory) -> Judgement:
     called_s, memory = _last_call(view, memory, candidates, current)
     if view.now_s < called_s:
         return Judgement(memory=memory, look_s=called_s, why=LAST_CALL)
-    return Judgement(memory=memory, duty=FormRound(document=_document(view, candidates, current)))
+    document = _document(view, candidates, current)
+    return Judgement(memory=memory, duty=Publish(name=f"form {document.index}", document=document))
 
 
 def _too_few(view: View, ready: Sequence[Candidate], free: Sequence[Candidate], look_s: float | None) -> str:
@@ -102,7 +103,7 @@ def _last_call(
 def unpark(
     view: View, memory: LeaderMemory, ready: Sequence[Candidate], current: RoundDocument | None
 ) -> tuple[LeaderMemory, list[Candidate], float | None]:
-    """Return those who need not wait as spares (any more), and when the next one is free."""
+    """Return the members that need not wait as spares any more, and when the wait of the next one ends."""
     exits = _unplanned_exits(view, current)
     stayed = current.incarnations if current is not None else frozenset()
     back_s = {m.incarnation: memory.back_s.get(m.incarnation, view.now_s) for m in ready if m.record.node in exits}
@@ -120,19 +121,13 @@ def unpark(
     return replace(memory, back_s=back_s), free, look_s
 
 
-def _lost(view: View) -> tuple[str, ...]:
-    """Return who has cost the others the last round without a failure: the next time it waits for a while."""
-    ending = view.control.ending
-    return () if ending is None else (*ending.unclean, *ending.out)
-
-
 def _unplanned_exits(view: View, current: RoundDocument | None) -> dict[str, int]:
-    """Return how often each node has left without a word, or as it was started; that of the current round included."""
+    """Return how often each node has left a round without notice, or refused to start its workers in it."""
     if current is None:
         return {}
-    exits = dict(current.strikes)
-    if ended(view.control, current):
-        for node in _lost(view):
+    exits, ending = dict(current.strikes), view.control.ending
+    if ending is not None and ended(view.control, current):
+        for node in (*ending.unclean, *ending.out):
             exits[node] = exits.get(node, 0) + 1
     return exits
 
@@ -226,11 +221,6 @@ def carried(ending: Ending | None, current: RoundDocument, seen_s: float, now_s:
     names = sorted(left, key=lambda node: (left[node], node))  # those for good come last, without a time
     times = tuple(left[node] for node in names if left[node] != _FOR_GOOD)
     return Restart(exclude_nodes=tuple(names), exclude_s=times)
-
-
-def needed(names: Collection[str], others: int, min_nodes: int) -> frozenset[str]:
-    """Return the nodes left out; none where the others are too few for a round."""
-    return frozenset(names) if others >= min_nodes else frozenset()
 
 
 # --- a round of which nobody is alive

@@ -25,16 +25,9 @@ from elastic_core.rendezvous.member.documents import (
     Verdict,
 )
 from elastic_core.rendezvous.member.duty import (
-    Agree,
-    Duty,
-    EndRound,
-    FormRound,
-    GiveVerdict,
     Judgement,
     LeaderMemory,
-    NoteDone,
-    NoteSilent,
-    PublishSteps,
+    Publish,
     View,
     ended,
 )
@@ -52,7 +45,7 @@ from elastic_core.rendezvous.member.forming import (
 from elastic_core.rendezvous.member.observe import MEMBERS
 from elastic_core.rendezvous.member.protocol import Operation
 from elastic_core.rendezvous.member.state import LONG_AGO_S, NEVER_S, State, question_about
-from elastic_core.rendezvous.member.steps import GATHER_STEPS_S, answers, merged, standing
+from elastic_core.rendezvous.member.steps import GATHER_STEPS_S, answers, last_question, merged
 from elastic_core.rendezvous.member.texts import named, nodes
 from elastic_core.rendezvous.store import CONTROL_KEY, ROUND_KEY
 from elastic_core.reports import NodeReport
@@ -74,7 +67,6 @@ LOSS_MARGIN_S = 1.5
 """How much later than its lease ends a lost node is missed by all, at the longest."""
 
 Planned = tuple[State, Operation | None]
-_Written = FormRound | EndRound | NoteDone | NoteSilent | PublishSteps | Agree | GiveVerdict
 
 
 def judge(view: View, memory: LeaderMemory) -> Judgement:
@@ -84,7 +76,9 @@ def judge(view: View, memory: LeaderMemory) -> Judgement:
     if current is not None and not _awaits_members(view, memory, current):
         agreement = due(view.control, current, tuple(view.members))
         if agreement is not None:
-            return Judgement(memory=memory, duty=Agree(agreement=agreement))
+            name = f"agree {agreement.nonce} {len(agreement.values)}"
+            document = replace(view.control, agreement=agreement)
+            return Judgement(memory=memory, duty=Publish(name=name, document=document))
     if view.control.verdict is not None:
         return Judgement(memory=memory, why="the run is over")
     token = current.token if current else 0
@@ -106,7 +100,8 @@ def judge(view: View, memory: LeaderMemory) -> Judgement:
         if view.now_s < until_s:
             # The next leader, or a newcomer, must know that members without a lease may still train.
             noted = view.control.silent_of == current.nonce
-            duty = None if noted else NoteSilent(nonce=current.nonce)
+            document = replace(view.control, silent_of=current.nonce)
+            duty = None if noted else Publish(name=f"silent {current.nonce}", document=document)
             return Judgement(memory=memory, duty=duty, look_s=until_s, why=SILENT)
     if current is None or ended(view.control, current):
         # A run that was stopped from outside gets no further round; the first node that leaves publishes its verdict.
@@ -152,8 +147,9 @@ def _keep(view: View, memory: LeaderMemory, current: RoundDocument) -> Judgement
         return Judgement(memory=memory, duty=_all_done(view, current))
     # The leader's own workers are done, and it may leave before the others: its successor must know that.
     if view.incarnation in memory.done - noted:
-        duty = NoteDone(nonce=current.nonce, done=tuple(sorted(memory.done & current.incarnations)))
-        return Judgement(memory=memory, duty=duty)
+        done = tuple(sorted(memory.done & current.incarnations))
+        document = replace(view.control, done_of=current.nonce, done=done)
+        return Judgement(memory=memory, duty=Publish(name=f"done {current.nonce} {len(done)}", document=document))
     lost = [entry for entry in current.roster if entry.incarnation not in memory.done and _gone(entry, live, current)]
     if lost:
         silent = all(entry.incarnation not in live for entry in lost)
@@ -169,7 +165,7 @@ def _with_steps(
     view: View, judgement: Judgement, current: RoundDocument, live: Mapping[str, MemberRecord]
 ) -> Judgement:
     """Tell how far everybody's workers are, if that was asked and all have answered, or have had the time to."""
-    order, memory = standing(view.control, current), judgement.memory
+    order, memory = last_question(view.control, current), judgement.memory
     if order is None or order.seen is not None:
         return judgement
     serial, since_s = memory.steps
@@ -178,7 +174,8 @@ def _with_steps(
     answered, complete = answers(order, current, live)
     memory = replace(memory, steps=(serial, since_s))
     if complete or view.now_s >= since_s + GATHER_STEPS_S:
-        return replace(judgement, memory=memory, duty=PublishSteps(seen=merged(order.serial, answered)))
+        document = replace(view.control, steps=replace(order, seen=merged(order.serial, answered)))
+        return replace(judgement, memory=memory, duty=Publish(name=f"steps {order.serial}", document=document))
     look_s = min(since_s + GATHER_STEPS_S, judgement.look_s if judgement.look_s is not None else float("inf"))
     return replace(judgement, memory=memory, look_s=look_s, why="nodes say how far their workers are")
 
@@ -202,15 +199,14 @@ def _gone(entry: RosterEntry, live: Mapping[str, MemberRecord], current: RoundDo
     return record.state in ("ready", "out") and record.seen >= current.token  # it has left the round by itself
 
 
-def _all_done(view: View, current: RoundDocument) -> GiveVerdict:
-    return GiveVerdict(
-        verdict=Verdict(
-            decision=Stop(reason="all workers finished", outcome="done"),
-            exit_code=0,
-            by=view.node,
-            token=current.token,
-        )
-    )
+def _all_done(view: View, current: RoundDocument) -> Publish:
+    decision = Stop(reason="all workers finished", outcome="done")
+    return _with_verdict(view, Verdict(decision=decision, exit_code=0, by=view.node, token=current.token))
+
+
+def _with_verdict(view: View, verdict: Verdict) -> Publish:
+    document = replace(view.control, verdict=verdict, stopping=None)
+    return Publish(name=f"verdict {verdict.token} {verdict.decision.outcome}", document=document)
 
 
 # --- while a round is stopped
@@ -302,7 +298,7 @@ def _newcomers(view: View, memory: LeaderMemory, current: RoundDocument, live: M
 
 def _change(
     view: View, memory: LeaderMemory, current: RoundDocument, lost: Sequence[RosterEntry], arrived: int
-) -> EndRound | GiveVerdict:
+) -> Publish:
     names = tuple(entry.node for entry in lost)
     unclean = tuple(entry.node for entry in lost if entry.incarnation not in memory.clean)
     refused = _refused(view, lost)
@@ -314,7 +310,7 @@ def _change(
         reason = f"{named(names)} stopped while the store was away"
     # Members that only stopped while the store was away count as no membership change.
     if not back and view.max_changes is not None and current.changes >= view.max_changes:
-        return GiveVerdict(verdict=_too_many_changes(view, current, names, unclean, reason))
+        return _with_verdict(view, _too_many_changes(view, current, names, unclean, reason))
     rest = carried(view.control.ending, current, memory.ending_s, view.now_s)
     ending = Ending(
         token=current.token,
@@ -330,7 +326,8 @@ def _change(
         arrived=arrived,
         age_s=_age_s(view, current),
     )
-    return EndRound(ending=ending)
+    document = replace(view.control, ending=ending, stopping=None)
+    return Publish(name=f"end {ending.token} {ending.nonce}", document=document)
 
 
 def _are_back(view: View, lost: Sequence[RosterEntry]) -> bool:
@@ -426,7 +423,8 @@ def do_duty(state: State, now_s: float) -> Planned:
     # This node is left out of the next round: one that takes part decides.
     if state.me.node in excluded(view):
         return replace(state, duty=duty), None
-    outstanding = _name(judgement.duty)
+    wanted = judgement.duty
+    outstanding = wanted.name if isinstance(wanted, Publish) else f"decide {wanted.question}"
     if duty.outstanding != outstanding:
         duty = replace(duty, outstanding=outstanding, outstanding_s=now_s)
     due_s = duty.outstanding_s + behind * DUTY_PERIODS * state.period_s
@@ -435,10 +433,12 @@ def do_duty(state: State, now_s: float) -> Planned:
     state = replace(state, duty=duty)
     if behind and state.seen.members_read_s < due_s - state.period_s:
         return state, None  # a deputy acts on what it has read lately; it reads again within a period
-    if isinstance(judgement.duty, DecisionAsked):
+    if isinstance(wanted, DecisionAsked):
         assert view.current is not None
-        return _ask(state, judgement.duty, view.current, now_s)
-    return _do(replace(state, duty=replace(duty, serial=duty.serial + 1)), judgement.duty)
+        return _ask(state, wanted, view.current, now_s)
+    state = replace(state, duty=replace(duty, serial=duty.serial + 1))
+    document = wanted.document
+    return swap_round(state, document) if isinstance(document, RoundDocument) else swap_control(state, document)
 
 
 def _view(state: State, now_s: float) -> View | None:
@@ -488,50 +488,13 @@ def _left_out(state: State, now_s: float) -> Iterator[NodeReport]:
             yield NodeReport(node_id=node, absence=absence)
 
 
-def _name(duty: Duty) -> str:
-    match duty:
-        case FormRound(document=document):
-            return f"form {document.index}"
-        case EndRound(ending=ending):
-            return f"end {ending.token} {ending.nonce}"
-        case NoteDone(nonce=nonce, done=done):
-            return f"done {nonce} {len(done)}"
-        case NoteSilent(nonce=nonce):
-            return f"silent {nonce}"
-        case PublishSteps(seen=seen):
-            return f"steps {seen.serial}"
-        case Agree(agreement=agreement):
-            return f"agree {agreement.nonce} {len(agreement.values)}"
-        case GiveVerdict(verdict=verdict):
-            return f"verdict {verdict.token} {verdict.decision.outcome}"
-        case DecisionAsked(question=question):
-            return f"decide {question}"
-
-
-def _do(state: State, duty: _Written) -> Planned:
-    control = state.seen.control
-    assert control is not None
-    match duty:
-        case FormRound(document=document):
-            swap = protocol.Swap(key=ROUND_KEY, document=document, expect=state.seen.round_version, keep_s=STORE_KEEP_S)
-            return state, swap
-        case EndRound(ending=ending):
-            return swap_control(state, replace(control, ending=ending, stopping=None))
-        case NoteDone(nonce=nonce, done=done):
-            return swap_control(state, replace(control, done_of=nonce, done=done))
-        case NoteSilent(nonce=nonce):
-            return swap_control(state, replace(control, silent_of=nonce))
-        case PublishSteps(seen=seen):
-            order = None if control.steps is None else replace(control.steps, seen=seen)
-            return swap_control(state, replace(control, steps=order))
-        case Agree(agreement=agreement):
-            return swap_control(state, replace(control, agreement=agreement))
-        case GiveVerdict(verdict=verdict):
-            return swap_control(state, replace(control, verdict=verdict, stopping=None))
+def swap_round(state: State, document: RoundDocument) -> Planned:
+    """Put this document in the place of the round document that was read."""
+    return state, protocol.Swap(key=ROUND_KEY, document=document, expect=state.seen.round_version, keep_s=STORE_KEEP_S)
 
 
 def swap_control(state: State, document: ControlDocument) -> Planned:
-    """Put this document in the place of the one that was read."""
+    """Put this document in the place of the control document that was read."""
     keep_s = STORE_KEEP_S
     if document.verdict is not None:
         keep_s = KEEP_DONE_S if document.verdict.decision.outcome == "done" else KEEP_FAILED_S

@@ -18,7 +18,7 @@ from elastic_core.rendezvous.member import protocol
 from elastic_core.rendezvous.member.admission import looks_again_s, puts_back
 from elastic_core.rendezvous.member.announce import GONE_S, PART_S, announce, knows_members, record_of
 from elastic_core.rendezvous.member.documents import ControlDocument, Verdict, encode
-from elastic_core.rendezvous.member.leader import DEPUTIES, STORE_KEEP_S, Planned, do_duty, swap_control
+from elastic_core.rendezvous.member.leader import DEPUTIES, Planned, do_duty, swap_control, swap_round
 from elastic_core.rendezvous.member.observe import MEMBERS, observe
 from elastic_core.rendezvous.member.outage import (
     gives_up_joining_s,
@@ -55,9 +55,8 @@ def step(state: State, events: tuple[protocol.Event, ...], *, now_s: float) -> M
     for rule in _RULES:
         state, operation = rule(state, now_s)
         if operation is not None:
-            return MemberStep(
-                state=state, operation=operation, announcements=announcements, reason=rule.__name__.strip("_")
-            )
+            reason = rule.__name__.strip("_")
+            return MemberStep(state=state, operation=operation, announcements=announcements, reason=reason)
     raise AssertionError("the last rule always answers")
 
 
@@ -160,7 +159,8 @@ def _write_control(state: State, now_s: float) -> Planned:
     control, run = state.seen.control, state.run
     if control is not None and control.epoch == run.epoch:
         return state, None
-    if run.epoch and run.kept_control is not None and puts_back_here(state):
+    # Any member fills an empty store with its copy; over another run only a member with workers puts it.
+    if run.epoch and run.kept_control is not None and (control is None or puts_back(state)):
         # The document of another run is there. Only one without a round may be replaced, so its round is read first.
         if control is not None and ROUND_KEY not in state.seen.fresh:
             return state, protocol.Load(key=ROUND_KEY)
@@ -198,11 +198,6 @@ def _survey_run(state: State, control: ControlDocument, now_s: float) -> Planned
     return state, protocol.Watch(since=state.seen.since, topics=topics, until_s=max(until_s, now_s + 0.001))
 
 
-def puts_back_here(state: State) -> bool:
-    """Return whether this member offers its copy: into the void anybody does, over another run only who has workers."""
-    return state.seen.control is None or puts_back(state)
-
-
 def _give_up_seat(state: State, now_s: float) -> Planned:
     """Give up the seat for one behind all others: the leader then reads there that no worker is left."""
     seat = state.lease.seat
@@ -231,8 +226,7 @@ def _write_round(state: State, now_s: float) -> Planned:
     kept, round_ = state.run.kept_round, state.own_round
     if kept is None or kept.epoch != state.run.epoch or (round_ is not None and round_.token >= kept.token):
         return state, None
-    swap = protocol.Swap(key=ROUND_KEY, document=kept, expect=state.seen.round_version, keep_s=STORE_KEEP_S)
-    return state, swap
+    return swap_round(state, kept)
 
 
 def _update(state: State, now_s: float) -> Planned:
@@ -274,10 +268,8 @@ def _leave_at_last(state: State, now_s: float) -> Planned:
     """Go, when there was a word to publish first and it is no longer ours to say."""
     if state.want is not Want.LEAVE:
         return state, None
-    seat = state.lease.seat
-    return replace(state, end=replace(state.end, post=None)), protocol.Withdraw(
-        seat=seat
-    ) if seat is not None else protocol.Gone()
+    seat, state = state.lease.seat, replace(state, end=replace(state.end, post=None))
+    return state, protocol.Gone() if seat is None else protocol.Withdraw(seat=seat)
 
 
 # --- the leader's duties

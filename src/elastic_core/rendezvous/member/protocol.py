@@ -309,7 +309,7 @@ Announcement = (
 
 
 class MemberStep(Record, frozen=True, kw_only=True):
-    """What a member does next, what it tells its agent before, and why."""
+    """The next operation of a member, the announcements that its agent gets before, and the rule that named it."""
 
     state: State
     operation: Operation

@@ -44,7 +44,7 @@ def merged(serial: int, answered: Iterable[NodeSteps]) -> RunSteps:
     )
 
 
-def standing(control: ControlDocument, round_: RoundDocument | None) -> StepsOrder | None:
+def last_question(control: ControlDocument, round_: RoundDocument | None) -> StepsOrder | None:
     """Return the last question about this round; None: there was none."""
     order = control.steps
     if order is None or round_ is None or (order.token, order.nonce) != (round_.token, round_.nonce):
@@ -73,7 +73,7 @@ def announce_steps(state: State, now_s: float) -> Announced:
     control, work = state.own_control, state.work
     if state.want is not Want.RUN or control is None:
         return state, NOTHING
-    order = standing(control, state.mine)
+    order = last_question(control, state.mine)
     if order is None:
         return state, NOTHING
     announcements: tuple[protocol.Announcement, ...] = ()
@@ -93,7 +93,7 @@ def question(state: State, control: ControlDocument) -> StepsOrder | None:
     mine, wanted = state.mine, state.work.steps_wanted
     if state.want is not Want.RUN or mine is None or wanted <= state.work.steps_asked:
         return None
-    before = standing(control, mine)
+    before = last_question(control, mine)
     if before is not None and before.serial >= wanted:
         return None
     return StepsOrder(token=mine.token, nonce=mine.nonce, serial=wanted, by=state.me.node)

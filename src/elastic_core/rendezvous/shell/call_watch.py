@@ -1,4 +1,4 @@
-"""What follows from a store's call that does not return: the thread that makes it can't be helped."""
+"""The consequences of a store's call that does not return: its thread can't be interrupted."""
 
 from typing import Final
 
@@ -7,14 +7,8 @@ from elastic_core.plugin_faults import PluginLabel
 from elastic_core.rendezvous.shell.driver import Driver, PendingCall
 from elastic_core.types import RoundEnded, Undecided
 
-SHORTEST_PERIOD_S: Final = 0.1
 MOMENT_S: Final = 1.0
 """A call that is late by less has no consequence: a node may be busy."""
-
-
-def look_period_s(ttl_s: float) -> float:
-    """How often the agent's loop looks at the call under way."""
-    return max(SHORTEST_PERIOD_S, ttl_s / 6)
 
 
 def late_call(driver: Driver, now_s: float) -> PendingCall | None:

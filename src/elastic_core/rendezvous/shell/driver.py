@@ -18,7 +18,6 @@ from elastic_core.errors import (
     WaitCancelledError,
     WaitExpiredError,
 )
-from elastic_core.messages import Fenced, RequestRestart, SeatHeld
 from elastic_core.plugin_faults import wrong_answer
 from elastic_core.rendezvous.member import protocol
 from elastic_core.rendezvous.member.documents import (
@@ -59,23 +58,7 @@ _STUCK_PAUSE_S = 0.2
 
 _NOTHING = Revisions()
 _T = TypeVar("_T")
-Emitted = protocol.Announcement | Fenced | SeatHeld | m.DecisionAsked
-DriverRequest = (
-    protocol.JoinAsked
-    | m.StandAside
-    | m.OrderStop
-    | NodeReport
-    | m.AskSteps
-    | m.ReportSteps
-    | m.StateNumber
-    | m.ReportFinishing
-    | m.ReportDone
-    | m.AnnounceDeparture
-    | m.LeaveRendezvous
-    | m.PublishDecision
-    | RequestRestart
-)
-
+Emitted = protocol.Announcement | m.Fenced | m.SeatHeld | m.DecisionAsked
 
 OPERATIONS: Final[Mapping[type, str]] = {
     protocol.Connect: "connect",
@@ -161,10 +144,10 @@ class Driver:
         """Return whether it has begun."""
         return self._thread.ident is not None
 
-    def request(self, request: DriverRequest) -> None:
+    def request(self, request: protocol.Request | m.RequestRestart) -> None:
         """Give the machine what the agent wants: a decision as the document that all read. Never blocks."""
         match request:
-            case RequestRestart(reason=reason):
+            case m.RequestRestart(reason=reason):
                 self.post(m.PublishDecision(decision=Restart(rule=reason)))
             case m.OrderStop(report=NodeReport() as report):
                 self.post(replace(request, report=bounded(report)))
@@ -316,13 +299,13 @@ class Driver:
         # Only a node that may have workers has a fence to keep.
         if state.want in (Want.RUN, Want.STOP) and state.fence_s != self._fenced_s:
             self._fenced_s = state.fence_s
-            self._emit(Fenced(until_s=state.fence_s))
+            self._emit(m.Fenced(until_s=state.fence_s))
         held = self._held_seat()
         if held != self._left_seat:
             self._left_seat = held
             cls = type(self._store)
             seat = b"" if held is None else msgspec.json.encode(held)
-            self._emit(SeatHeld(store=f"{cls.__module__}:{cls.__qualname__}" if seat else "", seat=seat))
+            self._emit(m.SeatHeld(store=f"{cls.__module__}:{cls.__qualname__}" if seat else "", seat=seat))
 
     def _held_seat(self) -> HeldSeat | None:
         seat, mine = self._state.lease.seat, self._state.mine

@@ -5,13 +5,16 @@ from elastic_core.clock import SYSTEM_CLOCK, Clock
 from elastic_core.errors import ElasticError, RendezvousConnectionError
 from elastic_core.rendezvous.events import AgentSide, Rendezvous
 from elastic_core.rendezvous.member.protocol import JoinAsked, JoinFailed
-from elastic_core.rendezvous.shell.call_watch import consequence, late_call, look_period_s
+from elastic_core.rendezvous.shell.call_watch import consequence, late_call
 from elastic_core.rendezvous.shell.driver import HOST_LEAVE_S, LEAVE_S, Driver, Emitted, PendingCall
 from elastic_core.rendezvous.shell.node import MemberNode
 from elastic_core.rendezvous.shell.outcome import Changes, error_of
 from elastic_core.rendezvous.store import CoordinationStore
 from elastic_core.reports import AgentChannel
 from elastic_core.types import RendezvousInfo, RendezvousSettings, RoundChange, RoundEnded
+
+SHORTEST_LOOK_S = 0.1
+"""The shortest time from one look at the store's call under way to the next."""
 
 
 class MemberRounds(Rendezvous):
@@ -148,7 +151,7 @@ class MemberRounds(Rendezvous):
     # --- a store that does not return
 
     def _look_later(self) -> None:
-        self._agent.call_later(look_period_s(self.driver.ttl_s), self._look)
+        self._agent.call_later(max(SHORTEST_LOOK_S, self.driver.ttl_s / 6), self._look)
 
     def _look(self) -> None:
         """Look at the store's call under way, from time to time, as long as the member lives."""

@@ -16,18 +16,19 @@ from elastic_core.types import RoundChange, StopOrdered, Undecided
 
 
 class Changes:
-    """The changes of a round in order, and what is said of it when the driver has ended before its time.
+    """The changes of a round in order, and the error of a driver that has ended before its time.
 
     Args:
         run_id: The run.
-        words: Returns the line about a call of the store's that raised what it may not.
+        fault_line: Returns the line about a call of the store that raised an undeclared error.
     """
 
-    def __init__(self, run_id: str, words: Callable[[str, BaseException], str]) -> None:
+    def __init__(self, run_id: str, fault_line: Callable[[str, BaseException], str]) -> None:
         self._run_id = run_id
-        self._words = words
+        self._fault_line = fault_line
         self._queue: deque[RoundChange] = deque()
-        self._ended = False
+        self.ended = False
+        """Whether the driver has ended."""
         self._failure: Exception | None = None
         self.awaits = False
         """Whether the round was stopped, and what the run decides is waited for."""
@@ -47,16 +48,11 @@ class Changes:
 
     def end(self, failure: Exception | None) -> None:
         """Take the driver's end."""
-        self._ended, self._failure = True, failure
+        self.ended, self._failure = True, failure
         if isinstance(failure, StoreFault) and failure.__cause__ is not None:
-            text = self._words(failure.operation, failure.__cause__)
+            text = self._fault_line(failure.operation, failure.__cause__)
             self._failure = RendezvousStateError(text)
             self._failure.__cause__ = failure.__cause__
-
-    @property
-    def ended(self) -> bool:
-        """Return whether the driver has."""
-        return self._ended
 
     def next(self) -> RoundChange | None:
         """Return the next change; None: there is none yet.
@@ -70,23 +66,18 @@ class Changes:
             return change
         # The node waits for a decision that it can no longer read: its agent decides alone, and does not fail with the
         # driver.
-        if self._ended and self.awaits:
+        if self.ended and self.awaits:
             self.awaits = False
             return Undecided(reason=f"this node no longer hears of run {self._run_id!r}", final=True)
-        self.check()
-        return None
-
-    def check(self) -> None:
-        """Return while the driver runs; raise what `error` gives when it has ended."""
-        if not self._ended:
-            return
+        if not self.ended:
+            return None
         error = self.error()
         if error is self._failure:
             raise error
         raise error from self._failure
 
     def error(self) -> ElasticError:
-        """Return why nothing more is heard."""
+        """Return why there are no more changes."""
         if isinstance(self._failure, ElasticError):
             return self._failure
         if self._failure is not None:

@@ -15,7 +15,7 @@ from elastic_core.rendezvous.member.documents import (
     StopOrder,
     encode,
 )
-from elastic_core.rendezvous.member.duty import EndRound, GiveVerdict, LeaderMemory, NoteDone, View
+from elastic_core.rendezvous.member.duty import LeaderMemory, View
 from elastic_core.rendezvous.member.leader import GATHER_S, LOSS_MARGIN_S, judge
 from elastic_core.rendezvous.member.machine import step
 from elastic_core.rendezvous.member.observe import MEMBERS
@@ -74,7 +74,7 @@ A, N = member(1, "a", "running"), member(3, "n", "ready", 0, "")
 
 
 def test_a_newcomer_is_taken_in_while_all_workers_run():
-    assert isinstance(judge(view(A, member(2, "b", "running"), N), LeaderMemory()).duty, EndRound)
+    assert judge(view(A, member(2, "b", "running"), N), LeaderMemory()).duty.name.startswith("end ")
 
 
 def test_nobody_is_taken_in_when_the_only_node_that_was_done_has_gone():
@@ -88,17 +88,17 @@ def test_nobody_is_taken_in_when_the_only_node_that_was_done_has_gone():
 def test_a_leader_that_is_done_writes_it_down_for_its_successor():
     done, running = member(1, "a", "done"), member(2, "b", "running")
     duty = judge(view(done, running, incarnation="a#"), LeaderMemory()).duty
-    assert duty == NoteDone(nonce="x", done=("a#",))
     noted = ControlDocument(epoch="e", attempt=0, secret="s", done_of="x", done=("a#",))
+    assert duty.document == noted
     assert judge(view(done, running, control=noted, incarnation="a#"), LeaderMemory()).duty is None
     # It is gone, and whoever leads now never saw it done.
     assert judge(view(running, control=noted), LeaderMemory()).duty is None
-    assert isinstance(judge(view(member(2, "b", "done"), control=noted), LeaderMemory()).duty, GiveVerdict)
+    assert judge(view(member(2, "b", "done"), control=noted), LeaderMemory()).duty.name.startswith("verdict ")
 
 
 def test_what_was_noted_of_another_round_says_nothing():
     noted = ControlDocument(epoch="e", attempt=0, secret="s", done_of="earlier", done=("a#",))
-    assert isinstance(judge(view(member(2, "b", "running"), control=noted), LeaderMemory()).duty, EndRound)
+    assert judge(view(member(2, "b", "running"), control=noted), LeaderMemory()).duty.name.startswith("end ")
 
 
 # --- while a round is stopped
@@ -153,9 +153,9 @@ def test_the_order_speaks_for_a_node_that_has_gone_since():
 
 def test_a_lost_node_is_why_the_others_lost_a_peer():
     duty = judge(view(said("b", FAILURE, collateral=True), control=PEERS), LeaderMemory()).duty
-    assert isinstance(duty, EndRound)
-    assert duty.ending.kind == "regroup"
-    assert duty.ending.lost == ("a",)
+    assert duty.name.startswith("end ")
+    assert duty.document.ending.kind == "regroup"
+    assert duty.document.ending.lost == ("a",)
 
 
 def test_a_node_that_says_nothing_at_all_is_waited_for_until_its_lease_is_over():
@@ -163,7 +163,7 @@ def test_a_node_that_says_nothing_at_all_is_waited_for_until_its_lease_is_over()
     waits = judge(view(RUNS_A, victim, control=PEERS), LeaderMemory())
     later = judge(view(RUNS_A, victim, control=PEERS, now_s=GATHER_S), waits.memory)
     assert (later.duty, later.look_s) == (None, 5.0 + LOSS_MARGIN_S)
-    assert isinstance(judge(view(victim, control=PEERS, now_s=4.0), later.memory).duty, EndRound)
+    assert judge(view(victim, control=PEERS, now_s=4.0), later.memory).duty.name.startswith("end ")
     assert isinstance(judge(view(RUNS_A, victim, control=PEERS, now_s=6.5), later.memory).duty, DecisionAsked)
 
 
@@ -173,7 +173,7 @@ def test_a_node_that_has_not_taken_its_place_yet_may_have_the_longer_lease_of_th
     waits = judge(view(before, victim, control=PEERS), LeaderMemory())
     later = judge(view(before, victim, control=PEERS, now_s=6.5), waits.memory)
     assert (later.duty, later.look_s) == (None, 2 * 5.0 + LOSS_MARGIN_S)
-    assert isinstance(judge(view(victim, control=PEERS, now_s=9.0), later.memory).duty, EndRound)
+    assert judge(view(victim, control=PEERS, now_s=9.0), later.memory).duty.name.startswith("end ")
 
 
 def test_a_node_that_is_slow_but_speaks_is_not_taken_for_lost():
@@ -256,7 +256,7 @@ def test_only_failures_and_changes_of_membership_are_counted(kind, counts):
 def test_change_too_many_is_told_as_what_it_was(others, kind):
     members = [member(1, "a", "running"), *(member(seat, node, state) for seat, (node, state) in enumerate(others, 2))]
     duty = judge(replace(view(*members), max_changes=0, run_s=9.0), LeaderMemory()).duty
-    assert isinstance(duty, GiveVerdict)
-    failure = duty.verdict.failure
+    assert duty.name.startswith("verdict ")
+    failure = duty.document.verdict.failure
     assert (failure.failure_class, failure.node_id, failure.node_count, failure.at_s) == (kind, "b", 2, 9.0)
-    assert failure.summary == duty.verdict.decision.reason
+    assert failure.summary == duty.document.verdict.decision.reason

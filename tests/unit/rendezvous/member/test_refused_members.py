@@ -16,7 +16,7 @@ from elastic_core.rendezvous.member.documents import (
     StopOrder,
     Verdict,
 )
-from elastic_core.rendezvous.member.duty import EndRound, FormRound, LeaderMemory, View
+from elastic_core.rendezvous.member.duty import LeaderMemory, View
 from elastic_core.rendezvous.member.forming import excluded
 from elastic_core.rendezvous.member.leader import judge
 from elastic_core.rendezvous.member.machine import step
@@ -72,8 +72,8 @@ def test_a_round_goes_on_beside_a_node_that_is_out():
 )
 def test_a_round_whose_start_a_node_refuses_ends_at_no_cost_and_says_why(min_nodes, out, follows):
     duty = judge(view(A, B, C, current=ABC, min_nodes=min_nodes), LeaderMemory()).duty
-    assert isinstance(duty, EndRound)
-    ending = duty.ending
+    assert duty.name.startswith("end ")
+    ending = duty.document.ending
     assert (ending.kind, ending.lost, ending.unclean, ending.out) == ("regroup", ("c",), (), out)
     assert ending.reason == f"c stays out: {WHY}; {follows}"
     assert (ending.failure, ending.decision) == (None, Restart())
@@ -83,7 +83,7 @@ def test_the_next_round_is_formed_without_it_and_waits_for_nobody():
     over = replace(CONTROL, ending=Ending(token=2, nonce="x2", kind="regroup", reason="r", by="a", lost=("c",)))
     ready = [member(1, "a", "ready"), member(2, "b", "ready"), C]
     duty = judge(view(*ready, control=over, current=ABC), LeaderMemory()).duty
-    assert isinstance(duty, FormRound)
+    assert duty.name.startswith("form ")
     assert [entry.node for entry in duty.document.roster] == ["a", "b"]
     assert (duty.document.restarts, duty.document.changes) == (0, 1)
     assert judge(view(*ready, control=over, current=ABC, min_nodes=3), LeaderMemory()).duty is None
@@ -98,7 +98,7 @@ def test_who_has_ended_a_round_at_its_start_again_waits_before_it_ends_another()
     back = member(3, "c", "ready")
     running = [replace(one, record=replace(one.record, token=3, nonce=document.nonce, seen=3)) for one in (A, B)]
     at_once = judge(view(*running, back, control=replace(CONTROL, ending=over), current=document), LeaderMemory())
-    assert isinstance(at_once.duty, EndRound)
+    assert at_once.duty.name.startswith("end ")
     later = judge(view(*running, back, control=CONTROL, current=replace(document, strikes={"c": 2})), LeaderMemory())
     assert (later.duty, later.look_s) == (None, 10.0)
 
@@ -110,7 +110,7 @@ def test_a_stop_for_a_failure_does_not_wait_for_what_it_has_seen():
     duty = judge(
         view(stopped, C, control=replace(CONTROL, stopping=order), current=round_of("ac")), LeaderMemory()
     ).duty
-    assert isinstance(duty, EndRound)
+    assert duty.name.startswith("end ")
 
 
 def test_a_node_that_a_policy_left_out_is_taken_where_the_others_refuse():

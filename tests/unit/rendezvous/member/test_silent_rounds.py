@@ -6,7 +6,7 @@ from msgspec.structs import replace
 from elastic_core.rendezvous.member import protocol
 from elastic_core.rendezvous.member.announce import record_of
 from elastic_core.rendezvous.member.documents import ControlDocument, Ending, MemberRecord, RosterEntry, RoundDocument
-from elastic_core.rendezvous.member.duty import EndRound, FormRound, LeaderMemory, NoteSilent, View
+from elastic_core.rendezvous.member.duty import LeaderMemory, View
 from elastic_core.rendezvous.member.leader import judge
 from elastic_core.rendezvous.member.machine import step
 from elastic_core.rendezvous.member.observe import observe
@@ -53,12 +53,12 @@ def view(*members, now_s=100.0, ending=None, **more):
 def test_a_spare_that_leads_waits_for_a_round_that_has_gone_silent(ending):
     """Also where the round was ended: those who are cut off have not heard of it."""
     first = judge(view(ending=ending), LeaderMemory())
-    assert first.duty == NoteSilent(nonce="x")
     noted = {"control": replace(CONTROL, ending=ending, silent_of="x")}
+    assert first.duty.document == noted["control"]
     second = judge(view(ending=ending, now_s=101.0, **noted), first.memory)
     assert (second.duty, second.look_s) == (None, 100.0 + LEASE_S + GRACE_S)
     third = judge(view(ending=ending, now_s=100.1 + LEASE_S + GRACE_S, **noted), second.memory)
-    assert isinstance(third.duty, EndRound if ending is None else FormRound)
+    assert third.duty.name.startswith("end " if ending is None else "form ")
 
 
 def test_it_waits_for_longer_while_one_answers_that_it_runs():
@@ -67,13 +67,13 @@ def test_it_waits_for_longer_while_one_answers_that_it_runs():
     noted = {"control": replace(CONTROL, silent_of="x")}
     asked = judge(view(now_s=over_s + 1, still_runs_s=over_s, **noted), memory)
     assert (asked.duty, asked.look_s) == (None, over_s + LEASE_S)
-    assert isinstance(judge(view(now_s=over_s + LEASE_S + 1, still_runs_s=over_s, **noted), memory).duty, EndRound)
+    assert judge(view(now_s=over_s + LEASE_S + 1, still_runs_s=over_s, **noted), memory).duty.name.startswith("end ")
 
 
 def test_members_of_a_round_that_was_silent_have_time_to_be_heard_again_one_after_the_other():
     first = judge(view(member("a", "running"), now_s=110.0), LeaderMemory(token=7, silent_s=100.0))
     assert (first.duty, first.look_s) == (None, 110.0 + LEASE_S)
-    assert isinstance(judge(view(member("a", "running"), now_s=110.1 + LEASE_S), first.memory).duty, EndRound)
+    assert judge(view(member("a", "running"), now_s=110.1 + LEASE_S), first.memory).duty.name.startswith("end ")
 
 
 @pytest.mark.parametrize("state", ["running", "ready", "stopped", "leaving"])
@@ -97,12 +97,12 @@ def test_a_record_of_before_the_round_says_nothing_about_it():
 def test_nodes_that_stopped_while_the_store_was_away_are_no_loss():
     """No strike, no membership change, and none of the restarts: they are here again."""
     found = judge(view(member("a", "ready"), member("b", "ready"), max_changes=0), LeaderMemory())
-    assert isinstance(found.duty, EndRound)
-    ending = found.duty.ending
+    assert found.duty.name.startswith("end ")
+    ending = found.duty.document.ending
     assert (ending.kind, ending.unclean, ending.lost) == ("outage", (), ("a", "b"))
     assert ending.reason.startswith("a, b stopped while the store was away; ")
     formed = judge(view(member("a", "ready"), member("b", "ready"), ending=ending), found.memory)
-    assert isinstance(formed.duty, FormRound)
+    assert formed.duty.name.startswith("form ")
     document = formed.duty.document
     assert (document.changes, document.restarts, dict(document.strikes)) == (0, 0, {})
 

@@ -12,7 +12,7 @@ from elastic_core.rendezvous.member.documents import (
     RoundDocument,
     StepsOrder,
 )
-from elastic_core.rendezvous.member.duty import LeaderMemory, PublishSteps, View
+from elastic_core.rendezvous.member.duty import LeaderMemory, View
 from elastic_core.rendezvous.member.leader import judge
 from elastic_core.rendezvous.member.observe import observe
 from elastic_core.rendezvous.member.roster import Candidate
@@ -121,8 +121,8 @@ def judged(*members, now_s=0.0, memory=None, order=ORDER):
 
 def test_all_answers_are_told_at_once():
     duty = judged(member("a", steps("a", max_step=4)), member("b", steps("b", max_step=5))).duty
-    assert isinstance(duty, PublishSteps)
-    assert (duty.seen.node_count, duty.seen.max_step) == (2, 5)
+    seen = duty.document.steps.seen
+    assert (seen.node_count, seen.max_step) == (2, 5)
 
 
 def test_node_that_does_not_answer_is_waited_for_but_not_for_long():
@@ -130,7 +130,7 @@ def test_node_that_does_not_answer_is_waited_for_but_not_for_long():
     first = judged(*members, now_s=10.0)
     assert (first.duty, first.look_s) == (None, 10.0 + GATHER_STEPS_S)
     late = judged(*members, now_s=10.0 + GATHER_STEPS_S, memory=first.memory)
-    assert late.duty.seen.node_count == 1
+    assert late.duty.document.steps.seen.node_count == 1
 
 
 def test_answers_to_another_question_or_of_another_round_count_for_nothing():

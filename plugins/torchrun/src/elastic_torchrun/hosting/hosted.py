@@ -335,7 +335,7 @@ class HostedRendezvous(RendezvousHandler):
             if decided is not None:
                 self._hear(talk, decided)
         except RuntimeError as error:  # of torch's stores: the others will see that this node has left the round
-            self.services.say(f"the store of rendezvous {self.settings.backend!r} failed: {one_line(error)}")
+            self.services.notice(f"the store of rendezvous {self.settings.backend!r} failed: {one_line(error)}")
 
     # --- the end
 
@@ -351,7 +351,7 @@ class HostedRendezvous(RendezvousHandler):
             self._wait_for_the_others(talk)
             return bool(handler.shutdown())
         except Exception as error:  # noqa: BLE001  # of a plugin: the run has ended, and how does not change any more
-            self.services.say(f"shutting rendezvous {self.settings.backend!r} down failed: {one_line(error)}")
+            self.services.notice(f"shutting rendezvous {self.settings.backend!r} down failed: {one_line(error)}")
             return False
 
     def _wait_for_the_others(self, talk: RoundTalk) -> None:
@@ -367,7 +367,8 @@ class HostedRendezvous(RendezvousHandler):
 
     def _say_left_behind(self) -> None:
         if self._stuck:
-            self.services.say(f"rendezvous {self.settings.backend!r} ({self._label}) can't be interrupted: left behind")
+            name = f"{self.settings.backend!r} ({self._label})"
+            self.services.notice(f"rendezvous {name} can't be interrupted: left behind")
 
     def _in_our_words(self, error: Exception) -> RendezvousError:
         cls = next(cls for name, cls in _KINDS if isinstance(error, getattr(self._rendezvous, name)))

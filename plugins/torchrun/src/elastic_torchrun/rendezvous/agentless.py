@@ -172,7 +172,7 @@ class AloneServices(AgentServices):
         """Return the port that the round's store has on this node."""
         return self._stores.offer()
 
-    def say(self, text: str) -> None:
+    def notice(self, text: str) -> None:
         """Show people one line."""
         self._warn(text)
 

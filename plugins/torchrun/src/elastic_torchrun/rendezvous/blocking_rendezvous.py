@@ -212,13 +212,9 @@ class _Caller:
             case RoundChanged(change=change):
                 self.changes.append(change)
             case PrintLine(text=text):
-                self.notice(text)
+                self._services().notice(text)
             case DrainOrdered(text=text):  # no agent could end here: the caller's round is over
                 self.changes.append(Decided(decision=Stop(reason=text)))
-
-    def notice(self, text: str) -> None:
-        """Print one line."""
-        self._services().say(text)
 
     def raised(self, operation: str, error: BaseException, fate: str = "") -> Fault:
         """Return the line about what the store raised."""
