@@ -396,13 +396,6 @@ class NotifyHooks(Record, frozen=True, kw_only=True):
     moment: "Moment"
 
 
-class Finish(Record, frozen=True, kw_only=True):
-    """The agent is done."""
-
-    exit_code: int
-    reason: str
-
-
 AgentCommand = (
     AskToJoin
     | JoinRendezvous
@@ -433,7 +426,6 @@ AgentCommand = (
     | CancelTimer
     | LeaveRendezvous
     | NotifyHooks
-    | Finish
 )
 
 

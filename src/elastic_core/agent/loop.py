@@ -324,8 +324,6 @@ class Agent:
                 self._timers.cancel(name)
             case m.NotifyHooks(moment=moment):
                 self._feed.publish(moment)
-            case m.Finish():
-                self._reactor.stop()
             case _:
                 assert_never(command)
 

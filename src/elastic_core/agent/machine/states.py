@@ -285,8 +285,7 @@ def leave_on_stop(ledger: Ledger, signum: int, now_s: float, *first: m.AgentComm
 
 def end(ledger: Ledger, outcome: Outcome) -> Step:
     """End now."""
-    finish = m.Finish(exit_code=outcome.exit_code, reason=outcome.reason)
-    return Step(state=Ended(ledger=ledger, outcome=outcome), commands=(finish,), reason=outcome.reason)
+    return Step(state=Ended(ledger=ledger, outcome=outcome), reason=outcome.reason)
 
 
 def stopped_by(signum: int) -> Outcome:

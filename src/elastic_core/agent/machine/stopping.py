@@ -83,8 +83,7 @@ def stop_waiting(state: Waiting, event: m.StopRequested, now_s: float) -> Step:
 
 def left(state: Leaving, event: m.RendezvousLeft, now_s: float) -> Step:
     """End."""
-    step = end(state.ledger, state.outcome)
-    return Step(state=step.state, commands=(m.CancelTimer(name=LEAVE), *step.commands), reason=step.reason)
+    return replace(end(state.ledger, state.outcome), commands=(m.CancelTimer(name=LEAVE),))
 
 
 def left_anyway(state: Leaving, event: m.TimerFired, now_s: float) -> Step:
