@@ -438,8 +438,7 @@ class Agent:
     def _hands_over(self) -> bool:
         """Whether what is asked here is only whether the run goes on without a worker: the rest is the run's."""
         state = self._state
-        gathers = isinstance(state, Deciding) and state.ledger.gathers
-        return gathers and isinstance(state, Deciding) and state.round is not None and not state.alone
+        return isinstance(state, Deciding) and state.ledger.gathers and not state.alone
 
     @property
     def node_id(self) -> str:

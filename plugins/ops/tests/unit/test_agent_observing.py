@@ -141,7 +141,8 @@ def test_phases_of_a_restart():
 
 def test_a_rendezvous_that_fails_is_over_too():
     leaving = s.Leaving(ledger=LEDGER, outcome=s.Outcome(ending=s.AgentEnd.FAILED, exit_code=4, reason="nobody came"))
-    assert phases((1.0, s.Joining(ledger=LEDGER)), (3.0, s.Deciding(ledger=LEDGER, running=None)), (3.0, leaving)) == [
+    deciding = s.Deciding(ledger=LEDGER, running=None, round=ROUND)
+    assert phases((1.0, s.Joining(ledger=LEDGER)), (3.0, deciding), (3.0, leaving)) == [
         Phase(name="rendezvous", took_s=2.0, well=False),
         Phase(name="initialize", took_s=2.0, well=False),
     ]

@@ -258,8 +258,7 @@ def deciding(state: Deciding, event: m.RoundChanged, now_s: float) -> Step:
     if state.ledger.control and isinstance(event.change, RoundOver) and not _known(state, event.change):
         if state.running is not None:
             return follow(state.running, event.change)
-        if state.round is not None:
-            return without_start(state.ledger, state.round, event.change)
+        return without_start(state.ledger, state.round, event.change)
     return Step(state=state, commands=_watch_after(state.ledger, event.change), reason="the failure comes first")
 
 

@@ -159,14 +159,11 @@ class Settling(Record, frozen=True, kw_only=True):
 
 
 class Deciding(Record, frozen=True, kw_only=True):
-    """The evidence is being read, then the policy asked.
-
-    `running` is None where no worker had been started, `round` where there was no round either.
-    """
+    """The evidence is being read, then the policy asked. `running` is None if no worker of the round was started."""
 
     ledger: Ledger
     running: Running | None
-    round: Round | None = None
+    round: Round
     exits: tuple[WorkerExit, ...] = ()
     alone: bool = False
     """Nobody else decides for the run."""
