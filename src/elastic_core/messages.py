@@ -4,6 +4,7 @@ from elastic_core.moments import Agreed as Agreed
 from elastic_core.moments import LaunchChange, Moment
 from elastic_core.moments import StepsAsked as StepsAsked
 from elastic_core.moments import StepsSeen as StepsSeen
+from elastic_core.moments import StoreCall as StoreCall
 from elastic_core.reports import Absence, NodeReport, NodeSteps
 from elastic_core.types import Decided, Decision, Failure, Record, Restart, Round, RoundChange, Stop, WorkerExit
 
@@ -519,4 +520,5 @@ RendezvousEvent = (
     | DrainOrdered
     | Fenced
     | SeatHeld
+    | StoreCall
 )

@@ -32,7 +32,7 @@ class RunSide:
         rounds: Makes rounds of places.
         backend: What the handler is called.
         faults: Keeps what it raises.
-        feed: Takes what is known of the store, and what nodes ask each other about steps.
+        feed: Takes what is known of the store, its calls, and what nodes ask each other about steps.
         log: Takes lines for people.
     """
 
@@ -89,7 +89,7 @@ class RunSide:
                 self._guardian.last_act(store, seat, encode_json(self._handler.settings))
             case m.DecisionAsked(reports=reports, history=history, question=question):
                 self._agent.decide_for_run(reports, history, question)
-            case m.StepsAsked() | m.StepsSeen() | m.Agreed() | m.LeftOut():
+            case m.StepsAsked() | m.StepsSeen() | m.Agreed() | m.LeftOut() | m.StoreCall():
                 self._feed.publish(event)
             case _:
                 assert_never(event)

@@ -27,7 +27,7 @@ from elastic_core.hooks.members import NamedHook, close_hooks
 from elastic_core.hooks.runner import HookRunner
 from elastic_core.launcher.agent_side import RunSide, open_rendezvous
 from elastic_core.launcher.early_stop import EarlyStop, early_stops, held
-from elastic_core.launcher.hook_actions import STORE_CALL, HookActions, measure_store
+from elastic_core.launcher.hook_actions import HookActions
 from elastic_core.launcher.injected import NOTHING, Injected
 from elastic_core.launcher.logs import RunLogs, choose_logs_specs
 from elastic_core.launcher.plan import hook_settings
@@ -60,6 +60,8 @@ if TYPE_CHECKING:
     from elastic_core.starters import BegunCall, CallStarter
 
 WARM_AFTER_S = 0.5
+STORE_CALL = "store_call"
+"""The event of the feed for a call to the store."""
 _WITHOUT_STORE = ("local", "static")
 
 _C = TypeVar("_C", bound="_Closes")
@@ -269,8 +271,6 @@ class _Job:
             log=log,
         )
         workers.attach(on_exit=agent.on_worker_exit, on_stopped=agent.on_workers_stopped, on_overdue=agent.on_overdue)
-        if any(named.takes_event(STORE_CALL) for named in hooks):
-            measure_store(handler, lambda call: reactor.post(lambda: feed.publish(call)))
         side = RunSide(
             reactor,
             agent=agent,
@@ -283,6 +283,8 @@ class _Job:
             log=log,
         )
         rendezvous = self._closing(open_rendezvous(handler, side))
+        if any(named.takes_event(STORE_CALL) for named in hooks):
+            rendezvous.measure_store()
         actions = HookActions(
             reactor,
             agent=agent,

@@ -97,6 +97,9 @@ class Rendezvous:
         """How its nodes' agents know each other; None: not yet, or they don't. Threading: any."""
         return None
 
+    def measure_store(self) -> None:
+        """Report each call to the store as a `StoreCall`. Called: before the first request, if a hook takes them."""
+
     def close(self) -> None:
         """Take no part any more; idempotent. Called: when no event will be taken."""
         self._cancel()

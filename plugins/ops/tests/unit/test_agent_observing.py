@@ -11,7 +11,6 @@ from elastic_core.agent.feed import Phases, StepTaken, described
 from elastic_core.agent.machine import states as s
 from elastic_core.agent.machine.states import Step
 from elastic_core.launcher import LaunchConfig
-from elastic_core.launcher.hook_actions import measure
 from elastic_core.moments import FieldsPublished, RanksAssigned, StoreReachable
 from elastic_core.options.settings import Entrypoint
 from elastic_core.reports import Phase, RunEvent
@@ -32,7 +31,6 @@ from elastic_ops.exporters.delivery import STRIKES, Guard
 from elastic_ops.exporters.looks import Beat, CallCount, StoreMeter
 from elastic_ops.metrics.table import BY_NAME, GROUP, Kind
 from elastic_plugin_kit import samples
-from elastic_plugin_kit.manual_clock import ManualClock
 from elastic_torchrun.launcher.run_settings import settings_of_config
 
 LEDGER = s.Ledger()
@@ -408,24 +406,9 @@ def test_faults_now_and_then_are_forgiven():
 
 
 def test_a_meter_counts_what_a_store_answers_and_refuses():
-    class Store:
-        def renew(self, seat, *, wait):
-            clock.advance(0.25)
-            if seat is None:
-                raise ValueError("gone")
-            return seat
-
-        def watch(self):
-            raise AssertionError("not measured")
-
-    for name in ("connect", "enlist", "update", "withdraw", "members", "load", "swap"):
-        setattr(Store, name, lambda self: None)
-    clock = ManualClock()
-    store, meter = Store(), StoreMeter()
-    measure(store, lambda call: meter.add(call.call, call.took_s, failed=call.failed), clock)
-    assert store.renew(5, wait=None) == 5
-    with pytest.raises(ValueError, match="gone"):
-        store.renew(None, wait=None)
+    meter = StoreMeter()
+    meter.add("renew", 0.25, failed=False)
+    meter.add("renew", 0.0, failed=True)
     assert meter.take() == {"renew": CallCount(answered=1, took_s=0.25, failed=1)}
     assert meter.take() == {}
 

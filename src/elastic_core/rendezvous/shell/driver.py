@@ -59,7 +59,7 @@ _STUCK_PAUSE_S = 0.2
 
 _NOTHING = Revisions()
 _T = TypeVar("_T")
-Emitted = protocol.Announcement | Fenced | SeatHeld | m.DecisionAsked
+Emitted = protocol.Announcement | Fenced | SeatHeld | m.DecisionAsked | m.StoreCall
 DriverRequest = (
     protocol.JoinAsked
     | m.StandAside
@@ -142,6 +142,8 @@ class Driver:
         self._lock = threading.Condition()
         self.call: PendingCall | None = None
         """The call that is under way. Threading: read on any."""
+        self.measured = False
+        """Whether each call is reported as a `StoreCall`. Set: before `start`."""
         self._wait: WaitBudget | None = None
         self._interruptible = False
         self._peers: PeerEndpoint | None = None
@@ -421,8 +423,9 @@ class Driver:
                 wait.cancel()
             now_s = self._clock.monotonic_s()
             self.call = PendingCall(name, now_s, now_s + wait.remaining_s())
+        answer: protocol.Event | None = None
         try:
-            return self._call(operation, wait)
+            answer = self._call(operation, wait)
         except ElasticError:
             raise
         except BaseException as err:
@@ -431,6 +434,10 @@ class Driver:
             with self._lock:
                 self._wait = self.call = None
                 self._interruptible = False
+            if self.measured and not isinstance(operation, protocol.Watch):  # a watch waits for other nodes
+                took_s = self._clock.monotonic_s() - now_s
+                self._emit(m.StoreCall(call=name, took_s=took_s, failed=answer is None))
+        return answer
 
     def _call(self, operation: protocol.Operation, wait: WaitBudget) -> protocol.Event:
         store, me = self._store, self._state.me

@@ -67,6 +67,10 @@ class MemberRounds(Rendezvous):
         super()._cancel()
         self._watching = False
 
+    def measure_store(self) -> None:
+        """Report each call to the store from now on."""
+        self.driver.measured = True
+
     # --- a round
 
     def _join(self) -> None:
