@@ -213,7 +213,6 @@ class AskToStart(Record, frozen=True, kw_only=True):
 
     round: Round
     restart_count: int
-    membership_changes: int
 
 
 class SpawnWorkers(Record, frozen=True, kw_only=True):

@@ -122,7 +122,6 @@ class Agent:
         )
         self._context = FailureContext(options.node_id, self._clock, progress=progress)
         self._run_decision = RunDecision(
-            log=self._log,
             incidents=self._incidents,
             rendezvous=rendezvous,
             policy=self._policy,

@@ -35,7 +35,7 @@ from elastic_torchrun.launcher.run_settings import settings_of_config
 
 LEDGER = s.Ledger()
 ROUND = samples.sample_round(index=3, node_rank=1, node_count=2, base_rank=2, world_size=4, role_base_rank=2)
-RUNNING = s.Running(ledger=LEDGER, round=ROUND, started_s=0.0, alive=frozenset({0, 1}))
+RUNNING = s.Running(ledger=LEDGER, round=ROUND, alive=frozenset({0, 1}))
 STOPPING = s.Stopping(ledger=LEDGER, round=ROUND, then=s.Rejoin())
 BASE_NS = 1_700_000_000_000_000_000
 

@@ -84,9 +84,7 @@ def formed(state: Joining, event: m.RoundFormed, now_s: float) -> Step:
     restarts, changes = event.round.restart_count, event.round.membership_changes
     if restarts is not None and changes is not None:
         ledger = replace(ledger, restart_count=restarts, membership_changes=changes, history=event.round.history)
-    ask = m.AskToStart(
-        round=event.round, restart_count=ledger.restart_count, membership_changes=ledger.membership_changes
-    )
+    ask = m.AskToStart(round=event.round, restart_count=ledger.restart_count)
     # Watched from now on: the round may be over before the hooks have answered.
     commands = (m.NotifyHooks(moment=moments.RoundJoined(round=event.round)), ask, *watch_on(ledger))
     return Step(state=Preparing(ledger=ledger, round=event.round), commands=commands, reason="a round was formed")
@@ -198,8 +196,7 @@ def ask_again(state: Refused, event: m.TimerFired, now_s: float) -> Step:
         return gate(ledger, "the hooks are asked again", refused=round_)
     # This node still has its place in the round, and the workers of the other nodes wait for its own: joining anew
     # would end the round for all.
-    changes = ledger.membership_changes
-    ask = m.AskToStart(round=round_, restart_count=ledger.restart_count, membership_changes=changes)
+    ask = m.AskToStart(round=round_, restart_count=ledger.restart_count)
     return Step(state=Preparing(ledger=ledger, round=round_), commands=(ask,), reason="the hooks are asked again")
 
 
@@ -217,7 +214,7 @@ def spawned(state: Starting, event: m.WorkersSpawned, now_s: float) -> Step:
     # Not reset when a hook allows the join: one that then refuses each start would be asked every 2 s, round after
     # round.
     ledger = replace(state.ledger, gates=replace(state.ledger.gates, count=0, shown=""))
-    running = Running(ledger=ledger, round=state.round, started_s=now_s, alive=everyone)
+    running = Running(ledger=ledger, round=state.round, alive=everyone)
     if state.over is not None:
         return round_changed.follow(running, state.over)
     return Step(state=running, commands=(m.WatchRound(),), reason="workers run")
@@ -226,7 +223,7 @@ def spawned(state: Starting, event: m.WorkersSpawned, now_s: float) -> Step:
 def spawn_failed(state: Starting, event: m.SpawnFailed, now_s: float) -> Step:
     """Let the policy decide what a failed start means, unless the round is over already."""
     # The workers before the one that could not be started run: whatever is decided, they are stopped first.
-    running = Running(ledger=state.ledger, round=state.round, started_s=now_s, alive=event.alive)
+    running = Running(ledger=state.ledger, round=state.round, alive=event.alive)
     if state.over is not None:
         return round_changed.follow(running, state.over)
     ask = m.AskPolicy(failure=event.failure, history=state.ledger.history)

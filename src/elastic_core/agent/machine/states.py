@@ -145,7 +145,6 @@ class Running(Record, frozen=True, kw_only=True):
 
     ledger: Ledger
     round: Round
-    started_s: float
     alive: frozenset[int]
     done: frozenset[int] = frozenset()
     ignored: frozenset[int] = frozenset()
