@@ -161,8 +161,19 @@ def _is_on_by_itself(entry: PluginEntry) -> bool:
     return entry.group == HOOKS_GROUP and entry.distribution != NOT_INSTALLED
 
 
-def doubled(claims: Sequence[PluginEntry]) -> PluginError:
-    """Return the error for a name that several distributions have, which can't be told apart."""
+def only_claim(claims: Iterable[PluginEntry]) -> PluginEntry | None:
+    """Return the one entry point of a name; None: there is none.
+
+    Raises:
+        PluginError: several distributions have the name.
+    """
+    found = list(claims)
+    if len(found) > 1:
+        raise _doubled(found)
+    return found[0] if found else None
+
+
+def _doubled(claims: Sequence[PluginEntry]) -> PluginError:
     owners = " and ".join(entry.label for entry in claims)
     others = " or ".join(entry.distribution for entry in claims if not is_built_in(entry))
     what = f"{KINDS[claims[0].group]} {claims[0].name!r} comes from {owners}"
