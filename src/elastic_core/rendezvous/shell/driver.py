@@ -142,8 +142,7 @@ class Driver:
         self._lock = threading.Condition()
         self.call: PendingCall | None = None
         """The call that is under way. Threading: read on any."""
-        self.measured = False
-        """Whether each call is reported as a `StoreCall`. Set: before `start`."""
+        self._measured = False
         self._wait: WaitBudget | None = None
         self._interruptible = False
         self._peers: PeerEndpoint | None = None
@@ -154,8 +153,9 @@ class Driver:
         self._notices = 0
         self._thread = threading.Thread(target=self._run, name="elastic-member", daemon=True)
 
-    def start(self) -> None:
-        """Begin."""
+    def start(self, *, measured: bool = False) -> None:
+        """Begin; `measured`: report each call to the store as a `StoreCall`."""
+        self._measured = measured
         self._thread.start()
 
     @property
@@ -434,7 +434,7 @@ class Driver:
             with self._lock:
                 self._wait = self.call = None
                 self._interruptible = False
-            if self.measured and not isinstance(operation, protocol.Watch):  # a watch waits for other nodes
+            if self._measured and not isinstance(operation, protocol.Watch):  # a watch waits for other nodes
                 took_s = self._clock.monotonic_s() - now_s
                 self._emit(m.StoreCall(call=name, took_s=took_s, failed=answer is None))
         return answer

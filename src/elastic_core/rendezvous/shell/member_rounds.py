@@ -30,7 +30,7 @@ class MemberRounds(Rendezvous):
         super().__init__(agent)
         self._store = store
         self._changes = Changes(settings.run_id, lambda operation, error: agent.raised(operation, error).text)
-        self._watching = self._leaving = self._broken = False
+        self._watching = self._leaving = self._broken = self._measured = False
         self._clock = clock
         self._lost: PendingCall | None = None
         self.driver = Driver(
@@ -69,7 +69,7 @@ class MemberRounds(Rendezvous):
 
     def measure_store(self) -> None:
         """Report each call to the store from now on."""
-        self.driver.measured = True
+        self._measured = True
 
     # --- a round
 
@@ -102,7 +102,7 @@ class MemberRounds(Rendezvous):
             self._start()
 
     def _start(self) -> None:
-        self.driver.start()
+        self.driver.start(measured=self._measured)
         self._look_later()
 
     def _take(self, event: Emitted) -> None:

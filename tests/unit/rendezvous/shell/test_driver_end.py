@@ -53,9 +53,8 @@ def test_a_call_is_reported_where_an_observer_takes_it():
         ended=lambda error: None,
         turned_s=lambda: float("inf"),
     )
-    driver.measured = True
     driver.post(protocol.JoinAsked(master_port=0))
-    driver.start()
+    driver.start(measured=True)
     assert driver.join(10.0)
     calls = [each for each in emitted if isinstance(each, StoreCall)]
     assert [(each.call, each.failed) for each in calls] == [("connect", True)]
