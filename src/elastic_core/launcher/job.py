@@ -82,7 +82,7 @@ def run_job(
         own_process: This process exists for the run alone (`elastic run`): it may become a subreaper. A library call
             leaves its caller as it was.
         began: What this process has done before, in order, each with when it ended in monotonic seconds;
-            None: it does not say.
+            None: nothing is known of that.
         outcome: Filled at the end, for a caller that wants more than the code.
         injected: What the caller has made itself.
 
@@ -112,7 +112,7 @@ def _compared(settings: RunSettings) -> dict[str, str]:
     from elastic_core.rendezvous.identity import ALLOWABLE
 
     made = run_fingerprint(settings)
-    # Where everything may differ (a library call), nobody who comes later is compared with this node either.
+    # Where everything may differ (a library call), no later node is compared with this node either.
     fixed = {key: text for key, text in made.items() if key not in ALLOWABLE}
     return fixed if ALLOWABLE.issubset(settings.nodes.allow_mismatch) else made
 
@@ -376,7 +376,7 @@ class _Job:
         )
 
     def _end(self, reactor: Reactor, result: AgentResult, run_dir: RunDirectory) -> None:
-        """Say what is left to say when the agent has ended, and end the run directory."""
+        """Print the last lines of the run when the agent has ended, and end the run directory."""
         if self._masters is not None:
             self._masters.close()
         if kept := self._workers.left_running():
@@ -412,7 +412,7 @@ class _Job:
     def _starters(
         self, calls: "CallStarter | None", loop: ReactorLoop, hooks: Sequence[NamedHook]
     ) -> list[WorkerStarter]:
-        """Return those who start workers in place of the group, in the order in which they are asked."""
+        """Return the starters that start workers in place of the group, in the order in which they are asked."""
         starters: list[WorkerStarter] = [] if calls is None else [calls]
         if any(Power.STARTS in named.hook.powers for named in hooks):
             from elastic_core.hooks.starting import hook_starters  # few have any

@@ -122,7 +122,7 @@ def _ignore(state: Deciding, failure: Failure, decision: Ignore) -> Step:
 
 
 def stop_deciding(state: Deciding, event: m.StopRequested, now_s: float) -> Step:
-    """The user's word comes before the policy's."""
+    """Stop the workers without waiting for the policy."""
     if state.running is None:
         return leave_on_stop(state.ledger, event.signum, now_s)
     return drain(state.ledger, state.running.round, event.signum, now_s, grace_s=event.grace_s)

@@ -38,7 +38,7 @@ LONGEST_PAUSE_S = 60.0
 """From a hook's refusal until it is asked again: twice as long each time, less up to a third, another on each node."""
 SHORTEST_WISH_S = 1.0
 LONGEST_WISH_S = 3600.0
-"""The bounds of what a hook may want instead."""
+"""The bounds of a pause that a hook requests instead."""
 
 
 def begin(state: Created, event: m.StartRequested, now_s: float) -> Step:
@@ -79,8 +79,8 @@ def stop_before_start(state: Gating | Joining | Preparing, event: m.StopRequeste
 def formed(state: Joining, event: m.RoundFormed, now_s: float) -> Step:
     """Ask the hooks before workers start."""
     ledger = replace(state.ledger, rounds=event.round.index + 1)
-    # What the whole run has been through wins over this node's own books: a newcomer's are empty, and a policy that
-    # counted by them would give a run more restarts than its budget.
+    # The run's history replaces this node's own: a newcomer's is empty, and a policy that counted by it would give a
+    # run more restarts than its budget.
     restarts, changes = event.round.restart_count, event.round.membership_changes
     if restarts is not None and changes is not None:
         ledger = replace(ledger, restart_count=restarts, membership_changes=changes, history=event.round.history)
@@ -149,7 +149,7 @@ def start_refused(state: Preparing, event: m.StartRefused, now_s: float) -> Step
 
 
 def _stay_out(ledger: Ledger, refused: Round | None, event: m.JoinRefused | m.StartRefused, now_s: float) -> Step:
-    """Wait, beside the rounds of the others where that can be; else no longer than for nodes that are missing."""
+    """Wait until the hook is asked again: at most the join timeout, unless this node can wait beside others' rounds."""
     gates = ledger.gates
     gates = replace(gates, count=gates.count + 1, since_s=gates.since_s if gates.count else now_s)
     pause_s = _pause_s(gates, event.again_s)
@@ -162,7 +162,7 @@ def _stay_out(ledger: Ledger, refused: Round | None, event: m.JoinRefused | m.St
         pause_s = min(pause_s, left_s)
     absence = Absence(by=event.hook, reason=event.reason, for_s=round(pause_s, 1))
     first: tuple[m.AgentCommand, ...] = (m.StandAside(absence=absence),) if gates.aside else ()
-    if absence.text != gates.shown:  # each refusal is one of many: people are told when another reason is given
+    if absence.text != gates.shown:  # each refusal is one of many: only another reason is printed
         often = "and so on" if event.again_s is not None else "then less and less often"
         text = f"this node stays out: {absence.text}; it is asked again in {duration_text(pause_s)}, {often}"
         first = (*first, m.PrintLine(text=text))
