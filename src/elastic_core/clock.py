@@ -56,7 +56,7 @@ SYSTEM_CLOCK = SystemClock()
 
 
 class WaitBudget:
-    """How long a blocking call may still take, and the word that it must end at once.
+    """How long a blocking call may still take, and whether it is cancelled.
 
     The agent binds one to a rendezvous handler before each call; `sleep` is the only sleep that plugin code needs, and
     it ends as soon as the agent cancels. A deadline of None means no limit.

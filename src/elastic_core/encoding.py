@@ -39,7 +39,7 @@ def printable_json(text: str) -> str:
 
 
 def decode_json(raw: bytes | str, kind: type[_T]) -> _T:
-    """Return what `raw` says; one that is nested too deep to be read is no JSON of ours either.
+    """Return the document; one that is nested too deep to be read is rejected as well.
 
     Raises:
         msgspec.DecodeError: it is no JSON, or of another kind.

@@ -4,6 +4,7 @@ from elastic_core.moments import Agreed as Agreed
 from elastic_core.moments import LaunchChange, Moment
 from elastic_core.moments import StepsAsked as StepsAsked
 from elastic_core.moments import StepsSeen as StepsSeen
+from elastic_core.moments import StoreCall as StoreCall
 from elastic_core.reports import Absence, NodeReport, NodeSteps
 from elastic_core.types import Decided, Decision, Failure, Record, Restart, Round, RoundChange, Stop, WorkerExit
 
@@ -212,7 +213,6 @@ class AskToStart(Record, frozen=True, kw_only=True):
 
     round: Round
     restart_count: int
-    membership_changes: int
 
 
 class SpawnWorkers(Record, frozen=True, kw_only=True):
@@ -396,13 +396,6 @@ class NotifyHooks(Record, frozen=True, kw_only=True):
     moment: "Moment"
 
 
-class Finish(Record, frozen=True, kw_only=True):
-    """The agent is done."""
-
-    exit_code: int
-    reason: str
-
-
 AgentCommand = (
     AskToJoin
     | JoinRendezvous
@@ -433,7 +426,6 @@ AgentCommand = (
     | CancelTimer
     | LeaveRendezvous
     | NotifyHooks
-    | Finish
 )
 
 
@@ -527,4 +519,5 @@ RendezvousEvent = (
     | DrainOrdered
     | Fenced
     | SeatHeld
+    | StoreCall
 )

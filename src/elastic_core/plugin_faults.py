@@ -66,7 +66,7 @@ class Fault(NamedTuple):
 
 
 class PluginFaults:
-    """The exceptions that plugins raise in one run, each told once and counted, its traceback written to a file.
+    """The exceptions that plugins raise in one run: each is reported once and counted, its traceback written to a file.
 
     Until `begin`, tracebacks are kept; after `end` they are written at once. With `ELASTIC_DEBUG=1` each goes to stderr
     as well.
@@ -75,13 +75,12 @@ class PluginFaults:
     """
 
     def __init__(self, *, clock: Clock = SYSTEM_CLOCK) -> None:
-        """Know of none."""
         self._clock = clock
         self._lock = threading.Lock()
         self._seen: dict[tuple[str, ...], tuple[str, int]] = {}
         """What each fault is called at the end, and how often it was seen."""
         self.raised_any = False
-        """Whether there is a traceback that somebody may want to read."""
+        """Whether a traceback was written that an author may want to read."""
         self._kept: list[Callable[[], None]] = []
         self._put: Callable[[Callable[[], None]], None] | None = None
         self._folder: Callable[[], Path] = Path
@@ -226,7 +225,7 @@ class LoopFence:
         began_s = self._clock.monotonic_s()
         try:
             yield
-        except Exception as err:  # noqa: BLE001  # plugin code on the agent's thread: told, and done without
+        except Exception as err:  # noqa: BLE001  # plugin code on the agent's thread: reported, and turned off
             self.turn_off(method, f"raised {self._faults.raised(self._plugin, method, err).text}")
         taken_s = self._clock.monotonic_s() - began_s
         if taken_s >= LOOP_S:

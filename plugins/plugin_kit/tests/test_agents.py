@@ -7,7 +7,6 @@ import sys
 
 import pytest
 
-import elastic_core.testing
 from elastic_core.api import DecisionTaken, FailureClass, WorkerEnded
 from elastic_plugin_kit import run_agents
 from proc_kit import descendants, is_alive
@@ -118,7 +117,6 @@ def test_another_error_has_it_as_a_note():
     assert "no data" in note
 
 
-def test_the_old_path_has_it_and_other_names_do_not_pay_for_it():
-    assert elastic_core.testing.run_agents is run_agents
+def test_other_names_do_not_pay_for_it():
     code = "import sys, elastic_plugin_kit; print('elastic_plugin_kit.agents' in sys.modules)"
     assert subprocess.check_output([sys.executable, "-c", code], text=True) == "False\n"

@@ -14,7 +14,7 @@ PLUGINS = """
 import threading
 from elastic_core.api import AgentHook, CoordinationStore, FailureHandler, OptionSpec, Restart, Stop
 from elastic_core.api import Environment, Proposal
-from elastic_core.testing import MemoryServer, MemoryStore
+from elastic_plugin_kit import MemoryServer, MemoryStore
 
 SERVER = MemoryServer()
 

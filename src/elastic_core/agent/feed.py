@@ -27,7 +27,7 @@ class Phases:
         self.rendezvous_s = 0.0
         """How long the last rendezvous took."""
         self.formed_s = 0.0
-        """When the last round was formed, on the clock of whoever calls `enter`."""
+        """When the last round was formed, on the clock of the caller of `enter`."""
         self.stop_s: float | None = None
         """How long the workers of this round took to stop; None: they have not."""
 
@@ -93,7 +93,7 @@ class Feed:
         self._observers.append(observer)
 
     def publish(self, what: Observation) -> None:
-        """Hand it to everybody."""
+        """Pass an observation to each observer."""
         for observer in self._observers:
             observer(what)
 

@@ -121,7 +121,6 @@ class Agent:
         )
         self._context = FailureContext(options.node_id, self._clock, progress=progress)
         self._run_decision = RunDecision(
-            log=self._log,
             incidents=self._incidents,
             rendezvous=rendezvous,
             policy=self._policy,
@@ -235,7 +234,7 @@ class Agent:
         self.dispatch(m.HangFound(failure=failure))
 
     def on_overdue(self, exit: WorkerExit) -> None:
-        """Take a worker that has failed, by what it recorded, and does not end; `exit` is how it would have ended."""
+        """Report a worker that recorded an uncaught exception and does not end; `exit` is how it would have ended."""
         state = self._state
         if not isinstance(state, Running) or exit.local_rank not in state.alive - state.ignored:
             return
@@ -294,16 +293,16 @@ class Agent:
                 self._restarting = isinstance(decision, Restart)
             case m.PublishDecision(failure=failure):
                 assert failure is not None
-                self._rendezvous.post(replace(command, failure=self._placed(failure)))
+                self._rendezvous.post(replace(command, failure=self._located(failure)))
             case m.ReportDecision(failure=failure, decision=decision, evidence=evidence):
                 self._incidents.followed(failure, decision, evidence, restarts=command.restart_count)
                 if evidence:
                     self._run_decision.publish_decision(failure, decision, evidence=evidence)
             case m.OrderStop(failure=failure):
                 assert self._round is not None
-                self._run_decision.order_stop(self._placed(failure), self._round, self._exits, self._restart_count)
+                self._run_decision.order_stop(self._located(failure), self._round, self._exits, self._restart_count)
             case m.ReportEvidence(round=round_, final=final):
-                self._rendezvous.post(self._seen(round_, final=final))
+                self._rendezvous.post(self._report(round_, final=final))
             case m.DecideAlone():
                 self._decide_alone(command)
             case (
@@ -325,8 +324,6 @@ class Agent:
                 self._timers.cancel(name)
             case m.NotifyHooks(moment=moment):
                 self._feed.publish(moment)
-            case m.Finish():
-                self._reactor.stop()
             case _:
                 assert_never(command)
 
@@ -403,10 +400,10 @@ class Agent:
     # --- one decision for the whole run
 
     def _judge(self, failure: Failure, round_: Round) -> None:
-        """Act on a failure: at once if it has a cause of its own.
+        """Report that the evidence was read: at once, or later if it shows only that workers lost a peer.
 
-        Workers that merely lost a peer say nothing of why. The peer may be about to write it down, or to end with the
-        code that tells it: stopping it meanwhile would leave the run without its cause.
+        The lost peer, on another node, may still write its error record or end with an exit code. Stopping it before
+        would leave the run without the first cause.
         """
         origins = {worker.origin for worker in self._incidents.failed_workers} - {Origin.STOPPED}
         gathers = isinstance(self._state, Deciding) and self._state.ledger.gathers
@@ -421,7 +418,7 @@ class Agent:
 
         self._reactor.call_later(PEERS_SETTLE_S, judge)
 
-    def _seen(self, round_: Round, *, final: bool) -> NodeReport:
+    def _report(self, round_: Round, *, final: bool) -> NodeReport:
         return self._run_decision.report(round_, self._exits, self._restart_count, final=final)
 
     def decide_for_run(self, reports: Sequence[NodeReport], history: Sequence[Failure], question: str) -> None:
@@ -429,7 +426,7 @@ class Agent:
         self._run_decision.decide(reports, history, question)
 
     def _decide_alone(self, command: m.DecideAlone) -> None:
-        failure = self._seen(command.round, final=True).failure
+        failure = self._report(command.round, final=True).failure
         if failure is None:
             failure = self._context.no_store(command.reason, command.round)
         if command.final:
@@ -438,11 +435,10 @@ class Agent:
             self._ask_policy(failure, command.history)
 
     @property
-    def _hands_over(self) -> bool:
-        """Whether what is asked here is only whether the run goes on without a worker: the rest is the run's."""
+    def _run_decides(self) -> bool:
+        """Whether the whole run decides about restart and stop: this node's policy can then only ignore a failure."""
         state = self._state
-        gathers = isinstance(state, Deciding) and state.ledger.gathers
-        return gathers and isinstance(state, Deciding) and state.round is not None and not state.alone
+        return isinstance(state, Deciding) and state.ledger.gathers and not state.alone
 
     @property
     def node_id(self) -> str:
@@ -453,11 +449,12 @@ class Agent:
     def _round_index(self) -> int:
         return -1 if self._round is None else self._round.index
 
-    def _placed(self, failure: Failure) -> Failure:
+    def _located(self, failure: Failure) -> Failure:
+        """Return a failure with its node, round and time, if it has none yet."""
         return self._context.of_machine(failure, self._round)
 
     def _ask_policy(self, failure: Failure, history: tuple[Failure, ...]) -> None:
-        stamped = self._placed(failure)
+        stamped = self._located(failure)
         self._run_decision.begin_failure()
         self._run_decision.publish_failure(stamped)
         self._question += 1
@@ -466,7 +463,7 @@ class Agent:
         def decide(decision: Decision, fallback_reason: str) -> None:
             if asked != self._question or not isinstance(self._state, Deciding):
                 return  # settled meanwhile: by the user, or for the whole run
-            if isinstance(decision, Ignore) or not self._hands_over:
+            if isinstance(decision, Ignore) or not self._run_decides:
                 self._incidents.decided(stamped, decision, fallback_reason)
                 self._run_decision.publish_decision(stamped, decision, fallback_reason)
             self.dispatch(m.DecisionMade(failure=stamped, decision=decision))
@@ -521,7 +518,7 @@ class _Signals:
 
 
 class _Timers:
-    """The machine's timers, at most one of each name; `fired` takes the name of one that has run down."""
+    """The machine's timers, at most one of each name; `fired` is called with the name of a timer that is due."""
 
     def __init__(self, reactor: Reactor, fired: Callable[[str], None]) -> None:
         self._reactor = reactor

@@ -12,7 +12,6 @@ from elastic_core.errors import ElasticError, is_momentary
 from elastic_core.failure.incidents import Incidents
 from elastic_core.failure.runner import PolicyRunner
 from elastic_core.history import spent
-from elastic_core.logger import Logger
 from elastic_core.rendezvous.events import Rendezvous
 from elastic_core.reports import NodeReport
 from elastic_core.types import Decision, Failure, FailureClass, Ignore, Restart, Round, Stop, WorkerExit
@@ -120,7 +119,6 @@ class RunDecision:
     def __init__(
         self,
         *,
-        log: Logger,
         incidents: Incidents,
         rendezvous: Rendezvous,
         policy: PolicyRunner,
@@ -128,7 +126,6 @@ class RunDecision:
         clock: Clock,
         context: FailureContext,
     ) -> None:
-        self._log = log
         self._incidents = incidents
         self._rendezvous = rendezvous
         self._policy = policy
@@ -181,8 +178,7 @@ class RunDecision:
             failure = self._context.of_run(failure, None)
 
         def answer(decision: Decision, fallback_reason: str) -> None:
-            if fallback_reason:
-                self._log.notice(f"{fallback_reason}; the built-in policy 'intensity' decided in its place")
+            self._incidents.print_fallback(fallback_reason)
             if isinstance(decision, Ignore):  # the node where it failed had not: all workers are gone
                 decision = Stop(reason="there is no worker to go on with", rule=decision.rule)
             # The question is asked every 5 s until an answer is in the store; hooks get the decision once.

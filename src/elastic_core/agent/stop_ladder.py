@@ -1,4 +1,4 @@
-"""The stop ladder of this node's workers: what is held before it, its grace period, what hooks and people get of it."""
+"""The stop of this node's workers: hooks may hold it first, then the stop ladder of the worker group runs."""
 
 import signal
 from collections.abc import Callable, Mapping, Sequence
@@ -141,12 +141,12 @@ class StopLadder:
                 self._begin()
 
     def worker_ended(self) -> None:
-        """Go on where nobody is left to save anything."""
+        """Begin the ladder if no worker is left that could save anything."""
         if self._held is not None and not self._workers.alive:
             self._begin()
 
     def shorten(self, bound_s: float, *, at_once: bool) -> None:
-        """Give the workers no longer than this from now on; `at_once`: what is held is held no longer."""
+        """Bound the workers' remaining time; `at_once`: begin the ladder now, even if hooks hold the stop."""
         self._ends_s = min(self._ends_s, self._now_s() + max(0.0, bound_s))
         self._bounded = True
         # The workers have had their signal: only the time until SIGKILL can change.
@@ -171,7 +171,7 @@ class StopLadder:
         self._announce(signum, self._left_s() if self._workers.alive else 0.0)
 
     def _answer_for_hooks(self) -> None:
-        """Announce what no hook has answered about in time, as if none held it."""
+        """Announce a stop about which hooks have not answered in time, as if none held it."""
         if not self._asked or self._held is None:
             return
         self._asked = False

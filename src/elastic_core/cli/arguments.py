@@ -31,8 +31,7 @@ def read_arguments(words: Sequence[str]) -> Arguments:
     Raises:
         ConfigError: an option is unknown, ambiguous, or lacks its value.
     """
-    reader = _Reader(words)
-    return reader.read()
+    return _Reader(words).read()
 
 
 class _Reader:

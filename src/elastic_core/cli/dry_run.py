@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from elastic_core.cli.secrets import masked_arguments, masked_text, masked_value
+from elastic_core.encoding import rank_ranges
 from elastic_core.errors import PluginError
 from elastic_core.hooks.preview import Preview, preview
 from elastic_core.launcher.logs import worker_paths
@@ -195,7 +196,8 @@ def _worker(worker: WorkerLaunch, settings: RunSettings, environ: Mapping[str, s
         f"  stderr   {_stream(worker.stderr, settings.output.logs_specs)}",
     ]
     if worker.cpus is not None:
-        lines.append(f"  runs on  processors {_ranges(worker.cpus)} (--{bound_by})")
+        processors = rank_ranges(worker.cpus).replace(" ", "")
+        lines.append(f"  runs on  processors {processors} (--{bound_by})")
     if worker.foreground:
         lines.append("  terminal this worker's (--debug-rank)")
     own = {name: value for name, value in worker.env.items() if environ.get(name) != value}
@@ -219,14 +221,3 @@ def _stream(plan: StreamPlan, logs_specs: str | None) -> str:
     elif plan.inherit:
         places.append("console")
     return " and ".join(places) or "nowhere"
-
-
-def _ranges(numbers: frozenset[int]) -> str:
-    """Return numbers as the kernel writes sets of processors: `0-3,7`."""
-    spans: list[list[int]] = []
-    for number in sorted(numbers):
-        if spans and spans[-1][1] == number - 1:
-            spans[-1][1] = number
-        else:
-            spans.append([number, number])
-    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in spans)

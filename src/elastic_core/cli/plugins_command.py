@@ -18,9 +18,10 @@ def _plugins(as_json: bool) -> int | None:
         if as_json:
             raise click.UsageError("--json is for the list of plugins", context)
         return None
+    from elastic_core.plugins.listing import list_plugins
     from elastic_core.plugins.registry import PluginRegistry
 
-    plugins = PluginRegistry().list_plugins(load=True)
+    plugins = list_plugins(PluginRegistry())
     heads = ["name", "kind", "distribution", "version", "status"]
     if any(plugin.powers for plugin in plugins):  # most plugins have none
         heads.insert(2, "powers")

@@ -234,8 +234,7 @@ class Incidents:
     def decided(self, failure: Failure, decision: Decision, fallback_reason: str) -> None:
         """Print what happens next; the end of the run is printed by `record`, when all evidence is in."""
         self._decided_s = self._clock.monotonic_s()
-        if fallback_reason:
-            self._log.notice(f"{fallback_reason}; the built-in policy 'intensity' decided in its place")
+        self.print_fallback(fallback_reason)
         if isinstance(decision, Stop):
             return
         incident = self._examined_or_launcher(failure)
@@ -245,6 +244,11 @@ class Incidents:
             return
         self._restarts += 1
         self._print_restart(incident, decision)
+
+    def print_fallback(self, reason: str) -> None:
+        """Print that the built-in policy has decided, and why the chosen one has not; empty: it has."""
+        if reason:
+            self._log.notice(f"{reason}; the built-in policy 'intensity' decided in its place")
 
     def followed(self, failure: Failure, decision: Restart | Stop, evidence: str = "", *, restarts: int) -> None:
         """Print what was decided for the whole run, in place of what was decided here; it makes so many restarts."""

@@ -15,7 +15,7 @@ from elastic_core.reports import (
 from elastic_core.starters import RunTimer
 
 Offer = Callable[[Mapping[str, str]], Answer]
-"""What answers a request, by its parameters. Threading: that of whoever asks; several may ask at once."""
+"""Returns the answer to a request, by its parameters. Threading: the requester's; several requests may come at once."""
 
 
 class RunActions(Protocol):
@@ -153,7 +153,7 @@ class RunHandle:
         """Show people one line, with the hook's name in front; not `named`: it says by itself whose it is.
 
         At most 1000 lines of one hook are shown within 10 s; one line then states how many more were left out. No other
-        line is lost that was said before `on_agent_stopped` has returned.
+        line is lost that was passed before `on_agent_stopped` has returned.
         """
         line = " ".join(text.split())
         self._notice(f"{self._name}: {line}" if named else line)
@@ -205,9 +205,9 @@ class RunHandle:
         return self._actions.run_dir
 
     def offer(self, name: str, answer: Offer) -> None:
-        """Offer something to whoever asks this agent by that name, such as `elastic ctl`; the latest word stands.
+        """Offer an answer to requests of that name, as `elastic ctl` makes them; a later offer replaces an earlier one.
 
-        What it raises is a refusal, shown to whoever has asked.
+        An exception that it raises rejects the request, and its text is shown to the requester.
         """
         self._actions.offers[name] = answer
 
@@ -235,7 +235,7 @@ class RunHandle:
         self._post(self._actions.ask_steps)
 
     def report_steps(self, steps: NodeSteps) -> None:
-        """Say how far the workers of this node are: the answer to `on_steps_asked`."""
+        """Report how far the workers of this node are: the answer to `on_steps_asked`."""
         self._post(lambda: self._actions.report_steps(steps))
 
     def agree(self, topic: str, value: int) -> None:
@@ -248,7 +248,7 @@ class RunHandle:
         self._post(lambda: self._actions.agree(topic, value))
 
     def release_stop(self) -> None:
-        """Need no more time of the planned stop that is being held (`Power.HOLDS`)."""
+        """Stop holding the planned stop (`Power.HOLDS`): this hook needs no more time."""
         self._post(lambda: self._actions.release_stop(self._name))
 
     def channel(self) -> AgentChannel | None:

@@ -99,7 +99,7 @@ class RunningHook:
         return getattr(type(self.named.hook), method, None) is not getattr(AgentHook, method)
 
     def takes(self, method: str) -> bool:
-        """Return whether the hook overrides a method: nobody is woken to do nothing."""
+        """Return whether the hook overrides a method: no thread is woken for a method that does nothing."""
         return not self.abandoned and (method != FEED or self.feeds) and self.overrides(method)
 
     def takes_event(self, name: str) -> bool:

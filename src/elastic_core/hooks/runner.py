@@ -101,9 +101,9 @@ class HookRunner:
         self._event_count = 0
         self._calling: tuple[Task, RunningHook] | None = None
         self._called_s = 0.0
-        self._shift = 0
-        """Counts threads: only the newest may touch the state; one left behind finds that it is not the newest."""
-        self._staffed = False
+        self._generation = 0
+        """The number of the newest thread: only that one may touch the state; an abandoned one has a lower number."""
+        self._has_thread = False
         self._closing = False
         self._left_out = 0
         self._lines: deque[str] = deque()
@@ -173,9 +173,9 @@ class HookRunner:
             event = RunEvent(name=name, number=self._event_count, at_s=at_s, at_ns=at_ns, values=values, source=source)
             self._events.append(Task(event, takers))
             self._changed.notify_all()
-            attended = self._watched and self._staffed
-        if not attended:
-            self._post(self._attend)
+            served = self._watched and self._has_thread
+        if not served:
+            self._post(self._run_calls)
 
     # --- on the reactor's thread
 
@@ -205,7 +205,7 @@ class HookRunner:
     def ask_holds(self, on_answer: Callable[[Mapping[str, float]], None]) -> None:
         """Ask which hooks hold a planned stop that begins now, and for how many seconds at the longest.
 
-        It overtakes moments that still wait to be told: the stop waits for it.
+        It overtakes moments that still wait for their calls: the stop waits for it.
         """
         with self._changed:
             holding = [each for each in self._members if Power.HOLDS in each.powers and not each.abandoned]
@@ -257,29 +257,29 @@ class HookRunner:
                 self._tasks.insert(0 if first else len(self._tasks), task)
                 self._changed.notify_all()
         if queued:
-            self._attend()
+            self._run_calls()
         elif task.answer is not None:
             task.answer(task)
 
-    def _attend(self) -> None:
-        """Have the calls that wait made, and looked after."""
+    def _run_calls(self) -> None:
+        """Have the waiting calls made, and their deadline watched."""
         self._watch()  # before there is a thread, which may hold the interpreter from its first instruction
-        self._staff()
+        self._start_thread()
 
-    def _staff(self) -> None:
-        """See to it that there is a thread."""
+    def _start_thread(self) -> None:
+        """Start the thread, unless there is one."""
         with self._changed:
-            if self._staffed or self._closing:
+            if self._has_thread or self._closing:
                 return
-            self._staffed = True
-            self._shift += 1
-            shift = self._shift
+            self._has_thread = True
+            self._generation += 1
+            generation = self._generation
         try:
-            threading.Thread(target=self._serve, args=(shift,), name="elastic-hooks", daemon=True).start()
+            threading.Thread(target=self._serve, args=(generation,), name="elastic-hooks", daemon=True).start()
         except RuntimeError:  # none is to be had now: what waits, waits on
             with self._changed:
-                self._staffed = False
-            self._call_later(_THREAD_RETRY_S, self._staff)
+                self._has_thread = False
+            self._call_later(_THREAD_RETRY_S, self._start_thread)
 
     def _watch(self) -> None:
         if not self._watched:
@@ -294,7 +294,7 @@ class HookRunner:
         abandoned = self._abandon_if_due()
         self._watched = False
         if abandoned:
-            self._staff()
+            self._start_thread()
         with self._changed:
             calling, busy = self._calling, bool(self._tasks or self._events)
             left_s = self._called_s + self._deadline_s - self._clock.monotonic_s()
@@ -310,8 +310,8 @@ class HookRunner:
             task, member = self._calling
             member.abandoned = True
             self._calling = None
-            self._staffed = False
-            self._shift += 1
+            self._has_thread = False
+            self._generation += 1
             method, fate = task.method, "the run ends without it" if cut else "it is off for the rest of the run"
             if member.fail_closed and not cut:
                 fate, member.stuck = "it refuses until it has", method
@@ -324,12 +324,12 @@ class HookRunner:
         """Have the calls that wait made, within a time."""
         end_s = self._clock.monotonic_s() + limit_s
         if self._tasks or self._events:
-            self._staff()
+            self._start_thread()
         while self._drain(end_s):
-            self._staff()
+            self._start_thread()
 
     def _drain(self, end_s: float) -> bool:
-        """Wait until all is told or the time is up; return True to be called again, with a new thread."""
+        """Wait until all calls are made or the time is up; return True to be called again, with a new thread."""
         with self._changed:
             while self._tasks or self._events:
                 now_s = self._clock.monotonic_s()
@@ -375,20 +375,20 @@ class HookRunner:
 
     # --- on the hook thread
 
-    def _serve(self, shift: int) -> None:
-        while (call := self._take(shift)) is not None:
+    def _serve(self, generation: int) -> None:
+        while (call := self._take(generation)) is not None:
             task, member = call
             fault, answer = None, None
             try:
                 answer = task.make(member)
             except BaseException as err:  # noqa: BLE001  # plugin code on its own thread: all that it raises is told
                 fault = self._faults.raised(member.label, task.method, err)
-            self._settle(shift, task, member, answer, fault)
+            self._settle(generation, task, member, answer, fault)
 
-    def _take(self, shift: int) -> tuple[Task, RunningHook] | None:
+    def _take(self, generation: int) -> tuple[Task, RunningHook] | None:
         """Return the next call to make; None: this thread is not wanted any more."""
         with self._changed:
-            while shift == self._shift:
+            while generation == self._generation:
                 if (task := self._unfinished(self._tasks) or self._unfinished(self._events)) is not None:
                     self._calling, self._called_s = (task, task.waiting.popleft()), self._clock.monotonic_s()
                     return self._calling
@@ -413,12 +413,12 @@ class HookRunner:
                 self._post(partial(task.answer, task))
         return None
 
-    def _settle(self, shift: int, task: Task, member: RunningHook, answer: object, fault: Fault | None) -> None:
+    def _settle(self, generation: int, task: Task, member: RunningHook, answer: object, fault: Fault | None) -> None:
         with self._changed:
-            if member.stuck and shift != self._shift:
+            if member.stuck and generation != self._generation:
                 member.stuck, member.abandoned = "", False
-            if shift != self._shift:
-                return  # abandoned: too late to be heard
+            if generation != self._generation:
+                return  # abandoned: the answer is too late
             self._calling = None
             before = len(self._lines)
             if task.method == FEED:

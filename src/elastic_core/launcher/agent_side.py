@@ -1,4 +1,4 @@
-"""The agent's side of its rendezvous: where its events go."""
+"""The agent as its rendezvous calls it: where the events of the rendezvous go."""
 
 import signal
 from typing import TYPE_CHECKING, assert_never
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class RunSide:
-    """The agent of a run, as its rendezvous has it.
+    """The interface of a run's agent for its rendezvous.
 
     Args:
         reactor: The loop.
@@ -32,7 +32,7 @@ class RunSide:
         rounds: Makes rounds of places.
         backend: What the handler is called.
         faults: Keeps what it raises.
-        feed: Takes what is known of the store, and what nodes ask each other about steps.
+        feed: Takes what is known of the store, its calls, and what nodes ask each other about steps.
         log: Takes lines for people.
     """
 
@@ -73,7 +73,7 @@ class RunSide:
         return fault._replace(text=self.backend.call_line(operation, f"raised {fault.text}{fate}"))
 
     def take(self, event: m.RendezvousEvent) -> None:
-        """Bring an event to whom it is for."""
+        """Pass an event to the part of the run that handles it."""
         match event:
             case m.RoundFormed() | m.RendezvousFailed() | m.RoundChanged() | m.RendezvousLeft():
                 self._agent.dispatch(event)
@@ -90,20 +90,20 @@ class RunSide:
                 self._guardian.last_act(store, seat, encode_json(self._handler.settings))
             case m.DecisionAsked(reports=reports, history=history, question=question):
                 self._agent.decide_for_run(reports, history, question)
-            case m.StepsAsked() | m.StepsSeen() | m.Agreed() | m.LeftOut():
+            case m.StepsAsked() | m.StepsSeen() | m.Agreed() | m.LeftOut() | m.StoreCall():
                 self._feed.publish(event)
             case _:
                 assert_never(event)
 
 
 def open_rendezvous(handler: Backend, agent: "BlockingSide") -> Rendezvous:
-    """Return what posts a handler's events to the agent.
+    """Return the rendezvous that passes a handler's events to the agent.
 
     Args:
-        handler: The core's own, or its authors'.
+        handler: The core's own, or a plugin's.
         agent: Takes the events.
     """
-    if type(handler) is LocalRendezvous:  # a class that is built on it may do more
+    if type(handler) is LocalRendezvous:  # a subclass may do more
         return LocalRounds(handler, agent)
     if isinstance(handler, CoordinatedRendezvous):
         return handler.attach(agent)

@@ -1,19 +1,17 @@
-"""What the agent does for hooks that have the run's handle, and the calls to the store that the feed has."""
+"""What the agent does for hooks that have the run's handle."""
 
 import signal
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from functools import wraps
-from typing import Any, Final
+from typing import Final
 
 from elastic_core.agent.feed import Feed, Observation
 from elastic_core.agent.loop import Agent
-from elastic_core.clock import SYSTEM_CLOCK, Clock
 from elastic_core.hooks.handle import Offer
 from elastic_core.launcher.planner import WorkerPlanner
 from elastic_core.logger import Logger
 from elastic_core.messages import AskSteps, ReportSteps, RestartRequested, StateNumber, StopRequested
-from elastic_core.moments import Agreed, FieldsPublished, StepsSeen, StoreCall, WorkerEnded, WorkersStarted
+from elastic_core.moments import Agreed, FieldsPublished, StepsSeen, WorkerEnded, WorkersStarted
 from elastic_core.reactor import Reactor
 from elastic_core.rendezvous.coordinated import Backend
 from elastic_core.rendezvous.events import Rendezvous
@@ -130,9 +128,10 @@ class HookActions:
         self._keep(because)
 
     def store_place(self) -> str:
-        """Return where the rendezvous store is, for people. Threading: any."""
+        """Return where the rendezvous store is, for people; empty: there is none, or not yet. Threading: any."""
+        store = getattr(self._handler, "store", None)
         try:
-            return store_place(self._handler)
+            return store.where if isinstance(store, CoordinationStore) else ""
         except Exception:  # noqa: BLE001  # a backend's code, which a hook has not called
             return ""
 
@@ -176,48 +175,3 @@ class HookActions:
     def channel(self) -> AgentChannel | None:
         """Return how the agents of the run know each other. Threading: any."""
         return self._rendezvous.channel
-
-
-STORE_CALL: Final = "store_call"
-"""The event of the feed that a measured call becomes."""
-METERED: Final = ("connect", "enlist", "update", "renew", "withdraw", "members", "load", "swap")
-"""Not `watch`: it waits for others."""
-
-
-def measure_store(handler: Backend, take: Callable[[StoreCall], None]) -> None:
-    """Measure the calls to the handler's store, if it has one, from now on; `take` as for `measure`."""
-    if (store := _store(handler)) is not None:
-        measure(store, take)
-
-
-def store_place(handler: Backend) -> str:
-    """Return where the handler's store is, for people; empty: it has none, or that is not known yet."""
-    store = _store(handler)
-    return "" if store is None else store.where
-
-
-def _store(handler: Backend) -> CoordinationStore | None:
-    store = getattr(handler, "store", None)
-    return store if isinstance(store, CoordinationStore) else None
-
-
-def measure(store: CoordinationStore, take: Callable[[StoreCall], None], clock: Clock = SYSTEM_CLOCK) -> None:
-    """Measure the calls to a store from now on; `take` gets each, on the thread that has made it."""
-    for name in METERED:
-        setattr(store, name, _measured(name, getattr(store, name), take, clock))
-
-
-def _measured(
-    name: str, call: Callable[..., Any], take: Callable[[StoreCall], None], clock: Clock
-) -> Callable[..., Any]:
-    @wraps(call)
-    def measured(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401  # as the method takes and gives
-        began_s, failed = clock.monotonic_s(), True
-        try:
-            answer = call(*args, **kwargs)
-            failed = False
-        finally:
-            take(StoreCall(call=name, took_s=clock.monotonic_s() - began_s, failed=failed))
-        return answer
-
-    return measured

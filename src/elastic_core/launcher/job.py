@@ -27,7 +27,7 @@ from elastic_core.hooks.members import NamedHook, close_hooks
 from elastic_core.hooks.runner import HookRunner
 from elastic_core.launcher.agent_side import RunSide, open_rendezvous
 from elastic_core.launcher.early_stop import EarlyStop, early_stops, held
-from elastic_core.launcher.hook_actions import STORE_CALL, HookActions, measure_store
+from elastic_core.launcher.hook_actions import HookActions
 from elastic_core.launcher.injected import NOTHING, Injected
 from elastic_core.launcher.logs import RunLogs, choose_logs_specs
 from elastic_core.launcher.plan import hook_settings
@@ -60,6 +60,8 @@ if TYPE_CHECKING:
     from elastic_core.starters import BegunCall, CallStarter
 
 WARM_AFTER_S = 0.5
+STORE_CALL = "store_call"
+"""The event of the feed for a call to the store."""
 _WITHOUT_STORE = ("local", "static")
 
 _C = TypeVar("_C", bound="_Closes")
@@ -80,7 +82,7 @@ def run_job(
         own_process: This process exists for the run alone (`elastic run`): it may become a subreaper. A library call
             leaves its caller as it was.
         began: What this process has done before, in order, each with when it ended in monotonic seconds;
-            None: it does not say.
+            None: nothing is known of that.
         outcome: Filled at the end, for a caller that wants more than the code.
         injected: What the caller has made itself.
 
@@ -110,7 +112,7 @@ def _compared(settings: RunSettings) -> dict[str, str]:
     from elastic_core.rendezvous.identity import ALLOWABLE
 
     made = run_fingerprint(settings)
-    # Where everything may differ (a library call), nobody who comes later is compared with this node either.
+    # Where everything may differ (a library call), no later node is compared with this node either.
     fixed = {key: text for key, text in made.items() if key not in ALLOWABLE}
     return fixed if ALLOWABLE.issubset(settings.nodes.allow_mismatch) else made
 
@@ -269,8 +271,6 @@ class _Job:
             log=log,
         )
         workers.attach(on_exit=agent.on_worker_exit, on_stopped=agent.on_workers_stopped, on_overdue=agent.on_overdue)
-        if any(named.takes_event(STORE_CALL) for named in hooks):
-            measure_store(handler, lambda call: reactor.post(lambda: feed.publish(call)))
         side = RunSide(
             reactor,
             agent=agent,
@@ -283,6 +283,8 @@ class _Job:
             log=log,
         )
         rendezvous = self._closing(open_rendezvous(handler, side))
+        if any(named.takes_event(STORE_CALL) for named in hooks):
+            rendezvous.measure_store()
         actions = HookActions(
             reactor,
             agent=agent,
@@ -374,7 +376,7 @@ class _Job:
         )
 
     def _end(self, reactor: Reactor, result: AgentResult, run_dir: RunDirectory) -> None:
-        """Say what is left to say when the agent has ended, and end the run directory."""
+        """Print the last lines of the run when the agent has ended, and end the run directory."""
         if self._masters is not None:
             self._masters.close()
         if kept := self._workers.left_running():
@@ -410,7 +412,7 @@ class _Job:
     def _starters(
         self, calls: "CallStarter | None", loop: ReactorLoop, hooks: Sequence[NamedHook]
     ) -> list[WorkerStarter]:
-        """Return those who start workers in place of the group, in the order in which they are asked."""
+        """Return the starters that start workers in place of the group, in the order in which they are asked."""
         starters: list[WorkerStarter] = [] if calls is None else [calls]
         if any(Power.STARTS in named.hook.powers for named in hooks):
             from elastic_core.hooks.starting import hook_starters  # few have any

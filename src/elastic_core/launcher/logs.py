@@ -21,7 +21,7 @@ KEPT_ROUNDS: Final = 64
 
 
 class ChosenLogs(Protocol):
-    """Where output goes by an object with torch's interface; that it is torch's is the business of elastic-torchrun."""
+    """Where output goes by an object with torch's interface, which elastic-torchrun adapts."""
 
     @property
     def specs(self) -> Any:  # noqa: ANN401  # of torch's class, or of anybody's
@@ -50,7 +50,7 @@ class RunLogs:
         """Make no file yet."""
         self._settings = settings
         self._chosen = chosen
-        # A class of somebody's has the log directory to itself: what it has no word for goes to the run directory.
+        # A class of --logs-specs owns the log directory: files that it does not place go to the run directory.
         log_dir = settings.output.log_dir if self._chosen is None else None
         self._layout = LogLayout(log_dir=log_dir, run_dir=run_dir, run_id=settings.nodes.run_id)
         self._run_dir = run_dir

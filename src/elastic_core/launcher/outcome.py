@@ -1,4 +1,4 @@
-"""What a caller of the library learns of a run that has ended, beyond its exit code."""
+"""What a caller of the library gets of a run that has ended, beyond its exit code."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -20,7 +20,7 @@ class RunOutcome:
     """Why the run ended, as one line."""
     succeeded: bool = False
     stopped: bool = False
-    """It was told to stop, by a signal or by who may say so."""
+    """A signal or a request stopped it."""
     failure: Failure | None = None
     """The first cause, on whichever node; None: the run did not fail."""
     error: ElasticError | None = None

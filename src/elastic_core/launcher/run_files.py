@@ -81,7 +81,7 @@ class RunFiles:
         self._disk.run(str(self._run_dir.path), work, take)
 
     def take(self, round_: Round) -> dict[int, WorkerPaths]:
-        """Return the files of a round's workers, which are about to be started; raises what preparing them has."""
+        """Return the files of workers that are about to be started; raises what their preparation raised."""
         self._used = True
         files, self._prepared = self._prepared, None
         if isinstance(files, Exception):
@@ -100,5 +100,5 @@ class RunFiles:
             self._logs.finish()
             self._run_dir.finish(success=success)
 
-        with suppress(TimeoutError):  # the disk says so
+        with suppress(TimeoutError):  # the disk has printed it
             self._disk.wait(str(self._run_dir.path), finish, within_s=within_s)

@@ -79,12 +79,10 @@ def _unread(environ: Mapping[str, str]) -> Iterator[str]:
 
 
 def _built(entries: Sequence[PluginEntry], entry: PluginEntry, environ: Mapping[str, str]) -> "Environment":
-    from elastic_core.plugins.entry_import import HOOK_LIMIT, doubled  # only where an environment shows
+    from elastic_core.plugins.entry_import import HOOK_LIMIT, only_claim  # only where an environment shows
     from elastic_core.plugins.loading import LoadedPlugin
 
-    claims = [each for each in entries if each.name == entry.name]
-    if len(claims) > 1:
-        raise doubled(claims)
+    only_claim(each for each in entries if each.name == entry.name)
     return LoadedPlugin(entry, HOOK_LIMIT).make_environment(environ)
 
 

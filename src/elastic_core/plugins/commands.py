@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from elastic_core.errors import PluginError
 from elastic_core.plugins.discovery import COMMANDS_GROUP, PluginEntry, find_entries
-from elastic_core.plugins.entry_import import doubled, mend, plugin_refusal
+from elastic_core.plugins.entry_import import mend, only_claim, plugin_refusal
 
 if TYPE_CHECKING:
     import click
@@ -40,10 +40,7 @@ class CommandPlugins:
         Raises:
             PluginError: two distributions have it.
         """
-        claims = [entry for entry in self._entries if entry.name == name and self._misnamed(entry) is None]
-        if len(claims) > 1:
-            raise doubled(claims)
-        return claims[0] if claims else None
+        return only_claim(entry for entry in self._entries if entry.name == name and self._misnamed(entry) is None)
 
     def help_line(self, name: str) -> str:
         """Return what a command does, in a line: the first of its module's docstring, which is read and not run."""

@@ -31,7 +31,7 @@ IN_CODE: Final = "in code"
 """Stands for the distribution of what was registered in code."""
 NOT_INSTALLED: Final = "not installed"
 """Stands for the distribution of what was named by its place, `module:Class`."""
-_NOBODYS: Final = frozenset((IN_CODE, NOT_INSTALLED, ""))
+_NO_DISTRIBUTION: Final = frozenset((IN_CODE, NOT_INSTALLED, ""))
 
 LINE_AFTER_S: Final = 5.0
 """When people are told what a run waits for."""
@@ -118,17 +118,17 @@ def _import(entry: PluginEntry) -> object:
         return import_value(entry.value)
     except (Exception, SystemExit) as err:
         raise plugin_refusal(
-            entry, f"importing {entry.value} raised {text_of(err, entry.value)}", hint=_after(entry, err)
+            entry, f"importing {entry.value} raised {text_of(err, entry.value)}", hint=_import_hint(entry, err)
         ) from err
 
 
-def _after(entry: PluginEntry, err: BaseException) -> str:
-    """Return what helps after an import that has raised."""
+def _import_hint(entry: PluginEntry, err: BaseException) -> str:
+    """Return the hint for an import that has raised."""
     missing = (err.name or "" if isinstance(err, ModuleNotFoundError) else "").partition(".")[0]
     if not missing or missing == entry.value.partition(":")[0].strip().partition(".")[0]:
         lost = missing and entry.distribution == NOT_INSTALLED
         return f"the directory that has {missing}, or put it on PYTHONPATH" if lost else mend(entry)
-    owner = entry.value if entry.distribution in _NOBODYS else entry.distribution
+    owner = entry.value if entry.distribution in _NO_DISTRIBUTION else entry.distribution
     return f"install what brings the module {missing!r}, which {owner} needs"
 
 
@@ -161,8 +161,19 @@ def _is_on_by_itself(entry: PluginEntry) -> bool:
     return entry.group == HOOKS_GROUP and entry.distribution != NOT_INSTALLED
 
 
-def doubled(claims: Sequence[PluginEntry]) -> PluginError:
-    """Return the error for a name that several distributions have, which can't be told apart."""
+def only_claim(claims: Iterable[PluginEntry]) -> PluginEntry | None:
+    """Return the one entry point of a name; None: there is none.
+
+    Raises:
+        PluginError: several distributions have the name.
+    """
+    found = list(claims)
+    if len(found) > 1:
+        raise _doubled(found)
+    return found[0] if found else None
+
+
+def _doubled(claims: Sequence[PluginEntry]) -> PluginError:
     owners = " and ".join(entry.label for entry in claims)
     others = " or ".join(entry.distribution for entry in claims if not is_built_in(entry))
     what = f"{KINDS[claims[0].group]} {claims[0].name!r} comes from {owners}"
@@ -179,7 +190,7 @@ def label_of(entry: PluginEntry) -> PluginLabel:
     off = f"-p no:{entry.name}, or " if _is_on_by_itself(entry) else ""
     kind = "backend" if entry.group == RENDEZVOUS_GROUP else KINDS[entry.group]
     hint = f"{off}report it to the authors of {entry.distribution}"
-    if entry.distribution in _NOBODYS:
+    if entry.distribution in _NO_DISTRIBUTION:
         hint = f"{off}{_mend_own(entry)}"
     return PluginLabel(kind, entry.name, entry.label, entry.value.partition(":")[0], hint)
 
@@ -214,7 +225,7 @@ def _package(entry: PluginEntry) -> str:
 
 def mend(entry: PluginEntry) -> str:
     """Return what a user can do about a plugin that is broken."""
-    if entry.distribution in _NOBODYS:
+    if entry.distribution in _NO_DISTRIBUTION:
         return _mend_own(entry)
     from elastic_core.plugins.missing import upgrade_hint
 

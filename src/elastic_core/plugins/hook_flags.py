@@ -11,7 +11,7 @@ from elastic_core.errors import ElasticError, PluginError
 from elastic_core.option_spec import RunOption
 from elastic_core.plugins.conversion import GivenValue
 from elastic_core.plugins.discovery import OPTIONS_GROUP, PluginEntry, find_entries
-from elastic_core.plugins.entry_import import HOOK_LIMIT, doubled, import_entry, limit_of, mend, plugin_refusal
+from elastic_core.plugins.entry_import import HOOK_LIMIT, import_entry, limit_of, mend, only_claim, plugin_refusal
 from elastic_core.plugins.missing import known_options, option_not_installed
 from elastic_core.types import Record
 
@@ -69,10 +69,7 @@ class HookOptions:
         return None
 
     def _claimed(self, name: str) -> PluginEntry | None:
-        claims = [entry for entry in self._entries if entry.name == name and name not in CORE_FLAGS]
-        if len(claims) > 1:
-            raise doubled(claims)
-        return claims[0] if claims else None
+        return only_claim(entry for entry in self._entries if entry.name == name and name not in CORE_FLAGS)
 
     def load_all(self) -> tuple[list[RunOption], list[str]]:
         """Return all that are sound, and a line for each that is not: for help and completion."""

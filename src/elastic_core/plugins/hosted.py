@@ -24,13 +24,7 @@ def find_hosted(ours: Sequence[PluginEntry]) -> list[PluginEntry]:
     """
     names = OUR_NAMES | {entry.name for entry in ours if entry.group == RENDEZVOUS_GROUP}
     return [
-        PluginEntry(
-            group=RENDEZVOUS_GROUP,
-            name=entry.name,
-            value=entry.value,
-            distribution=entry.distribution,
-            version=entry.version,
-        )
+        entry._replace(group=RENDEZVOUS_GROUP)
         for entry in find_entries(TORCH_GROUP)
         if entry.group == TORCH_GROUP and entry.name not in names
     ]

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from elastic_core.errors import ConfigError, ElasticError, PluginError, nearest
 from elastic_core.failure.handler import FailureHandler
+from elastic_core.hooks.handler import ShutGate, notices_of
 from elastic_core.hooks.members import NamedHook
 from elastic_core.moments import Power
 from elastic_core.option_spec import OptionSpec
@@ -28,9 +29,10 @@ from elastic_core.plugins.entry_import import (
     CHOSEN_LIMIT,
     HOOK_LIMIT,
     IN_CODE,
-    doubled,
+    entry_at,
     label_of,
     mend,
+    only_claim,
     plugin_refusal,
 )
 from elastic_core.plugins.loading import (
@@ -46,7 +48,6 @@ from elastic_core.types import HookSettings, PolicySettings, RendezvousSettings
 
 if TYPE_CHECKING:
     from elastic_core.plugins.hook_flags import ChosenHook
-    from elastic_core.plugins.listing import PluginInfo
 
 
 _CONNECT_TIMEOUT: Final = OptionSpec(name="connect_timeout", type="duration")
@@ -196,10 +197,7 @@ class PluginRegistry:
                 hooks += [] if gate is None else [gate]
                 warnings.append(f"left out: {err}" if gate is None else f"{err}; it is a gate that fails closed")
         hooks += self._make_chosen(settings, options)
-        if hooks:
-            from elastic_core.hooks.handler import notices_of  # few have any
-
-            warnings += [line for named in hooks for line in notices_of(named.hook)]
+        warnings += [line for named in hooks for line in notices_of(named.hook)]
         return hooks, warnings
 
     def _shut_gate(
@@ -212,8 +210,6 @@ class PluginRegistry:
             return None
         if not closed:
             return None
-        from elastic_core.hooks.handler import ShutGate
-
         gate = ShutGate(replace(settings, name=entry.name), reason=f"it could not be built: {err.what}")
         return NamedHook(name=entry.name, distribution=entry.label, hook=gate)
 
@@ -255,7 +251,7 @@ class PluginRegistry:
         installed = [entry for entry in self.entries() if entry.group == HOOKS_GROUP]
         found = []
         for name in self._named.keys() - {entry.name for entry in installed}:
-            entry = _entry_at(HOOKS_GROUP, name)
+            entry = entry_at(HOOKS_GROUP, name)
             if entry is None:
                 from elastic_core.plugins.missing import not_installed
 
@@ -318,12 +314,6 @@ class PluginRegistry:
 
     # --- entry points
 
-    def list_plugins(self, *, load: bool = True) -> "list[PluginInfo]":
-        """Return every plugin, by kind and name; `load`: each imported, with what is wrong with it."""
-        from elastic_core.plugins.listing import list_plugins  # only for who looks at them all
-
-        return list_plugins(self, load=load)
-
     def entries(self) -> list[PluginEntry]:
         """Return the entry points of the three interfaces."""
         if self._found is None:
@@ -331,7 +321,7 @@ class PluginRegistry:
         return self._found
 
     def _entry(self, group: str, name: str) -> PluginEntry:
-        if (place := _entry_at(group, name)) is not None:
+        if (place := entry_at(group, name)) is not None:
             return place
         self.refuse_doubles(group, name)
         of_group = [entry for entry in self.entries() if entry.group == group]
@@ -352,9 +342,7 @@ class PluginRegistry:
         """
         if any((entry.group, entry.name) == (RENDEZVOUS_GROUP, name) for entry in self.entries()):
             return None
-        claims = [entry for entry in self.hosted() if entry.name == name]
-        _refuse_claims(claims)
-        return claims[0] if claims else None
+        return only_claim(entry for entry in self.hosted() if entry.name == name)
 
     def hosted(self) -> list[PluginEntry]:
         """Return the handlers that were written for torch and can serve here."""
@@ -368,8 +356,7 @@ class PluginRegistry:
         Raises:
             PluginError: they do.
         """
-        claims = [entry for entry in self.entries() if (entry.group, entry.name) == (group, name)]
-        _refuse_claims(claims)
+        only_claim(entry for entry in self.entries() if (entry.group, entry.name) == (group, name))
 
     def _hook_entries(self) -> list[PluginEntry]:
         """Return the hooks that are on, by name, each name once."""
@@ -386,26 +373,12 @@ class PluginRegistry:
         return lines
 
 
-def _entry_at(group: str, name: str) -> PluginEntry | None:
-    """Return what is named by its place, `module:Class`."""
-    if ":" not in name:
-        return None
-    from elastic_core.plugins.entry_import import entry_at
-
-    return entry_at(group, name)
-
-
 def _chosen_hooks(options: Mapping[str, GivenValue]) -> "list[ChosenHook]":
     if not options:
         return []
     from elastic_core.plugins.hook_flags import chosen_hooks  # only for a run with such options
 
     return chosen_hooks(options)
-
-
-def _refuse_claims(claims: Sequence[PluginEntry]) -> None:
-    if len(claims) > 1:
-        raise doubled(claims)
 
 
 def _shared_keys(conf: Mapping[str, str], declared: Sequence[OptionSpec]) -> Mapping[str, str]:

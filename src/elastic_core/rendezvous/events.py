@@ -93,6 +93,9 @@ class Rendezvous:
         """The secret by which the run's agents know each other; None: not yet, or there is none. Threading: any."""
         return None
 
+    def measure_store(self) -> None:
+        """Report each call to the store as a `StoreCall`. Called: before the first request, if a hook takes them."""
+
     def close(self) -> None:
         """End the rendezvous on this node; idempotent. Called: when the agent's loop has ended."""
         self._cancel()

@@ -35,7 +35,7 @@ import os
 import re
 import threading
 import time
-from elastic_core.testing import MemoryServer, MemoryStore
+from elastic_plugin_kit import MemoryServer, MemoryStore
 
 SERVER = MemoryServer()
 

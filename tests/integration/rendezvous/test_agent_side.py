@@ -16,8 +16,8 @@ from elastic_core.moments import StepsAsked, StepsSeen
 from elastic_core.plugin_faults import PluginFaults, PluginLabel
 from elastic_core.rendezvous.blocking import HandlerServices
 from elastic_core.reports import NodeReport, RunSteps
-from elastic_core.testing import sample_failure
 from elastic_core.types import RendezvousInfo, RendezvousSettings
+from elastic_plugin_kit import sample_failure
 from support import Lines, wait_for
 
 SETTINGS = RendezvousSettings(

@@ -12,8 +12,8 @@ from elastic_core.plugin_faults import Fault, PluginLabel, described
 from elastic_core.reactor import Reactor
 from elastic_core.rendezvous.coordinated import CoordinatedRendezvous
 from elastic_core.reports import NodeReport
-from elastic_core.testing import MemoryServer, MemoryStore, rendezvous_settings, sample_failure
 from elastic_core.types import Decided, Restart, Round, RoundEnded, Stop, StopOrdered, Undecided
+from elastic_plugin_kit import MemoryServer, MemoryStore, rendezvous_settings, sample_failure
 from patience import kept
 from support import wait_for
 

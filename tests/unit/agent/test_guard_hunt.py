@@ -1,6 +1,7 @@
 """The guard's decisions, in a process table of our own making: whom it hunts, whom it spares, when it is done."""
 
 import copy
+import errno
 from contextlib import suppress
 
 import pytest
@@ -175,6 +176,31 @@ def test_a_number_used_again_before_the_kill_is_left_alone(table, monkeypatch):
 def test_a_look_that_can_not_see_ourselves_is_none(table):
     del table.processes[OWN]
     assert look_and_kill() is None
+
+
+def test_without_pidfds_the_hunt_pauses_between_two_looks(monkeypatch):
+    pauses = []
+
+    class Poll:
+        def poll(self, timeout_ms):
+            pauses.append(timeout_ms)
+
+    def refused(pid):
+        raise OSError(errno.ENOSYS, "no pidfds")
+
+    monkeypatch.setattr(guard.os, "pidfd_open", refused)
+    monkeypatch.setattr(guard.select, "poll", Poll)
+    guard._wait_for_ends([7, 8], 0.25)
+    assert pauses == [250]
+
+
+def test_a_hunt_does_not_pause_for_what_has_ended(monkeypatch):
+    def gone(pid):
+        raise ProcessLookupError
+
+    monkeypatch.setattr(guard.os, "pidfd_open", gone)
+    monkeypatch.setattr(guard.select, "poll", lambda: pytest.fail("it pauses"))
+    guard._wait_for_ends([7], 0.25)
 
 
 @pytest.fixture

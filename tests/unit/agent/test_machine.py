@@ -125,7 +125,7 @@ def test_all_workers_finishing_ends_with_success_after_the_sweep():
     assert names(step) == ["SetTimer", "LeaveRendezvous"]
     step = drive(m.RendezvousLeft(), state=step.state)
     assert step.state.outcome.ending is AgentEnd.SUCCEEDED
-    assert names(step) == ["CancelTimer", "Finish"]
+    assert names(step) == ["CancelTimer"]
 
 
 def test_exit_by_itself_settles_and_death_by_signal_does_not():

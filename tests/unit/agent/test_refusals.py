@@ -123,7 +123,7 @@ def test_where_no_other_node_can_go_on_the_hook_is_asked_until_the_join_timeout(
 def test_where_no_other_node_can_go_on_a_start_is_asked_about_in_its_own_round():
     step = drive(ALONE, *TO_START, m.StartRefused(**HOT), TIMER)
     assert isinstance(step.state, Preparing)
-    assert step.commands == (m.AskToStart(round=ROUND, restart_count=0, membership_changes=0),)
+    assert step.commands == (m.AskToStart(round=ROUND, restart_count=0),)
     assert names(drive(m.StartAllowed(), state=step.state)) == ["SpawnWorkers"]
 
 

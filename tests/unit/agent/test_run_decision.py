@@ -24,7 +24,7 @@ class Node:
         feed = Feed()
         feed.subscribe(self.seen.append)
         self.decision = RunDecision(
-            log=self, incidents=self, rendezvous=self, policy=self, feed=feed, clock=SYSTEM_CLOCK,
+            incidents=self, rendezvous=self, policy=self, feed=feed, clock=SYSTEM_CLOCK,
             context=FailureContext(node_id, SYSTEM_CLOCK),
         )  # fmt: skip
 
@@ -36,7 +36,7 @@ class Node:
     def merge(self, reports, restarts):
         return FAILURE, f"as {self.node_id} has merged it"
 
-    def notice(self, text):
+    def print_fallback(self, reason):
         pass
 
     def post(self, message):

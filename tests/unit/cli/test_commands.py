@@ -11,6 +11,7 @@ from elastic_core.cli.main import COMPLETE_VARIABLE, main
 from elastic_core.cli.plugins_command import command as plugins
 from elastic_core.plugins import commands, missing
 from elastic_core.plugins.commands import CORE_COMMANDS, CORE_GROUPS
+from elastic_core.plugins.listing import list_plugins
 from elastic_core.plugins.registry import PluginRegistry
 
 GREET = '''
@@ -60,7 +61,7 @@ def error_of(capsys, argv, code):
 
 
 def status_of(name):
-    return next(info.status for info in PluginRegistry().list_plugins() if info.name == name and info.kind == "command")
+    return next(info.status for info in list_plugins(PluginRegistry()) if info.name == name and info.kind == "command")
 
 
 def test_the_names_of_the_core_are_those_that_are_reserved():

@@ -148,25 +148,14 @@ def test_help_after_the_script_belongs_to_it(job, script):
     assert job.seen[0].entrypoint.argv[-1] == "--help"
 
 
-def fake_registry(monkeypatch, plugins):
-    module = types.ModuleType("elastic_core.plugins.registry")
-
-    class PluginRegistry:
-        def list_plugins(self, *, load):
-            assert load
-            return plugins
-
-    module.PluginRegistry = PluginRegistry
-    monkeypatch.setitem(sys.modules, "elastic_core.plugins.registry", module)
-
-
 def test_plugins_are_listed_with_what_is_wrong(monkeypatch, capsys):
     names = ("name", "kind", "distribution", "version", "status")
     rows = [
         ("local", "rendezvous", "elastic-core", "0.1", "loaded"),
         ("bad", "hooks", "x", "2", "broken: ImportError: no y"),
     ]
-    fake_registry(monkeypatch, [types.SimpleNamespace(**dict(zip(names, row, strict=True)), powers=()) for row in rows])
+    plugins = [types.SimpleNamespace(**dict(zip(names, row, strict=True)), powers=()) for row in rows]
+    monkeypatch.setattr("elastic_core.plugins.listing.list_plugins", lambda registry: plugins)
     assert main(["plugins"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split(maxsplit=4) for line in lines] == [[name.upper() for name in names], *map(list, rows)]

@@ -82,7 +82,7 @@ class Slow(AgentHook):
 
 def test_moments_wait_for_a_slow_hook_up_to_a_bound(monkeypatch):
     monkeypatch.setattr("elastic_core.hooks.runner.MOST_WAITING", 3)
-    monkeypatch.setattr(HookRunner, "_staff", lambda self: None)
+    monkeypatch.setattr(HookRunner, "_start_thread", lambda self: None)
     lines = Lines()
     named = NamedHook(name="slow", distribution="d", hook=Slow(HookSettings(name="slow")))
     runner = HookRunner([named], post=never, call_later=lambda delay_s, callback: None, log=lines)

@@ -5,6 +5,7 @@ import pytest
 from elastic_core.cli.main import main
 from elastic_core.options.table import OPTIONS
 from elastic_core.plugins.hook_flags import CORE_FLAGS, installed_options
+from elastic_core.plugins.listing import list_plugins
 from elastic_core.plugins.registry import PluginRegistry
 
 
@@ -34,7 +35,7 @@ def install(distributions):
 def test_a_flag_of_the_core_is_not_a_plugins_to_have(install, name, shown):
     install(name)
     text = f"{shown} is a flag of elastic run itself; another name is needed. Try: "
-    (status,) = [each.status for each in PluginRegistry().list_plugins() if each.name == name]
+    (status,) = [each.status for each in list_plugins(PluginRegistry()) if each.name == name]
     assert text in status
     options = installed_options()
     assert (options.load(name), options.hook(name.replace("-", "_"))) == (None, None)

@@ -7,6 +7,7 @@ import pytest
 from elastic_core.cli.dry_run import describe
 from elastic_core.errors import ConfigError, PluginError
 from elastic_core.options.resolve import resolve
+from elastic_core.plugins.listing import list_plugins
 from elastic_core.plugins.registry import PluginRegistry
 
 ENTRIES = "[elastic_core.environments]\nACME_JOB = acme_env:Acme\n"
@@ -183,7 +184,7 @@ def test_a_broken_one_is_named_with_its_distribution(install, source, words):
 
 
 def test_it_is_listed_with_what_is_wrong_with_it(acme):
-    assert [(each.kind, each.status) for each in PluginRegistry().list_plugins() if each.name == "ACME_JOB"] == [
+    assert [(each.kind, each.status) for each in list_plugins(PluginRegistry()) if each.name == "ACME_JOB"] == [
         ("environment", "loaded")
     ]
 

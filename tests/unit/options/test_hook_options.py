@@ -12,6 +12,7 @@ from elastic_core.launcher.plan import hook_settings
 from elastic_core.options.devices import Node
 from elastic_core.options.resolve import resolve
 from elastic_core.plugins import missing
+from elastic_core.plugins.listing import list_plugins
 from elastic_core.plugins.registry import PluginRegistry
 from elastic_core.types import HookSettings
 from elastic_torchrun.launcher.library_options import given_from
@@ -239,7 +240,7 @@ def test_two_claims_and_bad_declarations_name_their_owner(install, acme):
 
 
 def test_plugins_are_listed_with_their_powers(acme):
-    rows = {info.name: info for info in PluginRegistry().list_plugins() if info.distribution == "acme-tools"}
+    rows = {info.name: info for info in list_plugins(PluginRegistry()) if info.distribution == "acme-tools"}
     assert {(name, info.kind, info.status, info.powers) for name, info in rows.items()} == {
         (f"acme-{name}", "option", "loaded", ("launches",)) for name in ("profile", "period", "count", "loud")
     }

@@ -12,6 +12,7 @@ from elastic_core.failure.intensity import Intensity
 from elastic_core.moments import Refuse, RoundJoining
 from elastic_core.option_spec import OptionSpec
 from elastic_core.plugins import discovery
+from elastic_core.plugins.listing import list_plugins
 from elastic_core.plugins.registry import PluginRegistry
 from elastic_core.rendezvous import registry as in_code
 from elastic_core.rendezvous.coordinated import CoordinatedRendezvous
@@ -163,7 +164,7 @@ def test_directory_name_stands_in_for_missing_metadata(tmp_path):
 def test_listing_and_choosing_another_imports_no_plugin(install):
     install("fake-rdzv", "elastic_core.rendezvous", "fake", "mod_unchosen:Backend", "raise RuntimeError('imported')")
     make_backend("local")
-    infos = PluginRegistry().list_plugins(load=False)
+    infos = list_plugins(PluginRegistry(), load=False)
     assert ("fake", "rendezvous backend", "fake-rdzv", "1.2", "installed") in [
         (i.name, i.kind, i.distribution, i.version, i.status) for i in infos
     ]
@@ -300,7 +301,7 @@ def test_declarations_that_dont_fit_are_refused_when_loaded(install, source, nee
     source = BACKEND + f"        {source}\n"
     install("fake-rdzv", "elastic_core.rendezvous", "fake", "mod_misfit:Backend", source)
     text = refused(make_backend, "rendezvous backend 'fake' (fake-rdzv 1.2): ", needle)
-    assert {info.status for info in PluginRegistry().list_plugins() if info.name == "fake"} == {text}
+    assert {info.status for info in list_plugins(PluginRegistry()) if info.name == "fake"} == {text}
 
 
 def test_a_package_may_have_a_module_named_options(install):
@@ -329,25 +330,25 @@ def test_a_policy_that_imports_numpy_is_refused(install, monkeypatch, tmp_path, 
     )
     if when == "at import":
         del sys.modules["numpy"], sys.modules["mod_heavy_policy"]
-        assert "imports numpy" in next(i.status for i in PluginRegistry().list_plugins() if i.name == "heavy")
+        assert "imports numpy" in next(i.status for i in list_plugins(PluginRegistry()) if i.name == "heavy")
 
 
 @pytest.mark.parametrize("group", ["elastic_core.hook", "elastic_core.policies", "elastic_core.something_new"])
 def test_a_group_that_nothing_reads_is_listed(install, group):
     install("fake-lost", group, "lost", "mod_lost:Hook", "raise RuntimeError")
     line = f"'lost' (fake-lost 1.2) is in the group {group!r}, which nothing reads. Try: one of elastic_core.commands, "
-    listed = [(i.name, i.kind, i.status) for i in PluginRegistry().list_plugins() if i.distribution == "fake-lost"]
+    listed = [(i.name, i.kind, i.status) for i in list_plugins(PluginRegistry()) if i.distribution == "fake-lost"]
     assert [(name, kind) for name, kind, _ in listed] == [("lost", group)]
     assert listed[0][2].startswith(line)
 
 
 def test_groups_of_others_are_passed_over(install):
     install("fake-other", "elasticsearch.plugins", "lost", "mod_other:Hook", "raise RuntimeError")
-    assert "lost" not in [info.name for info in PluginRegistry().list_plugins()]
+    assert "lost" not in [info.name for info in list_plugins(PluginRegistry())]
 
 
 def test_everything_of_ours_that_is_installed_loads():
-    ours = [info for info in PluginRegistry().list_plugins() if info.distribution.startswith("elastic-")]
+    ours = [info for info in list_plugins(PluginRegistry()) if info.distribution.startswith("elastic-")]
     assert [(info.name, info.status) for info in ours if info.status != "loaded"] == []
 
 
@@ -652,7 +653,7 @@ def test_class_in_code_declares_options_like_any_other():
 def test_in_code_comes_before_installed_and_is_listed():
     in_code.register("local", Custom)
     assert type(make_backend("local")) is Custom
-    assert [(i.name, i.distribution) for i in PluginRegistry().list_plugins() if i.name == "local"] == [
+    assert [(i.name, i.distribution) for i in list_plugins(PluginRegistry()) if i.name == "local"] == [
         ("local", "in code"),
         ("local", "elastic-core"),
     ]
@@ -784,7 +785,7 @@ def test_a_store_with_operations_left_over_is_refused(install):
 
 
 def test_our_stores_load():
-    loaded = {info.name: info for info in PluginRegistry().list_plugins()}
+    loaded = {info.name: info for info in list_plugins(PluginRegistry())}
     for name, distribution in (("redis", "redis"), ("c10d", "redis"), ("etcd", "etcd"), ("etcd-v2", "etcd")):
         assert (loaded[name].distribution, loaded[name].status) == (f"elastic-rdzv-{distribution}", "loaded")
 
@@ -805,7 +806,7 @@ def test_list_says_loaded_disabled_or_why_not(install):
     install("fake-bad", "elastic_core.failure", "bad", "mod_list_b:Policy", "import no_such_client")
     install("fake-off", "elastic_core.hooks", "off", "mod_list_c:Hook", "raise RuntimeError")
     install("fake-later", "elastic_core.something_new", "later", "mod_list_d:X")
-    found = PluginRegistry(disabled=["off"]).list_plugins(load=True)
+    found = list_plugins(PluginRegistry(disabled=["off"]))
     infos = {info.name: info for info in found}
     assert infos["local"].status == "loaded"
     assert infos["intensity"].kind == "policy"

@@ -141,7 +141,7 @@ def test_what_a_script_may_use_is_in_the_reference_and_in_the_help():
 
 
 def test_help_of_the_kit_shows_the_kits():
-    code = "import elastic_core.testing as kit; help(kit)"
+    code = "import elastic_plugin_kit as kit; help(kit)"
     shown = subprocess.check_output([sys.executable, "-c", code], text=True, env=os.environ | {"PAGER": "cat"})
     assert len(shown.splitlines()) < 120
     missing = [name for name in elastic_plugin_kit.__all__ if name not in shown]

@@ -11,7 +11,6 @@ from elastic_core.agent.feed import Phases, StepTaken, described
 from elastic_core.agent.machine import states as s
 from elastic_core.agent.machine.states import Step
 from elastic_core.launcher import LaunchConfig
-from elastic_core.launcher.hook_actions import measure
 from elastic_core.moments import FieldsPublished, RanksAssigned, StoreReachable
 from elastic_core.options.settings import Entrypoint
 from elastic_core.reports import Phase, RunEvent
@@ -32,12 +31,11 @@ from elastic_ops.exporters.delivery import STRIKES, Guard
 from elastic_ops.exporters.looks import Beat, CallCount, StoreMeter
 from elastic_ops.metrics.table import BY_NAME, GROUP, Kind
 from elastic_plugin_kit import samples
-from elastic_plugin_kit.manual_clock import ManualClock
 from elastic_torchrun.launcher.run_settings import settings_of_config
 
 LEDGER = s.Ledger()
 ROUND = samples.sample_round(index=3, node_rank=1, node_count=2, base_rank=2, world_size=4, role_base_rank=2)
-RUNNING = s.Running(ledger=LEDGER, round=ROUND, started_s=0.0, alive=frozenset({0, 1}))
+RUNNING = s.Running(ledger=LEDGER, round=ROUND, alive=frozenset({0, 1}))
 STOPPING = s.Stopping(ledger=LEDGER, round=ROUND, then=s.Rejoin())
 BASE_NS = 1_700_000_000_000_000_000
 
@@ -141,7 +139,8 @@ def test_phases_of_a_restart():
 
 def test_a_rendezvous_that_fails_is_over_too():
     leaving = s.Leaving(ledger=LEDGER, outcome=s.Outcome(ending=s.AgentEnd.FAILED, exit_code=4, reason="nobody came"))
-    assert phases((1.0, s.Joining(ledger=LEDGER)), (3.0, s.Deciding(ledger=LEDGER, running=None)), (3.0, leaving)) == [
+    deciding = s.Deciding(ledger=LEDGER, running=None, round=ROUND)
+    assert phases((1.0, s.Joining(ledger=LEDGER)), (3.0, deciding), (3.0, leaving)) == [
         Phase(name="rendezvous", took_s=2.0, well=False),
         Phase(name="initialize", took_s=2.0, well=False),
     ]
@@ -407,24 +406,9 @@ def test_faults_now_and_then_are_forgiven():
 
 
 def test_a_meter_counts_what_a_store_answers_and_refuses():
-    class Store:
-        def renew(self, seat, *, wait):
-            clock.advance(0.25)
-            if seat is None:
-                raise ValueError("gone")
-            return seat
-
-        def watch(self):
-            raise AssertionError("not measured")
-
-    for name in ("connect", "enlist", "update", "withdraw", "members", "load", "swap"):
-        setattr(Store, name, lambda self: None)
-    clock = ManualClock()
-    store, meter = Store(), StoreMeter()
-    measure(store, lambda call: meter.add(call.call, call.took_s, failed=call.failed), clock)
-    assert store.renew(5, wait=None) == 5
-    with pytest.raises(ValueError, match="gone"):
-        store.renew(None, wait=None)
+    meter = StoreMeter()
+    meter.add("renew", 0.25, failed=False)
+    meter.add("renew", 0.0, failed=True)
     assert meter.take() == {"renew": CallCount(answered=1, took_s=0.25, failed=1)}
     assert meter.take() == {}
 

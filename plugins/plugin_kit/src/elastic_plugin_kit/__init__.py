@@ -1,4 +1,4 @@
-"""Conformance kits and fakes for plugin authors; also `elastic_core.testing`.
+"""Conformance kits and fakes for plugin authors.
 
 Kits: subclass one, give its fixture, and pytest asks for each promise; `elastic plugins check NAME` needs no test
     CoordinationStoreConformance    a store; Requirements says what it can't have by its nature

@@ -335,18 +335,23 @@ def hunt(
 
 
 def _wait_for_ends(pids: Iterable[int], timeout_s: float) -> None:
-    """Wait until these have ended, at most `timeout_s`."""
+    """Wait until these processes have ended, at most `timeout_s`; where none can be waited for, wait that long."""
     until_s = time.monotonic() + timeout_s
+    waited = False
     for pid in pids:
         try:
             pidfd = os.pidfd_open(pid)
-        except OSError:
+        except ProcessLookupError:  # it has ended
+            waited = True
+            continue
+        except OSError:  # no pidfds here, or no descriptor left
             continue
         poll = select.poll()
         poll.register(pidfd, select.POLLIN)
         poll.poll(max(0.0, until_s - time.monotonic()) * 1000)
         os.close(pidfd)
-    if not pids:
+        waited = True
+    if not waited:
         select.poll().poll(timeout_s * 1000)
 
 

@@ -63,7 +63,7 @@ class Guardian:
     def signalled(self, signum: int) -> bool:
         """Return whether the guard has got a signal since this was last asked: it keeps each, and acts on none.
 
-        Who signals all processes of the agent's tree, or of its cgroup, signals the guard as well.
+        A signal to all processes of the agent's tree, or of its cgroup, reaches the guard as well.
         """
         if self._pid is None or not signals.is_pending(self._pid, signum):
             return False
@@ -71,9 +71,9 @@ class Guardian:
         return True
 
     def start(self) -> None:
-        """Start the guard, without waiting until it is ready: what it is told waits in the pipe.
+        """Start the guard, without waiting until it is ready: its messages wait in the pipe.
 
-        A guard that can't be started is told to the user, and the run goes on without.
+        If no guard can be started, a line is printed, and the run goes on without one.
         """
         now_s = self._reactor.now_s()
         if len(self._starts) == _START_LIMIT and now_s - self._starts[0] < _START_WINDOW_S:
@@ -120,10 +120,10 @@ class Guardian:
     def fence(self, until_s: float) -> None:
         """Have the workers killed at this monotonic time even if this agent is stopped or stuck by then.
 
-        A later word replaces an earlier one; `inf` lifts the fence. Processes with `ELASTIC_SIDECAR=1` in their
+        A later call replaces an earlier one; `inf` lifts the fence. Processes with `ELASTIC_SIDECAR=1` in their
         environment are spared: they are the agent's, not the workers'. When the time has passed the guard goes on
-        watching; whoever was late must move the fence before other workers are started: the guard may still be
-        looking. Without a guard there is no fence.
+        watching. An agent that was late must move the fence before it starts other workers: the guard may still hunt.
+        Without a guard there is no fence.
         """
         # The agent may have stood still past the fence, and move it only now: its workers were killed meanwhile.
         self._missed = self._missed or (bool(self._workers) and self._clock.monotonic_s() >= self._fence_s)
@@ -132,18 +132,18 @@ class Guardian:
 
     @property
     def fence_left_s(self) -> float:
-        """How long the workers may still live without a word of this agent; `inf`: for ever."""
+        """Seconds until the guard kills the workers, unless the fence is moved; `inf`: it never does."""
         return self._fence_s - self._clock.monotonic_s()
 
     def fence_passed(self, now_s: float) -> bool:
         """Return whether the guard may have killed the workers that exist, or existed last: their fence has passed.
 
-        True also when a later fence was told since, until other workers are named.
+        True also when the fence was moved since, until other workers are named.
         """
         return self._missed or now_s >= self._fence_s
 
     def last_act(self, store: str, seat: bytes, settings: bytes) -> None:
-        """Have a seat withdrawn when this agent has died and its workers are dead; a later word replaces an earlier.
+        """Have a seat withdrawn when this agent and its workers are dead; a later call replaces an earlier one.
 
         `store` is the class of the store (`module:Class`), empty when there is nothing to do any more; `seat` and
         `settings` are a `Seat` and `RendezvousSettings` as JSON. The agent's environment and import path are those of
@@ -195,7 +195,7 @@ class Guardian:
         self._pid = None
 
     def unleash(self) -> None:
-        """Let the guard end what is left of the workers, as if this agent had died: for an agent that lost its way.
+        """Let the guard end what is left of the workers, as if this agent had died. Called: after an error.
 
         Blocks until it is done, at most two seconds.
         """
@@ -212,7 +212,7 @@ class Guardian:
         self._pid = None
 
     def dismiss(self) -> None:
-        """Say farewell and let the guard go; takes milliseconds, leaves no process behind; idempotent."""
+        """End the guard, which then ends no worker; takes milliseconds, leaves no process; idempotent."""
         if self._retry is not None:
             self._retry.cancel()
         if self._pid is None:

@@ -22,7 +22,7 @@ from elastic_core.agent.machine.states import (
     watch_on,
 )
 from elastic_core.errors import IllegalEventError
-from elastic_core.types import Failure, Ignore, Restart, Round, Stop
+from elastic_core.types import Failure, Ignore, Restart, Stop
 
 
 def ended_while_deciding(state: Deciding, event: m.WorkerExited, now_s: float) -> Step:
@@ -49,9 +49,9 @@ def decided(state: Deciding, event: m.DecisionMade, now_s: float) -> Step:
     # is decided once for all. A node that went on by its own answer could restart while the others give up.
     gathers = state.ledger.gathers and not state.alone
     match event.decision:
-        case Restart() | Stop() if gathers and state.round is not None:
+        case Restart() | Stop() if gathers:
             # The policy of a round's only node decides for the run, too.
-            return _order_stop(state, state.round, event.failure, ends_run=isinstance(event.decision, Stop))
+            return _order_stop(state, event.failure, ends_run=isinstance(event.decision, Stop))
         case Restart():
             return _restart(state, event.failure, event.decision)
         case Stop():
@@ -60,23 +60,13 @@ def decided(state: Deciding, event: m.DecisionMade, now_s: float) -> Step:
             return _ignore(state, event.failure, event.decision)
 
 
-def _order_stop(state: Deciding, round_: Round, failure: Failure, *, ends_run: bool = False) -> Step:
+def _order_stop(state: Deciding, failure: Failure, *, ends_run: bool = False) -> Step:
     """Stop all nodes, the others first: what follows is decided for the run, when it is known what all have seen."""
     order = (m.OrderStop(failure=failure),)
     # The others first: their workers wait in collectives for ours, and would fail one by one with errors of their own.
     if state.running is not None:
-        return stop_and_wait(state.ledger, round_, failure.summary, order, ends_run=ends_run)
-    return wait_for_run(state.ledger, round_, failure.summary, order)
-
-
-def _publish(state: Deciding, failure: Failure, decision: Restart | Stop) -> tuple[m.AgentCommand, ...]:
-    """The decision as the run gets it, before this node acts: so all nodes stop their workers at the same time.
-
-    Of a node that is in no round there is nothing that the others need to know.
-    """
-    if not state.ledger.control or state.round is None:
-        return ()
-    return (m.PublishDecision(failure=failure, decision=decision),)
+        return stop_and_wait(state.ledger, state.round, failure.summary, order, ends_run=ends_run)
+    return wait_for_run(state.ledger, state.round, failure.summary, order)
 
 
 def _restart(state: Deciding, failure: Failure, decision: Restart) -> Step:
@@ -105,7 +95,8 @@ def _give_up(state: Deciding, failure: Failure, decision: Stop) -> Step:
 def _carry_out(
     state: Deciding, ledger: Ledger, then: Rejoin | End, failure: Failure, decision: Restart | Stop, reason: str
 ) -> Step:
-    first = _publish(state, failure, decision)
+    # The run gets the decision before this node acts, so that all nodes stop their workers at the same time.
+    first = (m.PublishDecision(failure=failure, decision=decision),) if state.ledger.control else ()
     incident = m.RecordIncident(failure=failure, decision=decision)
     if state.running is not None:
         return stop(ledger, state.running.round, then, reason, first=first, incident=incident)
@@ -116,8 +107,8 @@ def _carry_out(
 def _ignore(state: Deciding, failure: Failure, decision: Ignore) -> Step:
     if state.running is None or failure.local_rank is None:
         # A failed start, or a hook's report about the whole node: there is no single worker to go on without.
-        if state.ledger.gathers and not state.alone and state.round is not None:
-            return _order_stop(state, state.round, failure)
+        if state.ledger.gathers and not state.alone:
+            return _order_stop(state, failure)
         return _give_up(state, failure, Stop(reason="there is no worker to go on with", rule=decision.rule))
     ledger = noted(state.ledger, failure, decision, restarts=0)
     running = replace(state.running, ledger=ledger, ignored=state.running.ignored | {failure.local_rank})
@@ -131,7 +122,7 @@ def _ignore(state: Deciding, failure: Failure, decision: Ignore) -> Step:
 
 
 def stop_deciding(state: Deciding, event: m.StopRequested, now_s: float) -> Step:
-    """The user's word comes before the policy's."""
+    """Stop the workers without waiting for the policy."""
     if state.running is None:
         return leave_on_stop(state.ledger, event.signum, now_s)
     return drain(state.ledger, state.running.round, event.signum, now_s, grace_s=event.grace_s)

@@ -197,9 +197,9 @@ def _remember(state: Preparing | Starting, change: RoundChange) -> Step:
     # Without control only running workers are watched: this was reported of the round before, a moment too late.
     if not state.ledger.control:
         return Step(state=state, reason="of the round before")
-    # The strongest word stands: a decision over a round's end, a round's end over an order to stop.
+    # A decision replaces a round's end, and a round's end replaces an order to stop.
     undecided = state.over is None or isinstance(state.over, StopOrdered)
-    # Only remembered: hooks, or the start of workers, still owe an answer, which no later state could take.
+    # Only remembered: hooks, or the start of workers, have still to answer, and no later state could take that answer.
     new = isinstance(change, StopOrdered) and state.over is None
     if isinstance(change, Decided) or (isinstance(change, RoundEnded) and undecided) or new:
         marked = replace(state, over=change)
@@ -258,8 +258,7 @@ def deciding(state: Deciding, event: m.RoundChanged, now_s: float) -> Step:
     if state.ledger.control and isinstance(event.change, RoundOver) and not _known(state, event.change):
         if state.running is not None:
             return follow(state.running, event.change)
-        if state.round is not None:
-            return without_start(state.ledger, state.round, event.change)
+        return without_start(state.ledger, state.round, event.change)
     return Step(state=state, commands=_watch_after(state.ledger, event.change), reason="the failure comes first")
 
 
@@ -284,14 +283,15 @@ def stopping(state: Stopping, event: m.RoundChanged, now_s: float) -> Step:
         case RoundEnded(reason=reason, stop_within_s=float() | int() as within_s):
             hurry = m.ShortenGrace(grace_s=within_s, at_once=True)
             return replace(step, commands=(hurry, *step.commands), reason=reason)
-        case Decided() if state.stop_asked_s is None and not _does(state, change):  # a user's stop stands against all
+        # A user's stop of this node is not overruled.
+        case Decided() if state.stop_asked_s is None and not _is_under_way(state, change):
             return _overrule(state, change)
         case _:
             return step
 
 
-def _does(state: Stopping, decided: Decided) -> bool:
-    """Return whether this is what is being done already: what we had published, most often."""
+def _is_under_way(state: Stopping, decided: Decided) -> bool:
+    """Return whether the workers are already stopped for this decision, which this node itself published mostly."""
     if isinstance(state.then, Await):
         return False
     goes_on = isinstance(state.then, Rejoin)
@@ -313,9 +313,9 @@ def _same(ours: Failure, theirs: Failure) -> bool:
 
 
 def _regroup_instead(state: Stopping, change: RoundEnded) -> Step:
-    """Go on with the next round: nothing is left to decide about this one."""
+    """Go on with the next round: this round's end leaves nothing to decide."""
     ledger, first = _regrouped(state.ledger, state.round, change)
-    if state.stop_asked_s is not None:  # this node goes itself: who else does, and what follows, is not its business
+    if state.stop_asked_s is not None:  # this node leaves the run: the end of the round is for the others
         first = first[:1]
     within_s = change.stop_within_s
     hurry = () if within_s is None else (m.ShortenGrace(grace_s=within_s, at_once=True),)
@@ -325,9 +325,9 @@ def _regroup_instead(state: Stopping, change: RoundEnded) -> Step:
 
 
 def _overrule(state: Stopping, decided: Decided) -> Step:
-    # Two nodes failed at once, and the run took the other's decision: ours is taken off the books, or the restart would
-    # be counted twice.
-    ledger, decision = _struck(state), decided.decision
+    # Two nodes failed at once, and the run took the other's decision: ours is taken out of the ledger, or the restart
+    # would be counted twice.
+    ledger, decision = _without_own(state), decided.decision
     first: tuple[m.AgentCommand, ...] = ()
     then: Then
     if isinstance(decision, Restart):
@@ -340,8 +340,8 @@ def _overrule(state: Stopping, decided: Decided) -> Step:
     return Step(state=changed, commands=(*first, *watch_on(ledger)), reason=reason)
 
 
-def _struck(state: Stopping) -> Ledger:
-    """Return the books without the decision of ours that does not stand."""
+def _without_own(state: Stopping) -> Ledger:
+    """Return the ledger without this node's own decision, which the run has overruled."""
     if state.incident is None:
         return state.ledger
     ledger, restarts = state.ledger, int(isinstance(state.incident.decision, Restart))

@@ -54,7 +54,7 @@ def stop_running(state: Running, event: m.StopRequested, now_s: float) -> Step:
 
 
 def restart_asked(state: Running, event: m.RestartRequested, now_s: float) -> Step:
-    """Begin the next round, with all nodes: no failure is on the books, and no budget spent."""
+    """Begin the next round, with all nodes; no failure is recorded, and no restart is counted."""
     if not state.alive:  # this node has finished, and waits for the others
         return Step(state=state, reason="no worker of this node runs")
     ask = (m.RequestRestart(reason=event.reason),) if state.ledger.control else ()
@@ -94,7 +94,7 @@ def settled(state: Settling, event: m.TimerFired, now_s: float) -> Step:
 
 
 def stop_settling(state: Settling, event: m.StopRequested, now_s: float) -> Step:
-    """The user's word comes before the failure's."""
+    """Stop the workers without reading the evidence of the failure."""
     running = state.running
     return drain(
         running.ledger, running.round, event.signum, now_s, (m.CancelTimer(name=SETTLE),), grace_s=event.grace_s

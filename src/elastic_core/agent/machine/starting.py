@@ -38,7 +38,7 @@ LONGEST_PAUSE_S = 60.0
 """From a hook's refusal until it is asked again: twice as long each time, less up to a third, another on each node."""
 SHORTEST_WISH_S = 1.0
 LONGEST_WISH_S = 3600.0
-"""The bounds of what a hook may want instead."""
+"""The bounds of a pause that a hook requests instead."""
 
 
 def begin(state: Created, event: m.StartRequested, now_s: float) -> Step:
@@ -79,14 +79,12 @@ def stop_before_start(state: Gating | Joining | Preparing, event: m.StopRequeste
 def formed(state: Joining, event: m.RoundFormed, now_s: float) -> Step:
     """Ask the hooks before workers start."""
     ledger = replace(state.ledger, rounds=event.round.index + 1)
-    # What the whole run has been through wins over this node's own books: a newcomer's are empty, and a policy that
-    # counted by them would give a run more restarts than its budget.
+    # The run's history replaces this node's own: a newcomer's is empty, and a policy that counted by it would give a
+    # run more restarts than its budget.
     restarts, changes = event.round.restart_count, event.round.membership_changes
     if restarts is not None and changes is not None:
         ledger = replace(ledger, restart_count=restarts, membership_changes=changes, history=event.round.history)
-    ask = m.AskToStart(
-        round=event.round, restart_count=ledger.restart_count, membership_changes=ledger.membership_changes
-    )
+    ask = m.AskToStart(round=event.round, restart_count=ledger.restart_count)
     # Watched from now on: the round may be over before the hooks have answered.
     commands = (m.NotifyHooks(moment=moments.RoundJoined(round=event.round)), ask, *watch_on(ledger))
     return Step(state=Preparing(ledger=ledger, round=event.round), commands=commands, reason="a round was formed")
@@ -151,7 +149,7 @@ def start_refused(state: Preparing, event: m.StartRefused, now_s: float) -> Step
 
 
 def _stay_out(ledger: Ledger, refused: Round | None, event: m.JoinRefused | m.StartRefused, now_s: float) -> Step:
-    """Wait, beside the rounds of the others where that can be; else no longer than for nodes that are missing."""
+    """Wait until the hook is asked again: at most the join timeout, unless this node can wait beside others' rounds."""
     gates = ledger.gates
     gates = replace(gates, count=gates.count + 1, since_s=gates.since_s if gates.count else now_s)
     pause_s = _pause_s(gates, event.again_s)
@@ -164,7 +162,7 @@ def _stay_out(ledger: Ledger, refused: Round | None, event: m.JoinRefused | m.St
         pause_s = min(pause_s, left_s)
     absence = Absence(by=event.hook, reason=event.reason, for_s=round(pause_s, 1))
     first: tuple[m.AgentCommand, ...] = (m.StandAside(absence=absence),) if gates.aside else ()
-    if absence.text != gates.shown:  # each refusal is one of many: people are told when another reason is given
+    if absence.text != gates.shown:  # each refusal is one of many: only another reason is printed
         often = "and so on" if event.again_s is not None else "then less and less often"
         text = f"this node stays out: {absence.text}; it is asked again in {duration_text(pause_s)}, {often}"
         first = (*first, m.PrintLine(text=text))
@@ -198,8 +196,7 @@ def ask_again(state: Refused, event: m.TimerFired, now_s: float) -> Step:
         return gate(ledger, "the hooks are asked again", refused=round_)
     # This node still has its place in the round, and the workers of the other nodes wait for its own: joining anew
     # would end the round for all.
-    changes = ledger.membership_changes
-    ask = m.AskToStart(round=round_, restart_count=ledger.restart_count, membership_changes=changes)
+    ask = m.AskToStart(round=round_, restart_count=ledger.restart_count)
     return Step(state=Preparing(ledger=ledger, round=round_), commands=(ask,), reason="the hooks are asked again")
 
 
@@ -217,7 +214,7 @@ def spawned(state: Starting, event: m.WorkersSpawned, now_s: float) -> Step:
     # Not reset when a hook allows the join: one that then refuses each start would be asked every 2 s, round after
     # round.
     ledger = replace(state.ledger, gates=replace(state.ledger.gates, count=0, shown=""))
-    running = Running(ledger=ledger, round=state.round, started_s=now_s, alive=everyone)
+    running = Running(ledger=ledger, round=state.round, alive=everyone)
     if state.over is not None:
         return round_changed.follow(running, state.over)
     return Step(state=running, commands=(m.WatchRound(),), reason="workers run")
@@ -226,7 +223,7 @@ def spawned(state: Starting, event: m.WorkersSpawned, now_s: float) -> Step:
 def spawn_failed(state: Starting, event: m.SpawnFailed, now_s: float) -> Step:
     """Let the policy decide what a failed start means, unless the round is over already."""
     # The workers before the one that could not be started run: whatever is decided, they are stopped first.
-    running = Running(ledger=state.ledger, round=state.round, started_s=now_s, alive=event.alive)
+    running = Running(ledger=state.ledger, round=state.round, alive=event.alive)
     if state.over is not None:
         return round_changed.follow(running, state.over)
     ask = m.AskPolicy(failure=event.failure, history=state.ledger.history)

@@ -25,18 +25,18 @@ RoundOver = RoundEnded | Decided | StopOrdered
 
 
 class Gates(Record, frozen=True, kw_only=True):
-    """What a refusal of a hook's leads to on this node, and those since its workers last ran."""
+    """How this node waits while a hook refuses, and the refusals since its workers last ran."""
 
     aside: bool = False
     """The rendezvous lets this node wait beside the rounds of the others."""
     join_timeout_s: float = 600.0
-    """How long a node waits that can't."""
+    """How long a node waits that can't, in seconds."""
     spread: float = 0.0
     count: int = 0
     since_s: float = 0.0
-    """When the first came, if there was one."""
+    """When the first refusal came, if there was one."""
     shown: str = ""
-    """The last that people were told."""
+    """The reason that was printed last."""
 
 
 class Ledger(Record, frozen=True, kw_only=True):
@@ -88,7 +88,7 @@ class End(Record, frozen=True, kw_only=True):
 
 
 class Await(Record, frozen=True, kw_only=True):
-    """After the workers are gone: say what was seen, and wait for what the run decides."""
+    """After the workers are gone: report the evidence, and wait for the run's decision."""
 
 
 Then = Rejoin | End | Await
@@ -145,7 +145,6 @@ class Running(Record, frozen=True, kw_only=True):
 
     ledger: Ledger
     round: Round
-    started_s: float
     alive: frozenset[int]
     done: frozenset[int] = frozenset()
     ignored: frozenset[int] = frozenset()
@@ -159,17 +158,14 @@ class Settling(Record, frozen=True, kw_only=True):
 
 
 class Deciding(Record, frozen=True, kw_only=True):
-    """The evidence is being read, then the policy asked.
-
-    `running` is None where no worker had been started, `round` where there was no round either.
-    """
+    """The evidence is being read, then the policy asked. `running` is None if no worker of the round was started."""
 
     ledger: Ledger
     running: Running | None
-    round: Round | None = None
+    round: Round
     exits: tuple[WorkerExit, ...] = ()
     alone: bool = False
-    """Nobody else decides for the run."""
+    """No other node decides for the run."""
 
 
 class Stopping(Record, frozen=True, kw_only=True):
@@ -233,7 +229,7 @@ SETTLE_S = 0.1
 STOP_SETTLE_S = 0.5
 """How long a worker's death by a stop signal that we had not sent may turn out to be the stop of this whole node.
 
-Whoever signals all its processes needs milliseconds, on a machine without a processor to spare some tens of them.
+A scheduler that signals all processes of a node needs milliseconds, on a busy machine some tens of them.
 """
 PEERS_SETTLE_S = 0.5
 """The same for peers on other nodes, where all that failed here has merely lost one: it may be on its way out."""
@@ -285,8 +281,7 @@ def leave_on_stop(ledger: Ledger, signum: int, now_s: float, *first: m.AgentComm
 
 def end(ledger: Ledger, outcome: Outcome) -> Step:
     """End now."""
-    finish = m.Finish(exit_code=outcome.exit_code, reason=outcome.reason)
-    return Step(state=Ended(ledger=ledger, outcome=outcome), commands=(finish,), reason=outcome.reason)
+    return Step(state=Ended(ledger=ledger, outcome=outcome), reason=outcome.reason)
 
 
 def stopped_by(signum: int) -> Outcome:
@@ -324,7 +319,7 @@ def stop_and_wait(
 
 
 def wait_for_run(ledger: Ledger, round: Round, reason: str, first: Iterable[m.AgentCommand] = ()) -> Step:
-    """Say what was seen here, and wait for what the run decides: no worker exists."""
+    """Report this node's evidence, and wait for the run's decision; no worker exists."""
     report = m.ReportEvidence(round=round, final=True)
     return Step(state=Awaiting(ledger=ledger, round=round), commands=(*first, report, *watch_on(ledger)), reason=reason)
 
@@ -375,7 +370,7 @@ def without_workers(summary: str, kind: FailureClass, round_index: int = -1) -> 
 
 
 def noted(ledger: Ledger, failure: Failure, decision: Decision, *, restarts: int) -> Ledger:
-    """Put a failure and its decision on the books, without what only one decision needs."""
+    """Add a failure with its decision to the ledger's history, and the restarts that it costs to its count."""
     history = remembered(ledger.history, replace(failure, decision=decision))
     return replace(ledger, restart_count=ledger.restart_count + restarts, history=history)
 

@@ -36,7 +36,7 @@ def workers_gone(state: Stopping, event: m.WorkersStopped, now_s: float) -> Step
 
 
 def report_due(state: Stopping, event: m.TimerFired, now_s: float) -> Step:
-    """Say what was seen so far, where workers take long to stop and the run is still to decide."""
+    """Report the evidence so far if the workers take long to stop and the run has not decided yet."""
     # A worker that ignores SIGTERM takes the whole grace period; the other nodes need not wait for it to decide.
     if not isinstance(state.then, Await):
         return Step(state=state, reason="it is decided already")
@@ -50,8 +50,8 @@ def stop_awaiting(state: Awaiting, event: m.StopRequested, now_s: float) -> Step
 
 
 def stop_again(state: Stopping, event: m.StopRequested, now_s: float) -> Step:
-    """A second signal kills, or has the workers hurry; a first one turns a restart into an end."""
-    # One Ctrl-C can arrive twice: only what comes later than `URGE_S` is a second wish.
+    """End at the first stop signal in place of a restart; at a second one, kill the workers or shorten their time."""
+    # One Ctrl-C can arrive twice: only a signal that comes later than `URGE_S` is a second one.
     urged = state.stop_asked_s is not None and now_s - state.stop_asked_s >= URGE_S
     then = state.then if isinstance(state.then, End) else End(outcome=stopped_by(event.signum))
     stopping = replace(state, then=then, stop_asked_s=now_s if state.stop_asked_s is None else state.stop_asked_s)
@@ -83,8 +83,7 @@ def stop_waiting(state: Waiting, event: m.StopRequested, now_s: float) -> Step:
 
 def left(state: Leaving, event: m.RendezvousLeft, now_s: float) -> Step:
     """End."""
-    step = end(state.ledger, state.outcome)
-    return Step(state=step.state, commands=(m.CancelTimer(name=LEAVE), *step.commands), reason=step.reason)
+    return replace(end(state.ledger, state.outcome), commands=(m.CancelTimer(name=LEAVE),))
 
 
 def left_anyway(state: Leaving, event: m.TimerFired, now_s: float) -> Step:

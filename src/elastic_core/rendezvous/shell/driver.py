@@ -58,7 +58,7 @@ _STUCK_PAUSE_S = 0.2
 
 _NOTHING = Revisions()
 _T = TypeVar("_T")
-Emitted = protocol.Announcement | m.Fenced | m.SeatHeld | m.DecisionAsked
+Emitted = protocol.Announcement | m.Fenced | m.SeatHeld | m.DecisionAsked | m.StoreCall
 
 OPERATIONS: Final[Mapping[type, str]] = {
     protocol.Connect: "connect",
@@ -125,6 +125,7 @@ class Driver:
         self._lock = threading.Condition()
         self.call: PendingCall | None = None
         """The call that is under way. Threading: read on any."""
+        self._measured = False
         self._wait: WaitBudget | None = None
         self._interruptible = False
         self._peers: PeerEndpoint | None = None
@@ -135,8 +136,9 @@ class Driver:
         self._notices = 0
         self._thread = threading.Thread(target=self._run, name="elastic-member", daemon=True)
 
-    def start(self) -> None:
-        """Begin."""
+    def start(self, *, measured: bool = False) -> None:
+        """Begin; `measured`: report each call to the store as a `StoreCall`."""
+        self._measured = measured
         self._thread.start()
 
     @property
@@ -404,8 +406,9 @@ class Driver:
                 wait.cancel()
             now_s = self._clock.monotonic_s()
             self.call = PendingCall(name, now_s, now_s + wait.remaining_s())
+        answer: protocol.Event | None = None
         try:
-            return self._call(operation, wait)
+            answer = self._call(operation, wait)
         except ElasticError:
             raise
         except BaseException as err:
@@ -414,6 +417,10 @@ class Driver:
             with self._lock:
                 self._wait = self.call = None
                 self._interruptible = False
+            if self._measured and not isinstance(operation, protocol.Watch):  # a watch waits for other nodes
+                took_s = self._clock.monotonic_s() - now_s
+                self._emit(m.StoreCall(call=name, took_s=took_s, failed=answer is None))
+        return answer
 
     def _call(self, operation: protocol.Operation, wait: WaitBudget) -> protocol.Event:
         store, me = self._store, self._state.me

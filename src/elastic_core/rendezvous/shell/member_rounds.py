@@ -33,7 +33,7 @@ class MemberRounds(Rendezvous):
         super().__init__(agent)
         self._store = store
         self._changes = Changes(settings.run_id, lambda operation, error: agent.raised(operation, error).text)
-        self._watching = self._leaving = self._broken = False
+        self._watching = self._leaving = self._broken = self._measured = False
         self._clock = clock
         self._lost: PendingCall | None = None
         self.driver = Driver(
@@ -70,6 +70,10 @@ class MemberRounds(Rendezvous):
         super()._cancel()
         self._watching = False
 
+    def measure_store(self) -> None:
+        """Report each call to the store from now on."""
+        self._measured = True
+
     # --- a round
 
     def _join(self) -> None:
@@ -101,7 +105,7 @@ class MemberRounds(Rendezvous):
             self._start()
 
     def _start(self) -> None:
-        self.driver.start()
+        self.driver.start(measured=self._measured)
         self._look_later()
 
     def _take(self, event: Emitted) -> None:

@@ -1,5 +1,6 @@
 """The end of the thread that talks to a store: whoever waits for it hears of it, whatever a store does then."""
 
+from elastic_core.moments import StoreCall
 from elastic_core.rendezvous.member import protocol
 from elastic_core.rendezvous.member.state import Me
 from elastic_core.rendezvous.shell.driver import Driver
@@ -41,3 +42,19 @@ def test_the_first_error_reaches_whoever_waits_also_if_the_store_cannot_be_close
     driver.start()
     assert driver.join(10.0)
     assert [str(error) for error in ended] == ["connect"]
+
+
+def test_a_call_is_reported_where_an_observer_takes_it():
+    emitted = []
+    driver = Driver(
+        Broken(),
+        Somebody(),
+        emit=emitted.append,
+        ended=lambda error: None,
+        turned_s=lambda: float("inf"),
+    )
+    driver.post(protocol.JoinAsked(master_port=0))
+    driver.start(measured=True)
+    assert driver.join(10.0)
+    calls = [each for each in emitted if isinstance(each, StoreCall)]
+    assert [(each.call, each.failed) for each in calls] == [("connect", True)]

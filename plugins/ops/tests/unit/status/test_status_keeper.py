@@ -44,7 +44,7 @@ ROUND = Round(
     role="default", role_base_rank=4, role_world_size=6, master_addr="10.0.0.1", master_port=7, node_id="n0@10.0.0.2",
 )  # fmt: skip
 LEDGER = Ledger(restart_count=1, membership_changes=2)
-RUNNING = Running(ledger=LEDGER, round=ROUND, started_s=1.0, alive=frozenset({0, 1}))
+RUNNING = Running(ledger=LEDGER, round=ROUND, alive=frozenset({0, 1}))
 
 
 class Kept:
