@@ -3,8 +3,8 @@
 from abc import ABC, abstractmethod
 from collections.abc import Collection
 
-from elastic_core.clock import WaitBudget
 from elastic_core.rendezvous.store import CoordinationStore, Revisions, Topic, Watched, compare
+from elastic_core.system.clock import WaitBudget
 from elastic_core.types import RendezvousSettings
 
 

@@ -22,13 +22,13 @@ from dataclasses import dataclass
 from benchmarks.member_stores import STORES, Watching
 from benchmarks.sockets import Sockets
 from elastic_core import messages as m
-from elastic_core.clock import WaitBudget
 from elastic_core.errors import BackendError
 from elastic_core.rendezvous.member import protocol
 from elastic_core.rendezvous.member.machine import step
 from elastic_core.rendezvous.shell.driver import Driver, Emitted
 from elastic_core.rendezvous.shell.node import MemberNode
 from elastic_core.rendezvous.store import Revisions
+from elastic_core.system.clock import WaitBudget
 from elastic_core.types import RendezvousInfo, RendezvousSettings
 
 FINGERPRINT = {"nnodes": "2:1024", "script": "train.py", "nproc": "8", "role": "default", "wire": "1", "torch": "2.13"}

@@ -15,8 +15,8 @@ from elastic_core.processes.output.disk import STALL_S, Disk
 from elastic_core.processes.output.sink import Console
 from elastic_core.processes.spec import ROUND_VARIABLES, StreamPlan, WorkerLaunch
 from elastic_core.processes.sweep import Sweeper
-from elastic_core.reactor import Reactor
 from elastic_core.starters import ReactorLoop, WorkerStart
+from elastic_core.system.reactor import Reactor
 from patience import Deadline
 from support import Lines, wait_for
 

@@ -23,7 +23,7 @@ AGENT = """
 import json, os, subprocess, sys
 from elastic_core.agent.guard.guardian import Guardian
 from elastic_core.logger import Logger
-from elastic_core.reactor import Reactor
+from elastic_core.system.reactor import Reactor
 
 incarnation = sys.argv[1]
 reactor = Reactor()

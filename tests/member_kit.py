@@ -4,10 +4,10 @@ import threading
 from collections import deque
 
 from elastic_core import messages as m
-from elastic_core.clock import SYSTEM_CLOCK
 from elastic_core.errors import RendezvousClosedError
 from elastic_core.plugin_faults import Fault, PluginLabel, described
 from elastic_core.rendezvous.coordinated import CoordinatedRendezvous
+from elastic_core.system.clock import SYSTEM_CLOCK
 from elastic_core.types import Round
 from elastic_plugin_kit import sample_failure
 

@@ -57,7 +57,6 @@ from elastic_core.processes.output.sink import Console as Console
 from elastic_core.processes.spec import StreamPlan as StreamPlan
 from elastic_core.processes.spec import WorkerLaunch as WorkerLaunch
 from elastic_core.processes.sweep import Sweeper as Sweeper
-from elastic_core.reactor import Reactor as Reactor
 from elastic_core.rendezvous import registry as registry
 from elastic_core.rendezvous.coordinated import Backend as Backend
 from elastic_core.rendezvous.coordinated import CoordinatedRendezvous as CoordinatedRendezvous
@@ -67,6 +66,7 @@ from elastic_core.rendezvous.identity import attempt_from_environment as attempt
 from elastic_core.rendezvous.local import LocalRendezvous as LocalRendezvous
 from elastic_core.starters import CallStarter as CallStarter
 from elastic_core.starters import ReactorLoop as ReactorLoop
+from elastic_core.system.reactor import Reactor as Reactor
 
 if typing.TYPE_CHECKING:
     from elastic_core.launcher.job import run_job as run_job

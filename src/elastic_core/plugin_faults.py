@@ -9,8 +9,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from elastic_core.clock import SYSTEM_CLOCK, Clock
 from elastic_core.logger import Logger, print_line
+from elastic_core.system.clock import SYSTEM_CLOCK, Clock
 
 if TYPE_CHECKING:
     from elastic_core.starters import AgentLoop

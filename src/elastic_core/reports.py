@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from elastic_core.clock import duration_text
+from elastic_core.system.clock import duration_text
 from elastic_core.types import ErrorRecord, Failure, FailureClass, Record
 
 FieldValue = str | int | float | bool | None

@@ -11,7 +11,7 @@ from elastic_core.types import Record
 
 if TYPE_CHECKING:
     from elastic_core.logger import Logger
-    from elastic_core.reactor import Reactor
+    from elastic_core.system.reactor import Reactor
 
 
 class RunTimer(Protocol):

@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
-from elastic_core.clock import SystemClock
-from elastic_core.reactor import Reactor
+from elastic_core.system.clock import SystemClock
+from elastic_core.system.reactor import Reactor
 
 
 @pytest.fixture

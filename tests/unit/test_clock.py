@@ -4,8 +4,8 @@ import threading
 
 import pytest
 
-from elastic_core.clock import WaitBudget, duration_text
 from elastic_core.errors import WaitCancelledError, WaitExpiredError
+from elastic_core.system.clock import WaitBudget, duration_text
 
 
 class ManualClock:

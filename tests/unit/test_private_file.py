@@ -5,7 +5,7 @@ import stat
 
 import pytest
 
-from elastic_core.private_file import make_chosen_folder, make_folder, read_file, replace_file
+from elastic_core.system.private_file import make_chosen_folder, make_folder, read_file, replace_file
 
 
 @pytest.fixture(autouse=True)

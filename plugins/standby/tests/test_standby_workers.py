@@ -13,8 +13,8 @@ import pytest
 from msgspec.structs import replace
 
 from elastic_core.processes.spec import ROUND_VARIABLES, WorkerLaunch
-from elastic_core.reactor import Reactor
 from elastic_core.starters import ReactorLoop
+from elastic_core.system.reactor import Reactor
 from elastic_standby.pool import MAX_DEATHS, StandbyPool
 from group_kit import open_fds, start_of
 from patience import Deadline, patience

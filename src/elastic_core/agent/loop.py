@@ -31,7 +31,6 @@ from elastic_core.agent.machine.table import advance
 from elastic_core.agent.parts import AgentOptions, AgentResult, Planner
 from elastic_core.agent.run_decision import FailureContext, RunDecision
 from elastic_core.agent.stop_ladder import StopLadder
-from elastic_core.clock import SYSTEM_CLOCK
 from elastic_core.errors import ElasticError, WorkerError, is_momentary
 from elastic_core.failure.incidents import Incidents
 from elastic_core.failure.runner import PolicyRunner
@@ -39,9 +38,10 @@ from elastic_core.hooks.runner import HookRunner
 from elastic_core.logger import Logger
 from elastic_core.moments import LaunchChange, Refuse
 from elastic_core.processes.group import WorkerGroup
-from elastic_core.reactor import Reactor, Timer
 from elastic_core.rendezvous.events import Rendezvous
 from elastic_core.reports import FailureReport, NodeReport
+from elastic_core.system.clock import SYSTEM_CLOCK
+from elastic_core.system.reactor import Reactor, Timer
 from elastic_core.types import (
     Decision,
     Failure,

@@ -7,13 +7,13 @@ from msgspec.structs import replace
 from elastic_core import messages as m
 from elastic_core import moments
 from elastic_core.agent.feed import Feed
-from elastic_core.clock import Clock
 from elastic_core.errors import ElasticError, is_momentary
 from elastic_core.failure.incidents import Incidents
 from elastic_core.failure.runner import PolicyRunner
 from elastic_core.history import spent
 from elastic_core.rendezvous.events import Rendezvous
 from elastic_core.reports import NodeReport
+from elastic_core.system.clock import Clock
 from elastic_core.types import Decision, Failure, FailureClass, Ignore, Restart, Round, Stop, WorkerExit
 
 NO_STORE_CODE = 4

@@ -10,7 +10,7 @@ from elastic_core.agent.feed import Feed
 from elastic_core.agent.parts import ENDING_SIGNALS
 from elastic_core.logger import Logger
 from elastic_core.processes.group import WorkerGroup
-from elastic_core.reactor import Timer
+from elastic_core.system.reactor import Timer
 
 MOST_HOLD_S: Final = 3600.0
 """The longest that hooks hold a stop, unless the user gave the grace period or an option of a hook a longer time."""

@@ -5,10 +5,10 @@ import signal
 from collections.abc import Callable
 
 from elastic_core.agent.guard.guardian import Guardian
-from elastic_core.clock import SYSTEM_CLOCK, Clock
 from elastic_core.logger import Logger
 from elastic_core.processes.group import WorkerGroup
-from elastic_core.reactor import Reactor
+from elastic_core.system.clock import SYSTEM_CLOCK, Clock
+from elastic_core.system.reactor import Reactor
 
 
 def suspend_node(

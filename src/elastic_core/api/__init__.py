@@ -103,9 +103,6 @@ Records
     decode_json: Read JSON that `encode_json` wrote as a record of a type.
 """
 
-from elastic_core.clock import SYSTEM_CLOCK as SYSTEM_CLOCK
-from elastic_core.clock import Clock as Clock
-from elastic_core.clock import WaitBudget as WaitBudget
 from elastic_core.encoding import decode_json as decode_json
 from elastic_core.encoding import encode_json as encode_json
 from elastic_core.errors import ConfigError as ConfigError
@@ -143,6 +140,9 @@ from elastic_core.reports import FailureReport as FailureReport
 from elastic_core.reports import RunningWorker as RunningWorker
 from elastic_core.reports import WorkerFault as WorkerFault
 from elastic_core.starters import RunTimer as RunTimer
+from elastic_core.system.clock import SYSTEM_CLOCK as SYSTEM_CLOCK
+from elastic_core.system.clock import Clock as Clock
+from elastic_core.system.clock import WaitBudget as WaitBudget
 from elastic_core.types import API_VERSION as API_VERSION
 from elastic_core.types import Decision as Decision
 from elastic_core.types import DeviceFault as DeviceFault

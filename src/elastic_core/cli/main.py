@@ -112,7 +112,7 @@ def start(arguments: "Arguments") -> int:
     """
     if "print_completion" in arguments.given:
         return _print_completion(str(arguments.given["print_completion"]))
-    from elastic_core.clock import SYSTEM_CLOCK
+    from elastic_core.system.clock import SYSTEM_CLOCK
 
     began = {"interpreter and command line": SYSTEM_CLOCK.monotonic_s()}
     from elastic_core.options.resolve import resolve

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 import click
 
 from elastic_core.cli.output import echo
-from elastic_core.clock import SYSTEM_CLOCK, duration_text
 from elastic_core.errors import ConfigError
 from elastic_core.failure.classify import shortened
 from elastic_core.rundir.found_incidents import find_incidents
 from elastic_core.rundir.run_records import RunRecord, run_places, run_records
+from elastic_core.system.clock import SYSTEM_CLOCK, duration_text
 
 if TYPE_CHECKING:
     from elastic_core.failure.incident import Incident

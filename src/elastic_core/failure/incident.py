@@ -12,9 +12,9 @@ from elastic_core.errors import ConfigError
 from elastic_core.failure.classify import rank_causes
 from elastic_core.failure.device_errors import fault_among
 from elastic_core.failure.fingerprint import fingerprint
-from elastic_core.private_file import read_file, replace_file
 from elastic_core.processes.errors.causes import ELSEWHERE
 from elastic_core.processes.errors.frames import place_of
+from elastic_core.system.private_file import read_file, replace_file
 from elastic_core.types import (
     Decision,
     DeviceFault,

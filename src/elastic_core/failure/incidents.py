@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Protocol
 
 from msgspec.structs import replace
 
-from elastic_core.clock import SYSTEM_CLOCK, Clock
 from elastic_core.moments import FieldsPublished
 from elastic_core.reports import NodeReport
+from elastic_core.system.clock import SYSTEM_CLOCK, Clock
 from elastic_core.types import FailedWorker, Failure, FailureClass, Ignore, Origin, Restart, Stop
 
 if TYPE_CHECKING:

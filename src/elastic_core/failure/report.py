@@ -4,13 +4,13 @@ import re
 import signal
 from collections.abc import Iterator, Sequence
 
-from elastic_core.clock import duration_text
 from elastic_core.encoding import clean, rank_ranges
 from elastic_core.failure.classify import shortened
 from elastic_core.failure.incident import Incident, iso_time
 from elastic_core.failure.traceback_text import cut, frame_lines
 from elastic_core.processes.errors.causes import ELSEWHERE
 from elastic_core.processes.errors.frames import Frame, place_of
+from elastic_core.system.clock import duration_text
 from elastic_core.types import Decision, ErrorRecord, FailedWorker, FailureClass, Ignore, Restart
 
 MAX_LINES = 25

@@ -8,10 +8,10 @@ import threading
 from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Final
 
-from elastic_core.clock import SYSTEM_CLOCK, Clock, WaitBudget
 from elastic_core.errors import BackendUnavailableError, ElasticError
 from elastic_core.plugin_faults import LoopFence, PluginFaults, wrong_answer
 from elastic_core.starters import AgentLoop
+from elastic_core.system.clock import SYSTEM_CLOCK, Clock, WaitBudget
 
 if TYPE_CHECKING:
     from elastic_core.hooks.members import NamedHook

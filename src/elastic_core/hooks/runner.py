@@ -8,7 +8,6 @@ from typing import Final, TypeGuard
 
 from msgspec.structs import replace
 
-from elastic_core.clock import SYSTEM_CLOCK, Clock
 from elastic_core.hooks.arguments import is_seconds
 from elastic_core.hooks.handle import RunActions, RunHandle
 from elastic_core.hooks.members import (
@@ -36,6 +35,7 @@ from elastic_core.moments import (
 )
 from elastic_core.plugin_faults import Fault, PluginFaults, wrong_answer
 from elastic_core.reports import RunEvent
+from elastic_core.system.clock import SYSTEM_CLOCK, Clock
 
 MOST_WAITING: Final = 1_000
 """What a hook that takes its time for each moment leaves undone must not fill the memory."""

@@ -5,11 +5,11 @@ import signal
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 
-from elastic_core.clock import SYSTEM_CLOCK, Clock
 from elastic_core.hooks.members import NamedHook
 from elastic_core.moments import Power
 from elastic_core.plugin_faults import LoopFence, PluginFaults, PluginLabel, wrong_answer
 from elastic_core.starters import AgentLoop, StartedProcess, WorkerStart, WorkerStarter
+from elastic_core.system.clock import SYSTEM_CLOCK, Clock
 
 
 def hook_starters(

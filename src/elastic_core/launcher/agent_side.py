@@ -12,10 +12,10 @@ from elastic_core.launcher.round_maker import RoundMaker
 from elastic_core.logger import Logger
 from elastic_core.moments import StoreReachable
 from elastic_core.plugin_faults import Fault, PluginFaults, PluginLabel
-from elastic_core.reactor import Reactor
 from elastic_core.rendezvous.coordinated import Backend, CoordinatedRendezvous
 from elastic_core.rendezvous.events import Rendezvous
 from elastic_core.rendezvous.local import LocalRendezvous, LocalRounds
+from elastic_core.system.reactor import Reactor
 
 if TYPE_CHECKING:
     from elastic_core.rendezvous.blocking import BlockingSide

@@ -12,7 +12,6 @@ from elastic_core.launcher.planner import WorkerPlanner
 from elastic_core.logger import Logger
 from elastic_core.messages import AskSteps, ReportSteps, RestartRequested, StateNumber, StopRequested
 from elastic_core.moments import Agreed, FieldsPublished, StepsSeen, WorkerEnded, WorkersStarted
-from elastic_core.reactor import Reactor
 from elastic_core.rendezvous.coordinated import Backend
 from elastic_core.rendezvous.events import Rendezvous
 from elastic_core.rendezvous.store import CoordinationStore
@@ -25,6 +24,7 @@ from elastic_core.reports import (
     RunSteps,
 )
 from elastic_core.rundir.directory import RunDirectory
+from elastic_core.system.reactor import Reactor
 
 MOST_RESTARTS: Final = 10
 """So many rounds a hook may end by itself within `RESTARTS_WITHIN_S`: no budget counts them."""

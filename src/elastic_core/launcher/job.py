@@ -16,7 +16,6 @@ from elastic_core.agent.guard.guardian import Guardian
 from elastic_core.agent.loop import Agent
 from elastic_core.agent.machine.states import AgentEnd
 from elastic_core.agent.parts import AgentOptions, AgentResult
-from elastic_core.clock import SYSTEM_CLOCK
 from elastic_core.errors import ElasticError
 from elastic_core.failure.console import FailureConsole
 from elastic_core.failure.handler import FailureHandler
@@ -45,13 +44,14 @@ from elastic_core.processes.group import WorkerGroup
 from elastic_core.processes.output.disk import END_S, Disk
 from elastic_core.processes.output.sink import Console
 from elastic_core.processes.sweep import Sweeper, become_subreaper, has_strangers
-from elastic_core.reactor import Reactor
 from elastic_core.rendezvous.coordinated import Backend, CoordinatedRendezvous
 from elastic_core.rendezvous.handler import takes_restarts
 from elastic_core.rundir.directory import RunDirectory
 from elastic_core.rundir.incident_files import IncidentFiles
 from elastic_core.rundir.run_records import RunEntry
 from elastic_core.starters import ReactorLoop, WorkerStarter
+from elastic_core.system.clock import SYSTEM_CLOCK
+from elastic_core.system.reactor import Reactor
 from elastic_core.types import Capability
 
 if TYPE_CHECKING:

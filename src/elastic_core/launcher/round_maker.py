@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Final, TypeGuard
 
 from elastic_core.agent.feed import Feed
 from elastic_core.agent.port import HeldPort, is_this_host
-from elastic_core.clock import SYSTEM_CLOCK, WaitBudget
 from elastic_core.errors import ElasticError, is_momentary
 from elastic_core.logger import Logger
 from elastic_core.moments import RanksAssigned
-from elastic_core.reactor import Reactor
 from elastic_core.rendezvous.coordinated import Backend
 from elastic_core.rendezvous.rounds import resolve_round
+from elastic_core.system.clock import SYSTEM_CLOCK, WaitBudget
+from elastic_core.system.reactor import Reactor
 from elastic_core.types import RendezvousInfo, RendezvousSettings, Round
 
 if TYPE_CHECKING:

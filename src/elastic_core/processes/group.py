@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import assert_never
 
-from elastic_core.clock import SYSTEM_CLOCK
 from elastic_core.errors import IllegalEventError
 from elastic_core.logger import Logger
 from elastic_core.processes import ladder
@@ -20,8 +19,9 @@ from elastic_core.processes.procfs import ProcessStat
 from elastic_core.processes.signals import UserSignals, catches
 from elastic_core.processes.spec import WorkerLaunch
 from elastic_core.processes.sweep import Sweeper, kill
-from elastic_core.reactor import Reactor, Timer
 from elastic_core.starters import WorkerStarter
+from elastic_core.system.clock import SYSTEM_CLOCK
+from elastic_core.system.reactor import Reactor, Timer
 from elastic_core.types import WorkerExit
 
 

@@ -9,15 +9,15 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from elastic_core.clock import SYSTEM_CLOCK
 from elastic_core.errors import WorkerError
 from elastic_core.logger import Logger
 from elastic_core.processes.output.disk import Disk, Lane
 from elastic_core.processes.output.log_file import LogFile, QueuedLog
 from elastic_core.processes.output.sink import Sink
 from elastic_core.processes.spec import ROUND_VARIABLES, StreamPlan, WorkerLaunch
-from elastic_core.reactor import Reactor
 from elastic_core.starters import StartedProcess, WorkerStart, WorkerStarter
+from elastic_core.system.clock import SYSTEM_CLOCK
+from elastic_core.system.reactor import Reactor
 
 if TYPE_CHECKING:
     from elastic_core.processes.output.lines import LineFilter

@@ -10,7 +10,7 @@ from functools import partial
 
 from elastic_core.logger import Logger
 from elastic_core.processes.procfs import read_file, thread_ids
-from elastic_core.reactor import Reactor, Timer
+from elastic_core.system.reactor import Reactor, Timer
 
 SENDER_S = 0.2
 """How long whoever signals us may take to signal our other processes, too."""

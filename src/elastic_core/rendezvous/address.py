@@ -11,8 +11,8 @@ import socket
 from pathlib import Path
 from typing import Final
 
-from elastic_core.clock import WaitBudget
 from elastic_core.errors import WaitExpiredError
+from elastic_core.system.clock import WaitBudget
 
 LOOPBACK: Final = "127.0.0.1"
 

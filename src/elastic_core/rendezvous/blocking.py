@@ -6,11 +6,11 @@ from queue import SimpleQueue
 from typing import Protocol, assert_never
 
 from elastic_core import messages as m
-from elastic_core.clock import WaitBudget
 from elastic_core.errors import ElasticError, WaitCancelledError
 from elastic_core.rendezvous.events import AgentSide, JoinOutcome, Rendezvous
 from elastic_core.rendezvous.handler import AgentServices, RendezvousHandler, takes_restarts
 from elastic_core.reports import NodeReport
+from elastic_core.system.clock import WaitBudget
 from elastic_core.types import Capability, RendezvousInfo, Round, RoundChange
 
 CANCEL_GRACE_S = 0.1

@@ -2,9 +2,9 @@
 
 from typing import TYPE_CHECKING, ClassVar
 
-from elastic_core.clock import SYSTEM_CLOCK, Clock
 from elastic_core.rendezvous.handler import RendezvousHandler
 from elastic_core.rendezvous.store import CoordinationStore
+from elastic_core.system.clock import SYSTEM_CLOCK, Clock
 from elastic_core.types import Capability, RendezvousSettings
 
 if TYPE_CHECKING:

@@ -4,8 +4,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import ClassVar
 
-from elastic_core.clock import WaitBudget
 from elastic_core.option_spec import OptionSpec
+from elastic_core.system.clock import WaitBudget
 from elastic_core.types import (
     Capability,
     Failure,

@@ -3,13 +3,13 @@
 from collections.abc import Callable
 from typing import NoReturn, Protocol, TypeVar, cast
 
-from elastic_core.clock import WaitBudget
 from elastic_core.errors import (
     ElasticError,
     RendezvousConnectionError,
     RendezvousStateError,
 )
 from elastic_core.plugin_faults import text_of
+from elastic_core.system.clock import WaitBudget
 from elastic_core.types import RendezvousInfo, RendezvousSettings, RosterMember, Round
 
 ADDRESS_KEY = "MASTER_ADDR"

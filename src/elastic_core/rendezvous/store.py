@@ -12,9 +12,9 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import ClassVar, Final
 
-from elastic_core.clock import WaitBudget
 from elastic_core.errors import BackendRefusedError
 from elastic_core.option_spec import OptionSpec
+from elastic_core.system.clock import WaitBudget
 from elastic_core.types import Record, RendezvousSettings
 
 ROUND_KEY = "round"

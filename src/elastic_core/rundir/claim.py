@@ -9,8 +9,8 @@ from typing import Final
 import msgspec
 
 from elastic_core.encoding import decode_json, encode_json
-from elastic_core.private_file import give_owner_rights
 from elastic_core.rundir.identity import AgentIdentity
+from elastic_core.system.private_file import give_owner_rights
 
 CLAIM_FILE: Final = "agent.lock"
 _MOST_BYTES: Final = 4096

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from elastic_core.errors import ConfigError
-from elastic_core.private_file import danger_in, give_owner_rights, make_chosen_folder
 from elastic_core.processes.output.layout import quote_id
+from elastic_core.system.private_file import danger_in, give_owner_rights, make_chosen_folder
 
 if TYPE_CHECKING:
     from elastic_core.rundir.claim import Claim

@@ -6,7 +6,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from elastic_core.private_file import make_folder
+from elastic_core.system.private_file import make_folder
 
 if TYPE_CHECKING:
     from elastic_core.failure.incident import Incident

@@ -8,12 +8,12 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from elastic_core.clock import SYSTEM_CLOCK, Clock
 from elastic_core.encoding import decode_json, encode_json
 from elastic_core.errors import ElasticError
-from elastic_core.private_file import make_folder, read_file, replace_file
 from elastic_core.rundir.directory import runs_folders
 from elastic_core.rundir.identity import AgentIdentity, EpochNs
+from elastic_core.system.clock import SYSTEM_CLOCK, Clock
+from elastic_core.system.private_file import make_folder, read_file, replace_file
 from elastic_core.types import Record
 
 RECORDS_FOLDER: Final = "index"

@@ -13,7 +13,7 @@ import pytest
 
 from elastic_core.agent.guard.guardian import Guardian
 from elastic_core.processes.sweep import is_alive
-from elastic_core.reactor import Reactor
+from elastic_core.system.reactor import Reactor
 from patience import Deadline, kept, patience
 from proc_kit import state_of
 from support import Lines, processes_with, wait_for
@@ -24,7 +24,7 @@ import os, subprocess, sys
 from elastic_core.agent.guard.guardian import Guardian
 from elastic_core.logger import Logger
 from elastic_core.processes.sweep import become_subreaper
-from elastic_core.reactor import Reactor
+from elastic_core.system.reactor import Reactor
 
 incarnation, mode, *workers = sys.argv[1:]
 reactor = Reactor()

@@ -13,7 +13,7 @@ import pytest
 from elastic_backend_net.hosted_server import HostedProcess
 from elastic_core.agent.guard.guardian import Guardian
 from elastic_core.processes.sweep import is_alive
-from elastic_core.reactor import Reactor
+from elastic_core.system.reactor import Reactor
 from patience import patience
 from support import Lines, wait_for
 

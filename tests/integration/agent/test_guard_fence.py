@@ -15,9 +15,9 @@ import pytest
 from elastic_core.agent.guard import last_act
 from elastic_core.agent.guard.guardian import Guardian
 from elastic_core.api import WaitBudget
-from elastic_core.clock import SystemClock
-from elastic_core.reactor import Reactor
 from elastic_core.rendezvous.store import Seat
+from elastic_core.system.clock import SystemClock
+from elastic_core.system.reactor import Reactor
 from guard_kit import (
     REDIS_STORE,
     Place,

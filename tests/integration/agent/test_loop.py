@@ -9,8 +9,8 @@ from elastic_core.agent.feed import Feed, StepTaken
 from elastic_core.agent.loop import FENCED, Agent
 from elastic_core.agent.machine.states import PEERS_SETTLE_S
 from elastic_core.agent.parts import AgentOptions
-from elastic_core.reactor import Reactor
 from elastic_core.reports import FailureReport
+from elastic_core.system.reactor import Reactor
 from elastic_core.types import (
     Decided,
     FailedWorker,

@@ -7,9 +7,9 @@ import pytest
 from elastic_core import messages as m
 from elastic_core.errors import RendezvousClosedError, RendezvousGracefulExitError, RendezvousTimeoutError
 from elastic_core.plugin_faults import Fault, PluginLabel, described
-from elastic_core.reactor import Reactor
 from elastic_core.rendezvous.blocking import CANCEL_GRACE_S, HandlerThread
 from elastic_core.rendezvous.handler import RendezvousHandler
+from elastic_core.system.reactor import Reactor
 from elastic_core.types import Capability, NodesWaiting, RendezvousInfo, RendezvousSettings, Restart, Round
 from elastic_plugin_kit import sample_failure
 from patience import kept

@@ -7,7 +7,7 @@ import pytest
 from elastic_core.failure.handler import FailureHandler
 from elastic_core.failure.intensity import Intensity
 from elastic_core.failure.runner import PolicyRunner
-from elastic_core.reactor import Reactor
+from elastic_core.system.reactor import Reactor
 from elastic_core.types import Failure, FailureClass, Ignore, PolicySettings, Restart, Stop
 from patience import Deadline
 

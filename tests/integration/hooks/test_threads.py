@@ -22,7 +22,7 @@ from elastic_core.moments import (
     RoundJoining,
     WorkersStarting,
 )
-from elastic_core.reactor import Reactor
+from elastic_core.system.reactor import Reactor
 from elastic_core.types import Failure, FailureClass, HookSettings, Round
 from patience import Deadline, kept
 

@@ -16,7 +16,7 @@ import pytest
 from elastic_core.processes.output import sink as sink_module
 from elastic_core.processes.output.sink import HIGH_WATER_BYTES, Console, Sink
 from elastic_core.processes.spec import StreamPlan
-from elastic_core.reactor import Reactor
+from elastic_core.system.reactor import Reactor
 from group_kit import GroupKit, all_closed_since, open_fds
 from patience import Deadline, kept
 

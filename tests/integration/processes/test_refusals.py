@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from elastic_core.clock import WaitBudget
 from elastic_core.errors import ConfigError, RendezvousError, WaitCancelledError
 from elastic_core.launcher import round_maker
 from elastic_core.launcher.round_maker import RoundPort
+from elastic_core.system.clock import WaitBudget
 from support import Lines, wait_for
 
 FAILS_ONCE = """

@@ -12,7 +12,7 @@ import pytest
 from elastic_core.processes.errors.record_pipe import ERROR_FILE_VARIABLE, HOOKS_VARIABLE, RecordPipes
 from elastic_core.processes.output.disk import Disk
 from elastic_core.processes.spec import StreamPlan, WorkerLaunch
-from elastic_core.reactor import Reactor
+from elastic_core.system.reactor import Reactor
 from elastic_plugin_kit import ManualClock
 from group_kit import GroupKit
 from proc_kit import is_alive

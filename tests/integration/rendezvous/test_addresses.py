@@ -3,8 +3,8 @@
 import os
 import threading
 
-from elastic_core.clock import WaitBudget
 from elastic_core.rendezvous import address
+from elastic_core.system.clock import WaitBudget
 
 
 def test_the_full_name_may_be_unknown(monkeypatch):

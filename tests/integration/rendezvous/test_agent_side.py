@@ -7,7 +7,6 @@ import msgspec
 import pytest
 
 from elastic_core import messages as m
-from elastic_core.clock import WaitBudget
 from elastic_core.errors import ConfigError
 from elastic_core.launcher import round_maker
 from elastic_core.launcher.agent_side import RunSide
@@ -16,6 +15,7 @@ from elastic_core.moments import StepsAsked, StepsSeen
 from elastic_core.plugin_faults import PluginFaults, PluginLabel
 from elastic_core.rendezvous.blocking import HandlerServices
 from elastic_core.reports import NodeReport, RunSteps
+from elastic_core.system.clock import WaitBudget
 from elastic_core.types import RendezvousInfo, RendezvousSettings
 from elastic_plugin_kit import sample_failure
 from support import Lines, wait_for

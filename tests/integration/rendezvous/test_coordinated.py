@@ -6,7 +6,6 @@ import pytest
 from msgspec.structs import replace
 
 from elastic_core import messages as m
-from elastic_core.clock import SYSTEM_CLOCK
 from elastic_core.errors import (
     BackendRefusedError,
     BackendUnavailableError,
@@ -19,6 +18,7 @@ from elastic_core.errors import (
 )
 from elastic_core.rendezvous.member.protocol import PeerAsked
 from elastic_core.reports import NodeReport
+from elastic_core.system.clock import SYSTEM_CLOCK
 from elastic_core.types import Decided, Restart, RoundEnded, Stop, StopOrdered, Undecided
 from elastic_plugin_kit import MemoryServer, MemoryStore, rendezvous_settings, sample_failure
 from member_kit import Member

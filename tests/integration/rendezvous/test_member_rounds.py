@@ -9,9 +9,9 @@ from msgspec.structs import replace
 from elastic_core import messages as m
 from elastic_core.launcher.agent_side import open_rendezvous
 from elastic_core.plugin_faults import Fault, PluginLabel, described
-from elastic_core.reactor import Reactor
 from elastic_core.rendezvous.coordinated import CoordinatedRendezvous
 from elastic_core.reports import NodeReport
+from elastic_core.system.reactor import Reactor
 from elastic_core.types import Decided, Restart, Round, RoundEnded, Stop, StopOrdered, Undecided
 from elastic_plugin_kit import MemoryServer, MemoryStore, rendezvous_settings, sample_failure
 from patience import kept

@@ -11,7 +11,6 @@ import threading
 import pytest
 from msgspec.structs import replace
 
-from elastic_core.clock import SYSTEM_CLOCK
 from elastic_core.errors import ConfigError
 from elastic_core.rendezvous.member import protocol
 from elastic_core.rendezvous.member.documents import RosterEntry, RoundDocument
@@ -19,6 +18,7 @@ from elastic_core.rendezvous.member.state import LONG_AGO_S
 from elastic_core.rendezvous.shell import peers
 from elastic_core.rendezvous.shell.grants import PeerAnswer, PeerExchange, PeerView
 from elastic_core.rendezvous.shell.peers import PeerEndpoint, PeerNames, opened, sealed
+from elastic_core.system.clock import SYSTEM_CLOCK
 from patience import patience
 from support import lacks, wait_for
 

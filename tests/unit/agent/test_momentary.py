@@ -5,13 +5,13 @@ import errno
 import pytest
 
 from elastic_core.agent.run_decision import FailureContext
-from elastic_core.clock import SYSTEM_CLOCK
 from elastic_core.errors import ConfigError, WorkerError, is_momentary
 from elastic_core.failure.runner import PolicyRunner
 from elastic_core.hooks.handler import AgentHook
 from elastic_core.hooks.members import NamedHook
 from elastic_core.hooks.runner import HookRunner
 from elastic_core.moments import RoundJoining
+from elastic_core.system.clock import SYSTEM_CLOCK
 from elastic_core.types import Failure, FailureClass, HookSettings, Restart, Round
 
 ROUND = Round(

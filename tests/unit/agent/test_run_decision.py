@@ -5,8 +5,8 @@ import pytest
 from elastic_core.agent.feed import Feed
 from elastic_core.agent.machine.states import without_workers
 from elastic_core.agent.run_decision import FailureContext, RunDecision
-from elastic_core.clock import SYSTEM_CLOCK
 from elastic_core.reports import Absence, NodeReport
+from elastic_core.system.clock import SYSTEM_CLOCK
 from elastic_core.types import Failure, FailureClass, Restart, Stop
 from elastic_plugin_kit import sample_round
 

@@ -8,11 +8,11 @@ from msgspec.structs import replace
 from elastic_core.cli.main import main
 from elastic_core.encoding import encode_json
 from elastic_core.failure.incident import build_incident
-from elastic_core.private_file import make_folder, replace_file
 from elastic_core.rundir.directory import RunDirectory
 from elastic_core.rundir.identity import AgentIdentity
 from elastic_core.rundir.incident_files import IncidentFiles
 from elastic_core.rundir.run_records import RECORDS_FOLDER, RunRecord
+from elastic_core.system.private_file import make_folder, replace_file
 from elastic_core.types import Failure, FailureClass
 
 
@@ -89,7 +89,7 @@ def test_runs_are_listed_with_what_became_of_them(place, capsys):
 
 
 def test_a_run_that_goes_on_has_taken_the_time_since_its_start(place, capsys, monkeypatch):
-    monkeypatch.setattr("elastic_core.clock.SystemClock.wall_ns", lambda self: STARTED_NS + 7200 * 10**9)
+    monkeypatch.setattr("elastic_core.system.clock.SystemClock.wall_ns", lambda self: STARTED_NS + 7200 * 10**9)
     leave("bert-7")
     assert listed(capsys)[1][2] == "2 h"
 
@@ -98,7 +98,7 @@ def test_a_run_that_goes_on_has_taken_the_time_since_its_start(place, capsys, mo
 def test_a_row_fits_the_terminal_whatever_failed(place, capsys, monkeypatch, columns):
     monkeypatch.setenv("COLUMNS", str(columns))
     longest_ns = (329 * 24 + 11) * 3600 * 10**9
-    monkeypatch.setattr("elastic_core.clock.SystemClock.wall_ns", lambda self: STARTED_NS + longest_ns)
+    monkeypatch.setattr("elastic_core.system.clock.SystemClock.wall_ns", lambda self: STARTED_NS + longest_ns)
     leave("r" * 60, end=("failed", 1, "ValueError: " + "x" * 300))
     leave("gpt", script="a/" * 40 + "train_a_model_of_many_words.py", started_s=1)
     _, row, _ = listed(capsys, columns)

@@ -5,10 +5,10 @@ import threading
 import pytest
 
 from elastic_core import messages as m
-from elastic_core.clock import WaitBudget
 from elastic_core.errors import ConfigError, RendezvousError, WaitCancelledError
 from elastic_core.launcher.agent_side import open_rendezvous
 from elastic_core.rendezvous.local import LocalRendezvous
+from elastic_core.system.clock import WaitBudget
 from elastic_core.types import RendezvousSettings
 
 

@@ -4,7 +4,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastic_core.clock import WaitBudget
 from elastic_core.errors import (
     RendezvousConnectionError,
     RendezvousStateError,
@@ -12,6 +11,7 @@ from elastic_core.errors import (
     WaitExpiredError,
 )
 from elastic_core.rendezvous.rounds import resolve_round
+from elastic_core.system.clock import WaitBudget
 from elastic_core.types import RendezvousInfo, RendezvousSettings, RosterMember
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from elastic_core.clock import SYSTEM_CLOCK
+from elastic_core.system.clock import SYSTEM_CLOCK
 from elastic_ops.control_plane import server as http_server
 from elastic_ops.control_plane.handlers import Pages, Response
 from elastic_ops.control_plane.listeners import TcpServer

@@ -16,7 +16,7 @@ import pytest
 
 import function_samples as samples
 from elastic_core.errors import ConfigError, WorkerError
-from elastic_core.reactor import Reactor
+from elastic_core.system.reactor import Reactor
 from elastic_torchrun.functions import START_METHODS, FunctionCall, call, server
 from elastic_torchrun.functions.result import ResultPipe, open_result_pipe
 from elastic_torchrun.functions.start import FunctionStarter

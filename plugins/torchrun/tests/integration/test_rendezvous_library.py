@@ -13,7 +13,6 @@ import msgspec
 import pytest
 
 from elastic_core import errors, types
-from elastic_core.clock import WaitBudget
 from elastic_core.compat.elastic import utils
 from elastic_core.compat.elastic.rendezvous import (
     RendezvousHandlerRegistry,
@@ -30,6 +29,7 @@ from elastic_core.compat.elastic.utils.store import store_timeout
 from elastic_core.errors import BackendRefusedError, BackendUnavailableError, OutcomeUnknownError
 from elastic_core.rendezvous import registry as in_code
 from elastic_core.rendezvous.coordinated import CoordinatedRendezvous
+from elastic_core.system.clock import WaitBudget
 from elastic_plugin_kit import rendezvous_settings
 from elastic_torchrun import torch_errors
 from elastic_torchrun.names import NAMES

@@ -5,8 +5,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from elastic_core.clock import WaitBudget
 from elastic_core.errors import RendezvousStateError, RendezvousTimeoutError, WaitCancelledError
+from elastic_core.system.clock import WaitBudget
 from elastic_core.types import Decided, Failure, FailureClass, Restart, RosterMember, Stop
 from elastic_torchrun.hosting import roll_call
 from elastic_torchrun.hosting.roll_call import Books, RoundTalk, Word, decode, unlike_names

@@ -19,7 +19,7 @@ from elastic_core.api import (
     WorkersStopping,
 )
 from elastic_core.api.feed import RankStep, RunSteps, StepsAsked, StepsSeen
-from elastic_core.reactor import Reactor
+from elastic_core.system.reactor import Reactor
 from elastic_plugin_kit import AgentHookConformance
 from elastic_plugin_kit.fake_run import FakeRun
 from elastic_watch.beat_file import BeatFiles

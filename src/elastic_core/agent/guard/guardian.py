@@ -11,11 +11,11 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from elastic_core.clock import SYSTEM_CLOCK, Clock
 from elastic_core.errors import is_momentary
 from elastic_core.logger import Logger
 from elastic_core.processes import signals
-from elastic_core.reactor import Reactor, Timer
+from elastic_core.system.clock import SYSTEM_CLOCK, Clock
+from elastic_core.system.reactor import Reactor, Timer
 
 _START_LIMIT = 5
 _START_WINDOW_S = 10.0

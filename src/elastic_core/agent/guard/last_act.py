@@ -57,9 +57,9 @@ def _act() -> None:
 
     import msgspec
 
-    from elastic_core.clock import WaitBudget
     from elastic_core.rendezvous.member.documents import HeldSeat, MemberRecord, decode
     from elastic_core.rendezvous.store import Seat
+    from elastic_core.system.clock import WaitBudget
     from elastic_core.types import RendezvousSettings
 
     module, _, name = orders["store"].partition(":")

@@ -29,8 +29,8 @@ from elastic_core.agent.machine.states import (
     watch_on,
     without_workers,
 )
-from elastic_core.clock import duration_text
 from elastic_core.reports import Absence
+from elastic_core.system.clock import duration_text
 from elastic_core.types import Decided, Failure, FailureClass, Round, Stop
 
 FIRST_PAUSE_S = 2.0

@@ -8,7 +8,7 @@ from itertools import islice
 
 from elastic_core.processes.output.disk import MOST_AHEAD, Disk
 from elastic_core.processes.spec import WorkerLaunch
-from elastic_core.reactor import Reactor
+from elastic_core.system.reactor import Reactor
 
 ERROR_FILE_VARIABLE = "TORCHELASTIC_ERROR_FILE"
 HOOKS_VARIABLE = "ELASTIC_WORKER_HOOKS"

@@ -13,9 +13,9 @@ import time
 import traceback
 from itertools import pairwise
 
-from elastic_core.private_file import make_folder, replace_file
 from elastic_core.processes.errors.causes import HANDLING, MAX_TEXT_CHARS, causes_of, name_of, notes_of, place, text_of
 from elastic_core.processes.errors.frames import at_top_level, without_launcher
+from elastic_core.system.private_file import make_folder, replace_file
 
 # Not from typing: a worker that fails within a second of its start would wait for that import.
 TYPE_CHECKING = False

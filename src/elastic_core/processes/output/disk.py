@@ -19,7 +19,7 @@ from typing import TypeVar
 
 from elastic_core.logger import Logger
 from elastic_core.processes.output.log_file import open_log
-from elastic_core.reactor import Reactor, Timer
+from elastic_core.system.reactor import Reactor, Timer
 
 HIGH_WATER_BYTES = 1 << 19
 """With more than this waiting in a lane, the pipe that feeds it is not read."""

@@ -12,8 +12,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from elastic_core.errors import ConfigError
-from elastic_core.private_file import make_chosen_folder, make_folder
 from elastic_core.processes.spec import StreamPlan
+from elastic_core.system.private_file import make_chosen_folder, make_folder
 from elastic_core.types import Record
 
 

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from functools import partial
 
 from elastic_core.encoding import clean
-from elastic_core.reactor import Reactor, Timer
+from elastic_core.system.reactor import Reactor, Timer
 
 HIGH_WATER_BYTES = 1 << 20
 """With more than this waiting, the workers' pipes of this stream are not read."""

@@ -8,7 +8,7 @@ from elastic_core.processes.output.disk import Lane
 from elastic_core.processes.output.lines import LineFilter, LinePrefixer
 from elastic_core.processes.output.log_file import QueuedLog
 from elastic_core.processes.output.sink import Sink
-from elastic_core.reactor import Reactor, Timer
+from elastic_core.system.reactor import Reactor, Timer
 
 CHUNK_BYTES = 1 << 16
 PIPE_BYTES = 1 << 18

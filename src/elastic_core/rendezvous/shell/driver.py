@@ -9,7 +9,6 @@ import msgspec
 from msgspec.structs import replace
 
 from elastic_core import messages as m
-from elastic_core.clock import SYSTEM_CLOCK, Clock, WaitBudget
 from elastic_core.errors import (
     BackendRefusedError,
     BackendUnavailableError,
@@ -48,6 +47,7 @@ from elastic_core.rendezvous.store import (
     Watched,
 )
 from elastic_core.reports import AgentChannel, NodeReport
+from elastic_core.system.clock import SYSTEM_CLOCK, Clock, WaitBudget
 from elastic_core.types import FailureClass, Restart, Stop
 
 CONNECT_TRY_S = 5.0

@@ -1,7 +1,6 @@
 """The rounds of a member as events on its agent's loop."""
 
 from elastic_core import messages as m
-from elastic_core.clock import SYSTEM_CLOCK, Clock
 from elastic_core.errors import ElasticError, RendezvousConnectionError
 from elastic_core.rendezvous.events import AgentSide, Rendezvous
 from elastic_core.rendezvous.member.protocol import JoinAsked, JoinFailed
@@ -11,6 +10,7 @@ from elastic_core.rendezvous.shell.node import MemberNode
 from elastic_core.rendezvous.shell.outcome import Changes, error_of
 from elastic_core.rendezvous.store import CoordinationStore
 from elastic_core.reports import AgentChannel
+from elastic_core.system.clock import SYSTEM_CLOCK, Clock
 from elastic_core.types import RendezvousInfo, RendezvousSettings, RoundChange, RoundEnded
 
 SHORTEST_LOOK_S = 0.1

@@ -3,7 +3,6 @@
 import os
 import socket
 
-from elastic_core.clock import SYSTEM_CLOCK, Clock, WaitBudget
 from elastic_core.rendezvous.address import LOOPBACK, full_name, host_identity, is_loopback, route_source
 from elastic_core.rendezvous.coordinated_options import (
     DEFAULT_CONNECT_TIMEOUT_S,
@@ -16,6 +15,7 @@ from elastic_core.rendezvous.member.documents import MemberRecord
 from elastic_core.rendezvous.member.roster import Candidate
 from elastic_core.rendezvous.member.state import Me
 from elastic_core.rendezvous.store import CoordinationStore
+from elastic_core.system.clock import SYSTEM_CLOCK, Clock, WaitBudget
 from elastic_core.types import RendezvousSettings
 
 FIRST_CALL_S = 30.0

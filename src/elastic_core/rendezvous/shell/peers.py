@@ -20,12 +20,12 @@ from typing import Final
 
 import msgspec
 
-from elastic_core.clock import SYSTEM_CLOCK, Clock
 from elastic_core.errors import ConfigError
 from elastic_core.rendezvous.address import is_ip
 from elastic_core.rendezvous.member import protocol
 from elastic_core.rendezvous.member.documents import RosterEntry
 from elastic_core.rendezvous.shell.grants import PeerAnswer, PeerExchange, PeerQuestion, PeerView
+from elastic_core.system.clock import SYSTEM_CLOCK, Clock
 
 _LARGEST_BYTES: Final = 65_536
 _CODE_BYTES: Final = 32

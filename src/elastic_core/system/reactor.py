@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Protocol
 
-from elastic_core.clock import SYSTEM_CLOCK, Clock
+from elastic_core.system.clock import SYSTEM_CLOCK, Clock
 
 _STOPPED_S = 1.0
 """If a sleep takes so much longer than it should, this process was stopped meanwhile."""
