@@ -36,7 +36,7 @@ def members(thing):
 for page, names in PAGES.items():
     theirs = importlib.import_module(f"torch.distributed.elastic.{page}")
     ours = importlib.import_module(f"elastic_core.compat.elastic.{page}")
-    room = importlib.import_module(f"elastic_ops.{page}")
+    room = importlib.import_module(f"elastic_torchrun.{page}")
     for name in names:
         one, other = getattr(theirs, name), getattr(ours, name)
         assert other is getattr(room, name), (page, name)
