@@ -54,7 +54,7 @@ def test_worker_that_needs_time_to_save_gets_it(elastic, script, cause):
     assert len((folder / "checkpoint").read_text().splitlines()) == 20
     if cause == "fail":
         (stopped,) = agent.incident()["stopped"]
-        assert (stopped["global_rank"], stopped["exit_code"]) == (0, 0)
+        assert (stopped["exit"]["global_rank"], stopped["exit"]["code"]) == (0, 0)
 
 
 def test_second_stop_signal_cuts_the_grace_short(elastic, script):

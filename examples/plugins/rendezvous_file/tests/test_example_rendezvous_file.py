@@ -64,7 +64,7 @@ def test_a_relative_path_is_refused_before_anything_is_touched():
 
 
 def test_a_directory_that_is_not_there_is_not_made(tmp_path):
-    with pytest.raises(BackendUnavailableError, match=r"No such file or directory.*mounted"):
+    with pytest.raises(BackendUnavailableError, match=r"No such file or directory.*its mount"):
         connect(tmp_path / "a")
     assert not (tmp_path / "a").exists()
 

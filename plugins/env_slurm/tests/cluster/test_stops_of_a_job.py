@@ -84,7 +84,7 @@ def test_a_cancelled_job_is_not_asked_for(submit, cluster):
 def test_no_permission_to_requeue_is_one_line(submit, cluster):
     job = submit("srun elastic run --requeue auto train.py", "--time=2", "--no-requeue")
     job.wait_for_starts(2)
-    cluster.call("scontrol", "update", f"job={job.number}", "EndTime=now")
+    cluster.call("scontrol", "update", f"job={job.number}", "EndTime=now+2")
     job.wait_for("is out of time, and Slurm may not begin it again. Try: sbatch --requeue")
     assert job.end().startswith("TIMEOUT")
     assert (job.folder / "kept.0").exists()

@@ -91,10 +91,9 @@ class FileStore(api.CoordinationStore):
     def update(self, seat: stores.Seat, record: bytes, *, wait: api.WaitBudget) -> bool:
         """Replace the record of a member."""
         with self._request(wait) as (content, now_s):
-            if not content.has(seat) or content.ends_s[seat.incarnation] <= now_s:
-                return False
-            content.put(seat.incarnation, record)
-            return True
+            if kept := content.has(seat) and content.ends_s[seat.incarnation] > now_s:
+                content.put(seat.incarnation, record)
+            return kept
 
     def renew(self, seat: stores.Seat, *, ttl_s: float, wait: api.WaitBudget) -> stores.Renewal | None:
         """Extend a lease."""
@@ -199,6 +198,4 @@ class FileStore(api.CoordinationStore):
             what = f"{self.where}: {getattr(err, 'strerror', err)}"
             raise stores.BackendRefusedError(what, hint="a directory that this user may write on every node") from err
         except OSError as err:
-            raise stores.BackendUnavailableError(
-                f"{self.where}: {err.strerror}", hint="see that it is mounted"
-            ) from err
+            raise stores.BackendUnavailableError(f"{self.where}: {err.strerror}", hint="check its mount") from err
