@@ -93,6 +93,8 @@ class Disk:
         self._ready: SimpleQueue[Lane | None] = SimpleQueue()
         self._busy: dict[Lane, None] = {}  # in order
         self._threads = 0
+        self._idle = 0
+        """How many of them wait for work."""
         self._timer: Timer | None = None
         self._stalled_s: float | None = None
         self._closed = False
@@ -230,13 +232,23 @@ class Disk:
     # --- threads
 
     def _start_thread(self) -> None:
-        with suppress(RuntimeError):  # none to be had now: tried again when we look
+        with self._lock, suppress(RuntimeError):  # none to be had now: tried again when we look
             # Not `threading.Thread`, whose `start` waits until the thread runs: milliseconds on a busy node.
             _thread.start_new_thread(self._work, ())
             self._threads += 1
 
     def _work(self) -> None:
-        while (lane := self._ready.get()) is not None:
+        while True:
+            with self._lock:
+                if self._idle and self._ready.empty():
+                    self._threads -= 1  # it was started as all others were held up, and one waits again
+                    return
+                self._idle += 1
+            lane = self._ready.get()
+            with self._lock:
+                self._idle -= 1
+            if lane is None:
+                return
             self._empty(lane)
 
     def _empty(self, lane: Lane) -> None:
