@@ -239,13 +239,13 @@ def test_threads_that_helped_out_end_with_the_work(tmp_path):
     disk = Disk(reactor, notice=lambda _: None)
     before = {*os.listdir("/proc/self/task")}
     for _ in range(5):
-        answers, done = threading.Event(), []
-        disk.run("held up", answers.wait, lambda *_: done.append("held up"))
-        disk.run("other", lambda: None, lambda *_: done.append("other"))
-        while "other" not in done:  # by a second thread, which a look has started
+        answers, ended = threading.Event(), []
+        for name, work in (("held up", answers.wait), ("other", bool)):
+            disk.run(name, work, lambda *_, name=name, ended=ended: ended.append(name))
+        while "other" not in ended:  # by a second thread, which a look has started
             reactor.turn(0.05)
         answers.set()
-        while len(done) < 2:
+        while len(ended) < 2:
             reactor.turn(0.05)
     wait_for(lambda: len({*os.listdir("/proc/self/task")} - before) == 1, what="the one thread that waits for work")
     disk.close()

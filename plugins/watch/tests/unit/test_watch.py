@@ -80,10 +80,12 @@ def test_without_memory_workers_start_all_the_same_and_a_line_says_so(node, monk
 
 def test_a_round_that_ends_while_stacks_are_taken_costs_those_that_have_not_come(node, monkeypatch):
     """A hang was noticed, and another node had the run start again within the second that an answer may take."""
-    monkeypatch.setattr(BeatFile, "ask_for_stacks", lambda *_: True)
+    asked = []
+    monkeypatch.setattr(BeatFile, "ask_for_stacks", lambda *_: asked.append(1) or True)
     path = node.starts().workers[0].environment[layout.FILE_VARIABLE]
     taken = []
     node.hook._collector().take_later(taken.append)
+    wait_for(lambda: len(asked) == 2)  # from here on, what is written answers the question
     with open(path, "ab", buffering=0) as file:
         file.write(DUMP)
     node.starts()  # the next round's
