@@ -47,6 +47,18 @@ def pair():
         yield ours, theirs
 
 
+def played(theirs, play):
+    """Have a peer play its part on a thread, with a descriptor of its own: a reader that refuses it ends the test."""
+    connection = theirs.dup()
+
+    def run():
+        with connection, suppress(ConnectionError):
+            play(connection)
+            connection.shutdown(socket.SHUT_WR)
+
+    threading.Thread(target=run, daemon=True).start()
+
+
 class Agent(Offer):
     """An agent that sends what a test gives it, and keeps what was asked."""
 
@@ -214,13 +226,12 @@ def test_a_second_try_is_the_last():
 def answered_by(theirs, *answers):
     """Answer each request with given bytes."""
 
-    def serve():
+    def answer_each(connection):
         for answer in answers:
-            theirs.recv(1 << 16)
-            theirs.sendall(answer)
-        theirs.shutdown(socket.SHUT_WR)
+            connection.recv(1 << 16)
+            connection.sendall(answer)
 
-    threading.Thread(target=serve, daemon=True).start()
+    played(theirs, answer_each)
 
 
 CHALLENGE = f"HTTP/1.1 401 x\r\nWWW-Authenticate: {SCHEME} n\r\nContent-Length: 0\r\n\r\n".encode()
@@ -242,13 +253,13 @@ def test_an_agent_that_says_again_what_another_has_said_is_refused(watched):
 def test_an_agent_that_returns_the_asker_s_own_proof_is_refused():
     with pair() as (ours, theirs):
 
-        def mirror():
-            theirs.recv(4096)
-            theirs.sendall(CHALLENGE)
-            proof = theirs.recv(4096).partition(f"{SCHEME} ".encode())[2].partition(b"\r\n")[0].split()[1]
-            theirs.sendall((ANSWER % proof.decode()).encode())
+        def mirror(connection):
+            connection.recv(4096)
+            connection.sendall(CHALLENGE)
+            proof = connection.recv(4096).partition(f"{SCHEME} ".encode())[2].partition(b"\r\n")[0].split()[1]
+            connection.sendall((ANSWER % proof.decode()).encode())
 
-        threading.Thread(target=mirror, daemon=True).start()
+        played(theirs, mirror)
         with pytest.raises(Refused, match="does not know the run's secret"):
             ask(ours, SECRET, AGENT, WANTED)
 
@@ -323,26 +334,23 @@ def test_lines_come_in_batches_to_the_last_word():
 def test_a_line_that_is_not_the_agent_s_is_not_shown(tampered):
     with pair() as (ours, theirs):
 
-        def serve_tampered():
-            theirs.recv(1 << 16)
-            theirs.sendall(CHALLENGE)
-            request = theirs.recv(1 << 16)
-            body = request.partition(b"\r\n\r\n")[2] or theirs.recv(1 << 16)
+        def serve_tampered(connection):
+            connection.recv(1 << 16)
+            connection.sendall(CHALLENGE)
+            request = connection.recv(1 << 16)
+            body = request.partition(b"\r\n\r\n")[2] or connection.recv(1 << 16)
             client_nonce, _ = proved.words_of(request.partition(b"Authorization: ")[2].partition(b"\r\n")[0].decode())
             session = Session(
                 secret=SECRET, incarnation=AGENT, nonce="n", client_nonce=client_nonce, path=PATH, body=body
             )
             codes = session.batches()
-            theirs.sendall((ANSWER % session.proof(proved.ANSWER)).encode())
-            theirs.sendall(tampered(*map(codes.sealed, lines_of(HELLO, AGAIN))))
-            theirs.shutdown(socket.SHUT_WR)
+            connection.sendall((ANSWER % session.proof(proved.ANSWER)).encode())
+            connection.sendall(tampered(*map(codes.sealed, lines_of(HELLO, AGAIN))))
 
-        serving = threading.Thread(target=serve_tampered, daemon=True)
-        serving.start()
+        played(theirs, serve_tampered)
         shown = []
         with closing(ask(ours, SECRET, AGENT, WANTED)) as batches, pytest.raises(Refused):
             shown.extend(sent(batches, silence_s=20))
-        serving.join(20)  # before its socket is closed
         assert shown in ([], [HELLO])
 
 
