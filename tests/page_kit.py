@@ -2,9 +2,10 @@
 
 A block is run if a comment stands before it: `<!-- file: NAME -->` writes it (`<!-- more: NAME -->` goes on with the
 file), `<!-- python -->` runs it, `<!-- run -->` types its commands (`<!-- run exit=N -->`: the last ends with N) and
-expects each line of output, in any order, with `…` for anything. A page is one session in one folder. `<!-- torch -->`
-on a page: its code imports torch; `<!-- ecosystem -->`: and what `make ecosystem` installs; `<!-- builds: FOLDER -->`:
-its files are those of that folder of the sources, letter by letter.
+expects each line of output, in any order, with `…` for anything. A comment of several lines that begins with
+`<!-- check` has commands and their output in the same form, which readers don't see. A page is one session in one
+folder. `<!-- torch -->` on a page: its code imports torch; `<!-- ecosystem -->`: and what `make ecosystem` installs;
+`<!-- builds: FOLDER -->`: its files are those of that folder of the sources, letter by letter.
 """
 
 import os
@@ -17,8 +18,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
 BLOCK = re.compile(
-    r"^<!-- ((?:file|(?P<more>more)): (?P<file>\S+)|run(?: exit=(?P<exit>\d+))?|(?P<python>python)) -->\n"
-    r"```\w+\n(?P<text>.*?)^```$",
+    r"^<!-- (?:(?:(?:file|(?P<more>more)): (?P<file>\S+)|run(?: exit=(?P<exit>\d+))?|(?P<python>python)) -->\n```\w+"
+    r"|(?P<check>check))\n(?P<text>.*?)^(?(check)-->|```)$",
     re.M | re.S,
 )
 

@@ -1,6 +1,7 @@
 """Our Sphinx extension: the state diagram and other pictures, drawn where they stand."""
 
 import json
+import re
 from pathlib import Path
 
 import pictures
@@ -46,8 +47,20 @@ class Picture(SphinxDirective):
         return self.env.elastic_crash  # type: ignore[attr-defined,no-any-return]  # as above
 
 
+_FILE = re.compile(r"^<!-- (file|more): (\S+) -->\n```(\w+)\n", re.M)
+
+
+def name_files(_app: Sphinx, _page: str, source: list[str]) -> None:
+    """Put the name of each file above its code. Called: by Sphinx, with the text of a page before it is parsed."""
+    source[0] = _FILE.sub(
+        lambda found: f"```{{code-block}} {found[3]}\n:caption: {found[2]}{' (continued)' * (found[1] == 'more')}\n\n",
+        source[0],
+    )
+
+
 def setup(app: Sphinx) -> dict[str, object]:
     """Register all of it. Called: by Sphinx."""
     app.add_directive("mermaid", Mermaid)
     app.add_directive("picture", Picture)
+    app.connect("source-read", name_files)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
