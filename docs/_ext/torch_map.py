@@ -186,7 +186,7 @@ PAGES: Final[tuple[tuple[str, str], ...]] = (
     ("Expiration Timers", "[timers](timers.md)"),
     ("Metrics", "[metrics](metrics.md), [metrics and events](../howto/metrics-and-events.md)"),
     ("Events", "[events](events.md)"),
-    ("Control Plane", "[control plane](control-plane.md), [ask a running agent](../howto/control-plane.md)"),
+    ("Control Plane", "[control plane](control-plane.md), [control a run](../howto/operating-a-run.md)"),
     ("NUMA Binding Utilities", "[bind workers to processors](../howto/numa.md)"),
     (
         "Customization",
