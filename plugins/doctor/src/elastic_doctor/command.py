@@ -31,6 +31,8 @@ class DoctorDocument(Record, frozen=True, kw_only=True):
 
 
 def _doctor(
+    target: str | None,
+    run: str | None,
     workers: int | None,
     nnodes: int,
     node_id: str | None,
@@ -44,6 +46,12 @@ def _doctor(
     **options: str | None,
 ) -> int:
     given = {dest: text for dest, text in options.items() if text is not None}
+    named = [name for name in (target, run, given.get("rdzv_id")) if name is not None]
+    if len(set(named)) > 1:
+        what = f"{' and '.join(map(repr, named))} name two runs; expected one"
+        raise click.UsageError(what, click.get_current_context())
+    if named:
+        given["rdzv_id"] = named[0]
     environ = dict(os.environ)
     if nnodes == _AUTO:
         proposed = proposed_values(given, environ)
@@ -178,10 +186,10 @@ _EPILOG = """\b
 Examples:
   elastic doctor
   elastic doctor --nproc-per-node 8 --log-dir /shared/logs
-  elastic doctor --quiet --rdzv-backend redis --rdzv-endpoint redis.example:6379 --rdzv-id bert-7
+  elastic doctor --quiet --rdzv-backend redis --rdzv-endpoint redis.example:6379 bert-7
   srun --ntasks-per-node 1 elastic doctor --quiet --time-limit 10
   srun --ntasks-per-node 1 elastic doctor --nnodes auto
-  elastic doctor --nnodes 4 --rdzv-backend c10d --rdzv-endpoint node0 --rdzv-id bert-7
+  elastic doctor --nnodes 4 --rdzv-backend c10d --rdzv-endpoint node0 bert-7
 
 Exit codes: 0 nothing that fails a run; 1 something does; 2 usage.
 """
@@ -206,6 +214,8 @@ command = click.Command(
     "doctor",
     callback=_doctor,
     params=[
+        click.Argument(["target"], metavar="[RUN]", required=False),
+        click.Option(["--run"], metavar="RUN", help="The run, as RUN: its id."),
         *(run_option(dest, help_text=f"{text}  [PET_{dest.upper()}]") for dest, text in _STORE.items()),
         click.Option(
             ["--nproc-per-node", "workers"], type=click.IntRange(1), metavar="N", help="How many workers it is to have."

@@ -39,6 +39,32 @@ def duration(least_s: float = 0.0) -> Callable[[object], float]:
     return seconds
 
 
+def run_params() -> list[click.Parameter]:
+    """Return the option that names a run as the argument RUN does."""
+    return [
+        click.Option(
+            ["--run"], metavar="RUN", shell_complete=complete_run, help="The run, as RUN: by its id or directory."
+        )
+    ]
+
+
+def run_of(target: str | None, run: str | None, options: dict[str, str | None]) -> str | None:
+    """Return the run that RUN or `--run` names; `None` if neither does.
+
+    `--rdzv-id` names it too where nothing names a store; it is then taken out of `options`.
+
+    Raises:
+        click.UsageError: two runs were named.
+    """
+    if target is not None and run not in (None, target):
+        what = f"RUN {target!r} and --run {run!r} name two runs; expected one"
+        raise click.UsageError(what, click.get_current_context())
+    named = run if target is None else target
+    if list(typed_options(options)) == ["rdzv_id"] and not names_store({}) and named in (None, options["rdzv_id"]):
+        named, options["rdzv_id"] = options["rdzv_id"], None
+    return named
+
+
 def store_params() -> list[click.Parameter]:
     """Return the options that choose a store, spelled as those of `elastic run`."""
     return [run_option(dest, help_text=f"{text}  [PET_{dest.upper()}]") for dest, text in _HELP.items()]
@@ -86,7 +112,8 @@ def store_asked(options: Mapping[str, str | None], target: str | None) -> StoreC
         return chosen_store({**job, **given}, os.environ)
     if given.get("rdzv_id") not in (None, target):
         raise click.UsageError(
-            f"two runs are named: {target!r}, and {given['rdzv_id']!r} by --rdzv-id", click.get_current_context()
+            f"RUN {target!r} and --rdzv-id {given['rdzv_id']!r} name two runs; expected one",
+            click.get_current_context(),
         )
     if not given:
         if os.sep in target or not names_store(given):
