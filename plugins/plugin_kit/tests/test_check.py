@@ -180,7 +180,7 @@ def test_an_environment_is_asked_with_the_variables_that_are_given(check):
     assert (code, err) == (1, "")
     assert failed(out) == ["a_run_takes_what_is_proposed", "it_asks_nobody", "odd_values_end_well"]
     assert "without ACME_NODES, KeyError is raised, no ElasticError" in out
-    assert "--nnodes '0' by Acme: ACME_NODES: needed" in out
+    assert "--nnodes: '0' by Acme: ACME_NODES; expected" in out
     assert "proposals did ['open']; set `reads_files`" in out
     assert rows(out)["options_are_known"] == "SKIPPED"
     assert "nothing installed here has tomorrow" in out

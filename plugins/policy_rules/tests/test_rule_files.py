@@ -169,7 +169,7 @@ ACT = "action: restart\n    max: 3\n    "
         (RULE + "action: ignore\n    per: 1h", [(3, 5, "'per' has no effect without 'max'", "max: 3")]),
         (RULE + "action: ignore\n    backoff: 1s", [(3, 5, "only with restart", "leave")]),
         (RULE + ACT + "per: 1 hour", [(4, 10, "'1 hour' is no duration", "1h30m")]),
-        (RULE + ACT + "per: 0", [(4, 10, "more than 0 is needed", "")]),
+        (RULE + ACT + "per: 0", [(4, 10, "expected more than 0", "")]),
         (RULE + ACT + "per: 9999d", [(4, 10, "longer than a year", "")]),
         (RULE + ACT + "exclude: nodes", [(4, 14, "'nodes' is none of node", "node")]),
         (RULE + ACT + "blame: maybe", [(4, 12, "is none of yes, no", "")]),
@@ -265,7 +265,7 @@ def test_files_that_are_not_there_are_told_in_one_line(tmp_path):
     for path, what in (
         (tmp_path / "none.yaml", "No such file"),
         (tmp_path, "Is a directory"),
-        (tmp_path / "r.toml", "is TOML; YAML is needed. Try: "),
+        (tmp_path / "r.toml", "is TOML; expected YAML. Try: "),
     ):
         with pytest.raises(Exception, match=r"^rule file ") as caught:
             read_file(str(path))

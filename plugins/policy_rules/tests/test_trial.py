@@ -137,7 +137,7 @@ def test_the_built_in_policy_can_be_simulated_with_failures_from_stdin(trace, ca
     ("words", "code", "what"),
     [
         (["--policy", "broken"], 3, "policy 'broken' about failure 1: it raised KeyError: 'no\\nsuch'"),
-        (["--policy", "broken", "--max-restarts", "1"], 3, "it answered NoneType; Restart, Stop or Ignore is needed"),
+        (["--policy", "broken", "--max-restarts", "1"], 3, "it answered NoneType; expected Restart, Stop or Ignore"),
         (["--policy", "patient", "--trace", "/no/such"], 2, "--trace '/no/such' can't be read: No such file"),
         (["--policy", "patient", "--max-restarts", "x"], 2, "--max-restarts 'x'"),
         ([], 2, "no policy was named"),

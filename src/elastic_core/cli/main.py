@@ -141,7 +141,7 @@ def _print_completion(shell: str) -> int:
     if shell not in SHELLS:
         from elastic_core.errors import ConfigError
 
-        raise ConfigError(f"--print-completion {shell!r}: needed a shell", hint=f"one of {', '.join(SHELLS)}")
+        raise ConfigError(f"--print-completion: {shell!r}; expected a shell", hint=f"one of {', '.join(SHELLS)}")
     sys.stdout.write(completion_script(shell))
     return 0
 

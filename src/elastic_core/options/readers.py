@@ -193,5 +193,5 @@ def hooks_off_and_named(choices: Choices) -> tuple[tuple[str, ...], dict[str, di
             named.setdefault(text.strip(), {})
         else:
             needed = "no:NAME, to leave the hook NAME out, NAME:KEY=VALUE for its options, or module:Class for another"
-            raise ConfigError(f"-p {text!r}: needed {needed}", hint=f"-p no:{rest or text}")
+            raise ConfigError(f"-p: {text!r}; expected {needed}", hint=f"-p no:{rest or text}")
     return tuple(off), named

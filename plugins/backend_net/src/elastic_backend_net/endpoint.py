@@ -104,7 +104,7 @@ def _split(text: str) -> tuple[str, str | None]:
 def _problem(host: str, port: str | None, lowest_port: int) -> str:
     """Say what is wrong with an endpoint; empty: nothing."""
     if "://" in host:
-        return "is a URL, where a host and a port are needed"
+        return "is a URL; expected a host and a port"
     if not host:
         return "has no host"
     if ":" in host and not is_ip(host):

@@ -51,7 +51,7 @@ def test_reads_host_and_port(text, host, port):
         ("[::1", "has the host '[::1', which is no IPv6 address"),
         ("[::1]x", "which is no IPv6 address"),
         ("a:b:80", "has the host 'a:b', which is no IPv6 address"),
-        ("redis://host:6379", "is a URL, where a host and a port are needed"),
+        ("redis://host:6379", "is a URL; expected a host and a port"),
     ],
 )
 def test_says_what_is_wrong(text, what):

@@ -114,11 +114,11 @@ def test_typed_values_stand_and_contradictions_are_lines():
 @pytest.mark.parametrize(
     ("change", "line"),
     [
-        ({"JOB_COMPLETION_INDEX": "two"}, "JOB_COMPLETION_INDEX 'two' in this pod: needed a pod's index. Try: "),
-        ({"JOB_COMPLETION_INDEX": "-1"}, "JOB_COMPLETION_INDEX '-1' in this pod: needed a pod's index. Try: "),
-        ({"ELASTIC_K8S_NNODES": "four"}, "ELASTIC_K8S_NNODES 'four' in this pod: needed N or MIN:MAX. Try: "),
-        ({"ELASTIC_K8S_NNODES": "4:2"}, "ELASTIC_K8S_NNODES '4:2' in this pod: needed N or MIN:MAX. Try: "),
-        ({"ELASTIC_K8S_GRACE_PERIOD": "1m"}, "ELASTIC_K8S_GRACE_PERIOD '1m' in this pod: needed a number. Try: "),
+        ({"JOB_COMPLETION_INDEX": "two"}, "JOB_COMPLETION_INDEX 'two' in this pod; expected a pod's index. Try: "),
+        ({"JOB_COMPLETION_INDEX": "-1"}, "JOB_COMPLETION_INDEX '-1' in this pod; expected a pod's index. Try: "),
+        ({"ELASTIC_K8S_NNODES": "four"}, "ELASTIC_K8S_NNODES 'four' in this pod; expected N or MIN:MAX. Try: "),
+        ({"ELASTIC_K8S_NNODES": "4:2"}, "ELASTIC_K8S_NNODES '4:2' in this pod; expected N or MIN:MAX. Try: "),
+        ({"ELASTIC_K8S_GRACE_PERIOD": "1m"}, "ELASTIC_K8S_GRACE_PERIOD '1m' in this pod; expected a number. Try: "),
         (
             {"JOB_COMPLETION_INDEX": "4", "HOSTNAME": "bert-7-4"},
             "this is pod 4 (JOB_COMPLETION_INDEX), and the manifest's run has 4 (ELASTIC_K8S_NNODES=2:4). Try: ",

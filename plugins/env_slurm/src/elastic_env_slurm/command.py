@@ -98,7 +98,7 @@ def submit(
 def _seconds(text: str) -> int:
     read = duration_s(text)
     if read is None or not 1 <= read <= 65535:
-        raise ConfigError(f"--warning {text!r}: needed seconds from 1 to 65535, or a time as 2m", hint="--warning 2m")
+        raise ConfigError(f"--warning: {text!r}; expected 1 to 65535 seconds, or a time as 2m", hint="--warning 2m")
     return round(read)
 
 

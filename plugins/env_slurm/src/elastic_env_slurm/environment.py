@@ -59,7 +59,7 @@ class SlurmEnvironment(Environment):
         text = self._text(name)
         if not (text.isascii() and text.isdecimal() and int(text) >= least):
             raise ConfigError(
-                f"{name}={text!r}: needed a number, {least} or more, as Slurm sets it", hint="--environment none"
+                f"{name}: {text!r}; expected a number, {least} or more, as Slurm sets it", hint="--environment none"
             )
         return int(text)
 

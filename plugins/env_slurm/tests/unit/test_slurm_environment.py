@@ -171,8 +171,8 @@ def test_an_allocation_that_shrank_is_told_before_anybody_waits():
         ({"SLURM_STEP_NODELIST": "gpu[002-"}, "SLURM_STEP_NODELIST='gpu[002-' is no list of nodes: a bracket is not"),
         ({"SLURM_STEP_NODELIST": "gpu[003-004]"}, "SLURM_STEP_NODELIST='gpu[003-004]' has 2 of 3 nodes"),
         ({"SLURM_STEP_NODELIST": ""}, "SLURM_STEP_NODELIST='' is no list of nodes: it is empty"),
-        ({"SLURM_STEP_NUM_NODES": "many"}, "SLURM_STEP_NUM_NODES='many': needed a number, 1 or more"),
-        ({"SLURM_NODEID": ""}, "SLURM_NODEID='': needed a number, 0 or more"),
+        ({"SLURM_STEP_NUM_NODES": "many"}, "SLURM_STEP_NUM_NODES: 'many'; expected a number, 1 or more"),
+        ({"SLURM_NODEID": ""}, "SLURM_NODEID: ''; expected a number, 0 or more"),
     ],
 )
 def test_what_can_not_be_read_is_one_line(changed, words):

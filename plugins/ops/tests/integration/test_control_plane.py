@@ -190,7 +190,7 @@ def test_drain_by_a_deadline_ends_workers_that_do_not_end(start, machine):
     agent = start(words=["stubborn"])
     wait_for(lambda: agent.lines())
     code, line = machine.refused("drain", "deadline=soon")
-    assert (code, "deadline='soon': needed seconds" in line) == (2, True)
+    assert (code, "deadline: 'soon'; expected seconds" in line) == (2, True)
     assert "1 worker to stop, at most 10 s" in machine.ok("drain", "deadline=10")
     assert "at most 0.3 s" in machine.ok("drain", "deadline=0.3")  # a later word hurries, it does not kill at once
     assert agent.wait(within_s=8) == 143

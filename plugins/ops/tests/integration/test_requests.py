@@ -187,7 +187,7 @@ def test_names_that_can_not_stand_in_an_address_are_refused(name):
 
 
 def test_only_functions_can_be_registered():
-    with pytest.raises(ConfigError, match="needed is a function"):
+    with pytest.raises(ConfigError, match="expected a function"):
         handlers.HandlerTable().register("x", "pong")
 
 

@@ -55,7 +55,7 @@ def positive(value: Scalar) -> float:
     """Return seconds, more than 0."""
     seconds = duration(value)
     if seconds <= 0:
-        raise UnfitError(f"{value.text!r} is no time; more than 0 is needed", "30s, 5m, 1h30m or 2d")
+        raise UnfitError(f"{value.text!r} is no time; expected more than 0", "30s, 5m, 1h30m or 2d")
     return seconds
 
 
@@ -202,7 +202,7 @@ def text_pattern(value: Scalar) -> Pattern:
     import re2  # only where there are such patterns
 
     if not value.text or len(value.text) > MAX_PATTERN_CHARS:
-        needed = f"1 to {MAX_PATTERN_CHARS} characters are needed"
+        needed = f"expected 1 to {MAX_PATTERN_CHARS} characters"
         raise UnfitError(f"a pattern of {len(value.text)} characters; {needed}", "a part of the message")
     options = re2.Options()
     options.log_errors = False

@@ -238,7 +238,7 @@ def test_a_broken_class_is_told_with_its_distribution(install, source, said):
         ("raise KeyError('SLURM_JOB_ID')", "reify raised KeyError: 'SLURM_JOB_ID'"),
         ("return None", "reify gave no entry of stdouts for local rank 0"),
         ("return LogsDest({0: '', 1: ''}, {0: ''})", "reify gave no entry of stderrs for local rank 1"),
-        ("return LogsDest(stdouts='x')", "reify gave LogsDest with stdouts of str, a dict is needed"),
+        ("return LogsDest(stdouts='x')", "reify gave LogsDest with stdouts of str; expected a dict"),
     ],
 )
 def test_a_broken_answer_is_told_with_its_distribution(install, body, said):

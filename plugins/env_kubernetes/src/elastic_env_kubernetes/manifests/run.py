@@ -146,7 +146,7 @@ class Run(Record, frozen=True, kw_only=True):
         longest = f"{self.job_name}-{self.pods - 1}"
         if not _LABEL.fullmatch(self.name) or len(longest) > _LONGEST_LABEL:
             raise ConfigError(
-                f"the name {self.name!r}: needed small letters, digits and dashes, so that a pod's host name "
+                f"the name: {self.name!r}; expected small letters, digits and dashes, so that a pod's host name "
                 f"({longest}) has {_LONGEST_LABEL} characters at most",
                 hint="a name such as bert-7",
             )
@@ -180,7 +180,7 @@ class Run(Record, frozen=True, kw_only=True):
             raise ConfigError(f"--image {self.image!r} is no image", hint="--image registry.example/train:1")
         for name, quantity in {**self.resources, "--shm-size": self.shm_size or "1"}.items():
             if not _QUANTITY.fullmatch(quantity):
-                raise ConfigError(f"{name} {quantity!r}: needed a quantity", hint="16, 500m, 64Gi")
+                raise ConfigError(f"{name}: {quantity!r}; expected a quantity", hint="16, 500m, 64Gi")
         for variable in (*self.variables, *self.secrets):
             if not _VARIABLE.fullmatch(variable):
                 raise ConfigError(f"{variable!r} is no name of a variable", hint="NAME=VALUE")
@@ -189,10 +189,10 @@ class Run(Record, frozen=True, kw_only=True):
                 raise ConfigError(f"'{secret.secret}:{secret.key}' is no key of a Secret", hint="SECRET:KEY")
         for claim in self.claims:
             if not _SUBDOMAIN.fullmatch(claim.name) or not claim.path.startswith("/"):
-                raise ConfigError(f"--volume '{claim.name}:{claim.path}': needed CLAIM:/PATH", hint="data:/data:ro")
+                raise ConfigError(f"--volume: '{claim.name}:{claim.path}'; expected CLAIM:/PATH", hint="data:/data:ro")
         ports = [port for port in (self.health_port, self.metrics_port, PORT) if port]
         if len(set(ports)) < len(ports) or max(ports) > _HIGHEST_PORT:
-            raise ConfigError(f"ports {', '.join(map(str, ports))}: needed different ones", hint="--health-port 8080")
+            raise ConfigError(f"ports {', '.join(map(str, ports))}; expected different ones", hint="--health-port 8080")
 
 
 def read_nnodes(text: str) -> tuple[int, int]:
@@ -203,5 +203,5 @@ def read_nnodes(text: str) -> tuple[int, int]:
     """
     match = _NNODES.fullmatch(text.strip())
     if match is None or int(match[2] or match[1]) < int(match[1]):
-        raise ConfigError(f"--nnodes {text!r}: needed N or MIN:MAX", hint="--nnodes 4, or 2:8")
+        raise ConfigError(f"--nnodes: {text!r}; expected N or MIN:MAX", hint="--nnodes 4, or 2:8")
     return int(match[1]), int(match[2] or match[1])

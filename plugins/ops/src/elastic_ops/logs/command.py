@@ -28,7 +28,7 @@ _FOLLOWED_LINES: Final = 10
 
 def _ranks(value: str) -> frozenset[int]:
     if not value.strip():
-        raise click.BadParameter("no rank: needed are some, as 3,17 or 0-7")
+        raise click.BadParameter("no rank; expected ranks such as 3,17 or 0-7")
     try:
         return ranks_of(value)
     except ValueError as err:

@@ -107,7 +107,7 @@ def ranks_of(text: str) -> frozenset[int]:
     for part in text.split(",") if text else ():
         first, dash, last = (each.strip() for each in part.partition("-"))
         if not (first.isdecimal() and (last.isdecimal() if dash else not last)):
-            raise ValueError(f"{part.strip()!r} is no rank: needed are some, as 3,17 or 0-7")
+            raise ValueError(f"{part.strip()!r} is no rank; expected ranks such as 3,17 or 0-7")
         low, high = int(first), int(last or first)
         if high < low or high - low >= MOST_RANKS:
             raise ValueError(f"{part.strip()!r} is no range of ranks")

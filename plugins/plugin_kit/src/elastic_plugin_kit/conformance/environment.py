@@ -223,7 +223,7 @@ def _proposed(
         proposals = in_time(environment, "propose", lambda: environment.propose(given or {}), within_s=ABANDONED_S)
     except ElasticError as err:
         pytest.fail(f"where all is well, this agent is refused: {err}")
-    assert isinstance(proposals, (list, tuple)), f"propose answered {proposals!r}; a list of proposals is needed"
+    assert isinstance(proposals, (list, tuple)), f"propose answered {proposals!r}; expected a list of proposals"
     assert all(isinstance(each, Proposal) for each in proposals), f"propose answered {proposals!r}, not only proposals"
     return environment, proposals
 
@@ -309,7 +309,7 @@ def _check(proposals: Sequence[Proposal], about: str) -> None:
 
 def _check_lines(environment: Environment, proposals: Sequence[Proposal], about: str) -> None:
     notices: object = environment.notices
-    assert isinstance(notices, (list, tuple)), f"{about}, `notices` is {notices!r}; a list of lines is needed"
+    assert isinstance(notices, (list, tuple)), f"{about}, `notices` is {notices!r}; expected a list of lines"
     lines = [(f"the reason for {each.option}", each.reason) for each in proposals]
     lines += [(f"the contradiction of {each.option}", each.contradiction) for each in proposals if each.contradiction]
     lines += [("a notice", line) for line in notices]

@@ -93,7 +93,7 @@ class RendezvousConformance(Kit):
     def test_capabilities_are_known_ones(self, run: RendezvousRun) -> None:
         """The agent relies on what is declared."""
         capabilities = type(run.node()).capabilities
-        assert isinstance(capabilities, frozenset), f"capabilities is {capabilities!r}; a frozenset is needed"
+        assert isinstance(capabilities, frozenset), f"capabilities is {capabilities!r}; expected a frozenset"
         assert capabilities <= set(Capability), f"unknown capabilities: {capabilities - set(Capability)}"
 
     def test_its_import_is_light(self, run: RendezvousRun) -> None:

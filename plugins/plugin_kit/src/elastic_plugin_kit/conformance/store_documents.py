@@ -48,11 +48,9 @@ class SwapPromises(Kit):
         client = run.client()
         swapped = client.swap(b"one")
         for call, found in (("swap", swapped.current), ("load", client.load())):
-            assert type(found) is Document, f"{call} gave {type(found).__name__}; Document is needed"
+            assert type(found) is Document, f"{call} gave {type(found).__name__}; expected Document"
             given = type(found.value).__name__, type(found.version).__name__
-            assert given == ("bytes", "str"), (
-                f"{call} gave a document of {' and '.join(given)}; bytes and str are needed"
-            )
+            assert given == ("bytes", "str"), f"{call} gave a document of {' and '.join(given)}; expected bytes and str"
 
     def test_swap_of_no_document_is_refused_where_there_is_one(self, run: StoreRun) -> None:
         """`expect=None` never overwrites."""

@@ -97,5 +97,5 @@ def examine(path: str, *, wait: WaitBudget) -> Program:
         raise ConfigError(f"{path!r} is no etcd: asked for its version it said {said[:200]!r}", hint=INSTALL_HINT)
     version = (int(match[1]), int(match[2]))
     if version < _OLDEST:
-        raise ConfigError(f"{path!r} is etcd {version[0]}.{version[1]}, needed 3.4 or later", hint=INSTALL_HINT)
+        raise ConfigError(f"{path!r} is etcd {version[0]}.{version[1]}; expected 3.4 or later", hint=INSTALL_HINT)
     return Program(path=path, version=version)
