@@ -158,7 +158,7 @@ ACT = "action: restart\n    max: 3\n    "
         (RULE + "action: retsart", [(2, 13, "'retsart' is none of", "restart")]),
         (RULE + "action:", [(2, 5, "'action' has nothing", "")]),
         (RULE + "action: [fail]", [(2, 13, "'action' has a list", "")]),
-        (RULE + "action: fail\n    action: done", [(3, 5, "'action' stands there twice", "one action")]),
+        (RULE + "action: fail\n    action: done", [(3, 5, "'action' is given twice", "one action")]),
         (RULE + "action: restart", [(2, 5, "has no 'max'", "max: 3")]),
         (RULE + "action: restart\n    max: 51", [(3, 10, "no whole number from 0 to 50", "unlimited")]),
         (RULE + "action: restart\n    max: -1", [(3, 10, "no whole number from 0 to 50", "")]),

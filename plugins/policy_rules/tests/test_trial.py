@@ -140,8 +140,12 @@ def test_the_built_in_policy_can_be_simulated_with_failures_from_stdin(trace, ca
         (["--policy", "broken", "--max-restarts", "1"], 3, "it answered NoneType; expected Restart, Stop or Ignore"),
         (["--policy", "patient", "--trace", "/no/such"], 2, "--trace '/no/such' can't be read: No such file"),
         (["--policy", "patient", "--max-restarts", "x"], 2, "--max-restarts 'x'"),
-        ([], 2, "no policy was named"),
-        (["r.yaml", "--policy", "patient"], 2, "a rule file 'r.yaml' and --policy 'patient' are two policies"),
+        ([], 2, "no policy is named; expected a rule file or a policy"),
+        (
+            ["r.yaml", "--policy", "patient"],
+            2,
+            "a rule file 'r.yaml' and --policy 'patient' are two policies; expected one",
+        ),
     ],
 )
 def test_what_goes_wrong_is_one_line(policies, trace, capsys, words, code, what):

@@ -564,18 +564,18 @@ def test_cancelled_while_the_host_is_awaited(make):
 @pytest.mark.parametrize(
     ("endpoint", "options", "text"),
     [
-        ("", {}, "was not told which of up to 2 nodes hosts the store. Try: --rdzv-endpoint HOST:29400"),
+        ("", {}, "does not know which of up to 2 nodes hosts the store. Try: --rdzv-endpoint HOST:29400"),
         (
             "node0:0",
             {},
-            "'node0:0' has port 0, a free one, which other nodes could not know. Try: --rdzv-endpoint node0:",
+            "'node0:0' has port 0, which other nodes could not know; expected a fixed port. Try: --rdzv-endpoint",
         ),
         ("0.0.0.0:1", {}, "'0.0.0.0:1' names no node: each would host a store of its own"),
         ("[::]:1", {}, "names no node"),
         ("node0:x", {}, "has the port 'x'"),
         ("node0", {"store_type": "file"}, "store_type=file: a store in a shared file is not offered"),
         ("node0", {"store_type": "hash"}, "store_type='hash' is not 'tcp'"),
-        ("node0", {"read_timeout": 0.0}, "read_timeout=0 is not above 0 s"),
+        ("node0", {"read_timeout": 0.0}, "read_timeout: 0 s; expected more than 0 s"),
         (
             "node0",
             {"token_file": "/nonexistent"},

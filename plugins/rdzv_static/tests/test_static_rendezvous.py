@@ -124,7 +124,7 @@ def test_a_rank_outside_of_the_run_is_refused(rank):
 
 
 def test_a_node_without_rank_is_refused():
-    with pytest.raises(ConfigError, match=r"was not told this node's rank, from 0 to 1.*Try: --node-rank"):
+    with pytest.raises(ConfigError, match=r"no rank is given for this node; expected 0 to 1.*Try: --node-rank"):
         StaticRendezvous(settings(node_rank=None))
 
 

@@ -141,7 +141,7 @@ def _print_completion(shell: str) -> int:
     if shell not in SHELLS:
         from elastic_core.errors import ConfigError
 
-        raise ConfigError(f"--print-completion: {shell!r}; expected a shell", hint=f"one of {', '.join(SHELLS)}")
+        raise ConfigError(f"--print-completion: {shell!r}; expected one of {', '.join(SHELLS)}", hint="bash")
     sys.stdout.write(completion_script(shell))
     return 0
 
@@ -192,7 +192,9 @@ def _report(error: Exception) -> int:
         return 2
     if click is not None and isinstance(error, click.ClickException):
         command = getattr(getattr(error, "ctx", None), "command_path", "elastic")
-        return _write_error(f"{error.format_message().rstrip('.')}. Try: {command} --help", 2)
+        near = getattr(error, "possibilities", None) or ()  # options with a similar name
+        text = (error.message if near else error.format_message()).rstrip(".?!").removeprefix("Invalid value for ")
+        return _write_error(f"{text}. Try: {' or '.join(near) or f'{command} --help'}", 2)
     if isinstance(error, OSError):
         return _write_error(f"the system refused: {error}. Try: ELASTIC_DEBUG=1 shows where", 1)
     if isinstance(error, RuntimeError) and str(error) == "can't start new thread":  # EAGAIN, in Python's words

@@ -351,7 +351,7 @@ class HookRunner:
     def _skip_rest(self) -> None:
         missed = sorted({member.named.name for task in self._tasks for member in task.waiting if task.takes(member)})
         if missed:
-            self._lines.append(f"hooks {', '.join(missed)}: not told of the end, the others took too long")
+            self._lines.append(f"hooks {', '.join(missed)}: not notified of the end, because other hooks took too long")
         self._left_out += len(self._events)
         self._tasks.clear()
         self._events.clear()

@@ -341,7 +341,7 @@ def _backend(draft: Draft, backend: str, conf: dict[str, str], max_nodes: int) -
         draft.set("nodes.run_id", str(uuid.uuid4()), "derived: fresh, one node")
     else:
         raise ConfigError(
-            f"no run id: up to {max_nodes} nodes find each other by it with rdzv-backend {backend!r}",
+            f"no run id is given; expected one, by which up to {max_nodes} nodes meet with rdzv-backend {backend!r}",
             hint="--rdzv-id NAME, the same on every node",
         )
     if static:
@@ -452,7 +452,7 @@ def _shorthands(draft: Draft, conf: dict[str, str]) -> dict[str, str]:
             full[key] = text
         elif sources[0] == sources[1]:
             raise ConfigError(
-                f"{draft.name(key)} {text} and {key}={typed} in {draft.name('rdzv_conf')} say different things",
+                f"{draft.name(key)} {text} and {key}={typed} in {draft.name('rdzv_conf')} disagree",
                 hint="one of them",
             )
     return full

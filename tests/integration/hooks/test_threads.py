@@ -397,7 +397,7 @@ def test_close_gives_up_on_a_stuck_hook_in_time_and_names_who_was_not_told(bench
     kept(time.monotonic() - began_s, PATIENCE_S / 2)
     assert "hook 'slow' (fake-slow 1): on_round_joined has not returned" in bench.lines[0]
     assert bench.lines[0].endswith("the run ends without it")
-    assert bench.lines[1:] == ["hooks good: not told of the end, the others took too long"]
+    assert bench.lines[1:] == ["hooks good: not notified of the end, because other hooks took too long"]
 
 
 def test_close_abandons_one_and_still_tells_the_next(bench, release):

@@ -219,7 +219,7 @@ def test_nothing_runs_and_nothing_is_kept(machine):
     assert machine.run() is None
     assert (
         machine.ok("status")
-        == f"no agent of this user runs here (looked in '{machine.runtime}/elastic-{os.geteuid()}')\n"
+        == f"no agent of this user runs on this host (directories: '{machine.runtime}/elastic-{os.geteuid()}')\n"
     )
     assert machine.ok("incidents") == "no incidents\n"
     assert json.loads(machine.ok("incidents", "--json"))["incidents"] == []
@@ -252,7 +252,7 @@ def test_what_can_not_be_shown_is_one_line(machine, command, words, code, said):
 def test_a_directory_that_is_none_of_ours(machine, tmp_path):
     code, _, err = machine.asks("status", tmp_path)
     assert code == 2
-    assert "is no run directory" in err
+    assert "is not a run directory" in err
 
 
 def test_an_endpoints_password_is_not_in_an_error(machine):

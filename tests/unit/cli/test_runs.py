@@ -59,7 +59,7 @@ def listed(capsys, columns=120):
 
 def test_without_any_run_it_says_where_it_has_looked(place, capsys):
     assert main(["runs"]) == 0
-    assert capsys.readouterr().out.startswith("no run of this user on this machine (looked in '")
+    assert capsys.readouterr().out.startswith("no run of this user on this machine (directories: '")
 
 
 UUID = "da94fb03-d58c-4225-b348-60a1c490ba0b"

@@ -91,7 +91,7 @@ def test_moments_wait_for_a_slow_hook_up_to_a_bound(monkeypatch):
     assert len(runner._tasks) == 3
     runner.close(timeout_s=0)
     assert lines == [
-        "hooks slow: not told of the end, the others took too long",
+        "hooks slow: not notified of the end, because other hooks took too long",
         "hooks were not called for 7 moments: they were too slow",
     ]
 

@@ -178,7 +178,7 @@ def test_times_may_have_a_unit_in_flag_and_variable(run, text, seconds):
 def test_one_time_said_twice_in_two_units_is_one(run):
     settings = run(**ELASTIC, join_timeout="2m", rdzv_conf="join_timeout=120s").settings
     assert settings.rdzv_conf["join_timeout"] == "120"
-    assert "say different things" in refused(run, **ELASTIC, join_timeout="2m", rdzv_conf="join_timeout=2s")
+    assert "disagree" in refused(run, **ELASTIC, join_timeout="2m", rdzv_conf="join_timeout=2s")
 
 
 @pytest.mark.parametrize("dest", ["redirects", "tee", "local_ranks_filter"])
@@ -283,7 +283,7 @@ def test_a_backend_that_was_named_is_used_on_one_node_too(run, backend, endpoint
 def test_other_backends_need_an_id_over_several_nodes(run):
     for backend in ("redis", "c10d"):
         assert refused(run, nnodes="2", rdzv_backend=backend) == (
-            f"no run id: up to 2 nodes find each other by it with rdzv-backend {backend!r}. "
+            f"no run id is given; expected one, by which up to 2 nodes meet with rdzv-backend {backend!r}. "
             "Try: --rdzv-id NAME, the same on every node"
         )
     settings = run(

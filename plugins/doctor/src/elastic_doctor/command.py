@@ -69,7 +69,10 @@ def _doctor(
         master_port=master_port,
     )
     if nnodes > 1 and asked.store is None:
-        raise click.UsageError("--nnodes: nodes meet in the run's store", click.get_current_context())
+        raise click.UsageError(
+            "--nnodes: no store is named; expected --rdzv-backend and --rdzv-endpoint, where the nodes meet",
+            click.get_current_context(),
+        )
     brought, broken = installed_checks()
     found = (*examine(asked, {**brought, **OWN}, limit_s=time_limit), *broken)
     own = NodeFindings(node=node_id or os.uname().nodename, findings=found, facts=facts(asked) if nnodes > 1 else {})
@@ -94,7 +97,7 @@ def _node_count(value: object) -> int:
     if text == "auto":
         return _AUTO
     if not (text.isascii() and text.isdecimal() and int(text) > 0):
-        raise click.BadParameter(f"{value!r} is neither a number from 1 up nor auto")
+        raise click.BadParameter(f"{value!r}; expected a number from 1 up, or auto")
     return int(text)
 
 
@@ -206,7 +209,7 @@ _STORE: Final = {
 def _time(value: object) -> float:
     read = duration_s(str(value))
     if read is None or read <= 0:
-        raise click.BadParameter(f"{value!r} is not seconds, more than 0, or a time as 30s, 5m or 1h")
+        raise click.BadParameter(f"{value!r}; expected seconds, more than 0, or a time as 30s, 5m or 1h")
     return read
 
 

@@ -249,11 +249,11 @@ def test_surroundings_of_a_pod(kind):
     [
         (["Bert_7", *PLAIN[1:], *LINE], "the name: 'Bert_7'; expected small letters, digits and dashes"),
         (["b" * 62, *PLAIN[1:], *LINE], "has 63 characters at most"),
-        ([*PLAIN, "--"], "no script was named"),
+        ([*PLAIN, "--"], "no script is given"),
         ([*PLAIN, "--nnodes", "8:2", *LINE], "--nnodes: '8:2'; expected N or MIN:MAX"),
         ([*PLAIN, "--", "--nnodes=4", "train.py"], "--nnodes 4 behind the --: the manifest depends on it"),
         ([*PLAIN, "--", "--max-restarts", "3", "--save-timeout", "60", "t.py"], "--save-timeout 60 behind the --"),
-        ([*PLAIN, "--rdzv-backend", "redis", *LINE], "--rdzv-backend 'redis' without --rdzv-endpoint"),
+        ([*PLAIN, "--rdzv-backend", "redis", *LINE], "--rdzv-backend 'redis'; expected --rdzv-endpoint with it"),
         ([*PLAIN, "--rdzv-endpoint", "redis://:secret-7@h:1", *LINE], "holds a user or a password"),
         ([*PLAIN, "--rdzv-backend", "own", "--store-secret", "a:b", *LINE], "no variable is known"),
         ([*PLAIN, "--store-secret", "token", *LINE], "--store-secret: 'token'; expected SECRET:KEY"),
@@ -266,7 +266,7 @@ def test_surroundings_of_a_pod(kind):
         ([*PLAIN, "--metrics-port", "8080", *LINE], "ports 8080, 8080, 29400; expected different ones"),
         (["one", "--image", "a:1", "--spares", "1", *LINE], "--spares 1 with one node"),
         (["one", "--image", "a 1", *LINE], "--image 'a 1' is no image"),
-        ([*PLAIN, "--namespace", "a/b", *LINE], "--namespace 'a/b' is no name of a namespace"),
+        ([*PLAIN, "--namespace", "a/b", *LINE], "--namespace 'a/b'; expected a name of letters, digits and dashes"),
     ],
 )
 def test_what_no_cluster_would_take_is_one_line(words, line):

@@ -65,7 +65,9 @@ def submit(
 ) -> int:
     """Submit a job, or a chain of them."""
     if jobs > 1 and not name:
-        raise ConfigError(f"--jobs {jobs}: the jobs of a chain find their run by its name", hint="--name bert-7")
+        raise ConfigError(
+            f"--jobs {jobs}: expected --name, by which the jobs of a chain find their run", hint="--name bert-7"
+        )
     try:
         text = script.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as err:

@@ -77,7 +77,7 @@ def _chosen_directory(path: Path) -> FoundRun:
         raise ConfigError(f"run directory {str(path)!r} can't be read ({err.strerror})") from err
     if run.status is None and not _has_incident(path):
         raise ConfigError(
-            f"{str(path)!r} is no run directory, or its agent has just begun: there is no {STATUS_FILE} in it",
+            f"{str(path)!r} is not a run directory, or its agent has just started: it has no {STATUS_FILE} in it",
             hint=_LISTED,
         )
     return run

@@ -33,7 +33,7 @@ def duration(least_s: float = 0.0) -> Callable[[object], float]:
         read = duration_s(str(value))
         if read is None or read <= 0 or read < least_s:
             least = f"{least_s:g} or more" if least_s else "more than 0"
-            raise click.BadParameter(f"{value!r} is not seconds, {least}, or a time as 30s, 5m or 1h")
+            raise click.BadParameter(f"{value!r}; expected seconds, {least}, or a time as 30s, 5m or 1h")
         return read
 
     return seconds

@@ -118,11 +118,11 @@ def test_what_the_store_forgot_is_read_here(remembered, agent):
 
 def test_a_folder_that_is_named_as_the_run_does_not_hide_it(agent, tmp_path):
     (tmp_path / "work" / "bert-7").mkdir()
-    with pytest.raises(ConfigError, match="is no run directory"):
+    with pytest.raises(ConfigError, match="is not a run directory"):
         runs_named("bert-7")
     path = agent("bert-7")
     assert [run.path for run in runs_named("bert-7")] == [str(path)]
-    with pytest.raises(ConfigError, match="is no run directory"):
+    with pytest.raises(ConfigError, match="is not a run directory"):
         runs_named("./bert-7")
 
 

@@ -158,14 +158,16 @@ def _known(names: "_Names", kind: _Kind) -> dict[str, str]:
 def _chosen(word: str | None) -> _Kind:
     known = ", ".join(_WORDS)
     if not word:
-        raise ConfigError("the kind of plugin is missing", hint=f"--kind {' or '.join(_WORDS)}")
+        raise ConfigError("--kind: not given; expected a kind of plugin", hint=f"--kind {' or '.join(_WORDS)}")
     for kind in _KINDS:
         if kind.word == word:
             return kind
     from difflib import get_close_matches
 
     near = next(iter(get_close_matches(word.lower(), (*_WORDS, *_MEANT), n=1)), "")
-    raise ConfigError(f"--kind {word!r} is none of {known}", hint=f"--kind {_MEANT.get(near, near) or _WORDS[0]}")
+    raise ConfigError(
+        f"--kind: {word!r}; expected one of {known}", hint=f"--kind {_MEANT.get(near, near) or _WORDS[0]}"
+    )
 
 
 @dataclass(frozen=True)

@@ -292,7 +292,7 @@ class _Reader:
                 what_else = f"one of {values.listed(names)}"
                 self._note(key, f"{what} has no key {key.text!r}", _elsewhere(key.text) or near or what_else)
             elif key.text in given:
-                self._note(key, f"{key.text!r} stands there twice", f"one {key.text}, with a list behind it")
+                self._note(key, f"{key.text!r} is given twice", f"one {key.text}, with a list behind it")
             else:
                 given[key.text] = (key, value)
         return given

@@ -84,7 +84,7 @@ def word(value: Scalar, known: Iterable[str]) -> str:
     words = list(known)
     text = value.text.strip().lower()
     if text not in words:
-        raise UnfitError(f"{value.text!r} is none of {listed(words)}", meant(text, words))
+        raise UnfitError(f"{value.text!r}; expected one of {listed(words)}", meant(text, words))
     return text
 
 
@@ -228,4 +228,4 @@ def _pattern_hint(pattern: str, told: str) -> str:
         return "a pattern without (?=…), (?!…) and (?<…): such can't be matched in linear time"
     if "escape sequence" in told and re.search(r"\\[1-9]", pattern):
         return "a pattern without \\1: it can't be matched in linear time"
-    return f"\\Q{pattern}\\E, if it is text as it stands" if "\\E" not in pattern else ""
+    return f"\\Q{pattern}\\E, to match it as plain text" if "\\E" not in pattern else ""

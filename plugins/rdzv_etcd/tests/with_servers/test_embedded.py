@@ -467,7 +467,7 @@ def test_endpoints(endpoint, nodes, place):
         ("localhost:1,localhost:2", 1, "has one endpoint, not several"),
         ("https://localhost", 1, "has neither users nor TLS"),
         ("http://user:secret@localhost", 1, "has neither users nor TLS"),
-        ("local host", 1, "has characters that no host name has"),
+        ("local host", 1, "has characters that no host name has; expected HOST or HOST:PORT"),
     ],
 )
 def test_endpoints_that_will_not_do(endpoint, nodes, words):

@@ -128,7 +128,7 @@ def test_where_is_the_endpoint_without_secrets(make_store):
             {"ssl_cert": "x"},
             r"options for TLS were given, but h:2379 is without TLS. Try: --rdzv-endpoint https://h:2379",
         ),
-        ({"read_timeout": -1.0}, r"read_timeout=-1 is no time to wait"),
+        ({"read_timeout": -1.0}, r"read_timeout: -1; expected seconds, more than 0"),
     ],
 )
 def test_options_that_cannot_be_used(make_store, options, text):

@@ -151,42 +151,47 @@ class Run(Record, frozen=True, kw_only=True):
                 hint="a name such as bert-7",
             )
         if self.namespace and not _LABEL.fullmatch(self.namespace):
-            raise ConfigError(f"--namespace {self.namespace!r} is no name of a namespace", hint="--namespace training")
+            raise ConfigError(
+                f"--namespace: {self.namespace!r}; expected the name of a namespace",
+                hint="--namespace training",
+            )
         if self.spares and not self.several:
-            raise ConfigError(f"--spares {self.spares} with one node: nobody could step in", hint="--nnodes MIN:MAX")
+            raise ConfigError(f"--spares: {self.spares} with one node; expected several nodes", hint="--nnodes MIN:MAX")
 
     def _check_words(self) -> None:
         if not self.words:
-            raise ConfigError("no script was named", hint=f"elastic k8s render {self.name} … -- train.py")
+            raise ConfigError("no script is given", hint=f"elastic k8s render {self.name} … -- train.py")
 
     def _check_store(self) -> None:
         if self.store_secret is not None and self.backend not in _CREDENTIALS:
             raise ConfigError(
-                f"--store-secret with --rdzv-backend {self.backend!r}: no variable is known in which it takes one",
+                f"--store-secret with --rdzv-backend {self.backend!r}: expected one with a variable for its password",
                 hint="--secret VARIABLE=SECRET:KEY",
             )
         if "@" in self.endpoint:  # not shown: it may hold a password
             raise ConfigError(
-                "--rdzv-endpoint holds a user or a password, and everybody who may read the manifest would",
+                "--rdzv-endpoint: it has a user or a password, which readers of the manifest would see; expected none",
                 hint="HOST:PORT, and --store-secret SECRET:KEY",
             )
         if self.several and self.backend != _C10D and not self.endpoint:
             raise ConfigError(
-                f"--rdzv-backend {self.backend!r} without --rdzv-endpoint", hint="HOST:PORT of its server"
+                f"--rdzv-backend: {self.backend!r}; expected --rdzv-endpoint with it", hint="HOST:PORT of its server"
             )
 
     def _check_pod(self) -> None:
         if not self.image or any(each.isspace() for each in self.image):
-            raise ConfigError(f"--image {self.image!r} is no image", hint="--image registry.example/train:1")
+            raise ConfigError(
+                f"--image: {self.image!r}; expected the name of an image", hint="--image registry.example/train:1"
+            )
         for name, quantity in {**self.resources, "--shm-size": self.shm_size or "1"}.items():
             if not _QUANTITY.fullmatch(quantity):
                 raise ConfigError(f"{name}: {quantity!r}; expected a quantity", hint="16, 500m, 64Gi")
         for variable in (*self.variables, *self.secrets):
             if not _VARIABLE.fullmatch(variable):
-                raise ConfigError(f"{variable!r} is no name of a variable", hint="NAME=VALUE")
+                raise ConfigError(f"{variable!r}; expected the name of a variable", hint="NAME=VALUE")
         for secret in (*self.secrets.values(), *filter(None, (self.store_secret,))):
             if not _SUBDOMAIN.fullmatch(secret.secret) or not secret.key:
-                raise ConfigError(f"'{secret.secret}:{secret.key}' is no key of a Secret", hint="SECRET:KEY")
+                raise ConfigError(f"'{secret.secret}:{secret.key}'; expected SECRET:KEY", hint="SECRET:KEY")
         for claim in self.claims:
             if not _SUBDOMAIN.fullmatch(claim.name) or not claim.path.startswith("/"):
                 raise ConfigError(f"--volume: '{claim.name}:{claim.path}'; expected CLAIM:/PATH", hint="data:/data:ro")

@@ -81,8 +81,8 @@ Examples:
   elastic drain --rdzv-backend c10d --rdzv-endpoint node0:29400 --deadline 2m bert-7 node3 node4
   elastic drain "$(hostname)"
 
-Exit codes: 0 they have left; 1 not in time, the order stands; 2 usage, or there is no such run or node; 3 plugin; 4 the
-store can't be reached, or refuses us.
+Exit codes: 0 they have left; 1 not in time (the request stays); 2 usage, or there is no such run or node; 3 plugin; 4
+the store can't be reached, or refuses us.
 """
 
 command = click.Command(

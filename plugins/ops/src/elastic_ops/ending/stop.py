@@ -43,7 +43,7 @@ Examples:
   elastic stop --rdzv-backend redis --rdzv-endpoint redis.example:6379 bert-7
   elastic stop --rdzv-backend c10d --rdzv-endpoint node0:29400 --deadline 10 bert-7
 
-Exit codes: 0 it has ended; 1 not in time, the order stands; 2 usage, or there is no such run; 3 plugin; 4 the store
+Exit codes: 0 it has ended; 1 not in time (the request stays); 2 usage, or there is no such run; 3 plugin; 4 the store
 can't be reached, or refuses us.
 """
 

@@ -56,11 +56,11 @@ def _read_words(words: tuple[str, ...], *, last: bool) -> tuple[str | None, int 
     rest = list(words)
     number = int(rest.pop()) if rest and rest[-1].isdecimal() else None
     if len(rest) > 1:
-        raise click.UsageError(
-            f"{rest[1]!r} is neither the number of an incident nor an option", click.get_current_context()
-        )
+        raise click.UsageError(f"{rest[1]!r}; expected the number of an incident", click.get_current_context())
     if last and number is not None:
-        raise click.UsageError(f"--last and incident {number} are two incidents", click.get_current_context())
+        raise click.UsageError(
+            f"--last: incident {number} is given too; expected one of both", click.get_current_context()
+        )
     return (rest[0] if rest else None), number
 
 
@@ -75,12 +75,12 @@ def _stored(choice: StoreChoice) -> list[ListedIncident]:
 
 def _picked(listed: Sequence[ListedIncident], number: int | None) -> ListedIncident:
     if not listed:
-        raise ConfigError("there is no incident to show: nothing has failed", hint="elastic incidents, to see the list")
+        raise ConfigError("no incident to show: nothing has failed", hint="elastic incidents, to see the list")
     if number is None:
         return listed[-1]
     if not 1 <= number <= len(listed):
         raise ConfigError(
-            f"there is no incident {number}: the list has 1 to {len(listed)}", hint="elastic incidents --last"
+            f"incident {number}: not in the list; expected 1 to {len(listed)}", hint="elastic incidents --last"
         )
     return listed[number - 1]
 

@@ -47,7 +47,9 @@ def _logs(
 ) -> int:
     target = run_of(target, run, options)
     if follow and round_index is not None:
-        raise click.UsageError("--round is about one that was, -f about those that come", click.get_current_context())
+        raise click.UsageError(
+            "--round: -f is given too; expected one of both, as -f shows new rounds", click.get_current_context()
+        )
     choice = store_asked(options, target)
     runs = _runs(target, choice)
     streams = STREAMS if stream == "both" else (stream,)
@@ -157,7 +159,8 @@ def _runs(target: str | None, choice: StoreChoice | None) -> list[FoundRun]:
             hint="elastic logs RUN",
         )
     raise ConfigError(
-        f"no agent of this user runs here (looked in {run_places()})", hint="elastic runs, then elastic logs RUN"
+        f"no agent of this user runs on this host (directories: {run_places()})",
+        hint="elastic runs, then elastic logs RUN",
     )
 
 

@@ -156,7 +156,7 @@ class MachineSource:
         if kept:
             count = "1 run directory is" if len(kept) == 1 else f"{len(kept)} run directories are"
             more = f"; {count} kept there: elastic incidents"
-        return f"no agent of this user runs here (looked in {run_places()}){more}"
+        return f"no agent of this user runs on this host (directories: {run_places()}){more}"
 
 
 def _status(target: str | None, run: str | None, as_json: bool, watch: float | None, **options: str | None) -> int:

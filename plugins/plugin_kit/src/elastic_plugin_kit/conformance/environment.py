@@ -75,7 +75,7 @@ class EnvironmentConformance(Kit):
         assert title, f"the `title` of {cls.__name__} is empty"
         fault = _fault_of_line(title)
         assert not fault, f"the `title` of {cls.__name__} {fault}"
-        assert title == title.strip(), f"`title` is {title!r}: nobody can type the spaces around it"
+        assert title == title.strip(), f"`title` is {title!r}; expected no spaces around it"
         assert title.lower() != "none", "`title` is 'none', which stands for no environment"
 
     def test_its_variable_shows_it(self, variables: Mapping[str, str]) -> None:
@@ -111,7 +111,7 @@ class EnvironmentConformance(Kit):
         if self.elsewhere is None and strange:
             pytest.skip(f"nothing installed here has {', '.join(strange)}: a run leaves that out")
         lost = sorted(set(strange) - set(self.elsewhere or ()))
-        assert not lost, f"nothing has the options {lost}; what is of another distribution stands in `elsewhere`"
+        assert not lost, f"nothing has the options {lost}; list options of other distributions in `elsewhere`"
 
     def test_lines_are_lines(self, make_environment: MakeEnvironment, variables: Mapping[str, str]) -> None:
         """Reasons, contradictions and notices are printed as they are: one line each, with nothing for a terminal."""

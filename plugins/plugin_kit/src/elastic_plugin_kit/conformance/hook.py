@@ -111,7 +111,7 @@ class AgentHookConformance(Kit):
         told = {name for name in (*METHODS.values(), _CATCH_ALL) if _overrides(hook, name)}
         assert told or {Power.STARTS, Power.HOSTS} & type(hook).powers, "the hook overrides no moment"
         strange = {name for name in dir(type(hook)) if name.startswith("on_")} - {*METHODS.values(), _CATCH_ALL}
-        assert not strange, f"nobody calls {sorted(strange)}; the moments are {sorted(METHODS.values())}"
+        assert not strange, f"no agent calls {sorted(strange)}; the moments are {sorted(METHODS.values())}"
 
     def test_every_moment_is_taken(self, hook: AgentHook, moments: tuple[Moment, ...]) -> None:
         """The moments of a run with failures, restarts, newcomers and a stop signal: none raises."""

@@ -259,7 +259,7 @@ def _entrypoint(args: Namespace) -> tuple[Callable[..., None] | str, list[str]]:
         module = ["-m"] if args.module else []
         return os.environ.get("PYTHON_EXEC") or sys.executable, ["-u", *module, args.training_script]
     if args.module:
-        raise ConfigError("--module and --no-python were both given", hint="only one of them")
+        raise ConfigError("--module and --no-python are both given; expected one of both", hint="only one of them")
     return args.training_script, []
 
 
