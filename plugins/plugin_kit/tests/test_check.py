@@ -346,7 +346,7 @@ def test_an_import_that_never_ends_is_named_without_a_guess_at_its_kind(monkeypa
         (["mine:NoPlugin"], 3, "is the class NoPlugin; the kits are for classes", ""),
         (["mine:Missing"], 3, "has no attribute 'Missing'", ""),
         (["redis", "--rdzv-endpoint", "127.0.0.1:9"], 4, "no server to check backend 'redis'", "Try: --rdzv-endpoint"),
-        (["intensity", "--policy-conf", "pause"], 2, "'pause' is no KEY=VALUE", "Try: pause=VALUE"),
+        (["intensity", "--policy-conf", "pause"], 2, "'pause'; expected KEY=VALUE", "Try: pause=VALUE"),
     ],
 )
 def test_what_is_wrong_is_one_line(check, words, code, what, hint):

@@ -144,7 +144,7 @@ def test_the_built_in_policy_can_be_simulated_with_failures_from_stdin(trace, ca
         (
             ["r.yaml", "--policy", "patient"],
             2,
-            "a rule file 'r.yaml' and --policy 'patient' are two policies; expected one",
+            "rule file 'r.yaml' and --policy 'patient' are two policies; expected one",
         ),
     ],
 )

@@ -269,8 +269,8 @@ def test_another_run_on_the_same_endpoint(make, port):
     with pytest.raises(BackendRefusedError) as caught:
         connect(make(f"{LOCAL}:{port}", run_id="two"))
     assert str(caught.value) == (
-        f"c10d at {LOCAL}:{port}: port {port} is in use by a store that another run, or somebody else, protects with a "
-        f"password of its own, not by run 'two'. Try: another port in --rdzv-endpoint {LOCAL}:PORT, the same on every "
+        f"c10d at {LOCAL}:{port}: port {port} is in use by a store of another run or user, protected by "
+        f"another password, not by run 'two'. Try: another port in --rdzv-endpoint {LOCAL}:PORT, the same on every "
         f"node; or the same --rdzv-id, and the same token in $ELASTIC_C10D_TOKEN or token_file"
     )
 

@@ -119,7 +119,7 @@ def test_one_node_finds_itself():
 
 @pytest.mark.parametrize("rank", [-1, 2, 17])
 def test_a_rank_outside_of_the_run_is_refused(rank):
-    with pytest.raises(ConfigError, match=f"node rank {rank} is not in a run of 2 nodes; 0 to 1 are"):
+    with pytest.raises(ConfigError, match=f"--node-rank: {rank}; expected 0 to 1 in a run of 2 nodes"):
         StaticRendezvous(settings(node_rank=rank))
 
 
@@ -134,7 +134,7 @@ def test_the_option_gives_the_rank_where_no_flag_does():
 
 
 def test_two_different_ranks_are_refused():
-    with pytest.raises(ConfigError, match="node rank 0 and rank=1 in --rdzv-conf disagree"):
+    with pytest.raises(ConfigError, match="--node-rank: 0, and rank=1 in --rdzv-conf; expected one rank"):
         StaticRendezvous(settings(node_rank=0, options={"rank": 1}))
 
 

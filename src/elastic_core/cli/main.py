@@ -192,8 +192,11 @@ def _report(error: Exception) -> int:
         return 2
     if click is not None and isinstance(error, click.ClickException):
         command = getattr(getattr(error, "ctx", None), "command_path", "elastic")
-        near = getattr(error, "possibilities", None) or ()  # options with a similar name
-        text = (error.message if near else error.format_message()).rstrip(".?!").removeprefix("Invalid value for ")
+        near, param = getattr(error, "possibilities", None) or (), getattr(error, "param", None)
+        text = error.message if near else error.format_message()
+        if param is not None and error.message:  # a value that click or a reader of ours rejects
+            text = f"{max(param.opts, key=len)}: {error.message}".replace(" is not one of ", "; expected one of ")
+        text = text.replace(" is not a valid integer range", "; expected a whole number").rstrip(".?!")
         return _write_error(f"{text}. Try: {' or '.join(near) or f'{command} --help'}", 2)
     if isinstance(error, OSError):
         return _write_error(f"the system refused: {error}. Try: ELASTIC_DEBUG=1 shows where", 1)

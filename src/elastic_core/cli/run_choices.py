@@ -62,8 +62,7 @@ def chosen_policy(given: GivenOptions, *, file: str | None = None) -> tuple[str,
     chosen = {dest: value for dest, value in given.items() if value}
     if file is not None and "policy" in chosen:
         raise ConfigError(
-            f"a rule file {file!r} and --policy {chosen['policy']!r} are two policies; expected one",
-            hint="one of them",
+            f"rule file {file!r} and --policy {chosen['policy']!r} are two policies; expected one", hint="one of them"
         )
     if file is None and "policy" not in chosen:
         raise ConfigError("no policy is named; expected a rule file or a policy", hint="RULES.yaml, or --policy NAME")

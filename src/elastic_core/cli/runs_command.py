@@ -53,7 +53,7 @@ def _named(target: str, found: list[RunRecord]) -> RunRecord:
         if name in runs:
             return runs[name]
     raise ConfigError(
-        f"no run {target!r} of this user on this machine (looked in {run_places()})",
+        f"no run {target!r} of this user on this machine (directories: {run_places()})",
         hint="elastic runs, which lists this machine's runs",
     )
 

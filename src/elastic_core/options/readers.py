@@ -95,7 +95,7 @@ def key_values(choices: Choices, dest: str, texts: Iterable[str]) -> dict[str, s
         key, _, value = (_unquoted(part) for part in pair.partition("="))
         if not key or not value:
             raise ConfigError(
-                f"{_name(choices, dest)}: {_hidden(pair)!r} has no {'value' if key else 'key'}",
+                f"{_name(choices, dest)}: {_hidden(pair)!r} has no {'value' if key else 'key'}; expected KEY=VALUE",
                 hint="KEY=VALUE,KEY=VALUE",
             )
         pairs[key] = value

@@ -128,7 +128,7 @@ def test_a_run_while_it_goes_on_and_after_a_restart(machine, start, tmp_path):
     (tmp_path / "finish").touch()
     assert agent.wait() == 0
     assert machine.run() is None
-    assert "no agent of this user runs here" in machine.ok("status")
+    assert "no agent of this user runs on this host" in machine.ok("status")
     assert machine.ok("incidents") == "no incidents\n"
 
 
@@ -231,7 +231,7 @@ def test_nothing_runs_and_nothing_is_kept(machine):
     [
         (["nope"], 2, "no run directory 'nope', and no run of that id"),
         (["/nope/nope"], 2, "no run directory '/nope/nope'"),
-        (["x", "--rdzv-id", "y"], 2, "two runs are named"),
+        (["x", "--rdzv-id", "y"], 2, "name two runs; expected one"),
         (["x", "--rdzv-backend", "redis", "--rdzv-endpoint", "127.0.0.1:1"], 4, "refused"),
         (["--rdzv-id", "y"], 2, "no rendezvous backend named"),
         (["--rdzv-backend", "redis", "--rdzv-id", "y", "--rdzv-conf", "novelty=1"], 2, "novelty"),
@@ -263,8 +263,8 @@ def test_an_endpoints_password_is_not_in_an_error(machine):
 
 
 def test_the_numbers_of_incidents_are_checked(machine):
-    assert "there is no incident" in machine.asks("incidents", "7")[2]
-    line = "elastic: error: --last and incident 7 are two incidents. Try: elastic incidents --help\n"
+    assert "incident 7: not in the list" in machine.asks("incidents", "7")[2]
+    line = "elastic: error: --last: incident 7 is given too; expected one of both. Try: elastic incidents --help\n"
     assert machine.asks("incidents", "7", "--last")[2] == line
 
 

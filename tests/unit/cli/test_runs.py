@@ -155,5 +155,5 @@ def test_an_id_counts_before_a_number(place, capsys):
 def test_a_run_that_is_not_here_is_one_line(place, capsys):
     assert main(["runs", "bort"]) == 2
     error = capsys.readouterr().err
-    assert error.startswith("elastic: error: no run 'bort' of this user on this machine (looked in '")
+    assert error.startswith("elastic: error: no run 'bort' of this user on this machine (directories: '")
     assert error.endswith("Try: elastic runs, which lists this machine's runs\n")

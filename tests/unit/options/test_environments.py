@@ -147,19 +147,17 @@ def test_two_that_say_different_things_are_refused_until_one_is_named(acme, inst
     """
     install("other-env", entries, other_env=other)
     both = {"ACME_JOB": "job7", "OTHER_POD": "1"}
-    with pytest.raises(
-        ConfigError, match=r"Other and Acme both show here, and --nnodes would be '4' \(OTHER_PODS\) and"
-    ):
+    with pytest.raises(ConfigError, match=r"Other and Acme are detected, and --nnodes would be '4' \(OTHER_PODS\) and"):
         settled(**both)
     assert settled(**both, PET_ENVIRONMENT="Acme").settings.nodes.max_nodes == 2
     assert settled({"module": True, "environment": "other"}, **both).settings.nodes.max_nodes == 4
     assert settled({"nnodes": "3"}, **both).settings.nodes.max_nodes == 3
-    with pytest.raises(ConfigError, match=r"--environment: 'slurm'; expected one that shows here \(other, acme\)"):
+    with pytest.raises(ConfigError, match=r"--environment: 'slurm'; expected one that is detected \(other, acme\)"):
         settled({"environment": "slurm"}, **both)
 
 
 def test_one_that_does_not_show_is_refused():
-    with pytest.raises(ConfigError, match=r"--environment: 'acme'; expected one that shows here \(none does\)"):
+    with pytest.raises(ConfigError, match=r"--environment: 'acme'; expected one that is detected \(none is\)"):
         settled({"environment": "acme", "module": True})
 
 
@@ -255,7 +253,9 @@ def test_two_proposals_for_one_option_are_the_environments_error_where_they_diff
         settings = settled({"module": True, "rdzv_backend": "redis", "rdzv_id": "r"}, ACME_JOB="j").settings
         assert settings.nodes.max_nodes == 2
         return
-    with pytest.raises(PluginError, match=r"acme-env.*'2' and '4' for the option 'nnodes'; one proposal for each"):
+    with pytest.raises(
+        PluginError, match=r"acme-env.*'2' and '4' for the option 'nnodes'; expected one proposal for each"
+    ):
         settled(ACME_JOB="job7")
 
 

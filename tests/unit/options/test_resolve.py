@@ -269,7 +269,7 @@ def test_standalone_overrides_the_rendezvous_options(run):
         "--rdzv-backend, --rdzv-id overridden by --standalone",
         "--master-port without effect with 'standalone': only 'static' and a single node use it",
     )
-    assert refused(run, standalone=True, nnodes="2").startswith("--standalone is for one node: nnodes is 2:2")
+    assert refused(run, standalone=True, nnodes="2").startswith("nnodes: 2:2; expected 1 with --standalone")
 
 
 @pytest.mark.parametrize(("backend", "endpoint"), [("redis", ""), ("c10d", ""), ("c10d", "localhost:0")])
@@ -292,7 +292,9 @@ def test_other_backends_need_an_id_over_several_nodes(run):
     assert (settings.nodes.backend, settings.nodes.run_id, settings.nodes.node_rank) == ("redis", "bert", 1)
     assert settings.rdzv_conf == {"a": "b", "c": "d=e"}
     assert settings.notices == ("--master-addr without effect with 'redis': only 'static' and a single node use it",)
-    assert refused(run, nnodes="2", rdzv_backend="local").startswith("--rdzv-backend 'local' serves one node")
+    assert refused(run, nnodes="2", rdzv_backend="local").startswith(
+        "nnodes: 2:2; expected 1 with --rdzv-backend 'local'"
+    )
 
 
 @pytest.mark.parametrize(

@@ -29,13 +29,13 @@ def test_names(text, names):
         ("gpu[1-", "not closed"),
         ("gpu1]", "a bracket too many at ']'"),
         ("gpu[[1]]", "a bracket too many"),
-        ("gpu[a-b]", "'a-b' in brackets is no range"),
-        ("gpu[]", "'' in brackets is no range"),
-        ("gpu[3-1]", "'3-1' in brackets is no range"),
+        ("gpu[a-b]", "'a-b' in brackets; expected a range"),
+        ("gpu[]", "'' in brackets; expected a range"),
+        ("gpu[3-1]", "'3-1' in brackets; expected a range"),
         ("gpu[1-999999999]", "is no range"),
         ("a[1-9999]b[1-9999]", "too many names"),
-        ("gpu 1", "'gpu 1' is no name"),
-        ("gpu1,,gpu2", "'' is no name"),
+        ("gpu 1", "'gpu 1'; expected a name"),
+        ("gpu1,,gpu2", "''; expected a name"),
     ],
 )
 def test_what_is_no_list(text, words):

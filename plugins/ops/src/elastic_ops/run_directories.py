@@ -66,7 +66,7 @@ def runs_named(target: str) -> list[FoundRun]:
         return [_chosen_directory(path.absolute())]
     raise ConfigError(
         f"no run directory {target!r}, and no run of that id in {run_places()}",
-        hint="elastic status, which lists this machine's runs; or --rdzv-backend, --rdzv-endpoint and --rdzv-id",
+        hint="elastic status, which lists this machine's runs; or --rdzv-backend and --rdzv-endpoint with RUN",
     )
 
 

@@ -43,7 +43,7 @@ def test_a_node_leaves_by_the_store_and_the_others_go_on_until_the_run_is_stoppe
     assert "run 'bert' has no node 'n9@y'; it has 3 nodes (" in line
     assert "Try: 'n1@y'" in line
     code, line = ask("stop", "--user", "bob", *mine)
-    assert (code, "was begun by user" in line, "not by 'bob'" in line) == (2, True, True)
+    assert (code, "was started by user" in line, "expected 'bob'" in line) == (2, True, True)
 
     code, said = ask("drain", "n1", *mine)  # the host's name will do
     assert (code, said) == (0, "run 'bert': to leave: 1 node (n1@y)\nrun 'bert': has left: 1 node (n1@y)\n")

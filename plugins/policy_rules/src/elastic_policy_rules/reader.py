@@ -85,7 +85,7 @@ class _Reader:
 
     def _version(self, value: Scalar) -> str:
         if value.text.strip() != "1":
-            raise UnfitError(f"version {value.text!r} is not known here; this release reads version 1", "version: 1")
+            raise UnfitError(f"{value.text!r}; expected 1, the version that this release reads", "version: 1")
         return value.text
 
     def _defaults(self, given: Given) -> Given:
@@ -168,7 +168,7 @@ class _Reader:
     def _name(self, value: Scalar) -> str:
         name = value.text.strip()
         if not name or len(name) > MAX_NAME_CHARS or not name.isprintable():
-            raise UnfitError(f"{value.text!r} is no name; expected 1 to {MAX_NAME_CHARS} characters", "name: spot")
+            raise UnfitError(f"{value.text!r}; expected a name of 1 to {MAX_NAME_CHARS} characters", "name: spot")
         if name in RESERVED:
             raise UnfitError(f"{name!r} is what the built-in policy calls a rule of its own", f"my-{name}")
         return name
@@ -376,7 +376,7 @@ def _count(value: Scalar) -> int | None:
         return values.whole(value, 0, schema.MAX_COUNT)
     except UnfitError as err:
         hint = UNLIMITED if value.text.strip().isdigit() or nearest(value.text, [UNLIMITED]) else err.hint
-        raise UnfitError(f"{err.what}, nor {UNLIMITED!r}", hint) from err
+        raise UnfitError(f"{err.what}, or {UNLIMITED!r}", hint) from err
 
 
 def _exhausted(value: Scalar) -> str:

@@ -31,7 +31,7 @@ def test_streams_are_read_as_torch_reads_them(typed, streams):
 
 @pytest.mark.parametrize("typed", ["", "4", "0:4", "0:", "a:1", "0:1,", "-1:1"])
 def test_streams_that_are_none_are_refused(typed):
-    with pytest.raises(ValueError, match="is not RANK:STD"):
+    with pytest.raises(ValueError, match="expected 0 to 3, or RANK:STD"):
         Std.from_str(typed)
 
 

@@ -81,14 +81,14 @@ def _agents(target: str | None) -> list[tuple[FoundRun, AgentStatus]]:
         which = "no agent of this user" if target is None else f"no agent of run {target!r}"
         raise ConfigError(
             f"{which} runs on this host",
-            hint="elsewhere it is reached by its store: --rdzv-backend, --rdzv-endpoint and --rdzv-id",
+            hint="--rdzv-backend and --rdzv-endpoint with RUN, for a run on other hosts",
         )
     return agents
 
 
 def _hint(command: str, status: AgentStatus, node: str = "") -> str:
     if status.backend in WITHOUT_STORE:
-        return f"the same on each host of the run: backend {status.backend!r} has no store"
+        return f"the same command on each host of the run, as backend {status.backend!r} has no store"
     words = f"{status.run_id} {node}".strip()
     return f"elastic {command} --rdzv-backend {status.backend} --rdzv-endpoint … {words}"
 

@@ -106,7 +106,7 @@ def test_a_store_that_another_worker_hosts_is_left_alone(elastic, script, tmp_pa
 def test_without_a_control_plane_there_is_a_line(elastic, script):
     agent = elastic("--no-control-plane", script(CLIENT_FIRST), "2")
     assert agent.wait(120) == 1
-    assert "and nobody hosts one (its agent has no control plane). Try: elastic run --agent-store" in words(agent)
+    assert "and no process hosts one (its agent has no control plane). Try: elastic run --agent-store" in words(agent)
 
 
 # --- the watch alone
