@@ -263,7 +263,7 @@ def test_an_endpoints_password_is_not_in_an_error(machine):
 
 
 def test_the_numbers_of_incidents_are_checked(machine):
-    assert "incident 7: not in the list" in machine.asks("incidents", "7")[2]
+    assert "no incident to show" in machine.asks("incidents", "7")[2]
     line = "elastic: error: --last: incident 7 is given too; expected one of both. Try: elastic incidents --help\n"
     assert machine.asks("incidents", "7", "--last")[2] == line
 

@@ -196,7 +196,7 @@ def test_a_certificate_with_a_common_name(make_gateway, tls_etcd, wait):
     named = {"cert": str(tls_etcd.named_cert), "key": str(tls_etcd.named_key)}
     gateway = make_gateway(tls_etcd.login_url, **files(tls_etcd, **named))
     text = refused(lambda: gateway.open(wait))
-    assert "a certificate with a CommonName" in text
+    assert "certificate has a CommonName" in text
     assert "without a CommonName" in text
 
 
