@@ -342,7 +342,7 @@ def test_an_import_that_never_ends_is_named_without_a_guess_at_its_kind(monkeypa
             "no plugin of kind 'hook' 'intensity' is installed",
             "Try: elastic plugins",
         ),
-        (["intensity", "--kind", "policy"], 2, "'policy' is none of rendezvous, failure", "Try: --kind"),
+        (["intensity", "--kind", "policy"], 2, "'policy'; expected one of rendezvous, failure", "Try: --kind"),
         (["mine:NoPlugin"], 3, "is the class NoPlugin; the kits are for classes", ""),
         (["mine:Missing"], 3, "has no attribute 'Missing'", ""),
         (["redis", "--rdzv-endpoint", "127.0.0.1:9"], 4, "no server to check backend 'redis'", "Try: --rdzv-endpoint"),

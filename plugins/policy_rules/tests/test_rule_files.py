@@ -144,25 +144,25 @@ ACT = "action: restart\n    max: 3\n    "
         ("rules: {action: fail}", [(1, 8, "no list with rules", "")]),
         ("rules: [fail]", [(1, 9, "rule 1 is no mapping", "")]),
         ("rules: [{action: done}]\naction: fail", [(2, 1, "no key 'action'", "'action' in a rule")]),
-        ("otherwise: intensty\nrules: [{match: {}, action: ignore}]", [(1, 12, "is none of", "intensity")]),
+        ("otherwise: intensty\nrules: [{match: {}, action: ignore}]", [(1, 12, "expected one of", "intensity")]),
         ("defaults: {max: 3, action: fail}\nrules: [{action: done}]", [(1, 20, "'defaults' has no key", "in a rule")]),
         ("defaults: {max: x, backoff: {}}\nrules: [{action: restart}, {action: ignore}]",
          [(1, 17, "'x'; expected a whole number", "3"), (1, 29, "has no 'base'", "")]),
-        ("blame: 3\nrules: [{action: done}]", [(1, 8, "'3' is none of off", "")]),
+        ("blame: 3\nrules: [{action: done}]", [(1, 8, "'3'; expected one of off", "")]),
         ("blame: {classes: [hnag]}\nrules: [{action: done}]", [(1, 19, "no class", "hang")]),
         ("blame: {classes: []}\nrules: [{action: done}]", [(1, 8 + 1, "empty list", "leave")]),
         # a rule
         (RULE + "match: {}", [(2, 5, "rule 1 has no 'action'", "action: restart")]),
         (RULE + "acton: fail", [(2, 5, "rule 1 has no key 'acton'", "action")]),
-        (RULE + "action: stop", [(2, 13, "'stop' is none of restart", "fail or done")]),
-        (RULE + "action: retsart", [(2, 13, "'retsart' is none of", "restart")]),
+        (RULE + "action: stop", [(2, 13, "'stop'; expected one of restart", "fail or done")]),
+        (RULE + "action: retsart", [(2, 13, "'retsart'; expected one of", "restart")]),
         (RULE + "action:", [(2, 5, "'action' has nothing", "")]),
         (RULE + "action: [fail]", [(2, 13, "'action' has a list", "")]),
         (RULE + "action: fail\n    action: done", [(3, 5, "'action' is given twice", "one action")]),
         (RULE + "action: restart", [(2, 5, "has no 'max'", "max: 3")]),
         (RULE + "action: restart\n    max: 51", [(3, 10, "expected a whole number from 0 to 50", "unlimited")]),
         (RULE + "action: restart\n    max: -1", [(3, 10, "expected a whole number from 0 to 50", "")]),
-        (RULE + "action: restart\n    max: unlimted", [(3, 10, "nor 'unlimited'", "unlimited")]),
+        (RULE + "action: restart\n    max: unlimted", [(3, 10, "or 'unlimited'", "unlimited")]),
         (RULE + "action: wait\n    max: 1", [(2, 5, "has no 'delay'", "delay: 5m")]),
         (RULE + ACT + "delay: 5m", [(4, 5, "no effect with action 'restart', only with wait", "leave")]),
         (RULE + "action: fail\n    max: 3", [(3, 5, "'max' has no effect with action 'fail'", "leave")]),
@@ -171,12 +171,12 @@ ACT = "action: restart\n    max: 3\n    "
         (RULE + ACT + "per: 1 hour", [(4, 10, "'1 hour'; expected a duration", "1h30m")]),
         (RULE + ACT + "per: 0", [(4, 10, "expected more than 0", "")]),
         (RULE + ACT + "per: 9999d", [(4, 10, "longer than a year", "")]),
-        (RULE + ACT + "exclude: nodes", [(4, 14, "'nodes' is none of node", "node")]),
-        (RULE + ACT + "blame: maybe", [(4, 12, "is none of yes, no", "")]),
-        (RULE + ACT + "exhausted: stop", [(4, 16, "'stop' is none of", "fail or done")]),
+        (RULE + ACT + "exclude: nodes", [(4, 14, "'nodes'; expected one of node", "node")]),
+        (RULE + ACT + "blame: maybe", [(4, 12, "expected one of yes, no", "")]),
+        (RULE + ACT + "exhausted: stop", [(4, 16, "'stop'; expected one of", "fail or done")]),
         (RULE + ACT + "backoff: {factor: 2}", [(4, 14, "has no 'base'", "base: 1s")]),
-        (RULE + ACT + "backoff: {base: 1s, jitter: 3}", [(4, 33, "no number from 0 to 1", "")]),
-        (RULE + ACT + "backoff: {base: 1s, factor: nan}", [(4, 33, "no number from 1 to 100", "")]),
+        (RULE + ACT + "backoff: {base: 1s, jitter: 3}", [(4, 33, "expected a number from 0 to 1", "")]),
+        (RULE + ACT + "backoff: {base: 1s, factor: nan}", [(4, 33, "expected a number from 1 to 100", "")]),
         (RULE + ACT + "backoff: {base: 1m, cap: 1s}", [(4, 25, "'cap' of 1 s is shorter than 'base'", "longer")]),
         (RULE + ACT + "name: max-restarts", [(4, 11, "what the built-in policy calls", "my-max-restarts")]),
         (RULE + ACT + 'name: "a\\nb"', [(4, 11, "; expected a name", "")]),
@@ -186,7 +186,7 @@ ACT = "action: restart\n    max: 3\n    "
         (RULE + ACT + "match: {clas: hang}", [(4, 13, "'match' has no key 'clas'", "class")]),
         (RULE + ACT + "match: {class: [hang, preemted]}", [(4, 27, "is called 'preemted'", "preempted")]),
         (RULE + ACT + "match: {class: {a: b}}", [(4, 20, "'class' needs a value", "")]),
-        (RULE + ACT + "match: {exception: 'a b'}", [(4, 24, "no exception's name", "")]),
+        (RULE + ACT + "match: {exception: 'a b'}", [(4, 24, "expected the name of an exception", "")]),
         (RULE + ACT + "match: {message: 'a(b'}", [(4, 22, "expected a pattern: missing )", "\\Qa(b\\E")]),
         (RULE + ACT + "match: {log: 'a(?!b)'}", [(4, 18, "invalid perl operator", "without (?=")]),
         (RULE + ACT + "match: {log: '(a)\\1'}", [(4, 18, "invalid escape sequence", "without \\1")]),
@@ -233,7 +233,7 @@ def test_all_problems_come_at_once_in_order():
 def test_a_single_problem_is_the_message():
     error = problems_of("rules:\n  - action: strat\n")
     assert str(error).startswith(
-        "rule file r.yaml:2:13: action: 'strat' is none of restart, wait, ignore, fail or done."
+        "rule file r.yaml:2:13: action: 'strat'; expected one of restart, wait, ignore, fail or done."
     )
     assert str(error).endswith("Try: restart")
     assert not hasattr(error, "__notes__")

@@ -109,7 +109,7 @@ def test_without_endpoint_master_address_and_port_count():
 
 
 def test_several_nodes_must_be_told_where_node_0_is():
-    with pytest.raises(ConfigError, match=r"where node 0 of 2 is.*Try: --master-addr"):
+    with pytest.raises(ConfigError, match=r"no address is given for node 0 of 2.*Try: --master-addr"):
         StaticRendezvous(settings(endpoint=""))
 
 

@@ -61,7 +61,7 @@ def test_a_worker_of_its_own_change_has_the_variables_for_all_too():
             "may not put ('acme-nowhere', '--') before the worker 0: there is no such program to run",
         ),
         ({0: LaunchChange(command=("/etc/passwd",))}, "may not put ('/etc/passwd',) before the worker 0: there is no"),
-        ({0: LaunchChange(startup="acme:begin")}, "may not have 'acme:begin' called in the worker 0: names"),
+        ({0: LaunchChange(startup="acme:begin")}, "may not have 'acme:begin' called in the worker 0; expected names"),
         ({0: LaunchChange(startup=("acme.begin",))}, "may not have ('acme.begin',) called in the worker 0"),
         ({0: LaunchChange(startup=("acme:a,b:c",))}, "may not have"),
     ],

@@ -79,7 +79,7 @@ def test_port_zero_where_it_may_be_asked_for():
 
 def test_another_option_and_default_host():
     assert parse_endpoint("", default_port=5, default_host="127.0.0.1") == Endpoint(host="127.0.0.1", port=5)
-    with pytest.raises(ConfigError, match=r"^--here ':5' has no host"):
+    with pytest.raises(ConfigError, match=r"^--here: ':5' has no host"):
         parse_endpoint(":5", default_port=5, option="--here")
 
 

@@ -253,8 +253,8 @@ def test_surroundings_of_a_pod(kind):
         ([*PLAIN, "--nnodes", "8:2", *LINE], "--nnodes: '8:2'; expected N or MIN:MAX"),
         ([*PLAIN, "--", "--nnodes=4", "train.py"], "--nnodes 4 behind the --: the manifest depends on it"),
         ([*PLAIN, "--", "--max-restarts", "3", "--save-timeout", "60", "t.py"], "--save-timeout 60 behind the --"),
-        ([*PLAIN, "--rdzv-backend", "redis", *LINE], "--rdzv-backend 'redis'; expected --rdzv-endpoint with it"),
-        ([*PLAIN, "--rdzv-endpoint", "redis://:secret-7@h:1", *LINE], "holds a user or a password"),
+        ([*PLAIN, "--rdzv-backend", "redis", *LINE], "--rdzv-backend: 'redis'; expected --rdzv-endpoint with it"),
+        ([*PLAIN, "--rdzv-endpoint", "redis://:secret-7@h:1", *LINE], "it has a user or a password"),
         (
             [*PLAIN, "--rdzv-backend", "own", "--store-secret", "a:b", *LINE],
             "expected one with a variable for its password",
@@ -267,9 +267,9 @@ def test_surroundings_of_a_pod(kind):
         ([*PLAIN, "--volume", "data:/data:rw", *LINE], "--volume: 'data:/data:rw'; expected CLAIM:PATH"),
         ([*PLAIN, "--shutdown-timeout", "soon", *LINE], "--shutdown-timeout: 'soon'; expected seconds above 0"),
         ([*PLAIN, "--metrics-port", "8080", *LINE], "ports 8080, 8080, 29400; expected different ones"),
-        (["one", "--image", "a:1", "--spares", "1", *LINE], "--spares 1 with one node"),
+        (["one", "--image", "a:1", "--spares", "1", *LINE], "--spares: 1 with one node"),
         (["one", "--image", "a 1", *LINE], "--image: 'a 1'; expected the name of an image"),
-        ([*PLAIN, "--namespace", "a/b", *LINE], "--namespace 'a/b'; expected a name of letters, digits and dashes"),
+        ([*PLAIN, "--namespace", "a/b", *LINE], "--namespace: 'a/b'; expected the name of a namespace"),
     ],
 )
 def test_what_no_cluster_would_take_is_one_line(words, line):

@@ -32,7 +32,7 @@ def test_names(text, names):
         ("gpu[a-b]", "'a-b' in brackets; expected a range"),
         ("gpu[]", "'' in brackets; expected a range"),
         ("gpu[3-1]", "'3-1' in brackets; expected a range"),
-        ("gpu[1-999999999]", "is no range"),
+        ("gpu[1-999999999]", "expected a range"),
         ("a[1-9999]b[1-9999]", "too many names"),
         ("gpu 1", "'gpu 1'; expected a name"),
         ("gpu1,,gpu2", "''; expected a name"),
