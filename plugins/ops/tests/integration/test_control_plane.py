@@ -293,7 +293,10 @@ def test_what_is_not_there_is_told_in_a_line(start, machine, tmp_path):
     assert (code, "no run of that id" in line, "--rdzv" in line) == (2, True, False)
     agent = start()
     code, line = machine.refused("--worker", "3", "ping")
-    assert (code, "--worker 3: not on this node; expected one of 0. Try: elastic ctl workers" in line) == (2, True)
+    assert (code, "--worker: 3; expected a rank on this node: 0. Try: elastic ctl workers" in line) == (
+        2,
+        True,
+    )
     code, line = machine.refused("--worker", "0", "ping")
     assert (code, "worker_main() on the script's main function" in line) == (2, True)
     code, line = machine.refused("stakcs")

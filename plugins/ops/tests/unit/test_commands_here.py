@@ -288,7 +288,7 @@ def test_drain_says_what_is_missing_or_ambiguous(agent, capsys):
     agent("bert-7", "a")
     assert main(["drain", "bert-7"]) == 2
     assert (
-        "node 'bert-7': not on this host; expected one of a of run 'bert-7'. Try: elastic drain bert-7 a"
+        "node 'bert-7': not on this host, which has a of run 'bert-7'. Try: elastic drain bert-7 a"
         in capsys.readouterr().err
     )
     agent("same", "same")

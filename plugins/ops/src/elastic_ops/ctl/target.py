@@ -130,7 +130,7 @@ def worker_of(agent: Target, rank: int, *, timeout_s: float) -> Target:
     worker = next((each for each in workers if each.global_rank == rank), None)
     if worker is None or not worker.alive:
         here = ", ".join(str(each.global_rank) for each in workers if each.alive) or "none"
-        raise ConfigError(f"--worker {rank}: not on this node; expected one of {here}", hint="elastic ctl workers")
+        raise ConfigError(f"--worker: {rank}; expected a rank on this node: {here}", hint="elastic ctl workers")
     return Target(name=f"the worker with rank {rank}", path=worker.control, rank=rank)
 
 

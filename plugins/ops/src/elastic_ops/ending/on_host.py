@@ -54,7 +54,7 @@ def drain(target: str | None, names: Sequence[str], *, deadline_s: float | None,
             here = ", ".join(sorted(f"{status.node_id} of run {status.run_id!r}" for _, status in agents))
             named = next((status for _, status in agents if status.run_id == name), None)
             hint = _hint("drain", agents[0][1], name) if named is None else f"elastic drain {name} {named.node_id}"
-            raise ConfigError(f"node {name!r}: not on this host; expected one of {here}", hint=hint)
+            raise ConfigError(f"node {name!r}: not on this host, which has {here}", hint=hint)
         if len(found) > 1:
             dirs = ", ".join(run.path for run, _ in found)
             what = f"node {name!r}: {len(found)} agents on this host have that name; expected one"
