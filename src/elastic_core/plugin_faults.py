@@ -240,7 +240,7 @@ class LoopFence:
 
 def wrong_answer(answer: object, needed: str) -> str:
     """Return what is wrong with an answer that is not `needed`, to follow the name of a plugin's method."""
-    return f"answered {type(answer).__name__}; {needed} is needed"
+    return f"answered {type(answer).__name__}; expected {needed}"
 
 
 def text_of(error: BaseException, module: str = "") -> str:

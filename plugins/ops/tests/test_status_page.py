@@ -183,7 +183,7 @@ def test_a_store_that_is_away_is_told_with_the_time():
     )
     shown = text(RunView(run_id="x", source="store", state="running", store=store))
     assert "store: redis at r:6379, unreachable for 1 min 30 s (connection refused)\n" in shown
-    assert "what stands here was read before that" in shown
+    assert "the values on this page were read before that" in shown
 
 
 def test_several_runs_are_a_line_each():

@@ -180,7 +180,7 @@ def test_an_environment_is_asked_with_the_variables_that_are_given(check):
     assert (code, err) == (1, "")
     assert failed(out) == ["a_run_takes_what_is_proposed", "it_asks_nobody", "odd_values_end_well"]
     assert "without ACME_NODES, KeyError is raised, no ElasticError" in out
-    assert "--nnodes '0' by Acme: ACME_NODES: needed" in out
+    assert "--nnodes: '0' by Acme: ACME_NODES; expected" in out
     assert "proposals did ['open']; set `reads_files`" in out
     assert rows(out)["options_are_known"] == "SKIPPED"
     assert "nothing installed here has tomorrow" in out
@@ -342,11 +342,11 @@ def test_an_import_that_never_ends_is_named_without_a_guess_at_its_kind(monkeypa
             "no plugin of kind 'hook' 'intensity' is installed",
             "Try: elastic plugins",
         ),
-        (["intensity", "--kind", "policy"], 2, "'policy' is none of rendezvous, failure", "Try: --kind"),
+        (["intensity", "--kind", "policy"], 2, "'policy'; expected one of rendezvous, failure", "Try: --kind"),
         (["mine:NoPlugin"], 3, "is the class NoPlugin; the kits are for classes", ""),
         (["mine:Missing"], 3, "has no attribute 'Missing'", ""),
         (["redis", "--rdzv-endpoint", "127.0.0.1:9"], 4, "no server to check backend 'redis'", "Try: --rdzv-endpoint"),
-        (["intensity", "--policy-conf", "pause"], 2, "'pause' is no KEY=VALUE", "Try: pause=VALUE"),
+        (["intensity", "--policy-conf", "pause"], 2, "'pause'; expected KEY=VALUE", "Try: pause=VALUE"),
     ],
 )
 def test_what_is_wrong_is_one_line(check, words, code, what, hint):

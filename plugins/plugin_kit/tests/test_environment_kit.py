@@ -56,7 +56,7 @@ def test_what_does_not_show_an_environment_is_named(name, variables, words):
 
 
 def test_a_run_says_which_proposal_it_does_not_take(tmp_path):
-    with pytest.raises(AssertionError, match="--nnodes 'two' by Acme: ACME_NODES: needed a number of nodes"):
+    with pytest.raises(AssertionError, match="--nnodes: 'two' by Acme: ACME_NODES; expected a number of nodes"):
         ShownByAcme().test_a_run_takes_what_is_proposed(Stubborn, VARIABLES, tmp_path)
 
 

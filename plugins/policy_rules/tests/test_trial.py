@@ -137,11 +137,15 @@ def test_the_built_in_policy_can_be_simulated_with_failures_from_stdin(trace, ca
     ("words", "code", "what"),
     [
         (["--policy", "broken"], 3, "policy 'broken' about failure 1: it raised KeyError: 'no\\nsuch'"),
-        (["--policy", "broken", "--max-restarts", "1"], 3, "it answered NoneType; Restart, Stop or Ignore is needed"),
+        (["--policy", "broken", "--max-restarts", "1"], 3, "it answered NoneType; expected Restart, Stop or Ignore"),
         (["--policy", "patient", "--trace", "/no/such"], 2, "--trace '/no/such' can't be read: No such file"),
         (["--policy", "patient", "--max-restarts", "x"], 2, "--max-restarts 'x'"),
-        ([], 2, "no policy was named"),
-        (["r.yaml", "--policy", "patient"], 2, "a rule file 'r.yaml' and --policy 'patient' are two policies"),
+        ([], 2, "no policy is named; expected a rule file or a policy"),
+        (
+            ["r.yaml", "--policy", "patient"],
+            2,
+            "rule file 'r.yaml' and --policy 'patient' are two policies; expected one",
+        ),
     ],
 )
 def test_what_goes_wrong_is_one_line(policies, trace, capsys, words, code, what):

@@ -54,9 +54,9 @@ def test_what_versions_can_do(tmp_path, version, v2, fast):
 @pytest.mark.parametrize(
     ("script", "words"),
     [
-        ("echo etcd Version: 3.3.27", r"is etcd 3\.3, needed 3\.4 or later"),
-        ("echo GNU something 1.0", "is no etcd: asked for its version it said 'GNU something 1.0'"),
-        ("exit 1", "is no etcd: asked for its version it said ''"),
+        ("echo etcd Version: 3.3.27", r"is etcd 3\.3; expected 3\.4 or later"),
+        ("echo GNU something 1.0", "is not etcd: its output for --version is 'GNU something 1.0'"),
+        ("exit 1", "is not etcd: its output for --version is ''"),
     ],
 )
 def test_a_program_that_will_not_do(tmp_path, script, words):

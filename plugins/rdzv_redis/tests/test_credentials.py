@@ -222,8 +222,8 @@ def test_two_nodes_without_anything_in_common_end_with_a_line_that_names_both(ma
     elsewhere(monkeypatch, tmp_path)
     (tmp_path / "elsewhere").mkdir(mode=0o700)
     assert refused(make(is_host=False)) == (
-        f"c10d at {LOCAL}:{make.port}: port {make.port} is in use by a store that another run, or somebody else, "
-        "protects with a password of its own, not by run '4711.0': its password is made of the secret in the file "
+        f"c10d at {LOCAL}:{make.port}: port {make.port} is in use by a store of another run or user, "
+        "protected by another password, not by run '4711.0': its password is made of the secret in the file "
         f"{tmp_path / 'secrets'}/4711.0@slurm%204711.0.{make.port}; on this node: no file of the run in "
         f"{tmp_path / 'elsewhere'}. Try: the run's --rdzv-id and user, and a folder that all its hosts share in "
         "$ELASTIC_C10D_SECRETS, or the same token in $ELASTIC_C10D_TOKEN or token_file"

@@ -269,8 +269,8 @@ def test_another_run_on_the_same_endpoint(make, port):
     with pytest.raises(BackendRefusedError) as caught:
         connect(make(f"{LOCAL}:{port}", run_id="two"))
     assert str(caught.value) == (
-        f"c10d at {LOCAL}:{port}: port {port} is in use by a store that another run, or somebody else, protects with a "
-        f"password of its own, not by run 'two'. Try: another port in --rdzv-endpoint {LOCAL}:PORT, the same on every "
+        f"c10d at {LOCAL}:{port}: port {port} is in use by a store of another run or user, protected by "
+        f"another password, not by run 'two'. Try: another port in --rdzv-endpoint {LOCAL}:PORT, the same on every "
         f"node; or the same --rdzv-id, and the same token in $ELASTIC_C10D_TOKEN or token_file"
     )
 
@@ -564,18 +564,18 @@ def test_cancelled_while_the_host_is_awaited(make):
 @pytest.mark.parametrize(
     ("endpoint", "options", "text"),
     [
-        ("", {}, "was not told which of up to 2 nodes hosts the store. Try: --rdzv-endpoint HOST:29400"),
+        ("", {}, "does not know which of up to 2 nodes hosts the store. Try: --rdzv-endpoint HOST:29400"),
         (
             "node0:0",
             {},
-            "'node0:0' has port 0, a free one, which other nodes could not know. Try: --rdzv-endpoint node0:",
+            "'node0:0' has port 0, which other nodes could not know; expected a fixed port. Try: --rdzv-endpoint",
         ),
         ("0.0.0.0:1", {}, "'0.0.0.0:1' names no node: each would host a store of its own"),
         ("[::]:1", {}, "names no node"),
         ("node0:x", {}, "has the port 'x'"),
         ("node0", {"store_type": "file"}, "store_type=file: a store in a shared file is not offered"),
         ("node0", {"store_type": "hash"}, "store_type='hash' is not 'tcp'"),
-        ("node0", {"read_timeout": 0.0}, "read_timeout=0 is not above 0 s"),
+        ("node0", {"read_timeout": 0.0}, "read_timeout: 0 s; expected more than 0 s"),
         (
             "node0",
             {"token_file": "/nonexistent"},

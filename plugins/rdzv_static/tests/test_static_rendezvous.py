@@ -109,7 +109,7 @@ def test_without_endpoint_master_address_and_port_count():
 
 
 def test_several_nodes_must_be_told_where_node_0_is():
-    with pytest.raises(ConfigError, match=r"where node 0 of 2 is.*Try: --master-addr"):
+    with pytest.raises(ConfigError, match=r"no address is given for node 0 of 2.*Try: --master-addr"):
         StaticRendezvous(settings(endpoint=""))
 
 
@@ -119,12 +119,12 @@ def test_one_node_finds_itself():
 
 @pytest.mark.parametrize("rank", [-1, 2, 17])
 def test_a_rank_outside_of_the_run_is_refused(rank):
-    with pytest.raises(ConfigError, match=f"node rank {rank} is not in a run of 2 nodes; 0 to 1 are"):
+    with pytest.raises(ConfigError, match=f"--node-rank: {rank}; expected 0 to 1 in a run of 2 nodes"):
         StaticRendezvous(settings(node_rank=rank))
 
 
 def test_a_node_without_rank_is_refused():
-    with pytest.raises(ConfigError, match=r"was not told this node's rank, from 0 to 1.*Try: --node-rank"):
+    with pytest.raises(ConfigError, match=r"no rank is given for this node; expected 0 to 1.*Try: --node-rank"):
         StaticRendezvous(settings(node_rank=None))
 
 
@@ -134,7 +134,7 @@ def test_the_option_gives_the_rank_where_no_flag_does():
 
 
 def test_two_different_ranks_are_refused():
-    with pytest.raises(ConfigError, match="node rank 0 and rank=1 in --rdzv-conf disagree"):
+    with pytest.raises(ConfigError, match="--node-rank: 0, and rank=1 in --rdzv-conf; expected one rank"):
         StaticRendezvous(settings(node_rank=0, options={"rank": 1}))
 
 

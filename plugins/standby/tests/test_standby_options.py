@@ -47,7 +47,7 @@ def test_what_spares_import_can_be_chosen(settle, text, names):
 
 
 def test_what_is_no_module_is_refused(settle):
-    with pytest.raises(ConfigError, match=r"--standby-imports 'torch,my-model': needed module names.*'my-model' is"):
+    with pytest.raises(ConfigError, match=r"--standby-imports: 'torch,my-model'; expected module names.*'my-model' is"):
         settle(standby=True, standby_imports="torch,my-model")
 
 

@@ -58,7 +58,7 @@ class HeldPort:
             # listens there keeps us out all the same.
             return cls(_bind(port, reuse=True), fresh=False)
         except OverflowError as error:
-            raise ConfigError(f"--master-port {port} is not a TCP port (1 to 65535)") from error
+            raise ConfigError(f"--master-port: {port}; expected a TCP port, 1 to 65535") from error
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
                 raise ConfigError(

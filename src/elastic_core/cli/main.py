@@ -141,7 +141,7 @@ def _print_completion(shell: str) -> int:
     if shell not in SHELLS:
         from elastic_core.errors import ConfigError
 
-        raise ConfigError(f"--print-completion {shell!r}: needed a shell", hint=f"one of {', '.join(SHELLS)}")
+        raise ConfigError(f"--print-completion: {shell!r}; expected one of {', '.join(SHELLS)}", hint="bash")
     sys.stdout.write(completion_script(shell))
     return 0
 
@@ -192,7 +192,12 @@ def _report(error: Exception) -> int:
         return 2
     if click is not None and isinstance(error, click.ClickException):
         command = getattr(getattr(error, "ctx", None), "command_path", "elastic")
-        return _write_error(f"{error.format_message().rstrip('.')}. Try: {command} --help", 2)
+        near, param = getattr(error, "possibilities", None) or (), getattr(error, "param", None)
+        text = error.message if near else error.format_message()
+        if param is not None and error.message:  # a value that click or a reader of ours rejects
+            text = f"{max(param.opts, key=len)}: {error.message}".replace(" is not one of ", "; expected one of ")
+        text = text.replace(" is not a valid integer range", "; expected a whole number").rstrip(".?!")
+        return _write_error(f"{text}. Try: {' or '.join(near) or f'{command} --help'}", 2)
     if isinstance(error, OSError):
         return _write_error(f"the system refused: {error}. Try: ELASTIC_DEBUG=1 shows where", 1)
     if isinstance(error, RuntimeError) and str(error) == "can't start new thread":  # EAGAIN, in Python's words

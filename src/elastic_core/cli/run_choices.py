@@ -56,16 +56,16 @@ def chosen_policy(given: GivenOptions, *, file: str | None = None) -> tuple[str,
         file: A rule file, in the place of `--policy`.
 
     Raises:
-        ConfigError: no policy was named, a value is malformed, or the policy refuses its options.
+        ConfigError: no policy is named, a value is malformed, or the policy refuses its options.
         PluginError: the policy is not installed, or broken.
     """
     chosen = {dest: value for dest, value in given.items() if value}
     if file is not None and "policy" in chosen:
         raise ConfigError(
-            f"a rule file {file!r} and --policy {chosen['policy']!r} are two policies", hint="one of them"
+            f"rule file {file!r} and --policy {chosen['policy']!r} are two policies; expected one", hint="one of them"
         )
     if file is None and "policy" not in chosen:
-        raise ConfigError("no policy was named", hint="a rule file, or --policy NAME with --policy-conf K=V")
+        raise ConfigError("no policy is named; expected a rule file or a policy", hint="RULES.yaml, or --policy NAME")
     if file is not None:
         chosen["policy"] = file if is_file(file) else f"./{file}"
     choices = Choices(chosen, {}, BY_DEST)
@@ -104,9 +104,9 @@ def chosen_store(given: Mapping[str, str], environ: Mapping[str, str]) -> StoreC
     if not given and not in_environment:
         return None
     if not choices.chosen("rdzv_backend"):
-        raise ConfigError("no rendezvous backend named: the run's store can't be found", hint="--rdzv-backend NAME")
+        raise ConfigError("no rendezvous backend is named; expected that of the run", hint="--rdzv-backend NAME")
     if not choices.chosen("rdzv_id"):
-        raise ConfigError("no run id: the store may have several runs", hint="--rdzv-id NAME, as on the run's nodes")
+        raise ConfigError("no run id is given; expected that of the run's nodes", hint="--rdzv-id NAME")
     conf = key_values(choices, "rdzv_conf", [choices.text("rdzv_conf") or ""])
     limit_s = READ_LIMIT_S
     if choices.chosen("connect_timeout"):
@@ -151,6 +151,6 @@ def open_store(choice: StoreChoice, *, max_nodes: int = 1, may_host: bool = Fals
 
 def _no_store(backend: str) -> ConfigError:
     return ConfigError(
-        f"rendezvous backend {backend!r} keeps no store in which a run could be looked at",
+        f"rendezvous backend {backend!r} keeps no store from which a run could be read",
         hint="elastic status RUN_DIR on a node of the run",
     )

@@ -34,7 +34,7 @@ def _runs(target: str | None) -> int:
         echo(f"{run.run_id}  {_state(run)}  {run.run_dir}")
         _report(run)
     elif not found:
-        echo(f"no run of this user on this machine (looked in {run_places()})")
+        echo(f"no run of this user on this machine (directories: {run_places()})")
     else:
         echo(*_table([_HEADS, *(_row(number, run) for number, run in enumerate(found, start=1))]))
     return 0
@@ -53,7 +53,7 @@ def _named(target: str, found: list[RunRecord]) -> RunRecord:
         if name in runs:
             return runs[name]
     raise ConfigError(
-        f"no run {target!r} of this user on this machine (looked in {run_places()})",
+        f"no run {target!r} of this user on this machine (directories: {run_places()})",
         hint="elastic runs, which lists this machine's runs",
     )
 

@@ -37,23 +37,21 @@ class Intensity(FailureHandler):
         """Check the settings."""
         super().__init__(settings)
         if settings.max_restarts < 0:
-            raise ConfigError(f"--max-restarts is {settings.max_restarts}; 0 (none) or more is needed")
+            raise ConfigError(f"--max-restarts is {settings.max_restarts}; expected 0 (none) or more")
         if settings.restart_window_s is not None and not settings.restart_window_s > 0:
-            raise ConfigError(f"--restart-window is {settings.restart_window_s:g} s; more than 0 is needed")
+            raise ConfigError(f"--restart-window is {settings.restart_window_s:g} s; expected more than 0")
         limit = settings.same_failure_limit
         if limit is not None and limit < 2:
-            raise ConfigError(f"--same-failure-limit is {limit}; 2 or more is needed: once is no repetition")
+            raise ConfigError(f"--same-failure-limit is {limit}; expected 2 or more")
         if limit is not None and limit > HISTORY_LIMIT:
-            raise ConfigError(
-                f"--same-failure-limit is {limit}; {HISTORY_LIMIT} or less is needed: more are not counted"
-            )
+            raise ConfigError(f"--same-failure-limit is {limit}; expected {HISTORY_LIMIT} or less")
         if settings.restart_window_s is not None and settings.max_restarts > HISTORY_LIMIT:
             raise ConfigError(
-                f"--max-restarts is {settings.max_restarts}; with --restart-window {HISTORY_LIMIT} or less is needed",
+                f"--max-restarts is {settings.max_restarts}; expected {HISTORY_LIMIT} or less with --restart-window",
                 hint=f"--max-restarts {HISTORY_LIMIT}, or no --restart-window",
             )
         if not settings.restart_backoff_s >= 0:
-            raise ConfigError(f"--restart-backoff is {settings.restart_backoff_s:g} s; 0 (none) or more is needed")
+            raise ConfigError(f"--restart-backoff is {settings.restart_backoff_s:g} s; expected 0 (none) or more")
 
     def decide(self, failure: Failure, history: Sequence[Failure], *, used: int | None = None) -> Decision:
         """Return Restart while there is budget left and another try can help, else Stop.

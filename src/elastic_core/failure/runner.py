@@ -117,23 +117,23 @@ def checked_decision(answer: object) -> tuple[Decision | None, str]:
             fault = _fault_of_restart(answer)
         case Stop():
             fine = isinstance(answer.reason, str) and answer.outcome in ("failed", "done")
-            fault = "" if fine else f"stops with outcome {answer.outcome!r}; 'failed' or 'done' and a reason are needed"
+            fault = "" if fine else f"stops with outcome {answer.outcome!r}; expected 'failed' or 'done' and a reason"
         case Ignore():
             fault = ""
         case _:
-            return None, f"answered {type(answer).__name__}; Restart, Stop or Ignore is needed"
+            return None, f"answered {type(answer).__name__}; expected Restart, Stop or Ignore"
     return (None if fault else answer), fault
 
 
 def _fault_of_restart(answer: Restart) -> str:
     delay_s, nodes = answer.delay_s, answer.exclude_nodes
     if not _is_time(delay_s):
-        return f"wants a restart after {delay_s!r} s; a number from 0 up is needed"
+        return f"wants a restart after {delay_s!r} s; expected a number from 0 up"
     if not isinstance(nodes, tuple) or not all(isinstance(node, str) for node in nodes):
-        return f"excludes the nodes {nodes!r}; a tuple of node ids is needed"
+        return f"excludes the nodes {nodes!r}; expected a tuple of node ids"
     times = answer.exclude_s
     if not isinstance(times, tuple) or len(times) > len(nodes) or not all(_is_time(for_s) for for_s in times):
-        return f"excludes nodes for {times!r} s; a tuple of numbers from 0 up is needed, at most one for each node"
+        return f"excludes nodes for {times!r} s; expected a tuple of numbers from 0 up, at most one for each node"
     return ""
 
 

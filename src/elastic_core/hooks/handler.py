@@ -234,4 +234,4 @@ def notices_of(hook: AgentHook) -> tuple[str, ...]:
     lines: object = hook.notices
     if isinstance(lines, list | tuple) and all(isinstance(line, str) for line in lines):
         return tuple(lines)
-    return (f"{type(hook).__qualname__} has notices {lines!r}; a list of lines is needed",)
+    return (f"{type(hook).__qualname__} has notices {lines!r}; expected a list of lines",)

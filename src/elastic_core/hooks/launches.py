@@ -56,7 +56,7 @@ class CheckedChanges:
                 self.faults.append(f"may not change the worker {rank!r}: local ranks are 0 to {nproc - 1}")
             elif not isinstance(change, LaunchChange) or not isinstance(change.environment, Mapping):
                 self.faults.append(
-                    f"may not change the worker {rank} by {type(change).__name__}; LaunchChange is needed"
+                    f"may not change the worker {rank} by {type(change).__name__}; expected LaunchChange"
                 )
             else:
                 yield rank, change
@@ -76,14 +76,14 @@ class CheckedChanges:
             return None
         numbers = processors if isinstance(processors, (set, frozenset)) else ()
         if not numbers or not all(type(number) is int and number >= 0 for number in numbers):
-            self.faults.append(f"may not bind the worker {rank} to {processors!r}: a set of processors is needed")
+            self.faults.append(f"may not bind the worker {rank} to {processors!r}; expected a set of processors")
             return None
         return frozenset(numbers)
 
     def _command(self, rank: int, change: LaunchChange) -> tuple[str, ...]:
         command = change.command
         words = tuple(command) if isinstance(command, (tuple, list)) else (None,)
-        needed = "a program and its arguments are needed"
+        needed = "expected a program and its arguments"
         if all(isinstance(word, str) and "\0" not in word for word in words) and words[:1] != ("",):
             if not words or _is_program(str(words[0]), change.environment.get("PATH")):
                 return tuple(map(str, words))
@@ -95,7 +95,7 @@ class CheckedChanges:
         names = tuple(startup) if isinstance(startup, (tuple, list)) else (None,)
         if all(map(is_function_name, names)):
             return tuple(map(str, names))
-        self.faults.append(f"may not have {startup!r} called in the worker {rank}: names 'module:function' are needed")
+        self.faults.append(f"may not have {startup!r} called in the worker {rank}; expected names 'module:function'")
         return ()
 
 

@@ -351,7 +351,7 @@ class HookRunner:
     def _skip_rest(self) -> None:
         missed = sorted({member.named.name for task in self._tasks for member in task.waiting if task.takes(member)})
         if missed:
-            self._lines.append(f"hooks {', '.join(missed)}: not told of the end, the others took too long")
+            self._lines.append(f"hooks {', '.join(missed)}: not notified of the end, because other hooks took too long")
         self._left_out += len(self._events)
         self._tasks.clear()
         self._events.clear()
@@ -448,7 +448,7 @@ class HookRunner:
     def _take_answer(self, member: RunningHook, task: Task, answer: object) -> None:
         if isinstance(task, HoldTask):
             if not is_seconds(answer):
-                self._complain(member, task, f"is {answer!r}; a number of seconds is needed")
+                self._complain(member, task, f"is {answer!r}; expected a number of seconds")
             elif seconds := float(answer):
                 task.holds[member.named.name] = seconds
             return
@@ -456,7 +456,7 @@ class HookRunner:
         if isinstance(answer, Refuse) and isinstance(answer.reason, str):
             if self._may(member, task, Power.REFUSAL, answer):
                 if answer.again_s is not None and not is_seconds(answer.again_s):
-                    self._complain(member, task, f"wants to be asked again in {answer.again_s!r} s; a number is needed")
+                    self._complain(member, task, f"wants to be asked again in {answer.again_s!r} s; expected a number")
                     answer = Refuse(reason=answer.reason)
                 reason = answer.reason if answer.reason.strip() else "without a reason"
                 task.refusal, task.refused_by = replace(answer, reason=reason), str(member.label)

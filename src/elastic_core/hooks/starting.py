@@ -112,7 +112,7 @@ class HookStarter(WorkerStarter):
 def fault_of_process(started: object, *, terminal: bool) -> str:
     """Return what keeps a process that a starter gave from being a worker; empty: nothing."""
     if not isinstance(started, StartedProcess):
-        return f"gave {type(started).__name__}; a StartedProcess or None is needed"
+        return f"gave {type(started).__name__}; expected a StartedProcess or None"
     pid = started.pid
     if type(pid) is not int or pid <= 1:
         return f"gave {pid!r} for a process"

@@ -144,18 +144,18 @@ class Choices:
             self.reject(dest, needed(text, spec or option), hint=hint)
         return value
 
-    def label(self, dest: str) -> str:
-        """Return how the user wrote it, for messages: `--nnodes 'two'`, `PET_NNODES='two'`."""
+    def label(self, dest: str, between: str = "") -> str:
+        """Return how the user wrote it, for messages: `--nnodes 'two'`, `PET_NNODES='two'`, or with `between`."""
         option = self.options[dest]
         variable = self._variable(option)
         if variable is not None:
-            return f"{option.env_name}={variable!r}"
+            return f"{option.env_name}{between or '='}{variable!r}"
         by = "" if dest in self._given or dest not in self.proposed else f" by {self.origin(dest)}"
-        return f"--{option.flag}{by}" if option.type == "bool" else f"--{option.flag} {self.text(dest) or ''!r}{by}"
+        return f"--{option.flag}" + (f"{between or ' '}{self.text(dest) or ''!r}" if option.type != "bool" else "") + by
 
     def reject(self, dest: str, needed: str, *, hint: str = "", cause: BaseException | None = None) -> NoReturn:
         """Refuse the option's value: it should have been `needed`; without a hint, the way back is the default."""
-        raise ConfigError(f"{self.label(dest)}: needed {needed}", hint=hint or self._way_back(dest)) from cause
+        raise ConfigError(f"{self.label(dest, ': ')}; expected {needed}", hint=hint or self._way_back(dest)) from cause
 
     def _way_back(self, dest: str) -> str:
         option, default = self.options[dest], self.options[dest].default_text

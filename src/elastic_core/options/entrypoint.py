@@ -37,7 +37,7 @@ def make_entrypoint(
         ConfigError: it is not there, or can't be run.
     """
     if module and no_python:
-        raise ConfigError("--module and --no-python were both given", hint="only one of them")
+        raise ConfigError("--module and --no-python are both given; expected one of both", hint="only one of them")
     if no_python:
         _check_program(_for_rank_0(script), environ)
         return Entrypoint(argv=(script, *arguments), name=script, python=False)
@@ -185,7 +185,7 @@ def _check_python(python: str, environ: Mapping[str, str]) -> None:
     found = _is_program(Path(python)) if os.sep in python else _on_path(python, environ)
     if not found:
         raise ConfigError(
-            f"PYTHON_EXEC={python!r} is not an executable file", hint=f"unset it, or PYTHON_EXEC={sys.executable}"
+            f"PYTHON_EXEC: {python!r}; expected an executable file", hint=f"unset it, or PYTHON_EXEC={sys.executable}"
         )
 
 
@@ -201,7 +201,7 @@ def _check_module(name: str) -> None:
         as_module = name.removesuffix(".py").strip("./").replace(os.sep, ".")
         raise ConfigError(f"module {name!r} looks like a file", hint=f"no -m, or -m {as_module}")
     if not all(part.isidentifier() for part in name.split(".")):
-        raise ConfigError(f"module {name!r} is not a module name", hint="PACKAGE.MODULE, or no -m for a file")
+        raise ConfigError(f"module {name!r}; expected a module name", hint="PACKAGE.MODULE, or no -m for a file")
     from importlib.machinery import PathFinder
     from importlib.util import find_spec
 

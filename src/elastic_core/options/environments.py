@@ -43,7 +43,7 @@ def proposals(given: Given, environ: Mapping[str, str]) -> tuple[dict[str, Propo
     found = [(entry, _built(entries, entry, environ)) for entry in entries]
     chosen = [(entry, each) for entry, each in found if wanted in ("", each.title.lower())]
     if not chosen:
-        names = ", ".join(each.title.lower() for _, each in found) or "none does"
+        names = ", ".join(each.title.lower() for _, each in found) or "none is"
         hint = f"leave it out, or {NONE}"
         if (ours := f"elastic-env-{wanted}") in ENVIRONMENTS_ELSEWHERE.values() and not any(
             each.distribution == ours for each in find_entries(ENVIRONMENTS_GROUP)
@@ -51,7 +51,7 @@ def proposals(given: Given, environ: Mapping[str, str]) -> tuple[dict[str, Propo
             from elastic_core.plugins.missing import install_hint
 
             hint = install_hint(ours)
-        choices.reject("environment", f"one that shows here ({names})", hint=hint)
+        choices.reject("environment", f"one that is detected ({names})", hint=hint)
     return _merged(chosen, _texts(choices, given))
 
 
@@ -142,7 +142,7 @@ def _contradiction(proposal: "Proposal", text: str) -> list[str]:
 def _disagreement(earlier: Proposed, title: str, proposal: "Proposal") -> ConfigError:
     option = proposal.option.replace("_", "-")
     return ConfigError(
-        f"{earlier.title} and {title} both show here, and --{option} would be {earlier.text!r} ({earlier.reason}) and "
+        f"{earlier.title} and {title} are detected, and --{option} would be {earlier.text!r} ({earlier.reason}) and "
         f"{proposal.value!r} ({proposal.reason})",
         hint=f"--environment {title.lower()}, {earlier.title.lower()} or {NONE}",
     )

@@ -97,7 +97,7 @@ def _uninterruptible_s(text: str) -> float:
         value = float("nan")
     if not value < float("inf"):  # nor is "not a number"
         raise ConfigError(
-            f"{_UNINTERRUPTIBLE_VARIABLE}={text!r}: needed seconds, 0 for no limit",
+            f"{_UNINTERRUPTIBLE_VARIABLE}: {text!r}; expected seconds, 0 for no limit",
             hint=f"{_UNINTERRUPTIBLE_VARIABLE}=300, or unset it",
         )
     return max(0.0, value)

@@ -232,7 +232,7 @@ def place_run(draft: Draft, min_nodes: int, max_nodes: int) -> None:
         _standalone(draft, min_nodes, max_nodes)
     elif backend == "local" and max_nodes > 1:
         raise ConfigError(
-            f"{draft.name('rdzv_backend')} 'local' serves one node: nnodes is {min_nodes}:{max_nodes}",
+            f"nnodes: {min_nodes}:{max_nodes}; expected 1 with {draft.name('rdzv_backend')} 'local'",
             hint="--nnodes 1, or another --rdzv-backend",
         )
     elif max_nodes == 1 and (backend == "local" or (backend == "static" and _static_is_local(draft, conf))):
@@ -258,7 +258,7 @@ def _standalone(draft: Draft, min_nodes: int, max_nodes: int) -> None:
     origin = draft.choices.origin("standalone")
     if min_nodes > 1:
         raise ConfigError(
-            f"{origin.split()[-1]} is for one node: nnodes is {min_nodes}:{max_nodes}",
+            f"nnodes: {min_nodes}:{max_nodes}; expected 1 with {origin.split()[-1]}",
             hint="--nnodes 1, or no --standalone",
         )
     if max_nodes > 1:
@@ -341,7 +341,7 @@ def _backend(draft: Draft, backend: str, conf: dict[str, str], max_nodes: int) -
         draft.set("nodes.run_id", str(uuid.uuid4()), "derived: fresh, one node")
     else:
         raise ConfigError(
-            f"no run id: up to {max_nodes} nodes find each other by it with rdzv-backend {backend!r}",
+            f"no run id is given; expected one, by which up to {max_nodes} nodes meet with rdzv-backend {backend!r}",
             hint="--rdzv-id NAME, the same on every node",
         )
     if static:
@@ -452,7 +452,7 @@ def _shorthands(draft: Draft, conf: dict[str, str]) -> dict[str, str]:
             full[key] = text
         elif sources[0] == sources[1]:
             raise ConfigError(
-                f"{draft.name(key)} {text} and {key}={typed} in {draft.name('rdzv_conf')} say different things",
+                f"{draft.name(key)} {text} and {key}={typed} in {draft.name('rdzv_conf')} disagree",
                 hint="one of them",
             )
     return full

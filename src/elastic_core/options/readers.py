@@ -95,7 +95,7 @@ def key_values(choices: Choices, dest: str, texts: Iterable[str]) -> dict[str, s
         key, _, value = (_unquoted(part) for part in pair.partition("="))
         if not key or not value:
             raise ConfigError(
-                f"{_name(choices, dest)}: {_hidden(pair)!r} has no {'value' if key else 'key'}",
+                f"{_name(choices, dest)}: {_hidden(pair)!r} has no {'value' if key else 'key'}; expected KEY=VALUE",
                 hint="KEY=VALUE,KEY=VALUE",
             )
         pairs[key] = value
@@ -193,5 +193,5 @@ def hooks_off_and_named(choices: Choices) -> tuple[tuple[str, ...], dict[str, di
             named.setdefault(text.strip(), {})
         else:
             needed = "no:NAME, to leave the hook NAME out, NAME:KEY=VALUE for its options, or module:Class for another"
-            raise ConfigError(f"-p {text!r}: needed {needed}", hint=f"-p no:{rest or text}")
+            raise ConfigError(f"-p: {text!r}; expected {needed}", hint=f"-p no:{rest or text}")
     return tuple(off), named

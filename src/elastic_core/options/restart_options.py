@@ -38,7 +38,7 @@ def policy_choice(choices: Choices) -> tuple[str, Mapping[str, str]]:
         return name, conf
     if conf.get("file", name) != name:
         raise ConfigError(
-            f"{choices.label('policy')} and --policy-conf file={conf['file']!r} are two rule files",
+            f"{choices.label('policy')} and --policy-conf file={conf['file']!r} name two rule files; expected one",
             hint=f"--policy {name} alone",
         )
     return RULES, {**conf, "file": name}

@@ -147,7 +147,7 @@ def convert(text: str, spec: OptionSpec, *, flag: str) -> OptionValue:
     if value is None:
         near = nearest(text, spec.choices) or _sample(spec)
         own = spec.hint if isinstance(spec, RunOption) else ""
-        raise ConfigError(f"{typed}={text!r}: needed {needed(text, spec)}", hint=own or f"{typed}={near}")
+        raise ConfigError(f"{typed}: {text!r}; expected {needed(text, spec)}", hint=own or f"{typed}={near}")
     return value
 
 

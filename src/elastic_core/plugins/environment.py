@@ -29,19 +29,19 @@ class Proposal(Record, frozen=True, kw_only=True):
 def fault_of_answer(proposals: object, notices: object) -> str:
     """Return what is wrong with what `propose` has answered, and with the lines that it has set; empty: nothing."""
     if not isinstance(proposals, list | tuple) or not all(isinstance(each, Proposal) for each in proposals):
-        return f"propose answered {proposals!r}; proposals are needed"
+        return f"propose answered {proposals!r}; expected proposals"
     values: dict[str, str] = {}
     for each in proposals:
         if values.setdefault(each.option, each.value) != each.value:
             both = f"{values[each.option]!r} and {each.value!r}"
-            return f"propose answered {both} for the option {each.option!r}; one proposal for each option is needed"
+            return f"propose answered {both} for the option {each.option!r}; expected one proposal for each option"
         for field in each.__struct_fields__:
             value, kind = getattr(each, field), bool if field == "must" else str
             if not isinstance(value, kind):
                 needed = "True or False" if kind is bool else "text"
-                return f"propose answered a Proposal with {field} {value!r}; {needed} is needed"
+                return f"propose answered a Proposal with {field} {value!r}; expected {needed}"
     if not isinstance(notices, list | tuple) or not all(isinstance(line, str) for line in notices):
-        return f"has notices {notices!r}; a list of lines is needed"
+        return f"has notices {notices!r}; expected a list of lines"
     return ""
 
 

@@ -97,7 +97,7 @@ def _installed(path: tuple[str, ...]) -> HookOptions:
 
 def _of_the_core(entry: PluginEntry) -> PluginError:
     dashes = "-" if len(entry.name) == 1 else "--"
-    return plugin_refusal(entry, f"{dashes}{entry.name} is a flag of elastic run itself; another name is needed")
+    return plugin_refusal(entry, f"{dashes}{entry.name} is a flag of elastic run itself; expected another name")
 
 
 def _declared(entry: PluginEntry) -> RunOption:

@@ -229,7 +229,7 @@ def _start(
             if started is not None:
                 return started, starter
     if launch.function:
-        raise WorkerError(f"function {launch.function!r}: nobody is there who starts its workers")
+        raise WorkerError(f"function {launch.function!r}: no starter is installed", hint="elastic-torchrun")
     with bound_to(launch.cpus):
         # The child is made by vfork, so nothing may run in it before exec: no preexec_fn.
         process = subprocess.Popen(

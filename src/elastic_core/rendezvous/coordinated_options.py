@@ -63,6 +63,6 @@ def check_coordinated(options: Mapping[str, object], *, backend: str, min_ttl_s:
     lease_s = options.get("lease_ttl")
     if isinstance(lease_s, (int, float)) and lease_s < min_ttl_s:
         raise ConfigError(
-            f"--rdzv-conf lease_ttl={lease_s:g}: rendezvous backend {backend!r} needed at least {min_ttl_s:g} s",
+            f"--rdzv-conf lease_ttl: {lease_s:g} s; expected at least {min_ttl_s:g} s with backend {backend!r}",
             hint=f"--rdzv-conf lease_ttl={max(DEFAULT_LEASE_TTL_S, min_ttl_s):g}",
         )

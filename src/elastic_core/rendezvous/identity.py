@@ -207,7 +207,7 @@ def parse_allow_mismatch(texts: Iterable[str]) -> frozenset[str]:
             near = nearest(key, ALLOWABLE)
             known = ", ".join(sorted(ALLOWABLE))
             raise ConfigError(
-                f"--allow-mismatch {key!r} is none of {known}",
+                f"--allow-mismatch: {key!r}; expected one of {known}",
                 hint=f"--allow-mismatch {near}" if near else "one of these",
             )
     return frozenset(keys)

@@ -27,7 +27,7 @@ class LocalRendezvous(RendezvousHandler):
         if settings.min_nodes != 1 or settings.max_nodes != 1:
             nodes = f"{settings.min_nodes}:{settings.max_nodes}"
             raise ConfigError(
-                f"rendezvous backend 'local' is for one node, and --nnodes is {nodes}",
+                f"--nnodes: {nodes}; expected 1 with rendezvous backend 'local'",
                 hint="--nnodes 1, or a backend for several nodes: --rdzv-backend redis, etcd or c10d with "
                 "--rdzv-endpoint HOST:PORT, or static with --node-rank, --master-addr and --master-port",
             )

@@ -107,20 +107,20 @@ def _as_info(info: object, settings: RendezvousSettings) -> RendezvousInfo:
     if isinstance(info, tuple) and len(info) == 3:
         store, rank, world_size = info
         return RendezvousInfo(rank=rank, world_size=world_size, store=store)
-    _refuse(settings, f"returned {type(info).__name__}; a RendezvousInfo or (store, rank, world_size) is needed")
+    _refuse(settings, f"returned {type(info).__name__}; expected a RendezvousInfo or (store, rank, world_size)")
 
 
 def _checked(info: RendezvousInfo, settings: RendezvousSettings) -> RendezvousInfo:
     for name, value in (("rank", info.rank), ("world_size", info.world_size), ("round_token", info.round_token)):
         if not isinstance(value, int) or isinstance(value, bool):
-            _refuse(settings, f"returned {name} {value!r}; a whole number is needed")
+            _refuse(settings, f"returned {name} {value!r}; expected a whole number")
     for name, count in (
         ("index", info.index),
         ("restart_count", info.restart_count),
         ("membership_changes", info.membership_changes),
     ):
         if count is not None and (not isinstance(count, int) or isinstance(count, bool) or count < 0):
-            _refuse(settings, f"returned {name} {count!r}; a whole number from 0 up, or None, is needed")
+            _refuse(settings, f"returned {name} {count!r}; expected a whole number from 0 up, or None")
     if not 0 <= info.rank < info.world_size:
         _refuse(settings, f"returned rank {info.rank} of {info.world_size} nodes; ranks begin at 0")
     within = settings.min_nodes <= info.world_size <= settings.max_nodes
@@ -139,7 +139,7 @@ def _check_members(info: RendezvousInfo, settings: RendezvousSettings) -> None:
         _refuse(settings, f"named {len(info.members)} members in a round of {info.world_size} nodes")
     for rank, member in enumerate(info.members):
         if member.local_world_size < 1:
-            _refuse(settings, f"gave node {rank} {member.local_world_size} workers; at least 1 is needed")
+            _refuse(settings, f"gave node {rank} {member.local_world_size} workers; expected at least 1")
     mine = info.members[info.rank]
     if (mine.local_world_size, mine.role) != (settings.local_world_size, settings.role):
         _refuse(
@@ -157,7 +157,7 @@ def _equal_members(count: int, settings: RendezvousSettings) -> tuple[RosterMemb
 def _port(value: object, settings: RendezvousSettings) -> int:
     text = str(value)
     if not (text.isascii() and text.isdecimal() and 0 < int(text) < 2**16):
-        _refuse(settings, f"gave the master port {value!r}; a number from 1 to 65535 is needed")
+        _refuse(settings, f"gave the master port {value!r}; expected a number from 1 to 65535")
     return int(text)
 
 

@@ -126,7 +126,7 @@ def _prepare_chosen(chosen: str) -> Path:
         raise ConfigError(f"--run-dir {chosen!r} is not writable by this user", hint=_TRY)
     danger = _danger_in_chosen(path)
     if danger:
-        needed = f"needed is a directory of user {os.geteuid()} that only its owner can write to"
+        needed = f"expected a directory of user {os.geteuid()} that only its owner can write to"
         raise ConfigError(f"--run-dir {chosen!r} {danger}; {needed}", hint=f"--run-dir {chosen}/NAME, or chmod go-w")
     return path
 
@@ -213,7 +213,7 @@ def _check_owner_only(parent: Path) -> None:
     danger = danger_in(parent)
     if danger:
         raise ConfigError(
-            f"the directory for run directories {str(parent)!r} {danger}; needed is a directory of user {os.geteuid()} "
+            f"the directory for run directories {str(parent)!r} {danger}; expected a directory of user {os.geteuid()} "
             "that only its owner can write to",
             hint=f"remove it, or {_TRY}",
         )

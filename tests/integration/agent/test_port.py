@@ -169,7 +169,7 @@ def test_what_is_no_name_is_not_this_host(host):
 
 @pytest.mark.parametrize("port", [-1, 65536])
 def test_a_number_that_is_no_port_is_one_line(port):
-    with pytest.raises(ConfigError, match=rf"--master-port {port} is not a TCP port \(1 to 65535\)"):
+    with pytest.raises(ConfigError, match=rf"--master-port: {port}; expected a TCP port, 1 to 65535"):
         HeldPort.hold(port)
 
 

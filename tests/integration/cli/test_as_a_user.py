@@ -71,7 +71,7 @@ def test_run_id_that_is_no_text_is_refused(elastic, script):
     agent = elastic("--rdzv-id", b"caf\xe9/\xff".decode("utf-8", "surrogateescape"), script("raise SystemExit(7)\n"))
     assert agent.wait(20) == 2
     (line,) = agent.err.splitlines()
-    assert "--rdzv-id 'caf\\udce9/\\udcff': needed a name of printable characters. Try:" in line
+    assert "--rdzv-id: 'caf\\udce9/\\udcff'; expected a name of printable characters. Try:" in line
 
 
 def test_exception_and_script_name_that_are_no_text_are_reported(elastic, script):
@@ -86,7 +86,7 @@ def test_role_with_a_line_end_is_refused(elastic, script):
     agent = elastic("--role", "a\nb", "--tee", "3", script(LINE))
     assert agent.wait(20) == 2
     (line,) = agent.err.splitlines()
-    assert "--role 'a\\nb': needed a name of printable characters. Try:" in line
+    assert "--role: 'a\\nb'; expected a name of printable characters. Try:" in line
 
 
 # --- limits

@@ -83,7 +83,7 @@ def _plain_environment():
         (["--rdzv-backend", "redis", "--nnodes", "2", "train.py"], ["no run id", "'redis'", "--rdzv-id NAME"]),
         (["--rdzv-backend", "c10d", "--nnodes", "1:2", "train.py"], ["no run id", "'c10d'", "--rdzv-id NAME"]),
         (["--rdzv-backend", "redis", "--rdzv-conf", "lease_tll=2", "train.py"], ["'lease_tll'", "lease_ttl="]),
-        (["--rdzv-backend", "redis", "--rdzv-conf", "lease_ttl=0.01", "train.py"], ["lease_ttl=0.01", "at least"]),
+        (["--rdzv-backend", "redis", "--rdzv-conf", "lease_ttl=0.01", "train.py"], ["lease_ttl: 0.01", "at least"]),
         (["--rdzv-backend", "redis", "--rdzv-endpoint", "amqp://h", "train.py"], ["'amqp'", "redis://"]),
         (["--allow-mismatch", "nprocs", "train.py"], ["'nprocs'", "--allow-mismatch nproc"]),
         (["--on-store-loss", "die", "train.py"], ["--on-store-loss 'die'", "keep, fail"]),

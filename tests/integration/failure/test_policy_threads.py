@@ -101,7 +101,7 @@ def test_raise_falls_back(reactor, error):
 def test_nonsense_falls_back(reactor):
     decision, reason = ask(reactor, runner_of(reactor, Mine(lambda *args: None)))
     assert decision == FALLBACK
-    assert reason == "policy 'mine' answered NoneType; Restart, Stop or Ignore is needed"
+    assert reason == "policy 'mine' answered NoneType; expected Restart, Stop or Ignore"
 
 
 def test_overrun_falls_back_and_is_not_asked_again_while_it_hangs(reactor, release):

@@ -104,8 +104,8 @@ def test_a_file_with_problems_is_told_before_any_worker_starts(elastic, script, 
     first, *problems = agent.err.splitlines()
     assert first == f"elastic: error: rule file {str(path)!r} has 3 problems"
     assert problems == [
-        f"{path}:2:13: action: 'retsart' is none of restart, wait, ignore, fail or done. Try: restart",
-        f"{path}:3:10: max: 'many' is no whole number from 0 to 50, nor 'unlimited'. Try: 3",
+        f"{path}:2:13: action: 'retsart'; expected one of restart, wait, ignore, fail or done. Try: restart",
+        f"{path}:3:10: max: 'many'; expected a whole number from 0 to 50, or 'unlimited'. Try: 3",
         f"{path}:4:13: 'match' has no key 'clas'. Try: class",
     ]
     assert agent.out == ""

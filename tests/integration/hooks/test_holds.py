@@ -79,8 +79,8 @@ def test_a_hook_holds_a_stop_and_lets_it_go_on(run):
 @pytest.mark.parametrize(
     ("hold_s", "line"),
     [
-        ("'long'", "hold_s is 'long'; a number of seconds is needed"),
-        ("-1", "hold_s is -1; a number of seconds is needed"),
+        ("'long'", "hold_s is 'long'; expected a number of seconds"),
+        ("-1", "hold_s is -1; expected a number of seconds"),
         ("1 / 0", "hold_s raised ZeroDivisionError: division by zero"),
     ],
 )

@@ -292,7 +292,7 @@ def test_a_time_that_is_none_is_told_and_the_refusal_stands(bench, wanted):
     runner.ask_join(RoundJoining(round_index=0), bench.hear)
     bench.until(lambda: bench.answers and bench.lines)
     assert bench.answers == [(Refuse(reason="hot"), "hook 'gate' (fake-gate 1)")]
-    assert f"wants to be asked again in {wanted!r} s; a number is needed" in bench.lines[0]
+    assert f"wants to be asked again in {wanted!r} s; expected a number" in bench.lines[0]
 
 
 @pytest.mark.parametrize("reason", ["", " \n"])
@@ -330,7 +330,7 @@ def test_about_a_start_that_was_refused_only_those_are_asked_again_who_may_refus
 @pytest.mark.parametrize(
     ("answer", "needed"),
     [
-        ("no", "answered str; Refuse or None is needed"),
+        ("no", "answered str; expected Refuse or None"),
         (False, "answered bool"),
         (Launches(environment={"A": "b"}), "answered Launches; Refuse or None"),
         (Refuse(reason=None), "answered Refuse"),
@@ -397,7 +397,7 @@ def test_close_gives_up_on_a_stuck_hook_in_time_and_names_who_was_not_told(bench
     kept(time.monotonic() - began_s, PATIENCE_S / 2)
     assert "hook 'slow' (fake-slow 1): on_round_joined has not returned" in bench.lines[0]
     assert bench.lines[0].endswith("the run ends without it")
-    assert bench.lines[1:] == ["hooks good: not told of the end, the others took too long"]
+    assert bench.lines[1:] == ["hooks good: not notified of the end, because other hooks took too long"]
 
 
 def test_close_abandons_one_and_still_tells_the_next(bench, release):
@@ -624,7 +624,7 @@ def test_a_hold_of_no_length_is_told_and_holds_nothing(bench, value):
     bench.until(lambda: bench.lines)
     assert bench.answers == [({"holds": 2.0},)]
     (line,) = bench.lines
-    assert f"hook 'odd' (fake-odd 1): hold_s is {value!r}; a number of seconds is needed" in line
+    assert f"hook 'odd' (fake-odd 1): hold_s is {value!r}; expected a number of seconds" in line
 
 
 def test_a_repeated_call_goes_on_after_it_has_raised(bench):

@@ -128,7 +128,7 @@ def test_a_run_while_it_goes_on_and_after_a_restart(machine, start, tmp_path):
     (tmp_path / "finish").touch()
     assert agent.wait() == 0
     assert machine.run() is None
-    assert "no agent of this user runs here" in machine.ok("status")
+    assert "no agent of this user runs on this host" in machine.ok("status")
     assert machine.ok("incidents") == "no incidents\n"
 
 
@@ -219,7 +219,7 @@ def test_nothing_runs_and_nothing_is_kept(machine):
     assert machine.run() is None
     assert (
         machine.ok("status")
-        == f"no agent of this user runs here (looked in '{machine.runtime}/elastic-{os.geteuid()}')\n"
+        == f"no agent of this user runs on this host (directories: '{machine.runtime}/elastic-{os.geteuid()}')\n"
     )
     assert machine.ok("incidents") == "no incidents\n"
     assert json.loads(machine.ok("incidents", "--json"))["incidents"] == []
@@ -231,7 +231,7 @@ def test_nothing_runs_and_nothing_is_kept(machine):
     [
         (["nope"], 2, "no run directory 'nope', and no run of that id"),
         (["/nope/nope"], 2, "no run directory '/nope/nope'"),
-        (["x", "--rdzv-id", "y"], 2, "two runs are named"),
+        (["x", "--rdzv-id", "y"], 2, "name two runs; expected one"),
         (["x", "--rdzv-backend", "redis", "--rdzv-endpoint", "127.0.0.1:1"], 4, "refused"),
         (["--rdzv-id", "y"], 2, "no rendezvous backend named"),
         (["--rdzv-backend", "redis", "--rdzv-id", "y", "--rdzv-conf", "novelty=1"], 2, "novelty"),
@@ -252,7 +252,7 @@ def test_what_can_not_be_shown_is_one_line(machine, command, words, code, said):
 def test_a_directory_that_is_none_of_ours(machine, tmp_path):
     code, _, err = machine.asks("status", tmp_path)
     assert code == 2
-    assert "is no run directory" in err
+    assert "is not a run directory" in err
 
 
 def test_an_endpoints_password_is_not_in_an_error(machine):
@@ -263,8 +263,8 @@ def test_an_endpoints_password_is_not_in_an_error(machine):
 
 
 def test_the_numbers_of_incidents_are_checked(machine):
-    assert "there is no incident" in machine.asks("incidents", "7")[2]
-    line = "elastic: error: --last and incident 7 are two incidents. Try: elastic incidents --help\n"
+    assert "no incident to show" in machine.asks("incidents", "7")[2]
+    line = "elastic: error: --last: incident 7 is given too; expected one of both. Try: elastic incidents --help\n"
     assert machine.asks("incidents", "7", "--last")[2] == line
 
 

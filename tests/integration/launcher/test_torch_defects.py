@@ -52,9 +52,9 @@ def test_8_the_exit_code_is_the_workers(script, tmp_path, how, code):
 @pytest.mark.parametrize(
     ("variable", "value", "told"),
     [
-        ("PET_START_METHOD", "bogus", "PET_START_METHOD='bogus': needed one of spawn, fork, forkserver"),
-        ("PET_STANDALONE", "perhaps", "PET_STANDALONE='perhaps': needed yes or no"),
-        ("PET_NUMA_BINDING", "far", "PET_NUMA_BINDING='far': needed one of node, socket, exclusive, core-complex"),
+        ("PET_START_METHOD", "bogus", "PET_START_METHOD: 'bogus'; expected one of spawn, fork, forkserver"),
+        ("PET_STANDALONE", "perhaps", "PET_STANDALONE: 'perhaps'; expected yes or no"),
+        ("PET_NUMA_BINDING", "far", "PET_NUMA_BINDING: 'far'; expected one of node, socket, exclusive, core-complex"),
         ("PET_LOGS_SPECS", "none-such", "'none-such' is not installed"),
     ],
 )

@@ -190,8 +190,8 @@ def test_a_hook_that_can_not_be_imported_leaves_its_traceback_too(elastic, scrip
 @pytest.mark.parametrize(
     ("name", "operation", "fault"),
     [
-        ("Enlists", "enlist", "TypeError: answered int; a Seat is needed"),
-        ("Decodes", "members", "TypeError: Member.record: answered str; a bytes object is needed"),
+        ("Enlists", "enlist", "TypeError: answered int; expected a Seat"),
+        ("Decodes", "members", "TypeError: Member.record: answered str; expected a bytes object"),
         ("Connects", "connect", f"SystemExit: 9 (acme.py:{line_of(STORES, 'SystemExit')} in connect)"),
     ],
 )

@@ -106,9 +106,7 @@ def test_a_directory_that_another_user_has_prepared_is_refused(elastic, script, 
     run = elastic("--run-dir", str(tmp_path / "run"), script("raise ValueError(1)"))
     assert run.wait() == 2
     (line,) = run.err.splitlines()
-    assert line.startswith(
-        f"elastic: error: --run-dir '{tmp_path}/run' belongs to user 65534; needed is a directory of"
-    )
+    assert line.startswith(f"elastic: error: --run-dir '{tmp_path}/run' belongs to user 65534; expected a directory of")
     assert (tmp_path / "victim").read_text() == "precious"
 
 

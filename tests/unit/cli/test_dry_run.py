@@ -126,7 +126,7 @@ def test_secrets_are_not_shown(dry):
 def test_options_of_plugins_are_checked_as_in_a_run(dry):
     several = {"nnodes": "2", "rdzv_id": "x", "rdzv_backend": "redis", "rdzv_endpoint": "host"}
     assert line_of(dry(rdzv_conf="lease_ttl=5s", **several), "rdzv_conf").split()[1] == "lease_ttl=5s"
-    with pytest.raises(ConfigError, match="--rdzv-conf lease_ttl='soon': needed seconds"):
+    with pytest.raises(ConfigError, match="--rdzv-conf lease_ttl: 'soon'; expected seconds"):
         dry(rdzv_conf="lease_ttl=soon", **several)
     with pytest.raises(ConfigError, match="policy 'intensity' takes no --policy-conf options, but 'pause' was given"):
         dry(policy_conf=("pause=1",))

@@ -93,7 +93,7 @@ def test_interrupt_before_the_job_is_quiet(job, script, capsys):
         (["--bogus"], "No such option"),
         (["run"], "no script given. Try: elastic run [OPTIONS] SCRIPT [ARGS...]"),
         (["run", "--bogus", "x.py"], "no such option: --bogus"),
-        (["run", "--nnodes", "two", "{script}"], "--nnodes 'two': needed a number of nodes or MIN:MAX"),
+        (["run", "--nnodes", "two", "{script}"], "--nnodes: 'two'; expected a number of nodes or MIN:MAX"),
         (["run", "nothere.py"], "script 'nothere.py' not found"),
         (["plugins", "--jsn"], "No such option"),
         (["completion", "csh"], "'csh'"),

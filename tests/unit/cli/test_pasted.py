@@ -30,10 +30,10 @@ def test_a_word_that_an_error_is_about_is_named_with_its_code_point(word, observ
 
 def test_a_value_keeps_the_hint_of_its_option():
     for words in (["--nnodes", "1\u20132"], ["--nnodes=1\u20132"]):
-        error = ConfigError("--nnodes '1\u20132': needed a number of nodes or MIN:MAX", hint="--nnodes 2:4")
+        error = ConfigError("--nnodes: '1\u20132'; expected a number of nodes or MIN:MAX", hint="--nnodes 2:4")
         assert str(pasted(error, words)) == f"{words[-1]!r} contains an en dash (U+2013). Try: --nnodes 2:4"
 
 
 @pytest.mark.parametrize("words", [["run", "train.py"], ["run", "\u2013odd.py"], ["run", "train.py", "a\u2013b"]])
 def test_an_error_about_another_thing_stays(words):
-    assert pasted(ConfigError("--max-restarts '-1': needed 0 or more"), words) is None
+    assert pasted(ConfigError("--max-restarts: '-1'; expected 0 or more"), words) is None

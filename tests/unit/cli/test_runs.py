@@ -59,7 +59,7 @@ def listed(capsys, columns=120):
 
 def test_without_any_run_it_says_where_it_has_looked(place, capsys):
     assert main(["runs"]) == 0
-    assert capsys.readouterr().out.startswith("no run of this user on this machine (looked in '")
+    assert capsys.readouterr().out.startswith("no run of this user on this machine (directories: '")
 
 
 UUID = "da94fb03-d58c-4225-b348-60a1c490ba0b"
@@ -155,5 +155,5 @@ def test_an_id_counts_before_a_number(place, capsys):
 def test_a_run_that_is_not_here_is_one_line(place, capsys):
     assert main(["runs", "bort"]) == 2
     error = capsys.readouterr().err
-    assert error.startswith("elastic: error: no run 'bort' of this user on this machine (looked in '")
+    assert error.startswith("elastic: error: no run 'bort' of this user on this machine (directories: '")
     assert error.endswith("Try: elastic runs, which lists this machine's runs\n")

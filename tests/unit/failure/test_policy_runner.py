@@ -24,7 +24,7 @@ def test_answers(answer):
 @pytest.mark.parametrize(
     ("answer", "fault"),
     [
-        (None, "answered NoneType; Restart, Stop or Ignore is needed"),
+        (None, "answered NoneType; expected Restart, Stop or Ignore"),
         ("restart", "answered str"),
         (Restart, "answered StructMeta"),
         (Restart(delay_s=-1.0), "wants a restart after -1.0 s"),

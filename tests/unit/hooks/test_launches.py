@@ -49,7 +49,7 @@ def test_a_worker_of_its_own_change_has_the_variables_for_all_too():
     [
         ({2: LaunchChange()}, "may not change the worker 2: local ranks are 0 to 1"),
         ({"0": LaunchChange()}, "may not change the worker '0': local ranks"),
-        ({0: {"A": "b"}}, "may not change the worker 0 by dict; LaunchChange is needed"),
+        ({0: {"A": "b"}}, "may not change the worker 0 by dict; expected LaunchChange"),
         ({0: LaunchChange(environment={"MASTER_PORT": "1"})}, "may not set 'MASTER_PORT': it is reserved"),
         ({0: LaunchChange(processors=frozenset())}, "may not bind the worker 0 to frozenset()"),
         ({0: LaunchChange(processors=frozenset({-1}))}, "may not bind the worker 0"),
@@ -61,7 +61,7 @@ def test_a_worker_of_its_own_change_has_the_variables_for_all_too():
             "may not put ('acme-nowhere', '--') before the worker 0: there is no such program to run",
         ),
         ({0: LaunchChange(command=("/etc/passwd",))}, "may not put ('/etc/passwd',) before the worker 0: there is no"),
-        ({0: LaunchChange(startup="acme:begin")}, "may not have 'acme:begin' called in the worker 0: names"),
+        ({0: LaunchChange(startup="acme:begin")}, "may not have 'acme:begin' called in the worker 0; expected names"),
         ({0: LaunchChange(startup=("acme.begin",))}, "may not have ('acme.begin',) called in the worker 0"),
         ({0: LaunchChange(startup=("acme:a,b:c",))}, "may not have"),
     ],

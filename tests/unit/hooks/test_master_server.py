@@ -195,7 +195,7 @@ def test_one_that_holds_the_agent_up_is_off(loop):
 
 @pytest.mark.parametrize(
     ("given", "fault"),
-    [(ValueError("no"), "raised ValueError: no"), (7, "answered int; a MasterServer or None is needed")],
+    [(ValueError("no"), "raised ValueError: no"), (7, "answered int; expected a MasterServer or None")],
 )
 def test_a_hook_that_gives_none_is_off(loop, given, fault):
     made = servers(loop, Hook(given))

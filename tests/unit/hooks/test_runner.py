@@ -91,7 +91,7 @@ def test_moments_wait_for_a_slow_hook_up_to_a_bound(monkeypatch):
     assert len(runner._tasks) == 3
     runner.close(timeout_s=0)
     assert lines == [
-        "hooks slow: not told of the end, the others took too long",
+        "hooks slow: not notified of the end, because other hooks took too long",
         "hooks were not called for 7 moments: they were too slow",
     ]
 
@@ -156,9 +156,9 @@ def test_a_flood_of_lines_is_cut_and_counted():
     ("notices", "lines"),
     [
         (["a", "b"], ("a", "b")),
-        ("a line", ("Late has notices 'a line'; a list of lines is needed",)),
-        ([5], ("Late has notices [5]; a list of lines is needed",)),
-        (None, ("Late has notices None; a list of lines is needed",)),
+        ("a line", ("Late has notices 'a line'; expected a list of lines",)),
+        ([5], ("Late has notices [5]; expected a list of lines",)),
+        (None, ("Late has notices None; expected a list of lines",)),
     ],
 )
 def test_lines_for_the_user_are_lines(notices, lines):

@@ -87,7 +87,7 @@ def test_only_hooks_with_the_power_start_workers():
 
 
 @pytest.mark.parametrize(
-    ("made", "fault"), [(7, "answered int; a WorkerStarter or None is needed"), ("raise", "raised ZeroDivisionError")]
+    ("made", "fault"), [(7, "answered int; expected a WorkerStarter or None"), ("raise", "raised ZeroDivisionError")]
 )
 def test_what_is_no_starter_is_left_alone_with_a_line(made, fault):
     loop = Loop()
@@ -125,7 +125,7 @@ def test_one_in_our_own_session_is_ended_and_the_starter_off(forks):
 @pytest.mark.parametrize(
     ("started", "fault"),
     [
-        (7, "gave int; a StartedProcess or None is needed"),
+        (7, "gave int; expected a StartedProcess or None"),
         (StartedProcess(pid=0), "gave 0 for a process"),
         (StartedProcess(pid="7"), "gave '7' for a process"),
         (StartedProcess(pid=os.getppid()), "which is no child of the agent"),

@@ -34,7 +34,7 @@ def install(distributions):
 )
 def test_a_flag_of_the_core_is_not_a_plugins_to_have(install, name, shown):
     install(name)
-    text = f"{shown} is a flag of elastic run itself; another name is needed. Try: "
+    text = f"{shown} is a flag of elastic run itself; expected another name. Try: "
     (status,) = [each.status for each in list_plugins(PluginRegistry()) if each.name == name]
     assert text in status
     options = installed_options()

@@ -40,7 +40,7 @@ def test_another_interpreter_by_variable(here):
     assert make_entrypoint("train.py", (), environ={**PATH, "PYTHON_EXEC": "/bin/sh"}).argv[0] == "/bin/sh"
     assert make_entrypoint("train.py", (), environ={**PATH, "PYTHON_EXEC": "sh"}).argv[0] == "sh"
     text = refusal("train.py", environ={**PATH, "PYTHON_EXEC": "/no/python"})
-    assert text.startswith("PYTHON_EXEC='/no/python' is not an executable file. Try: unset it")
+    assert text.startswith("PYTHON_EXEC: '/no/python'; expected an executable file. Try: unset it")
 
 
 def test_a_missing_script_names_the_nearest_file(here):
@@ -125,7 +125,9 @@ def test_programs_run_as_they_are(here):
 
 
 def test_module_and_program_exclude_each_other():
-    assert refusal("x", module=True, no_python=True).startswith("--module and --no-python were both given")
+    assert refusal("x", module=True, no_python=True).startswith(
+        "--module and --no-python are both given; expected one of both"
+    )
 
 
 # --- modules ---
@@ -158,7 +160,7 @@ def test_modules_are_found_without_importing_their_packages(package, name):
         ("pakc.sub", "module 'pakc.sub' not found by "),
         ("train.py", "module 'train.py' looks like a file. Try: no -m, or -m train"),
         ("code/train.py", "module 'code/train.py' looks like a file. Try: no -m, or -m code.train"),
-        ("a-b", "module 'a-b' is not a module name"),
+        ("a-b", "module 'a-b'; expected a module name"),
         ("nowhere_at_all", "module 'nowhere_at_all' not found by "),
     ],
 )

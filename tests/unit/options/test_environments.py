@@ -103,7 +103,7 @@ def test_an_environment_may_refuse_this_agent(acme):
 
 
 def test_a_value_that_makes_no_sense_names_its_place(acme):
-    with pytest.raises(ConfigError, match=r"--nnodes 'two' by Acme: ACME_NNODES: needed a number of nodes"):
+    with pytest.raises(ConfigError, match=r"--nnodes: 'two' by Acme: ACME_NNODES; expected a number of nodes"):
         settled(ACME_JOB="job7", ACME_NODES="two")
 
 
@@ -126,7 +126,7 @@ def test_a_node_of_several_that_would_train_alone_says_so(bare):
 
 def test_one_of_ours_that_is_named_and_not_installed_is_said_to_be_so(bare):
     with pytest.raises(
-        ConfigError, match=r"'kubernetes': needed one .* Try: pip install \. \./plugins/env_kubernetes, in"
+        ConfigError, match=r"'kubernetes'; expected one .* Try: pip install \. \./plugins/env_kubernetes, in"
     ):
         settled({"module": True}, PET_ENVIRONMENT="kubernetes", JOB_COMPLETION_INDEX="0")
     (line,) = settled({"module": True}, ELASTIC_K8S_NNODES="2:4").settings.notices
@@ -147,19 +147,17 @@ def test_two_that_say_different_things_are_refused_until_one_is_named(acme, inst
     """
     install("other-env", entries, other_env=other)
     both = {"ACME_JOB": "job7", "OTHER_POD": "1"}
-    with pytest.raises(
-        ConfigError, match=r"Other and Acme both show here, and --nnodes would be '4' \(OTHER_PODS\) and"
-    ):
+    with pytest.raises(ConfigError, match=r"Other and Acme are detected, and --nnodes would be '4' \(OTHER_PODS\) and"):
         settled(**both)
     assert settled(**both, PET_ENVIRONMENT="Acme").settings.nodes.max_nodes == 2
     assert settled({"module": True, "environment": "other"}, **both).settings.nodes.max_nodes == 4
     assert settled({"nnodes": "3"}, **both).settings.nodes.max_nodes == 3
-    with pytest.raises(ConfigError, match=r"--environment 'slurm': needed one that shows here \(other, acme\)"):
+    with pytest.raises(ConfigError, match=r"--environment: 'slurm'; expected one that is detected \(other, acme\)"):
         settled({"environment": "slurm"}, **both)
 
 
 def test_one_that_does_not_show_is_refused():
-    with pytest.raises(ConfigError, match=r"--environment 'acme': needed one that shows here \(none does\)"):
+    with pytest.raises(ConfigError, match=r"--environment: 'acme'; expected one that is detected \(none is\)"):
         settled({"environment": "acme", "module": True})
 
 
@@ -212,13 +210,13 @@ def test_a_caller_of_the_library_says_all_and_is_proposed_nothing(acme):
 @pytest.mark.parametrize(
     ("known", "notices", "fault"),
     [
-        ("value=2", "[]", "propose answered a Proposal with value 2; text is needed"),
-        ("value=None", "[]", "propose answered a Proposal with value None; text is needed"),
-        ("value='2', must='yes'", "[]", "propose answered a Proposal with must 'yes'; True or False is needed"),
-        ("value='2', contradiction=5", "[]", "propose answered a Proposal with contradiction 5; text is needed"),
-        ("value='2'", "'a line'", "has notices 'a line'; a list of lines is needed"),
-        ("value='2'", "[5]", "has notices [5]; a list of lines is needed"),
-        ("value='2'", "None", "has notices None; a list of lines is needed"),
+        ("value=2", "[]", "propose answered a Proposal with value 2; expected text"),
+        ("value=None", "[]", "propose answered a Proposal with value None; expected text"),
+        ("value='2', must='yes'", "[]", "propose answered a Proposal with must 'yes'; expected True or False"),
+        ("value='2', contradiction=5", "[]", "propose answered a Proposal with contradiction 5; expected text"),
+        ("value='2'", "'a line'", "has notices 'a line'; expected a list of lines"),
+        ("value='2'", "[5]", "has notices [5]; expected a list of lines"),
+        ("value='2'", "None", "has notices None; expected a list of lines"),
     ],
 )
 def test_a_proposal_of_wrong_types_is_the_environments_error(install, known, notices, fault):
@@ -255,7 +253,7 @@ def test_two_proposals_for_one_option_are_the_environments_error_where_they_diff
         settings = settled({"module": True, "rdzv_backend": "redis", "rdzv_id": "r"}, ACME_JOB="j").settings
         assert settings.nodes.max_nodes == 2
         return
-    with pytest.raises(PluginError, match=r"acme-env.*'2' and '4' for the option 'nnodes'; one proposal for each"):
+    with pytest.raises(PluginError, match=r"acme-env.*'2' and '4' for the option 'nnodes'; expected one proposal"):
         settled(ACME_JOB="job7")
 
 

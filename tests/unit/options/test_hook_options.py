@@ -111,12 +111,12 @@ def test_hooks_get_the_endpoint_without_credentials(script):
 @pytest.mark.parametrize(
     ("words", "needed"),
     [
-        (["--acme-profile", "tpu"], "--acme-profile 'tpu': needed one of cpu, gpu"),
+        (["--acme-profile", "tpu"], "--acme-profile: 'tpu'; expected one of cpu, gpu"),
         (
             ["--acme-period", "soon"],
-            "--acme-period 'soon': needed seconds, 0 or more, or a time as 30s, 5m or 1h. Try: --acme-period 1.5",
+            "--acme-period: 'soon'; expected seconds, 0 or more, or a time as 30s, 5m or 1h. Try: --acme-period 1.5",
         ),
-        (["--acme-count", "1"], "--acme-count '1': needed a whole number, 2 or more"),
+        (["--acme-count", "1"], "--acme-count: '1'; expected a whole number, 2 or more"),
         (["--acme-loud=1"], "--acme-loud takes no value"),
         (["--acme-p", "cpu"], "option --acme-p is ambiguous: --acme-period, --acme-profile"),
     ],
@@ -273,7 +273,7 @@ def test_a_variable_of_torchs_gives_an_option_that_has_no_flag(install, script):
     assert (hook.name, hook.hook.settings.options) == ("acme-limit", {"acme_limit": 7})
     assert settle(script, environ={"TORCHELASTIC_ACME": ""}).settings.hook_options == {}
     assert settle(script, environ={"PET_ACME_LIMIT": "3"}).settings.hook_options == {}
-    with pytest.raises(ConfigError, match="TORCHELASTIC_ACME='x': needed a whole number"):
+    with pytest.raises(ConfigError, match="TORCHELASTIC_ACME: 'x'; expected a whole number"):
         settle(script, environ={"TORCHELASTIC_ACME": "x"})
     with pytest.raises(ConfigError, match="no such option: --acme-limit"):
         settle(script, "--acme-limit", "3")
@@ -350,7 +350,7 @@ def test_one_may_be_given_several_times_and_say_what_is_wrong_with_a_text(instal
     settings = hooks[-1].hook.settings
     assert (settings.lists, settings.options) == ({"acme_tag": ("red", "blue")}, {})
     assert settings.option_list("acme_tag", str) == ("red", "blue")
-    with pytest.raises(ConfigError, match=r"needed small letters. Try: --acme-tag red"):
+    with pytest.raises(ConfigError, match=r"expected small letters. Try: --acme-tag red"):
         settle(script, "--acme-tag", "Red")
 
 

@@ -30,7 +30,9 @@ def test_a_path_with_a_comma_stays_whole():
 
 
 def test_two_files_are_refused():
-    with pytest.raises(ConfigError, match=r"--policy 'a.yaml' and --policy-conf file='b.yaml' are two rule files"):
+    with pytest.raises(
+        ConfigError, match=r"--policy 'a.yaml' and --policy-conf file='b.yaml' name two rule files; expected one"
+    ):
         choice("a.yaml", "file=b.yaml")
 
 

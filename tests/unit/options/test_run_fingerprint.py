@@ -71,7 +71,7 @@ def test_a_default_that_was_typed_is_no_difference(script):
     entrypoint = make_entrypoint(script, [], environ={})
     assert of(entrypoint) == of(entrypoint, rdzv_conf={"lease_ttl": "5s", "join_timeout": "9"})
     assert of(entrypoint) != of(entrypoint, rdzv_conf={"last_call_timeout": "5"})
-    with pytest.raises(ConfigError, match="lease_ttl='soon': needed seconds, more than 0, or a time"):
+    with pytest.raises(ConfigError, match="lease_ttl: 'soon'; expected seconds, more than 0, or a time"):
         of(entrypoint, rdzv_conf={"lease_ttl": "soon"})
 
 

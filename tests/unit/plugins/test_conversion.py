@@ -51,12 +51,12 @@ def test_quotes_and_blanks_around_keys_and_values_are_stripped():
         ),
         (
             {"lease_ttl": "5s"},
-            "--rdzv-conf lease_ttl='5s': needed a number. Try: --rdzv-conf lease_ttl=<a number, in seconds, default 5",
+            "--rdzv-conf lease_ttl: '5s'; expected a number. Try: --rdzv-conf lease_ttl=<a number, in seconds, default",
         ),
-        ({"lease_ttl": "nan"}, "--rdzv-conf lease_ttl='nan': needed a number"),
-        ({"lease_ttl": "inf"}, "--rdzv-conf lease_ttl='inf': needed a number"),
-        ({"seats": "2.5"}, "--rdzv-conf seats='2.5': needed a whole number"),
-        ({"tls": "maybe"}, "--rdzv-conf tls='maybe': needed true or false"),
+        ({"lease_ttl": "nan"}, "--rdzv-conf lease_ttl: 'nan'; expected a number"),
+        ({"lease_ttl": "inf"}, "--rdzv-conf lease_ttl: 'inf'; expected a number"),
+        ({"seats": "2.5"}, "--rdzv-conf seats: '2.5'; expected a whole number"),
+        ({"tls": "maybe"}, "--rdzv-conf tls: 'maybe'; expected true or false"),
         ({"prefix": "''"}, "--rdzv-conf prefix has no value. Try: --rdzv-conf prefix=<text>"),
     ],
 )
@@ -115,7 +115,7 @@ def test_a_duration_is_seconds(text, seconds):
 
 @pytest.mark.parametrize("text", ["-1", "1w", "s", "5 minutes", "inf", "nan", "1h30m", "٣s"])
 def test_what_is_no_duration_is_refused(text):
-    with pytest.raises(ConfigError, match=f"pause='{text}': needed seconds, 0 or more, or a time as 30s, 5m or 1h"):
+    with pytest.raises(ConfigError, match=f"pause: '{text}'; expected seconds, 0 or more, or a time as 30s, 5m or 1h"):
         resolve({"pause": text}, TYPED)
 
 
@@ -138,17 +138,17 @@ def test_lists_stand_between_colons_and_bounds_are_allowed_themselves():
     [
         (
             {"ratio": "1.5"},
-            "ratio='1.5': needed a number from 0 to 1. Try: --rdzv-conf ratio=<a number from 0 to 1, ",
+            "ratio: '1.5'; expected a number from 0 to 1. Try: --rdzv-conf ratio=<a number from 0 to 1, ",
         ),
         (
             {"ranks": "2:0"},
-            "ranks='0': needed a whole number, 1 or more. Try: --rdzv-conf ranks=<a whole number, ",
+            "ranks: '0'; expected a whole number, 1 or more. Try: --rdzv-conf ranks=<a whole number, ",
         ),
         ({"ranks": "2:"}, "ranks has no value. Try: --rdzv-conf ranks=<a whole number, 1 or more>:…"),
-        ({"lease": "0"}, "lease='0': needed seconds, more than 0, or a time as 30s, 5m or 1h"),
-        ({"codes": "256"}, "codes='256': needed a whole number, at most 255"),
-        ({"mode": "quik"}, "mode='quik': needed one of gentle, quick. Try: --rdzv-conf mode=quick"),
-        ({"level": "3"}, "level='3': needed one of 1, 2. Try: --rdzv-conf level=<one of 1, 2, default 2>"),
+        ({"lease": "0"}, "lease: '0'; expected seconds, more than 0, or a time as 30s, 5m or 1h"),
+        ({"codes": "256"}, "codes: '256'; expected a whole number, at most 255"),
+        ({"mode": "quik"}, "mode: 'quik'; expected one of gentle, quick. Try: --rdzv-conf mode=quick"),
+        ({"level": "3"}, "level: '3'; expected one of 1, 2. Try: --rdzv-conf level=<one of 1, 2, default 2>"),
     ],
 )
 def test_what_a_declaration_excludes_is_named(conf, message):
@@ -160,7 +160,7 @@ def test_what_a_declaration_excludes_is_named(conf, message):
 def test_a_flag_that_is_given_otherwise_is_judged_as_the_flag_is():
     spec = RunOption(name="tag", hook="a:B", fault=lambda text: "" if text.islower() else "small letters", hint="red")
     assert resolve({"tag": "red"}, (spec,)).values == {"tag": "red"}
-    with pytest.raises(ConfigError, match=r"--rdzv-conf tag='Red': needed small letters\. Try: red"):
+    with pytest.raises(ConfigError, match=r"--rdzv-conf tag: 'Red'; expected small letters\. Try: red"):
         resolve({"tag": "Red"}, (spec,))
 
 

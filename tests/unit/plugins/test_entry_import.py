@@ -121,7 +121,7 @@ def test_a_hook_is_on_by_being_named_and_takes_options():
             "hook 'mine_here:Diary' needs the option 'path' in -p mine_here:Diary. Try: -p mine_here:Diary:path=<text>",
         ),
         ({"path": "x", "evry": "2"}, "has no option 'evry' in -p mine_here:Diary; it has every, path, ranks"),
-        ({"path": "x", "every": "0.5"}, "-p mine_here:Diary:every='0.5': needed seconds"),
+        ({"path": "x", "every": "0.5"}, "-p mine_here:Diary:every: '0.5'; expected seconds"),
     ],
 )
 def test_options_of_a_named_hook_are_checked(conf, text):
@@ -153,7 +153,7 @@ def test_options_of_an_installed_hook():
         hooks, lines = make_hooks({name: {"path": "/y"}})
         assert [each for each in hooks if "iary" in each] == ["diary"]
         assert (hooks["diary"].hook.settings.option("path", str), lines) == ("/y", [])
-    with pytest.raises(ConfigError, match="-p diary:every='x': needed seconds"):
+    with pytest.raises(ConfigError, match="-p diary:every: 'x'; expected seconds"):
         make_hooks({"diary": {"path": "/y", "every": "x"}})
 
 

@@ -195,7 +195,7 @@ def test_policy_class_and_its_options(install):
     assert policy.settings.options == {"patience": 7}
     refused(
         lambda: PluginRegistry().make_policy("patient", settings, {"patience": "long"}),
-        "--policy-conf patience='long': needed a whole number",
+        "--policy-conf patience: 'long'; expected a whole number",
         error=ConfigError,
     )
 
@@ -548,7 +548,7 @@ def test_user_makes_any_gate_fail_closed_and_nothing_else(install):
     assert not make_hooks(hooks={"gate": {"fail_closed": "no"}})[0]["gate"].fail_closed
     refused(
         lambda: make_hooks(hooks={"gate": {"fail_closed": "maybe"}}),
-        "-p gate:fail_closed='maybe': needed true or",
+        "-p gate:fail_closed: 'maybe'; expected true or",
         error=ConfigError,
     )
     observer = HOOK.replace("{Power.REFUSAL}", "").replace("on_joining", "on_failure")
@@ -725,13 +725,19 @@ def test_a_store_gets_the_cores_rendezvous_with_the_options_of_every_store(name)
 @pytest.mark.parametrize(
     ("conf", "needles"),
     [
-        ({"lease_ttl": "soon"}, ["--rdzv-conf lease_ttl='soon': needed seconds, more than 0, or a time as 30s"]),
-        ({"lease_ttl": "1.5"}, ["lease_ttl=1.5: ", "needed at least 2 s", "Try: --rdzv-conf lease_ttl=5"]),
-        ({"join_timeout": "0"}, ["join_timeout='0': needed seconds, more than 0", "Try: --rdzv-conf join_timeout=<"]),
-        ({"last_call_timeout": "0"}, ["last_call_timeout='0': needed seconds, more than 0"]),
+        ({"lease_ttl": "soon"}, ["--rdzv-conf lease_ttl: 'soon'; expected seconds, more than 0, or a time as 30s"]),
+        (
+            {"lease_ttl": "1.5"},
+            ["lease_ttl: 1.5 s; expected at least 2 s", "Try: --rdzv-conf lease_ttl=5"],
+        ),
+        (
+            {"join_timeout": "0"},
+            ["join_timeout: '0'; expected seconds, more", "Try: --rdzv-conf join_timeout=<"],
+        ),
+        ({"last_call_timeout": "0"}, ["last_call_timeout: '0'; expected seconds, more than 0"]),
         (
             {"last_call_timeout": "-1"},
-            ["last_call_timeout='-1': needed seconds, more than 0, or a time as 30s, 5m or 1h"],
+            ["last_call_timeout: '-1'; expected seconds, more than 0, or a time as 30s, 5m or 1h"],
         ),
     ],
 )

@@ -229,13 +229,13 @@ def test_allow_mismatch_names_the_nearest(key, hint):
     with pytest.raises(ConfigError) as caught:
         parse_allow_mismatch([f"role,{key}"])
     assert str(caught.value) == (
-        f"--allow-mismatch {key!r} is none of arguments, backend_options, entrypoint, nnodes, nproc, policy, python, "
-        f"role, torch. Try: --allow-mismatch {hint}"
+        f"--allow-mismatch: {key!r}; expected one of arguments, backend_options, entrypoint, nnodes, nproc, policy, "
+        f"python, role, torch. Try: --allow-mismatch {hint}"
     )
 
 
 def test_a_format_can_not_be_allowed():
-    with pytest.raises(ConfigError, match="'format' is none of"):
+    with pytest.raises(ConfigError, match="'format'; expected one of"):
         parse_allow_mismatch(["format"])
 
 

@@ -41,7 +41,7 @@ def test_master_of_the_user_is_kept():
 
 @pytest.mark.parametrize(("low", "high"), [(2, 2), (1, 4), (2, 4)])
 def test_several_nodes_need_another_backend(low, high):
-    with pytest.raises(ConfigError, match=rf"'local' is for one node, and --nnodes is {low}:{high}") as caught:
+    with pytest.raises(ConfigError, match=rf"--nnodes: {low}:{high}; expected 1 with rendezvous") as caught:
         LocalRendezvous(settings(min_nodes=low, max_nodes=high))
     for backend in ("redis", "etcd", "c10d", "static"):
         assert backend in caught.value.hint

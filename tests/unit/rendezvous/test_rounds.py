@@ -131,9 +131,9 @@ MEMBER = RosterMember(node_id="n", local_world_size=4)
 @pytest.mark.parametrize(
     ("info", "needle"),
     [
-        (None, "returned NoneType; a RendezvousInfo or (store, rank, world_size) is needed"),
+        (None, "returned NoneType; expected a RendezvousInfo or (store, rank, world_size)"),
         ((None, 0), "returned tuple"),
-        ((None, "0", 1), "returned rank '0'; a whole number is needed"),
+        ((None, "0", 1), "returned rank '0'; expected a whole number"),
         ((None, True, 2), "returned rank True"),
         ((None, 0, None), "returned world_size None"),
         ((None, 1, 1), "returned rank 1 of 1 nodes; ranks begin at 0"),

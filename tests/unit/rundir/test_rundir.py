@@ -92,7 +92,7 @@ def test_a_parent_of_another_user_is_refused(base, monkeypatch):
     monkeypatch.setattr(rundir, "_is_private", lambda path: True)
     parent_of(base).rename(base / f"elastic-{foreign}")
     monkeypatch.setattr(rundir.os, "geteuid", lambda: foreign)
-    with pytest.raises(ConfigError, match=rf"belongs to user {foreign - 1}; needed is a directory of user {foreign} "):
+    with pytest.raises(ConfigError, match=rf"belongs to user {foreign - 1}; expected a directory of user {foreign} "):
         RunDirectory(None, "a")
 
 
@@ -250,7 +250,7 @@ def test_a_chosen_directory_that_others_can_write_to_is_refused(tmp_path, mode):
             pytest.skip("only root can give a directory to another group")
         os.chown(tmp_path / "run", -1, 65534)
     (tmp_path / "run").chmod(mode)
-    match = rf"^--run-dir '.*run' can be written by others \(mode {mode:03o}\); needed is a directory of user \d+ that"
+    match = rf"^--run-dir '.*run' can be written by others \(mode {mode:03o}\); expected a directory of user \d+ that"
     with pytest.raises(ConfigError, match=match) as caught:
         RunDirectory(str(tmp_path / "run"), "a")
     assert "Try: --run-dir" in str(caught.value)
@@ -258,7 +258,7 @@ def test_a_chosen_directory_that_others_can_write_to_is_refused(tmp_path, mode):
 
 def test_a_chosen_directory_of_another_user_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "geteuid", lambda: tmp_path.stat().st_uid + 1)
-    with pytest.raises(ConfigError, match=rf"--run-dir '.*' belongs to user {tmp_path.stat().st_uid}; needed is"):
+    with pytest.raises(ConfigError, match=rf"--run-dir '.*' belongs to user {tmp_path.stat().st_uid}; expected"):
         RunDirectory(str(tmp_path), "a")
 
 
@@ -266,7 +266,7 @@ def test_a_chosen_directory_with_links_in_it_is_refused(tmp_path):
     (tmp_path / "victim").write_text("precious")
     (tmp_path / "run").mkdir(mode=0o700)
     (tmp_path / "run" / "journal.jsonl").symlink_to(tmp_path / "victim")
-    with pytest.raises(ConfigError, match=r"has a symbolic link in it \('journal.jsonl'\); needed is a directory"):
+    with pytest.raises(ConfigError, match=r"has a symbolic link in it \('journal.jsonl'\); expected a directory"):
         RunDirectory(str(tmp_path / "run"), "a")
     (tmp_path / "mine").symlink_to(tmp_path / "deep")
     (tmp_path / "deep").mkdir(mode=0o700)

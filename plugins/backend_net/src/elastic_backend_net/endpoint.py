@@ -81,7 +81,7 @@ def parse_endpoint(
     if problem:
         shown = stripped if "@" not in stripped else f"…@{stripped.rpartition('@')[2]}"
         raise ConfigError(
-            f"{option or '--rdzv-endpoint'} {shown!r} {problem}", hint=f"HOST:{default_port}, or [IPV6]:{default_port}"
+            f"{option or '--rdzv-endpoint'}: {shown!r} {problem}", hint=f"HOST:{default_port}, or [IPV6]:{default_port}"
         )
     return Endpoint(host=host, port=default_port if port_text is None else int(port_text))
 
@@ -104,17 +104,21 @@ def _split(text: str) -> tuple[str, str | None]:
 def _problem(host: str, port: str | None, lowest_port: int) -> str:
     """Say what is wrong with an endpoint; empty: nothing."""
     if "://" in host:
-        return "is a URL, where a host and a port are needed"
+        return "is a URL; expected a host and a port"
     if not host:
-        return "has no host"
+        return "has no host; expected HOST or HOST:PORT"
     if ":" in host and not is_ip(host):
-        return f"has the host {host!r}, which is no IPv6 address" if "@" not in host else "has a host that is none"
+        return (
+            f"has the host {host!r}; expected an IPv6 address"
+            if "@" not in host
+            else "has no valid host; expected HOST:PORT"
+        )
     if ":" not in host and not _NAME.fullmatch(host):
-        return "has characters that no host name has"
+        return "has characters that no host name has; expected HOST or HOST:PORT"
     if port is None:
         return ""
     if not _PORT.fullmatch(port) or not lowest_port <= int(port) <= _HIGHEST_PORT:
-        return f"has the port {port!r}, which is not a number from {lowest_port} to {_HIGHEST_PORT}"
+        return f"has the port {port!r}; expected a number from {lowest_port} to {_HIGHEST_PORT}"
     return ""
 
 

@@ -37,28 +37,28 @@ def test_reads_host_and_port(text, host, port):
     [
         (":29400", "has no host"),
         ("[]:29400", "has no host"),
-        ("host:", "has the port '', which is not a number from 1 to 65535"),
-        ("host:65536", "has the port '65536', which is not a number from 1 to 65535"),
+        ("host:", "has the port ''; expected a number from 1 to 65535"),
+        ("host:65536", "has the port '65536'; expected a number from 1 to 65535"),
         ("host:123456", "has the port '123456'"),
-        ("host:0", "has the port '0', which is not a number from 1 to 65535"),
+        ("host:0", "has the port '0'; expected a number from 1 to 65535"),
         ("host:-1", "has the port '-1'"),
         ("host:١٢", "has the port '١٢'"),
         ("host:80a", "has the port '80a'"),
-        ("ho st", "has characters that no host name has"),
+        ("ho st", "has characters that no host name has; expected HOST or HOST:PORT"),
         ("host/path", "has characters"),
         ("a,b:80", "has characters"),
         ("host\0", "has characters"),
-        ("[::1", "has the host '[::1', which is no IPv6 address"),
-        ("[::1]x", "which is no IPv6 address"),
-        ("a:b:80", "has the host 'a:b', which is no IPv6 address"),
-        ("redis://host:6379", "is a URL, where a host and a port are needed"),
+        ("[::1", "has the host '[::1'; expected an IPv6 address"),
+        ("[::1]x", "expected an IPv6 address"),
+        ("a:b:80", "has the host 'a:b'; expected an IPv6 address"),
+        ("redis://host:6379", "is a URL; expected a host and a port"),
     ],
 )
 def test_says_what_is_wrong(text, what):
     with pytest.raises(ConfigError) as caught:
         parse_endpoint(text, default_port=29400)
     assert what in str(caught.value)
-    assert str(caught.value).startswith("--rdzv-endpoint ")
+    assert str(caught.value).startswith("--rdzv-endpoint: ")
     assert str(caught.value).endswith("Try: HOST:29400, or [IPV6]:29400")
     assert "\n" not in str(caught.value)
 
@@ -79,7 +79,7 @@ def test_port_zero_where_it_may_be_asked_for():
 
 def test_another_option_and_default_host():
     assert parse_endpoint("", default_port=5, default_host="127.0.0.1") == Endpoint(host="127.0.0.1", port=5)
-    with pytest.raises(ConfigError, match=r"^--here ':5' has no host"):
+    with pytest.raises(ConfigError, match=r"^--here: ':5' has no host"):
         parse_endpoint(":5", default_port=5, option="--here")
 
 

@@ -31,6 +31,8 @@ class DoctorDocument(Record, frozen=True, kw_only=True):
 
 
 def _doctor(
+    target: str | None,
+    run: str | None,
     workers: int | None,
     nnodes: int,
     node_id: str | None,
@@ -44,6 +46,12 @@ def _doctor(
     **options: str | None,
 ) -> int:
     given = {dest: text for dest, text in options.items() if text is not None}
+    named = [name for name in (target, run, given.get("rdzv_id")) if name is not None]
+    if len(set(named)) > 1:
+        what = f"{' and '.join(map(repr, named))} name two runs; expected one"
+        raise click.UsageError(what, click.get_current_context())
+    if named:
+        given["rdzv_id"] = named[0]
     environ = dict(os.environ)
     if nnodes == _AUTO:
         proposed = proposed_values(given, environ)
@@ -61,7 +69,10 @@ def _doctor(
         master_port=master_port,
     )
     if nnodes > 1 and asked.store is None:
-        raise click.UsageError("--nnodes: nodes meet in the run's store", click.get_current_context())
+        raise click.UsageError(
+            "--nnodes: no store is named; expected --rdzv-backend and --rdzv-endpoint, where the nodes meet",
+            click.get_current_context(),
+        )
     brought, broken = installed_checks()
     found = (*examine(asked, {**brought, **OWN}, limit_s=time_limit), *broken)
     own = NodeFindings(node=node_id or os.uname().nodename, findings=found, facts=facts(asked) if nnodes > 1 else {})
@@ -86,7 +97,7 @@ def _node_count(value: object) -> int:
     if text == "auto":
         return _AUTO
     if not (text.isascii() and text.isdecimal() and int(text) > 0):
-        raise click.BadParameter(f"{value!r} is neither a number from 1 up nor auto")
+        raise click.BadParameter(f"{value!r}; expected a number from 1 up, or auto")
     return int(text)
 
 
@@ -178,10 +189,10 @@ _EPILOG = """\b
 Examples:
   elastic doctor
   elastic doctor --nproc-per-node 8 --log-dir /shared/logs
-  elastic doctor --quiet --rdzv-backend redis --rdzv-endpoint redis.example:6379 --rdzv-id bert-7
+  elastic doctor --quiet --rdzv-backend redis --rdzv-endpoint redis.example:6379 bert-7
   srun --ntasks-per-node 1 elastic doctor --quiet --time-limit 10
   srun --ntasks-per-node 1 elastic doctor --nnodes auto
-  elastic doctor --nnodes 4 --rdzv-backend c10d --rdzv-endpoint node0 --rdzv-id bert-7
+  elastic doctor --nnodes 4 --rdzv-backend c10d --rdzv-endpoint node0 bert-7
 
 Exit codes: 0 nothing that fails a run; 1 something does; 2 usage.
 """
@@ -198,7 +209,7 @@ _STORE: Final = {
 def _time(value: object) -> float:
     read = duration_s(str(value))
     if read is None or read <= 0:
-        raise click.BadParameter(f"{value!r} is not seconds, more than 0, or a time as 30s, 5m or 1h")
+        raise click.BadParameter(f"{value!r}; expected seconds, more than 0, or a time as 30s, 5m or 1h")
     return read
 
 
@@ -206,6 +217,8 @@ command = click.Command(
     "doctor",
     callback=_doctor,
     params=[
+        click.Argument(["target"], metavar="[RUN]", required=False),
+        click.Option(["--run"], metavar="RUN", help="The run, as RUN: its id."),
         *(run_option(dest, help_text=f"{text}  [PET_{dest.upper()}]") for dest, text in _STORE.items()),
         click.Option(
             ["--nproc-per-node", "workers"], type=click.IntRange(1), metavar="N", help="How many workers it is to have."

@@ -124,7 +124,7 @@ class _Participant:
         try:
             plan = self._until(self._end_s, self._plan)
             if plan is None:
-                return self._alone("nobody has said in time who is there")
+                return self._alone("no node has published the list of nodes in time")
             self._answering.incarnation, self._answering.secret = self._incarnation, plan.secret
             findings = replace(self._own, findings=(*self._own.findings, *self._tried(plan)))
             self._update(_Seated(station=station, findings=findings, done=plan.secret))
@@ -298,11 +298,11 @@ SKEW_S: Final = 1.0
 def missing(seated: int, count: int, silent: Sequence[str]) -> list[Finding]:
     """Return a finding about nodes that have not come, or come and not answered."""
     if seated < count:
-        what = f"{seated} of {count} nodes have come"
+        what = f"{seated} of {count} nodes have joined"
         remedy = "start elastic doctor on the others at the same time, or a longer --time-limit"
         return [Finding(check="nodes", level=Level.FAIL, what=what, remedy=remedy)]
     if silent:
-        what = f"{_names(silent)} came, and told nothing"
+        what = f"{_names(silent)} joined, and reported nothing"
         return [Finding(check="nodes", level=Level.FAIL, what=what, remedy="look there")]
     return [Finding(check="nodes", level=Level.OK, what=f"{count} have met")]
 

@@ -86,7 +86,7 @@ def _unreached(err: BackendUnavailableError | WaitExpiredError, choice: StoreCho
     if isinstance(err, WaitExpiredError):
         what, remedy = f"no answer within {choice.limit_s:g} s", "a longer --connect-timeout"
     else:
-        what, remedy = err.what, err.hint or "is the server up, and the --rdzv-endpoint right?"
+        what, remedy = err.what, err.hint or "check that the server runs, and the --rdzv-endpoint"
     told = what if where in what else f"{where}: {what}"
     return Finding(check="endpoint", level=Level.FAIL, what=told, remedy=remedy)
 
@@ -141,7 +141,7 @@ def host_name(asked: Asked) -> Iterator[Finding]:
         yield Finding(check="host name", level=Level.WARN, what=what, remedy=remedy)
         return
     if all(map(is_loopback, found)):
-        what = f"{name!r} is {', '.join(found)} here: who is given that name elsewhere does not reach this node"
+        what = f"{name!r} is {', '.join(found)} here: other nodes that use this name do not reach this node"
         remedy = "the host's real address in /etc/hosts; elastic run itself uses addresses"
         yield Finding(check="host name", level=Level.WARN, what=what, remedy=remedy)
     else:
@@ -178,5 +178,5 @@ def _bound(port: int, kind: int) -> OSError | None:
     except OSError as err:
         return err
     except OverflowError as err:
-        raise ConfigError(f"{port} is no port", hint="1024 to 65535") from err
+        raise ConfigError(f"--port: {port}; expected a port", hint="1024 to 65535") from err
     return None

@@ -238,7 +238,7 @@ def test_other_numbers_of_workers_fail_a_run():
 
 def test_missing():
     assert [each.level for each in missing(3, 3, [])] == ["ok"]
-    assert missing(3, 3, ["n2"])[0].what == "n2 came, and told nothing"
+    assert missing(3, 3, ["n2"])[0].what == "n2 joined, and reported nothing"
 
 
 # --- the command
@@ -246,7 +246,10 @@ def test_missing():
 
 def test_nodes_need_a_store_to_meet_in(capsys):
     assert main(["doctor", "--nnodes", "2"]) == 2
-    assert "--nnodes: nodes meet in the run's store" in capsys.readouterr().err
+    assert (
+        "--nnodes: no store is named; expected --rdzv-backend and --rdzv-endpoint, where the nodes meet"
+        in capsys.readouterr().err
+    )
 
 
 def test_what_several_nodes_have_found_is_shown_once(monkeypatch, capsys):

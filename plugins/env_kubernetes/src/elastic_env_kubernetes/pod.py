@@ -202,4 +202,4 @@ def _most(text: str) -> int:
 
 
 def _odd(variable: str, text: str, needed: str, hint: str) -> ConfigError:
-    return ConfigError(f"{variable} {text!r} in this pod: needed {needed}", hint=hint)
+    return ConfigError(f"{variable} {text!r} in this pod; expected {needed}", hint=hint)

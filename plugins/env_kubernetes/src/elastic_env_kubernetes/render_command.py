@@ -74,7 +74,7 @@ def _pairs(option: str, texts: Sequence[str], read: Callable[[str], _T]) -> dict
     for text in texts:
         name, equals, value = text.partition("=")
         if not name or not equals:
-            raise ConfigError(f"{option} {text!r}: needed NAME=VALUE", hint=f"{option} NAME=VALUE")
+            raise ConfigError(f"{option}: {text!r}; expected NAME=VALUE", hint=f"{option} NAME=VALUE")
         found[name] = read(value)
     return found
 
@@ -82,7 +82,9 @@ def _pairs(option: str, texts: Sequence[str], read: Callable[[str], _T]) -> dict
 def _secret_key(option: str, text: str) -> SecretKey:
     secret, colon, key = text.partition(":")
     if not secret or not colon or not key:
-        raise ConfigError(f"{option} {text!r}: needed SECRET:KEY", hint="the name of a Secret, and of one of its keys")
+        raise ConfigError(
+            f"{option}: {text!r}; expected SECRET:KEY", hint="the name of a Secret and of one of its keys"
+        )
     return SecretKey(secret, key)
 
 
@@ -90,14 +92,14 @@ def _claim(text: str) -> Claim:
     name, _, rest = text.partition(":")
     path, colon, mode = rest.partition(":")
     if colon and mode != "ro":
-        raise ConfigError(f"--volume {text!r}: needed CLAIM:PATH or CLAIM:PATH:ro", hint="--volume data:/data:ro")
+        raise ConfigError(f"--volume: {text!r}; expected CLAIM:PATH or CLAIM:PATH:ro", hint="--volume data:/data:ro")
     return Claim(name, path, read_only=bool(colon))
 
 
 def _seconds(option: str, text: str) -> float:
     found = duration_s(text)
     if found is None or found <= 0:
-        raise ConfigError(f"{option} {text!r}: needed seconds above 0", hint=f"{option} 60, or 2m")
+        raise ConfigError(f"{option}: {text!r}; expected seconds above 0", hint=f"{option} 60, or 2m")
     return found
 
 

@@ -30,6 +30,6 @@ def read_documents(title: str, file: str, hint: str) -> list[Any]:
     except yaml.YAMLError as err:
         mark = getattr(err, "problem_mark", None)
         what = str(err) if mark is None else f"line {mark.line + 1}: {getattr(err, 'problem', '')}"
-        raise ConfigError(f"{title} {file!r} is no YAML: {' '.join(what.split())}", hint=hint) from err
+        raise ConfigError(f"{title} {file!r} is not YAML: {' '.join(what.split())}", hint=hint) from err
     except (TypeError, ValueError, RecursionError) as err:  # a date, a set; a document that contains itself
-        raise ConfigError(f"{title} {file!r} holds a value that JSON has not: {err}", hint=hint) from err
+        raise ConfigError(f"{title} {file!r} has a value that JSON does not allow: {err}", hint=hint) from err

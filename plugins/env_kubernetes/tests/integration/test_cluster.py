@@ -216,7 +216,7 @@ def test_pods_that_have_not_begun_print_nothing(api, k8s, manifest):
     api.put(pod(0, "Pending", state={"waiting": {"reason": "ImagePullBackOff"}}))
     code, _, err = k8s("logs", "bert-7")
     assert code == 2
-    assert "no pod of 'bert-7' has begun that could print: bert-7-0-abcde (ImagePullBackOff). Try: elastic k8s" in err
+    assert "no pod of 'bert-7' has started yet: bert-7-0-abcde (ImagePullBackOff). Try: elastic k8s" in err
 
 
 @pytest.mark.parametrize("kind", ["Job", "JobSet"])
@@ -227,7 +227,7 @@ def test_all_that_was_applied_is_deleted_and_nothing_else(api, k8s, manifest, ki
     k8s("apply", "-f", manifest("--kind", kind.lower()))
     code, out, _ = k8s("delete", "bert-7")
     assert code == 0
-    assert out.splitlines()[0] == f"{kind} bert-7 deleted; its pods are told to stop"
+    assert out.splitlines()[0] == f"{kind} bert-7 deleted; its pods are being stopped"
     assert kind in stopped  # with its pods: the API's default for a Job leaves them
     assert [name for _, _, name in api.objects] == ["other"]
 
@@ -237,7 +237,7 @@ def test_a_job_of_somebody_elses_is_not_deleted(api, k8s):
     api.put({"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "bert-7"}, "spec": spec})
     code, _, err = k8s("delete", "bert-7")
     assert code == 2
-    assert "is not one that elastic k8s render has written. Try: kubectl delete job bert-7" in err
+    assert "was not written by elastic k8s render. Try: kubectl delete job bert-7" in err
     assert api.get("Job", "bert-7")
 
 
@@ -324,8 +324,11 @@ def test_a_kubeconfig_that_can_not_be_used(k8s, tmp_path, monkeypatch, text, wor
     [
         ("", "is empty"),
         ("a: [", "is no YAML: "),
-        ("- 7", "holds something that is no object with a name"),
-        ("{apiVersion: v1, kind: Service, metadata: {}}", "holds something that is no object with a name"),
+        ("- 7", "has a document without kind or name; expected Kubernetes objects"),
+        (
+            "{apiVersion: v1, kind: Service, metadata: {}}",
+            "has a document without kind or name; expected Kubernetes objects",
+        ),
         ("{apiVersion: own/v1, kind: Own, metadata: {name: a}}", "the kind 'Own' of 'own/v1' is not known here"),
     ],
 )

@@ -124,7 +124,7 @@ def test_an_image_without_this_distribution_is_refused(kind, monkeypatch):
     for module in ("plugins.discovery", "options.environments"):
         monkeypatch.setattr(f"elastic_core.{module}.find_entries", lambda group="": [])
     pod = environment_of(rendered(*PLAIN, "--kind", kind, *LINE)[-1], 1, uid="5f0c")
-    with pytest.raises(ConfigError, match=r"PET_ENVIRONMENT='kubernetes': needed .*plugins/env_kubernetes"):
+    with pytest.raises(ConfigError, match=r"PET_ENVIRONMENT: 'kubernetes'; expected .*plugins/env_kubernetes"):
         resolve({}, "train.py", environ=pod)
 
 
@@ -247,26 +247,29 @@ def test_surroundings_of_a_pod(kind):
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        (["Bert_7", *PLAIN[1:], *LINE], "the name 'Bert_7': needed small letters, digits and dashes"),
+        (["Bert_7", *PLAIN[1:], *LINE], "the name: 'Bert_7'; expected small letters, digits and dashes"),
         (["b" * 62, *PLAIN[1:], *LINE], "has 63 characters at most"),
-        ([*PLAIN, "--"], "no script was named"),
-        ([*PLAIN, "--nnodes", "8:2", *LINE], "--nnodes '8:2': needed N or MIN:MAX"),
+        ([*PLAIN, "--"], "no script is given"),
+        ([*PLAIN, "--nnodes", "8:2", *LINE], "--nnodes: '8:2'; expected N or MIN:MAX"),
         ([*PLAIN, "--", "--nnodes=4", "train.py"], "--nnodes 4 behind the --: the manifest depends on it"),
         ([*PLAIN, "--", "--max-restarts", "3", "--save-timeout", "60", "t.py"], "--save-timeout 60 behind the --"),
-        ([*PLAIN, "--rdzv-backend", "redis", *LINE], "--rdzv-backend 'redis' without --rdzv-endpoint"),
-        ([*PLAIN, "--rdzv-endpoint", "redis://:secret-7@h:1", *LINE], "holds a user or a password"),
-        ([*PLAIN, "--rdzv-backend", "own", "--store-secret", "a:b", *LINE], "no variable is known"),
-        ([*PLAIN, "--store-secret", "token", *LINE], "--store-secret 'token': needed SECRET:KEY"),
-        ([*PLAIN, "--env", "A", *LINE], "--env 'A': needed NAME=VALUE"),
-        ([*PLAIN, "--env", "1A=2", *LINE], "'1A' is no name of a variable"),
-        ([*PLAIN, "--resource", "memory=lots", *LINE], "memory 'lots': needed a quantity"),
-        ([*PLAIN, "--volume", "data:data", *LINE], "--volume 'data:data': needed CLAIM:/PATH"),
-        ([*PLAIN, "--volume", "data:/data:rw", *LINE], "--volume 'data:/data:rw': needed CLAIM:PATH"),
-        ([*PLAIN, "--shutdown-timeout", "soon", *LINE], "--shutdown-timeout 'soon': needed seconds above 0"),
-        ([*PLAIN, "--metrics-port", "8080", *LINE], "ports 8080, 8080, 29400: needed different ones"),
-        (["one", "--image", "a:1", "--spares", "1", *LINE], "--spares 1 with one node"),
-        (["one", "--image", "a 1", *LINE], "--image 'a 1' is no image"),
-        ([*PLAIN, "--namespace", "a/b", *LINE], "--namespace 'a/b' is no name of a namespace"),
+        ([*PLAIN, "--rdzv-backend", "redis", *LINE], "--rdzv-backend: 'redis'; expected --rdzv-endpoint with it"),
+        ([*PLAIN, "--rdzv-endpoint", "redis://:secret-7@h:1", *LINE], "it has a user or a password"),
+        (
+            [*PLAIN, "--rdzv-backend", "own", "--store-secret", "a:b", *LINE],
+            "expected one with a variable for its password",
+        ),
+        ([*PLAIN, "--store-secret", "token", *LINE], "--store-secret: 'token'; expected SECRET:KEY"),
+        ([*PLAIN, "--env", "A", *LINE], "--env: 'A'; expected NAME=VALUE"),
+        ([*PLAIN, "--env", "1A=2", *LINE], "'1A'; expected the name of a variable"),
+        ([*PLAIN, "--resource", "memory=lots", *LINE], "memory: 'lots'; expected a quantity"),
+        ([*PLAIN, "--volume", "data:data", *LINE], "--volume: 'data:data'; expected CLAIM:/PATH"),
+        ([*PLAIN, "--volume", "data:/data:rw", *LINE], "--volume: 'data:/data:rw'; expected CLAIM:PATH"),
+        ([*PLAIN, "--shutdown-timeout", "soon", *LINE], "--shutdown-timeout: 'soon'; expected seconds above 0"),
+        ([*PLAIN, "--metrics-port", "8080", *LINE], "ports 8080, 8080, 29400; expected different ones"),
+        (["one", "--image", "a:1", "--spares", "1", *LINE], "--spares: 1 with one node"),
+        (["one", "--image", "a 1", *LINE], "--image: 'a 1'; expected the name of an image"),
+        ([*PLAIN, "--namespace", "a/b", *LINE], "--namespace: 'a/b'; expected the name of a namespace"),
     ],
 )
 def test_what_no_cluster_would_take_is_one_line(words, line):

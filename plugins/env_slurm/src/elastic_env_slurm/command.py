@@ -65,7 +65,9 @@ def submit(
 ) -> int:
     """Submit a job, or a chain of them."""
     if jobs > 1 and not name:
-        raise ConfigError(f"--jobs {jobs}: the jobs of a chain find their run by its name", hint="--name bert-7")
+        raise ConfigError(
+            f"--jobs {jobs}: expected --name, by which the jobs of a chain find their run", hint="--name bert-7"
+        )
     try:
         text = script.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as err:
@@ -98,7 +100,7 @@ def submit(
 def _seconds(text: str) -> int:
     read = duration_s(text)
     if read is None or not 1 <= read <= 65535:
-        raise ConfigError(f"--warning {text!r}: needed seconds from 1 to 65535, or a time as 2m", hint="--warning 2m")
+        raise ConfigError(f"--warning: {text!r}; expected 1 to 65535 seconds, or a time as 2m", hint="--warning 2m")
     return round(read)
 
 

@@ -59,7 +59,7 @@ class SlurmEnvironment(Environment):
         text = self._text(name)
         if not (text.isascii() and text.isdecimal() and int(text) >= least):
             raise ConfigError(
-                f"{name}={text!r}: needed a number, {least} or more, as Slurm sets it", hint="--environment none"
+                f"{name}: {text!r}; expected a number, {least} or more, as Slurm sets it", hint="--environment none"
             )
         return int(text)
 
@@ -120,8 +120,8 @@ class SlurmEnvironment(Environment):
         if self._text("SLURM_PROCID") not in ("", "0"):
             raise ConfigError("")  # the step's first task reports it for all
         raise ConfigError(
-            f"this step has more than one task a node (SLURM_STEP_TASKS_PER_NODE={a_node}, SLURM_LOCALID={local}), and "
-            "one agent starts all workers of its node",
+            f"this step has more than one task per node (SLURM_STEP_TASKS_PER_NODE={a_node}, SLURM_LOCALID={local}), "
+            "and one agent starts all workers of its node",
             hint="srun --ntasks-per-node 1, and --nproc-per-node for the number of workers",
         )
 
@@ -137,7 +137,7 @@ class SlurmEnvironment(Environment):
         if int(fewest) > nodes:
             line = f"--nnodes {given['nnodes']} in a step of {nodes} nodes (SLURM_STEP_NUM_NODES): "
             if "rdzv_id" not in given:  # nobody else knows the name
-                raise ConfigError(f"{line}the others would never come", hint=f"--nnodes {nodes}, or leave it out")
+                raise ConfigError(f"{line}the other nodes can't join", hint=f"--nnodes {nodes}, or leave it out")
             self._lines.append(f"{line}the run waits for nodes that are none of this step's")
         elif (most or fewest).strip().isdecimal() and int(most or fewest) < nodes:
             self._lines.append(
@@ -173,7 +173,7 @@ class SlurmEnvironment(Environment):
         try:
             names = node_names(text)
         except ValueError as err:
-            raise ConfigError(f"SLURM_STEP_NODELIST={text!r} is no list of nodes: {err}", hint=hint) from None
+            raise ConfigError(f"SLURM_STEP_NODELIST={text!r}; expected a list of nodes: {err}", hint=hint) from None
         if len(names) != nodes:
             raise ConfigError(
                 f"SLURM_STEP_NODELIST={text!r} has {len(names)} of {nodes} nodes (SLURM_STEP_NUM_NODES)", hint=hint

@@ -44,7 +44,7 @@ def _expanded(part: str, room: int) -> list[str]:
     before, bracket, rest = part.partition("[")
     if not bracket:
         if not _NAME.fullmatch(part):
-            raise ValueError(f"{part!r} is no name")
+            raise ValueError(f"{part!r}; expected a name")
         return [part]
     inner, _, after = rest.partition("]")
     numbers = [number for each in inner.split(",") for number in _numbers(each, room)]
@@ -57,8 +57,8 @@ def _expanded(part: str, room: int) -> list[str]:
 def _numbers(text: str, room: int) -> list[str]:
     found = _RANGE.fullmatch(text)
     if not found:
-        raise ValueError(f"{text!r} in brackets is no range of numbers")
+        raise ValueError(f"{text!r} in brackets; expected a range of numbers")
     first, last = found[1], found[2] or found[1]
     if not 0 <= int(last) - int(first) < room:
-        raise ValueError(f"{text!r} in brackets is no range of numbers")
+        raise ValueError(f"{text!r} in brackets; expected a range of numbers")
     return [str(number).zfill(len(first)) for number in range(int(first), int(last) + 1)]

@@ -158,7 +158,7 @@ def test_another_number_of_nodes_counts(nnodes, line):
 
 def test_an_allocation_that_shrank_is_told_before_anybody_waits():
     assert refused(STEP, nnodes="4") == (
-        "--nnodes 4 in a step of 3 nodes (SLURM_STEP_NUM_NODES): the others would never come. Try: --nnodes 3, or "
+        "--nnodes 4 in a step of 3 nodes (SLURM_STEP_NUM_NODES): the other nodes can't join. Try: --nnodes 3, or "
         "leave it out"
     )
     (line,) = proposed(STEP, nnodes="4:8", rdzv_id="bert-7")[1]
@@ -168,11 +168,14 @@ def test_an_allocation_that_shrank_is_told_before_anybody_waits():
 @pytest.mark.parametrize(
     ("changed", "words"),
     [
-        ({"SLURM_STEP_NODELIST": "gpu[002-"}, "SLURM_STEP_NODELIST='gpu[002-' is no list of nodes: a bracket is not"),
+        (
+            {"SLURM_STEP_NODELIST": "gpu[002-"},
+            "SLURM_STEP_NODELIST='gpu[002-'; expected a list of nodes: a bracket is not",
+        ),
         ({"SLURM_STEP_NODELIST": "gpu[003-004]"}, "SLURM_STEP_NODELIST='gpu[003-004]' has 2 of 3 nodes"),
-        ({"SLURM_STEP_NODELIST": ""}, "SLURM_STEP_NODELIST='' is no list of nodes: it is empty"),
-        ({"SLURM_STEP_NUM_NODES": "many"}, "SLURM_STEP_NUM_NODES='many': needed a number, 1 or more"),
-        ({"SLURM_NODEID": ""}, "SLURM_NODEID='': needed a number, 0 or more"),
+        ({"SLURM_STEP_NODELIST": ""}, "SLURM_STEP_NODELIST=''; expected a list of nodes: it is empty"),
+        ({"SLURM_STEP_NUM_NODES": "many"}, "SLURM_STEP_NUM_NODES: 'many'; expected a number, 1 or more"),
+        ({"SLURM_NODEID": ""}, "SLURM_NODEID: ''; expected a number, 0 or more"),
     ],
 )
 def test_what_can_not_be_read_is_one_line(changed, words):

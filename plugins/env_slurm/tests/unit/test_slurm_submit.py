@@ -102,8 +102,12 @@ def test_what_would_be_submitted_is_shown(sbatch, capsys):
 @pytest.mark.parametrize(
     ("line", "code", "text"),
     [
-        (["--jobs", "3", "train.sbatch"], 2, "the jobs of a chain find their run by its name. Try: --name bert-7"),
-        (["--warning", "soon", "train.sbatch"], 2, "--warning 'soon': needed seconds from 1 to 65535"),
+        (
+            ["--jobs", "3", "train.sbatch"],
+            2,
+            "expected --name, by which the jobs of a chain find their run. Try: --name bert-7",
+        ),
+        (["--warning", "soon", "train.sbatch"], 2, "--warning: 'soon'; expected 1 to 65535 seconds"),
         (["none.sbatch"], 2, "script 'none.sbatch': No such file or directory. Try: a batch script"),
     ],
 )

@@ -66,7 +66,7 @@ def runs_named(target: str) -> list[FoundRun]:
         return [_chosen_directory(path.absolute())]
     raise ConfigError(
         f"no run directory {target!r}, and no run of that id in {run_places()}",
-        hint="elastic status, which lists this machine's runs; or --rdzv-backend, --rdzv-endpoint and --rdzv-id",
+        hint="elastic status, which lists this machine's runs; or --rdzv-backend and --rdzv-endpoint with RUN",
     )
 
 
@@ -77,7 +77,7 @@ def _chosen_directory(path: Path) -> FoundRun:
         raise ConfigError(f"run directory {str(path)!r} can't be read ({err.strerror})") from err
     if run.status is None and not _has_incident(path):
         raise ConfigError(
-            f"{str(path)!r} is no run directory, or its agent has just begun: there is no {STATUS_FILE} in it",
+            f"{str(path)!r} is not a run directory, or its agent has just started: it has no {STATUS_FILE} in it",
             hint=_LISTED,
         )
     return run

@@ -33,10 +33,36 @@ def duration(least_s: float = 0.0) -> Callable[[object], float]:
         read = duration_s(str(value))
         if read is None or read <= 0 or read < least_s:
             least = f"{least_s:g} or more" if least_s else "more than 0"
-            raise click.BadParameter(f"{value!r} is not seconds, {least}, or a time as 30s, 5m or 1h")
+            raise click.BadParameter(f"{value!r}; expected seconds, {least}, or a time as 30s, 5m or 1h")
         return read
 
     return seconds
+
+
+def run_params() -> list[click.Parameter]:
+    """Return the option that names a run as the argument RUN does."""
+    return [
+        click.Option(
+            ["--run"], metavar="RUN", shell_complete=complete_run, help="The run, as RUN: by its id or directory."
+        )
+    ]
+
+
+def run_of(target: str | None, run: str | None, options: dict[str, str | None]) -> str | None:
+    """Return the run that RUN or `--run` names; `None` if neither does.
+
+    `--rdzv-id` names it too where nothing names a store; it is then taken out of `options`.
+
+    Raises:
+        click.UsageError: two runs were named.
+    """
+    if target is not None and run not in (None, target):
+        what = f"RUN {target!r} and --run {run!r} name two runs; expected one"
+        raise click.UsageError(what, click.get_current_context())
+    named = run if target is None else target
+    if list(typed_options(options)) == ["rdzv_id"] and not names_store({}) and named in (None, options["rdzv_id"]):
+        named, options["rdzv_id"] = options["rdzv_id"], None
+    return named
 
 
 def store_params() -> list[click.Parameter]:
@@ -86,7 +112,8 @@ def store_asked(options: Mapping[str, str | None], target: str | None) -> StoreC
         return chosen_store({**job, **given}, os.environ)
     if given.get("rdzv_id") not in (None, target):
         raise click.UsageError(
-            f"two runs are named: {target!r}, and {given['rdzv_id']!r} by --rdzv-id", click.get_current_context()
+            f"RUN {target!r} and --rdzv-id {given['rdzv_id']!r} name two runs; expected one",
+            click.get_current_context(),
         )
     if not given:
         if os.sep in target or not names_store(given):

@@ -102,7 +102,7 @@ class StoreReader:
         else:
             what, hint = err.what, err.hint
         told = what if self.where in what else f"{self.where}: {what}"
-        return RendezvousConnectionError(told, hint=hint or "is the server up, and the --rdzv-endpoint right?")
+        return RendezvousConnectionError(told, hint=hint or "check that the server runs, and the --rdzv-endpoint")
 
     def close(self) -> None:
         """Give the connections back."""
@@ -151,7 +151,9 @@ class StoreWriter(StoreReader):
             )
             if self._swap(found, orders):
                 return fresh
-        raise RendezvousConnectionError(f"{self.where}: the run's document changes too fast to be written")
+        raise RendezvousConnectionError(
+            f"{self.where}: other clients change the run's document faster than it can be written"
+        )
 
     def _load(self) -> Document | None:
         return self._call(lambda wait: self._store.load(CONTROL_KEY, wait=wait))

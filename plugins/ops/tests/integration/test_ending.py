@@ -43,7 +43,7 @@ def test_a_node_leaves_by_the_store_and_the_others_go_on_until_the_run_is_stoppe
     assert "run 'bert' has no node 'n9@y'; it has 3 nodes (" in line
     assert "Try: 'n1@y'" in line
     code, line = ask("stop", "--user", "bob", *mine)
-    assert (code, "was begun by user" in line, "not by 'bob'" in line) == (2, True, True)
+    assert (code, "was started by user" in line, "expected 'bob'" in line) == (2, True, True)
 
     code, said = ask("drain", "n1", *mine)  # the host's name will do
     assert (code, said) == (0, "run 'bert': to leave: 1 node (n1@y)\nrun 'bert': has left: 1 node (n1@y)\n")
@@ -77,7 +77,7 @@ def test_on_one_host_no_store_is_needed(elastic, script, ask, tmp_path, monkeypa
     wait_for(agent.lines)
     wait_for(lambda: ask("ctl", "ping")[0] == 0, what="the agent to listen")
     code, line = ask("drain", "n7")
-    assert (code, f"no node 'n7' on this host; here: n0 of run '{agent.run_id}'" in line) == (2, True)
+    assert (code, f"node 'n7': not on this host, which has n0 of run '{agent.run_id}'" in line) == (2, True)
     code, said = ask("stop", agent.run_id)
     assert (code, f"node n0 of run '{agent.run_id}' has ended\n" in said) == (0, True)
     assert (agent.wait(), saved(agent)) == (143, True)

@@ -187,7 +187,7 @@ def test_names_that_can_not_stand_in_an_address_are_refused(name):
 
 
 def test_only_functions_can_be_registered():
-    with pytest.raises(ConfigError, match="needed is a function"):
+    with pytest.raises(ConfigError, match="expected a function"):
         handlers.HandlerTable().register("x", "pong")
 
 
@@ -268,7 +268,7 @@ def test_directory_for_torchs_socket_that_was_there_is_refused(folder):
     (folder / "b.torch").mkdir()
     (folder / "b.torch").chmod(0o755)
     for name in ("a", "b"):
-        with pytest.raises(ConfigError, match=r"is no directory of user .* with mode 0700\. Try: remove it"):
+        with pytest.raises(ConfigError, match=r"expected one of user .* with mode 0700\. Try: remove it"):
             TorchHandlers(str(folder / name))._begin()
 
 

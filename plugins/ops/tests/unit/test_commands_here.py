@@ -16,7 +16,7 @@ from elastic_ops import jobs
 from elastic_ops.ctl import command as ctl
 from elastic_ops.ending.drain import _read_words
 from elastic_ops.run_directories import runs_named
-from elastic_ops.run_target import is_here, store_asked
+from elastic_ops.run_target import is_here, run_of, store_asked
 from elastic_ops.status.document import STATUS_FILE, AgentStatus, EndStatus
 
 VARIABLES = {"PET_RDZV_BACKEND": "redis", "PET_RDZV_ENDPOINT": "r:6379"}
@@ -101,7 +101,7 @@ def test_variables_without_a_store_name_none(monkeypatch, backend):
 def test_an_option_that_lacks_a_backend_or_names_another_run_is_one_line():
     with pytest.raises(ConfigError, match="no rendezvous backend named"):
         asked("bert-7", rdzv_endpoint="r:6379")
-    with pytest.raises(click.UsageError, match="two runs are named: 'bert-7', and 'gpt' by --rdzv-id"):
+    with pytest.raises(click.UsageError, match="RUN 'bert-7' and --rdzv-id 'gpt' name two runs; expected one"):
         asked("bert-7", rdzv_backend="redis", rdzv_id="gpt")
     assert asked("bert-7", rdzv_backend="redis", rdzv_id="bert-7") == ("redis", "", "bert-7")
 
@@ -118,11 +118,11 @@ def test_what_the_store_forgot_is_read_here(remembered, agent):
 
 def test_a_folder_that_is_named_as_the_run_does_not_hide_it(agent, tmp_path):
     (tmp_path / "work" / "bert-7").mkdir()
-    with pytest.raises(ConfigError, match="is no run directory"):
+    with pytest.raises(ConfigError, match="is not a run directory"):
         runs_named("bert-7")
     path = agent("bert-7")
     assert [run.path for run in runs_named("bert-7")] == [str(path)]
-    with pytest.raises(ConfigError, match="is no run directory"):
+    with pytest.raises(ConfigError, match="is not a run directory"):
         runs_named("./bert-7")
 
 
@@ -171,13 +171,84 @@ def test_ctl_has_one_agent_alone_change_something(agent, answers, capsys):
     paths = [agent("bert-7", node, control=f"/s/{node}") for node in "ab"]
     assert main(["ctl", "--run", "bert-7", "drain"]) == 2
     line = capsys.readouterr().err
-    assert "2 agents of run 'bert-7' run here, and 'drain' is for one. Try: --run with one of '" in line
+    assert "drain: run 'bert-7' has 2 agents on this host; expected one. Try: one of these as RUN: '" in line
     assert all(repr(str(path)) in line for path in paths)
     assert answers == []
     assert main(["ctl", "--run", str(paths[1]), "drain"]) == 0
     assert answers == [("/s/b", "drain")]
+
+
+# --- the words of `elastic ctl`
+
+
+@pytest.mark.parametrize(
+    ("words", "run", "found"),
+    [
+        ((), None, (None, ())),
+        (("state",), None, (None, ("state",))),
+        (("drain", "deadline=5"), None, (None, ("drain", "deadline=5"))),
+        (("bert-7",), None, ("bert-7", ())),
+        (("bert-7", "state"), None, ("bert-7", ("state",))),
+        (("gone", "drain", "deadline=5"), None, ("gone", ("drain", "deadline=5"))),
+        (("ended", "state"), None, ("ended", ("state",))),
+        (("step",), None, (None, ("step",))),
+        (("drain", "soon"), None, (None, ("drain", "soon"))),
+        (("state", "reason=x"), "bert-7", ("bert-7", ("state", "reason=x"))),
+        (("bert-7",), "gpt", ("gpt", ("bert-7",))),
+    ],
+)
+def test_ctl_takes_the_run_as_the_other_commands_do(agent, words, run, found):
+    agent("bert-7")
+    agent("ended", end=EndStatus(outcome="failed", exit_code=7, reason="exit code 7"))
+    assert ctl._read_words(words, run) == found
+
+
+def test_ctl_takes_a_run_named_as_a_command_where_both_are_given(agent, answers, capsys):
+    agent("state", control="/s/a")
+    assert main(["ctl", "state"]) == 2
+    line = capsys.readouterr().err
+    assert "ctl 'state': a run of this host and a command have that name. Try: elastic ctl RUN state, or" in line
+    assert line.count("\n") == 1
+    assert main(["ctl", "state", "ping"]) == 0
+    assert main(["ctl", "--run", "state", "ping"]) == 0
+    assert main(["ctl", "--rdzv-id", "state", "state"]) == 0
+    assert answers == [("/s/a", "ping"), ("/s/a", "ping"), ("/s/a", "state")]
+
+
+def test_ctl_without_a_run_is_about_the_only_one_of_this_host(agent, answers, capsys):
+    for node in "ab":
+        agent("bert-7", node, control=f"/s/{node}")
+    assert main(["ctl", "ping"]) == 0
+    assert answers == [("/s/a", "ping"), ("/s/b", "ping")]
+    assert main(["ctl", "drain"]) == 2
+    agent("gpt", "c", control="/s/c")
+    capsys.readouterr()
     assert main(["ctl", "ping"]) == 2
-    assert "2 agents run here, and no run is named. Try: --run" in capsys.readouterr().err
+    line = "elastic: error: RUN: 2 runs are on this host ('bert-7', 'gpt'); expected one. Try: elastic ctl RUN …\n"
+    assert capsys.readouterr().err == line
+    assert main(["ctl", "gpt", "ping"]) == 0
+    assert main(["ctl", "drain", "soon"]) == 2
+
+
+# --- a run by an option
+
+
+@pytest.mark.parametrize("command", ["status", "stop", "logs", "incidents"])
+@pytest.mark.parametrize("option", ["--run", "--rdzv-id"])
+def test_a_run_by_an_option_is_the_run_of_this_host_by_that_name(agent, capsys, command, option):
+    agent("bert-7", backend="local")
+    args = ["--timeout", "1"] if command == "stop" else []
+    forms = (["bert-7"], [option, "bert-7"], ["bert-7", option, "bert-7"])
+    results = [(main([command, *args, *words]), capsys.readouterr()) for words in forms]
+    assert results[0] == results[1] == results[2]
+    assert main([command, "gpt", option, "bert-7"]) == 2
+    assert f"RUN 'gpt' and {option} 'bert-7' name two runs; expected one" in capsys.readouterr().err
+
+
+def test_an_id_is_read_in_the_store_that_a_variable_names(remembered):
+    with click.Context(click.Command("status")):
+        options = {"rdzv_id": "team/bert", "rdzv_backend": None}
+        assert (run_of(None, None, options), options["rdzv_id"]) == (None, "team/bert")
 
 
 # --- the words of `elastic drain`
@@ -212,16 +283,20 @@ def test_drain_takes_the_run_as_the_other_commands_do(agent, monkeypatch, words,
 
 def test_drain_says_what_is_missing_or_ambiguous(agent, capsys):
     assert main(["drain", "--rdzv-backend", "redis", "--rdzv-endpoint", "r:6379", "c"]) == 2
-    line = "elastic: error: no run id: 'c' is the only name, and a node's. Try: elastic drain RUN c\n"
+    line = "elastic: error: drain 'c': expected RUN and NODE. Try: elastic drain RUN c\n"
     assert capsys.readouterr().err == line
     agent("bert-7", "a")
     assert main(["drain", "bert-7"]) == 2
     assert (
-        "no node 'bert-7' on this host; here: a of run 'bert-7'. Try: elastic drain bert-7 a" in capsys.readouterr().err
+        "node 'bert-7': not on this host, which has a of run 'bert-7'. Try: elastic drain bert-7 a"
+        in capsys.readouterr().err
     )
     agent("same", "same")
     assert main(["drain", "same", "b"]) == 2
-    assert "'same' is a run and a node of this host. Try: elastic drain --run RUN same" in capsys.readouterr().err
+    assert (
+        "drain 'same': a run and a node of this host have that name. Try: elastic drain --run RUN same b"
+        in capsys.readouterr().err
+    )
 
 
 # --- a run by the number of a scheduler's job

@@ -40,7 +40,7 @@ def test_handlers_are_names_with_what_they_take(run):
     assert resolution.settings.hook_options == {"metrics_handler": ("console",), "event_log_handler": "console"}
     assert resolution.origins["event_log_handler"] == "env PET_EVENT_LOG_HANDLER"
     assert refused(run, metrics_handler=(":x",)).startswith("--metrics-handler")
-    assert refused(run, event_log_handler=" ").endswith("needed the name of a handler. Try: console, or jsonl:FILE")
+    assert refused(run, event_log_handler=" ").endswith("expected the name of a handler. Try: console, or jsonl:FILE")
 
 
 @pytest.mark.parametrize(
@@ -58,5 +58,5 @@ def test_metrics_are_served_on_the_loopback_address_unless_told_otherwise(run, t
 
 @pytest.mark.parametrize("typed", ["x", ":9400", "70000", "-1", "host:"])
 def test_other_metrics_ports_are_refused(run, typed):
-    line = f"--metrics-port {typed!r}: needed a port, 0 to 65535, or HOST:PORT. Try: --metrics-port 9400"
+    line = f"--metrics-port: {typed!r}; expected a port, 0 to 65535, or HOST:PORT. Try: --metrics-port 9400"
     assert refused(run, metrics_port=typed) == line

@@ -158,14 +158,16 @@ def _known(names: "_Names", kind: _Kind) -> dict[str, str]:
 def _chosen(word: str | None) -> _Kind:
     known = ", ".join(_WORDS)
     if not word:
-        raise ConfigError("the kind of plugin is missing", hint=f"--kind {' or '.join(_WORDS)}")
+        raise ConfigError("--kind: not given; expected a kind of plugin", hint=f"--kind {' or '.join(_WORDS)}")
     for kind in _KINDS:
         if kind.word == word:
             return kind
     from difflib import get_close_matches
 
     near = next(iter(get_close_matches(word.lower(), (*_WORDS, *_MEANT), n=1)), "")
-    raise ConfigError(f"--kind {word!r} is none of {known}", hint=f"--kind {_MEANT.get(near, near) or _WORDS[0]}")
+    raise ConfigError(
+        f"--kind: {word!r}; expected one of {known}", hint=f"--kind {_MEANT.get(near, near) or _WORDS[0]}"
+    )
 
 
 @dataclass(frozen=True)
@@ -184,14 +186,14 @@ class _Names:
 
 def _names(distribution: str, plugin: str | None, kind: _Kind) -> _Names:
     """Return the names, or say why there can be none."""
-    needed = "letters, digits and '-', '_', '.' between them are needed"
+    needed = "expected letters, digits and '-', '_', '.' between them"
     if not _NAME.fullmatch(distribution):
         hint = _line(_slug(distribution), plugin, kind)
-        raise ConfigError(f"{distribution!r} can't be a distribution's name: {needed}", hint=hint)
+        raise ConfigError(f"{distribution!r} can't be a distribution's name; {needed}", hint=hint)
     dist = _normal(distribution)
     if plugin is not None and not (_NAME.fullmatch(plugin) and plugin[0].isalpha()):
         hint = _line(dist, _slug(plugin), kind)
-        raise ConfigError(f"--name {plugin!r} can't be a plugin's name: a letter, then {needed}", hint=hint)
+        raise ConfigError(f"--name {plugin!r} can't be a plugin's name; {needed}, and a letter first", hint=hint)
     import keyword
 
     package = dist.replace("-", "_")
@@ -259,7 +261,7 @@ def _core() -> tuple[str, str]:
         if entry.value.startswith("elastic_core.") and entry.dist is not None:
             return entry.dist.name, entry.dist.version
     raise ConfigError(
-        "no installed distribution brings elastic_core: its version is needed",
+        "elastic_core: its version is unknown, as no installed distribution provides it",
         hint="pip install ., in a checkout of elastic-core",
     )
 

@@ -90,11 +90,11 @@ def _problem_of(err: Exception) -> Problem:
         position = getattr(err, "position", None)
         where = f" at character {position + 1}" if isinstance(position, int) else ""
         told = getattr(err, "reason", "") or "it is nested too deep"
-        return Problem(1, 1, f"this is no YAML: {told}{where}", "")
+        return Problem(1, 1, f"this is not YAML: {told}{where}", "")
     parts = (getattr(err, "context", None), getattr(err, "problem", None))
     told = "; ".join(part for part in parts if part)
     hint = "blanks in the place of the tab" if "'\\t'" in told else ""
-    return Problem(mark.line + 1, mark.column + 1, f"this is no YAML: {told}", hint)
+    return Problem(mark.line + 1, mark.column + 1, f"this is not YAML: {told}", hint)
 
 
 class _TooMuchError(Exception):

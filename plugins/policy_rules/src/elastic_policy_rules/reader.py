@@ -46,7 +46,7 @@ def read_file(path: str) -> RuleBook:
         RuleFileError: it has problems.
     """
     if path.lower().endswith(".toml"):
-        raise ConfigError(f"rule file {path!r} is TOML; YAML is needed", hint=f"{path[:-5]}.yaml")
+        raise ConfigError(f"rule file {path!r} is TOML; expected YAML", hint=f"{path[:-5]}.yaml")
     try:
         with Path(path).open("rb") as file:
             raw = file.read(MAX_BYTES + 1)
@@ -85,7 +85,7 @@ class _Reader:
 
     def _version(self, value: Scalar) -> str:
         if value.text.strip() != "1":
-            raise UnfitError(f"version {value.text!r} is not known here; this release reads version 1", "version: 1")
+            raise UnfitError(f"{value.text!r}; expected 1, the version that this release reads", "version: 1")
         return value.text
 
     def _defaults(self, given: Given) -> Given:
@@ -168,7 +168,7 @@ class _Reader:
     def _name(self, value: Scalar) -> str:
         name = value.text.strip()
         if not name or len(name) > MAX_NAME_CHARS or not name.isprintable():
-            raise UnfitError(f"{value.text!r} is no name; 1 to {MAX_NAME_CHARS} characters are needed", "name: spot")
+            raise UnfitError(f"{value.text!r}; expected a name of 1 to {MAX_NAME_CHARS} characters", "name: spot")
         if name in RESERVED:
             raise UnfitError(f"{name!r} is what the built-in policy calls a rule of its own", f"my-{name}")
         return name
@@ -177,7 +177,7 @@ class _Reader:
         if "action" not in given:
             if _misspelt(node, "action", schema.RULE_KEYS):
                 return None
-            what = f"rule {index} has no 'action'; {values.listed(schema.ACTIONS)} is needed"
+            what = f"rule {index} has no 'action'; expected {values.listed(schema.ACTIONS)}"
             self._note(node, what, "action: restart")
             return None
         return cast("Action | None", self._take(given, "action", lambda v: values.word(v, schema.ACTIONS), None))
@@ -292,7 +292,7 @@ class _Reader:
                 what_else = f"one of {values.listed(names)}"
                 self._note(key, f"{what} has no key {key.text!r}", _elsewhere(key.text) or near or what_else)
             elif key.text in given:
-                self._note(key, f"{key.text!r} stands there twice", f"one {key.text}, with a list behind it")
+                self._note(key, f"{key.text!r} is given twice", f"one {key.text}, with a list behind it")
             else:
                 given[key.text] = (key, value)
         return given
@@ -304,7 +304,7 @@ class _Reader:
         key, node = given[name]
         if not isinstance(node, Scalar) or node.is_nothing:
             what = "nothing" if isinstance(node, Scalar) else "a list" if isinstance(node, Items) else "a mapping"
-            self._note(key if isinstance(node, Scalar) else node, f"{name!r} has {what}; one value is needed", "")
+            self._note(key if isinstance(node, Scalar) else node, f"{name!r} has {what}; expected one value", "")
             return default
         return self._converted(node, name, convert, default)
 
@@ -376,7 +376,7 @@ def _count(value: Scalar) -> int | None:
         return values.whole(value, 0, schema.MAX_COUNT)
     except UnfitError as err:
         hint = UNLIMITED if value.text.strip().isdigit() or nearest(value.text, [UNLIMITED]) else err.hint
-        raise UnfitError(f"{err.what}, nor {UNLIMITED!r}", hint) from err
+        raise UnfitError(f"{err.what}, or {UNLIMITED!r}", hint) from err
 
 
 def _exhausted(value: Scalar) -> str:
@@ -390,5 +390,5 @@ def _off_or_duration(value: Scalar) -> float:
 def _line(value: Scalar) -> str:
     text = " ".join(value.text.split())
     if not text or len(text) > 300:
-        raise UnfitError("1 to 300 characters are needed", "a sentence for the report")
+        raise UnfitError("expected 1 to 300 characters", "a sentence for the report")
     return text

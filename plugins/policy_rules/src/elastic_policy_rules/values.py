@@ -45,7 +45,7 @@ def duration(value: Scalar) -> float:
     elif _DURATION.fullmatch(text):
         seconds = sum(float(number) * _UNITS[unit] for number, unit in _PART.findall(text))
     else:
-        raise UnfitError(f"{value.text!r} is no duration", "30s, 5m, 1h30m or 2d")
+        raise UnfitError(f"{value.text!r}; expected a duration", "30s, 5m, 1h30m or 2d")
     if seconds > _LONGEST_S:
         raise UnfitError(f"{value.text!r} is longer than a year", "30s, 5m, 1h30m or 2d")
     return seconds
@@ -55,7 +55,7 @@ def positive(value: Scalar) -> float:
     """Return seconds, more than 0."""
     seconds = duration(value)
     if seconds <= 0:
-        raise UnfitError(f"{value.text!r} is no time; more than 0 is needed", "30s, 5m, 1h30m or 2d")
+        raise UnfitError(f"{value.text!r}; expected more than 0", "30s, 5m, 1h30m or 2d")
     return seconds
 
 
@@ -64,7 +64,7 @@ def whole(value: Scalar, low: int, high: int) -> int:
     text = value.text.strip()
     number = int(text) if re.fullmatch(r"\d{1,9}", text) else -1
     if not low <= number <= high:
-        raise UnfitError(f"{value.text!r} is no whole number from {low} to {high}", str(max(low, min(high, 3))))
+        raise UnfitError(f"{value.text!r}; expected a whole number from {low} to {high}", str(max(low, min(high, 3))))
     return number
 
 
@@ -75,7 +75,7 @@ def number(value: Scalar, low: float, high: float) -> float:
     except ValueError:
         found = math.nan
     if not low <= found <= high:
-        raise UnfitError(f"{value.text!r} is no number from {low:g} to {high:g}", f"{max(low, min(high, 0.2)):g}")
+        raise UnfitError(f"{value.text!r}; expected a number from {low:g} to {high:g}", f"{max(low, min(high, 0.2)):g}")
     return found
 
 
@@ -84,7 +84,7 @@ def word(value: Scalar, known: Iterable[str]) -> str:
     words = list(known)
     text = value.text.strip().lower()
     if text not in words:
-        raise UnfitError(f"{value.text!r} is none of {listed(words)}", meant(text, words))
+        raise UnfitError(f"{value.text!r}; expected one of {listed(words)}", meant(text, words))
     return text
 
 
@@ -124,7 +124,7 @@ def span(value: Scalar, high: int, what: str) -> tuple[int, int]:
     first = int(parts[1]) if parts else -1
     last = int(parts[2] or first) if parts else -1
     if not 0 <= first <= last <= high:
-        raise UnfitError(f"{value.text!r} is no {what}, nor a range of them (0 to {high})", "3 or 64-78")
+        raise UnfitError(f"{value.text!r}; expected {what} 0 to {high}, or a range", "3 or 64-78")
     return first, last
 
 
@@ -181,7 +181,7 @@ def exception_pattern(value: Scalar) -> Pattern:
     """Return a pattern for types: one with a dot for the whole dotted name, else for its last part."""
     text = value.text.strip()
     if not _GLOB.fullmatch(text) or len(text) > MAX_NAME_CHARS:
-        raise UnfitError(f"{value.text!r} is no exception's name", "ValueError, or torch.*Error")
+        raise UnfitError(f"{value.text!r}; expected the name of an exception", "ValueError, or torch.*Error")
     found = re.compile(translate(text)).match
     if "." in text:
         return Pattern(text, lambda name: found(name[:MAX_NAME_CHARS]) is not None)
@@ -192,7 +192,7 @@ def node_pattern(value: Scalar) -> Pattern:
     """Return a pattern for node ids."""
     text = value.text.strip()
     if not text or len(text) > MAX_NAME_CHARS:
-        raise UnfitError(f"{value.text!r} is no node's id", "gpu-1?, or *@10.0.3.*")
+        raise UnfitError(f"{value.text!r}; expected a node's id", "gpu-1?, or *@10.0.3.*")
     found = re.compile(translate(text)).match
     return Pattern(text, lambda name: found(name[:MAX_NAME_CHARS]) is not None)
 
@@ -202,7 +202,7 @@ def text_pattern(value: Scalar) -> Pattern:
     import re2  # only where there are such patterns
 
     if not value.text or len(value.text) > MAX_PATTERN_CHARS:
-        needed = f"1 to {MAX_PATTERN_CHARS} characters are needed"
+        needed = f"expected 1 to {MAX_PATTERN_CHARS} characters"
         raise UnfitError(f"a pattern of {len(value.text)} characters; {needed}", "a part of the message")
     options = re2.Options()
     options.log_errors = False
@@ -212,7 +212,7 @@ def text_pattern(value: Scalar) -> Pattern:
         compiled = re2.compile(value.text, options)
     except (re2.error, UnicodeEncodeError) as err:
         told = err.args[0].decode(errors="replace") if err.args and isinstance(err.args[0], bytes) else str(err)
-        raise UnfitError(f"{value.text!r} is no pattern: {told}", _pattern_hint(value.text, told)) from err
+        raise UnfitError(f"{value.text!r}; expected a pattern: {told}", _pattern_hint(value.text, told)) from err
     search = compiled.search
 
     def found(text: str) -> bool:
@@ -228,4 +228,4 @@ def _pattern_hint(pattern: str, told: str) -> str:
         return "a pattern without (?=…), (?!…) and (?<…): such can't be matched in linear time"
     if "escape sequence" in told and re.search(r"\\[1-9]", pattern):
         return "a pattern without \\1: it can't be matched in linear time"
-    return f"\\Q{pattern}\\E, if it is text as it stands" if "\\E" not in pattern else ""
+    return f"\\Q{pattern}\\E, to match it as plain text" if "\\E" not in pattern else ""

@@ -140,7 +140,7 @@ class Keeper:
             if content is not None:
                 return content
             self._begin(_ttl(keep_s), wait)
-        raise BackendUnavailableError("the run's content is removed by somebody as often as it is made")
+        raise BackendUnavailableError("the run's content is removed as often as it is written")
 
     def _begin(self, ttl: int, wait: WaitBudget) -> None:
         """Make the content, unless somebody else has."""

@@ -55,8 +55,8 @@ _UNTOUCHED: Final = {
         "replace the member that is corrupt (etcdctl alarm list), then etcdctl alarm disarm",
     ),
     "not capable": ("is too old, or is still finding out what its cluster can do", ""),
-    "too many learner": ("is a learner, which serves nobody", _VOTERS_HINT),
-    "rpc not supported for learner": ("is a learner, which serves nobody", _VOTERS_HINT),
+    "too many learner": ("is a learner, which serves no clients", _VOTERS_HINT),
+    "rpc not supported for learner": ("is a learner, which serves no clients", _VOTERS_HINT),
     "unhealthy cluster": ("is part of a cluster that is not healthy", _HEALTH_HINT),
 }
 """What etcd says before it has done anything, and what to do about it."""
@@ -107,7 +107,7 @@ def answered(status: int, text: str, *, peer: str, login: Login, writes: bool, p
 
 def nobody(peer: str) -> BackendRefusedError:
     """Return what a server means that wants to know who we are, where no user is given."""
-    return BackendRefusedError(f"{peer} asks for a user and a password, and none was given", hint=_LOGIN_HINT)
+    return BackendRefusedError(f"{peer} requires a user and a password, and none was given", hint=_LOGIN_HINT)
 
 
 def _parsed(text: str) -> tuple[int | None, str]:
@@ -156,7 +156,7 @@ def _not_json(status: int, shown: str, peer: str, writes: bool) -> BackendError:
     """Return what an answer means that is not etcd's JSON."""
     if "CommonName" in shown:
         return WrongServerError(
-            f"{peer} serves nobody who shows a certificate with a CommonName: its JSON gateway can't, while etcd "
+            f"{peer} rejects clients whose certificate has a CommonName: its JSON gateway can't, while etcd "
             "checks users and certificates",
             hint=_CN_HINT,
         )

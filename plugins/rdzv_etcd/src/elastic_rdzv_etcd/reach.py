@@ -63,7 +63,7 @@ class Reach:
         text = self.settings.endpoint
         protocol = self.option("protocol")
         if protocol not in ("", "http", "https"):
-            raise ConfigError(f"--rdzv-conf protocol={protocol!r} is neither http nor https", hint="protocol=https")
+            raise ConfigError(f"--rdzv-conf protocol: {protocol!r}; expected http or https", hint="protocol=https")
         if protocol == "https" and text.strip() and "://" not in text:
             text = f"https://{text.strip()}"
         target = parse_target(text)

@@ -402,7 +402,9 @@ class EtcdStore(CoordinationStore):
             done = self._on_a_living_lease(once)
             if done is not None:
                 return done
-        raise BackendUnavailableError(f"{self.where}: somebody changes the run's content as fast as it is written")
+        raise BackendUnavailableError(
+            f"{self.where}: other clients change the run's content faster than it can be written"
+        )
 
 
 def _document(found: Sequence[Found], prefix: bytes) -> Document | None:

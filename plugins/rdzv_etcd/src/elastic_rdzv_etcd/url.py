@@ -56,12 +56,17 @@ def parse_target(text: str, *, environ: Mapping[str, str] | None = None) -> Targ
         schemes += [scheme] if scheme else []
         logins += [login] if login != Login() else []
         if not place:
-            raise ConfigError(f"{option} has a part without a host", hint=_FORMS)
+            raise ConfigError(f"{option}: it has a part without a host; expected HOST or HOST:PORT", hint=_FORMS)
         hosts.append(parse_endpoint(place, default_port=PORT, option=option))
     if len(set(schemes)) > 1:
-        raise ConfigError(f"{option} has members with TLS and without it", hint="http:// or https:// for all of them")
+        raise ConfigError(
+            f"{option}: it has members with TLS and without it; expected one of both",
+            hint="http:// or https:// for all of them",
+        )
     if len(set(logins)) > 1:
-        raise ConfigError(f"{option} has more than one user and password", hint="https://USER:PASSWORD@HOST,HOST2")
+        raise ConfigError(
+            f"{option}: it has more than one user and password; expected one", hint="https://USER:PASSWORD@HOST,HOST2"
+        )
     return Target(
         hosts=tuple(dict.fromkeys(hosts)), tls=schemes[:1] == ["https"], login=logins[0] if logins else Login()
     )
@@ -82,12 +87,12 @@ def _split(part: str, option: str) -> tuple[str, Login, str]:
     if separator and scheme.lower() not in _SCHEMES:
         # Not shown: without `//` before it, a password may be what stands there.
         known = scheme if scheme.isalnum() else "…"
-        raise ConfigError(f"{option} has the scheme {known!r}, which is neither http nor https", hint=_FORMS)
+        raise ConfigError(f"{option}: it has the scheme {known!r}; expected http or https", hint=_FORMS)
     user_info, at, place = rest.rpartition("@")
     if at and not separator:
-        raise ConfigError(f"{option} has a user, but no scheme", hint=f"https://USER:PASSWORD@HOST:{PORT}")
+        raise ConfigError(f"{option}: it has a user, but no scheme", hint=f"https://USER:PASSWORD@HOST:{PORT}")
     username, _, password = user_info.partition(":")
     place, slash, path = place.partition("/")
     if slash and path.strip("/"):
-        raise ConfigError(f"{option} has a path after the host, which etcd knows nothing of", hint=_FORMS)
+        raise ConfigError(f"{option}: it has a path after the host; expected none", hint=_FORMS)
     return scheme.lower(), Login(username=unquote(username), password=unquote(password)), place

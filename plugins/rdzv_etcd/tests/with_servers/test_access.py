@@ -73,7 +73,7 @@ def test_a_user_writes_reads_and_watches(make_gateway, guarded, wait):
 
 def test_no_user_a_wrong_password_and_an_unknown_user(make_gateway, guarded, wait):
     text = refused(lambda: make_gateway(guarded.endpoint).open(wait))
-    assert "asks for a user and a password, and none was given" in text
+    assert "requires a user and a password, and none was given" in text
     assert "ELASTIC_ETCD_PASSWORD" in text
     assert "password_file=PATH" in text
     for username in (USER, "nobody"):
@@ -196,7 +196,7 @@ def test_a_certificate_with_a_common_name(make_gateway, tls_etcd, wait):
     named = {"cert": str(tls_etcd.named_cert), "key": str(tls_etcd.named_key)}
     gateway = make_gateway(tls_etcd.login_url, **files(tls_etcd, **named))
     text = refused(lambda: gateway.open(wait))
-    assert "a certificate with a CommonName" in text
+    assert "certificate has a CommonName" in text
     assert "without a CommonName" in text
 
 

@@ -463,11 +463,11 @@ def test_endpoints(endpoint, nodes, place):
         ("node7.example:2379", 2, "'node7.example' is not this one. Try: --rdzv-endpoint localhost:2379, or an etcd"),
         ("10.1.2.3", 1, "'10.1.2.3' is not this one. Try: leave --rdzv-endpoint out, or an etcd"),
         ("0.0.0.0:7", 1, "'0.0.0.0' is not this one"),
-        ("localhost:0", 2, "has port 0, a free one, which other agents could not know"),
+        ("localhost:0", 2, "has port 0, which other agents could not know; expected a fixed port"),
         ("localhost:1,localhost:2", 1, "has one endpoint, not several"),
         ("https://localhost", 1, "has neither users nor TLS"),
         ("http://user:secret@localhost", 1, "has neither users nor TLS"),
-        ("local host", 1, "has characters that no host name has"),
+        ("local host", 1, "has characters that no host name has; expected HOST or HOST:PORT"),
     ],
 )
 def test_endpoints_that_will_not_do(endpoint, nodes, words):

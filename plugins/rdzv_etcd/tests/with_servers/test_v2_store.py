@@ -123,12 +123,12 @@ def test_where_is_the_endpoint_without_secrets(make_store):
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"protocol": "ftp"}, r"protocol='ftp' is neither http nor https"),
+        ({"protocol": "ftp"}, r"protocol: 'ftp'; expected http or https"),
         (
             {"ssl_cert": "x"},
             r"options for TLS were given, but h:2379 is without TLS. Try: --rdzv-endpoint https://h:2379",
         ),
-        ({"read_timeout": -1.0}, r"read_timeout=-1 is no time to wait"),
+        ({"read_timeout": -1.0}, r"read_timeout: -1; expected seconds, more than 0"),
     ],
 )
 def test_options_that_cannot_be_used(make_store, options, text):
@@ -591,7 +591,7 @@ def test_a_user_and_a_password(make_store, private, tmp_path, wait):
     enlist(make_store(f"http://root:r00t@{private.endpoint}"), wait)
     store = make_store(private.endpoint, username="root", password_file=str(secret))
     assert len(store.members(wait=wait).members) == 1
-    with pytest.raises(BackendRefusedError, match="asks for a user and a password, and none was given"):
+    with pytest.raises(BackendRefusedError, match="requires a user and a password, and none was given"):
         enlist(make_store(private.endpoint), wait)
     with pytest.raises(BackendRefusedError, match="does not let user 'root'") as caught:
         enlist(make_store(f"http://root:wr0ng@{private.endpoint}"), wait)

@@ -411,14 +411,16 @@ def _check_store_type(settings: RendezvousSettings) -> None:
             hint="leave store_type out: the node that --rdzv-endpoint names hosts the store",
         )
     if kind != "tcp":
-        raise ConfigError(f"--rdzv-conf store_type={kind!r} is not 'tcp'", hint="leave store_type out")
+        raise ConfigError(f"--rdzv-conf store_type: {kind!r}; expected 'tcp'", hint="leave store_type out")
 
 
 def _read_timeout_s(settings: RendezvousSettings) -> float:
     given = settings.options.get("read_timeout")
     seconds = _ANSWER_LIMIT_S if given is None else float(given)
     if seconds <= 0:
-        raise ConfigError(f"--rdzv-conf read_timeout={seconds:g} is not above 0 s", hint="leave read_timeout out")
+        raise ConfigError(
+            f"--rdzv-conf read_timeout: {seconds:g} s; expected more than 0 s", hint="leave read_timeout out"
+        )
     return seconds
 
 
@@ -426,14 +428,14 @@ def _endpoint(settings: RendezvousSettings) -> Endpoint:
     several = settings.max_nodes > 1
     if several and not settings.endpoint.strip():
         raise ConfigError(
-            f"rendezvous backend {settings.backend!r} was not told which of up to {settings.max_nodes} nodes hosts the "
-            "store",
+            f"rendezvous backend {settings.backend!r} does not know which of up to {settings.max_nodes} nodes hosts "
+            "the store",
             hint=f"--rdzv-endpoint HOST:{DEFAULT_PORT} with the name or address of one node, the same on every node",
         )
     endpoint = parse_endpoint(settings.endpoint, default_port=DEFAULT_PORT, lowest_port=0)
     if several and endpoint.port == 0:
         raise ConfigError(
-            f"--rdzv-endpoint {str(endpoint)!r} has port 0, a free one, which other nodes could not know",
+            f"--rdzv-endpoint {str(endpoint)!r} has port 0, which other nodes could not know; expected a fixed port",
             hint=f"--rdzv-endpoint {Endpoint(host=endpoint.host, port=DEFAULT_PORT)}",
         )
     if several and endpoint.host in UNSPECIFIED:

@@ -13,7 +13,7 @@ class Answer(enum.Enum):
     """Who it is."""
 
     OURS = "this run's store"
-    OTHER_RUN = "a store that another run, or somebody else, protects with a password of its own"
+    OTHER_RUN = "a store of another run or user, protected by another password"
     OPEN_SERVER = "a Redis or Valkey server that is not the embedded store of a run"
     STRANGER = "something that is no Redis or Valkey server"
 

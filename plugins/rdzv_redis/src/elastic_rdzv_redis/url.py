@@ -49,7 +49,7 @@ def parse_target(endpoint: str, *, sentinels: bool = False, environ: Mapping[str
     written = written or environ.get("REDIS_URL", "").strip()
     scheme, separator, rest = written.partition("://") if "://" in written else ("redis", "", written)
     if scheme not in _SCHEMES:
-        raise ConfigError(f"{option} has the scheme {scheme!r}, which is not one of {', '.join(_SCHEMES)}", hint=_FORMS)
+        raise ConfigError(f"{option}: it has the scheme {scheme!r}; expected one of {', '.join(_SCHEMES)}", hint=_FORMS)
     login, place = _split_login(rest) if separator else (Login(), rest)
     place, _, query = place.partition("?")
     if scheme == "unix":
@@ -60,7 +60,8 @@ def parse_target(endpoint: str, *, sentinels: bool = False, environ: Mapping[str
     hosts = tuple(parse_endpoint(host, default_port=default_port, option=option) for host in written_hosts)
     if len(hosts) > 1 and not sentinels:
         raise ConfigError(
-            f"{option} names {len(hosts)} servers, which is for sentinels", hint="--rdzv-conf sentinel_master=NAME"
+            f"{option}: {len(hosts)} servers; expected one, unless they are sentinels",
+            hint="--rdzv-conf sentinel_master=NAME",
         )
     return Target(hosts=hosts, db=_db(path if slash else "", query, option), tls=scheme == "rediss", login=login)
 
@@ -76,7 +77,9 @@ def _split_login(rest: str) -> tuple[Login, str]:
 
 def _unix(place: str, query: str, login: Login, option: str) -> Target:
     if not place.startswith("/"):
-        raise ConfigError(f"{option} has no absolute path of a unix socket", hint="unix:///PATH, with three slashes")
+        raise ConfigError(
+            f"{option}: it has no absolute path of a unix socket", hint="unix:///PATH, with three slashes"
+        )
     return Target(path=unquote(place), db=_db("", query, option), login=login)
 
 
@@ -86,11 +89,13 @@ def _db(path: str, query: str, option: str) -> int:
     for part in filter(None, query.split("&")):
         key, _, value = part.partition("=")
         if key != "db":
-            raise ConfigError(f"{option} has the parameter {key!r}, but only 'db' is known", hint="--rdzv-conf for TLS")
+            raise ConfigError(f"{option}: it has the parameter {key!r}; expected db", hint="--rdzv-conf for TLS")
         numbers.append(value)
     for number in numbers:
         if not (number.isascii() and number.isdecimal()):
-            raise ConfigError(f"{option} has the database {number!r}, which is not a number", hint=_FORMS)
+            raise ConfigError(f"{option}: it has the database {number!r}; expected a number", hint=_FORMS)
     if len(set(numbers)) > 1:
-        raise ConfigError(f"{option} names the databases {' and '.join(numbers)}", hint="one of them")
+        raise ConfigError(
+            f"{option}: the databases {' and '.join(numbers)}; expected one", hint=f"redis://HOST/{numbers[0]}"
+        )
     return int(numbers[0]) if numbers else 0

@@ -111,17 +111,18 @@ def _node_rank(settings: RendezvousSettings) -> int:
     highest = settings.max_nodes - 1
     if not given:
         raise ConfigError(
-            f"rendezvous backend 'static' was not told this node's rank, from 0 to {highest}", hint="--node-rank N"
+            f"rendezvous backend 'static': no rank is given for this node; expected 0 to {highest}",
+            hint="--node-rank N",
         )
     if len(given) > 1:
         raise ConfigError(
-            f"node rank {settings.node_rank} and rank={option} in --rdzv-conf disagree",
+            f"--node-rank: {settings.node_rank}, and rank={option} in --rdzv-conf; expected one rank",
             hint="--node-rank alone, a different one on each node",
         )
     rank = given.pop()
     if not 0 <= rank <= highest:
         raise ConfigError(
-            f"node rank {rank} is not in a run of {settings.max_nodes} nodes; 0 to {highest} are",
+            f"--node-rank: {rank}; expected 0 to {highest} in a run of {settings.max_nodes} nodes",
             hint="another --node-rank, a different one on each node, or a higher --nnodes",
         )
     return rank
@@ -133,14 +134,14 @@ def _endpoint(settings: RendezvousSettings) -> tuple[str, int]:
     if not endpoint:
         if not settings.master_addr and settings.max_nodes > 1:
             raise ConfigError(
-                f"rendezvous backend 'static' was not told where node 0 of {settings.max_nodes} is",
+                f"rendezvous backend 'static': no address is given for node 0 of {settings.max_nodes}",
                 hint=f"--master-addr HOST --master-port PORT (default {DEFAULT_PORT}), the same on every node",
             )
         return settings.master_addr or "127.0.0.1", settings.master_port or DEFAULT_PORT
     host, port = _split(endpoint)
     if not host or not (port.isascii() and port.isdecimal() and 0 < int(port) < 2**16):
         raise ConfigError(
-            f"rendezvous endpoint {endpoint!r} is not a host and a port from 1 to 65535",
+            f"rendezvous endpoint: {endpoint!r}; expected a host and a port from 1 to 65535",
             hint=f"HOST:{DEFAULT_PORT}, the same on every node",
         )
     return host, int(port)

@@ -51,7 +51,7 @@ def modules(text: str) -> tuple[str, ...]:
     for name in names:
         if not all(part.isidentifier() for part in name.split(".")):
             raise ConfigError(
-                f"--standby-imports {text!r}: needed module names with commas between them, {name!r} is none",
+                f"--standby-imports: {text!r}; expected module names with commas between them, {name!r} is none",
                 hint=f"--standby-imports {STANDBY_IMPORTS.default}, the default",
             )
     return names

@@ -222,7 +222,7 @@ class TestTheCaller:
         [
             (lambda: launch("train.py"), "script 'train.py' not found"),
             (lambda: launch(["true"], nproc=2), "launch() has no option 'nproc'. Try: nproc_per_node"),
-            (lambda: launch(["true"], nproc_per_node=0), "--nproc-per-node '0': needed"),
+            (lambda: launch(["true"], nproc_per_node=0), "--nproc-per-node: '0'; expected"),
             (lambda: elastic_launch(config(), "no-such-program")(), "program 'no-such-program' not found"),
             (lambda: elastic_launch(config(rdzv_backend="nope"), "true")(), "nope"),
         ],
@@ -341,7 +341,7 @@ class TestHealth:
     @pytest.mark.parametrize("variable", ["HEALTH_CHECK_PORT", "UNINTERRUPTIBLE_STATE_TIMEOUT"])
     def test_a_variable_that_cannot_be_is_told(self, monkeypatch, variable):
         monkeypatch.setenv(f"TORCHELASTIC_{variable}", "soon")
-        with pytest.raises(ConfigError, match=f"TORCHELASTIC_{variable}='soon': needed"):
+        with pytest.raises(ConfigError, match=f"TORCHELASTIC_{variable}: 'soon'; expected"):
             launch(["true"], nproc_per_node=1)
 
     def test_another_server_can_take_its_place(self, monkeypatch):

@@ -276,9 +276,9 @@ def test_what_breaks_the_supervision_off_is_no_success(start, monkeypatch):
 
 def test_ranks_must_be_full(tmp_path):
     specs = DefaultLogsSpecs(log_dir=str(tmp_path))
-    with pytest.raises(RuntimeError, match=r"envs: local rank mapping mismatch: has \[0\], needed 0 to 1"):
+    with pytest.raises(RuntimeError, match=r"envs: local rank mapping mismatch: has \[0\]; expected 0 to 1"):
         start_processes("x", "/bin/true", {0: (), 1: ()}, {0: {}}, specs)
-    with pytest.raises(RuntimeError, match=r"args: local rank mapping mismatch: has \[1\], needed 0 to 0"):
+    with pytest.raises(RuntimeError, match=r"args: local rank mapping mismatch: has \[1\]; expected 0 to 0"):
         start_processes("x", "/bin/true", {1: ()}, {1: {}}, specs)
 
 

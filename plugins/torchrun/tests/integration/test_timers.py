@@ -222,7 +222,7 @@ with timer.expires(30):
 @pytest.mark.parametrize(
     ("variables", "needle"),
     [
-        ({"TORCHELASTIC_ENABLE_FILE_TIMER": "yes"}, "TORCHELASTIC_ENABLE_FILE_TIMER='yes': needed 1 or 0"),
+        ({"TORCHELASTIC_ENABLE_FILE_TIMER": "yes"}, "TORCHELASTIC_ENABLE_FILE_TIMER: 'yes'; expected 1 or 0"),
         (ON | {"TORCHELASTIC_TIMER_FILE": __file__}, "is there, and is no pipe"),
         (ON | {"TORCHELASTIC_TIMER_FILE": "/nowhere/pipe"}, "No such file or directory"),
     ],

@@ -55,7 +55,7 @@ class TestPulse:
 
 @pytest.mark.parametrize("text", ["soon", "-1", "65536", "8080.0"])
 def test_a_port_that_is_none_is_told(text):
-    with pytest.raises(ConfigError, match=f"TORCHELASTIC_HEALTH_CHECK_PORT='{text}': needed a TCP port, 0 for any"):
+    with pytest.raises(ConfigError, match=f"TORCHELASTIC_HEALTH_CHECK_PORT: '{text}'; expected a TCP port, 0 for any"):
         made(text)
 
 

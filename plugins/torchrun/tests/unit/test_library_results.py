@@ -77,5 +77,5 @@ def test_the_barrier_of_torchs_handlers_comes_from_the_environment(text, seconds
 
 @pytest.mark.parametrize("text", ["soon", "-1", "inf", "nan"])
 def test_a_barrier_that_cannot_be_is_refused(text):
-    with pytest.raises(ConfigError, match=r"TORCH_ELASTIC_EXIT_BARRIER_TIMEOUT=.*needed seconds"):
+    with pytest.raises(ConfigError, match=r"TORCH_ELASTIC_EXIT_BARRIER_TIMEOUT: .*expected seconds"):
         barrier_from({"TORCH_ELASTIC_EXIT_BARRIER_TIMEOUT": text})

@@ -100,7 +100,7 @@ class TestConfig:
         monkeypatch.setenv("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "4")
         assert settings().stops.shutdown_timeout_s == 4.0
         monkeypatch.setenv("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "soon")
-        with pytest.raises(ConfigError, match="needed whole seconds"):
+        with pytest.raises(ConfigError, match="expected whole seconds"):
             settings()
 
     def test_what_cannot_be_is_refused(self):
@@ -216,10 +216,10 @@ class TestEntry:
 
     @pytest.mark.parametrize("nothing", [None, "", 5])
     def test_nothing_is_no_entrypoint(self, nothing):
-        with pytest.raises(ConfigError, match="a function or a program is needed"):
+        with pytest.raises(ConfigError, match="expected a function or a program"):
             entry_of(nothing, ())
 
     @pytest.mark.parametrize("nothing", [[], 5])
     def test_nothing_can_be_launched(self, nothing):
-        with pytest.raises(ConfigError, match="needed"):
+        with pytest.raises(ConfigError, match="expected"):
             friendly_entry(nothing, (), start_method="spawn")

@@ -31,7 +31,7 @@ def test_streams_are_read_as_torch_reads_them(typed, streams):
 
 @pytest.mark.parametrize("typed", ["", "4", "0:4", "0:", "a:1", "0:1,", "-1:1"])
 def test_streams_that_are_none_are_refused(typed):
-    with pytest.raises(ValueError, match="is not RANK:STD"):
+    with pytest.raises(ValueError, match="expected 0 to 3, or RANK:STD"):
         Std.from_str(typed)
 
 
@@ -238,7 +238,7 @@ def test_a_broken_class_is_told_with_its_distribution(install, source, said):
         ("raise KeyError('SLURM_JOB_ID')", "reify raised KeyError: 'SLURM_JOB_ID'"),
         ("return None", "reify gave no entry of stdouts for local rank 0"),
         ("return LogsDest({0: '', 1: ''}, {0: ''})", "reify gave no entry of stderrs for local rank 1"),
-        ("return LogsDest(stdouts='x')", "reify gave LogsDest with stdouts of str, a dict is needed"),
+        ("return LogsDest(stdouts='x')", "reify gave LogsDest with stdouts of str; expected a dict"),
     ],
 )
 def test_a_broken_answer_is_told_with_its_distribution(install, body, said):

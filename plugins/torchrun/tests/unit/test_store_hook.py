@@ -57,7 +57,7 @@ def test_rank_0_gets_a_store_once_and_later_rounds_have_one():
     assert [port for port, _ in hook.opened] == [4711]
     assert hook.hosting
     [line] = hook.loop.notices
-    assert line.startswith("rank 0 connects to a store at MASTER_PORT 4711, and nobody hosts one")
+    assert line.startswith("rank 0 connects to a store at MASTER_PORT 4711, and no process hosts one")
 
 
 def test_one_that_can_not_be_opened_is_a_line_and_none_in_later_rounds():
@@ -66,7 +66,7 @@ def test_one_that_can_not_be_opened_is_a_line_and_none_in_later_rounds():
     hook.opened[0][1]("port 4711: address already in use")
     assert (hook.hosting, hook.closed) == (False, [True])
     assert hook.loop.notices[1] == (
-        "the store at MASTER_PORT can't be opened: port 4711: address already in use; rank 0 waits in vain"
+        "the store at MASTER_PORT can't be opened: port 4711: address already in use; rank 0 waits for it"
     )
 
 

@@ -115,7 +115,7 @@ def _check_meeting_place(*, alone: bool) -> None:
         if not os.environ.get(name):
             raise error(f"{name} missing in the environment, where RANK is set", start_hint())
     if port is not None and port > _MAX_PORT:
-        raise error(f"MASTER_PORT={port} in the environment: needed {_MAX_PORT} at most", start_hint())
+        raise error(f"MASTER_PORT={port} in the environment; expected {_MAX_PORT} at most", start_hint())
 
 
 def _torch() -> Any:  # noqa: ANN401  # a module
@@ -141,7 +141,7 @@ def _device(torch: Any, backend: str | None, local_rank: int) -> tuple["torch.de
         raise error(f"backend {wanted!r} needs a CUDA device, this process sees none", "backend='gloo'")
     if local_rank >= count:
         raise error(
-            f"LOCAL_RANK={local_rank}: needed less than {count}, the number of CUDA devices that this process sees",
+            f"LOCAL_RANK={local_rank}; expected less than {count}, the number of CUDA devices that this process sees",
             "elastic run --nproc-per-node gpu, or backend='gloo'",
         )
     return torch.device("cuda", local_rank), wanted

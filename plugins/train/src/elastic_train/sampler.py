@@ -51,9 +51,11 @@ class ElasticSampler:
         self.length = data if isinstance(data, int) else _length_of(data)
         for name, value, least in (("data", self.length, 1), ("batch_size", batch_size, 1), ("seed", seed, 0)):
             if type(value) is not int or value < least:
-                raise error(f"ElasticSampler({name}={value!r}): needed a whole number, {least} at least", f"{name}=32")
+                raise error(
+                    f"ElasticSampler({name}={value!r}); expected a whole number, {least} at least", f"{name}=32"
+                )
         if last not in _LAST:
-            raise error(f"ElasticSampler(last={last!r}): needed 'share' or 'drop'", "last='share'")
+            raise error(f"ElasticSampler(last={last!r}); expected 'share' or 'drop'", "last='share'")
         self.batch_size = batch_size
         self.shuffle = shuffle
         self.seed = seed
@@ -62,7 +64,7 @@ class ElasticSampler:
         self.rank = own[0] if rank is None else rank
         self.world_size = own[1] if world_size is None else world_size
         if not 0 <= self.rank < self.world_size:
-            raise error(f"ElasticSampler(rank={self.rank}): needed 0 to {self.world_size - 1}", "neither argument")
+            raise error(f"ElasticSampler(rank={self.rank}); expected 0 to {self.world_size - 1}", "neither argument")
         if last == "drop" and self.length < batch_size * self.world_size:
             raise error(
                 f"ElasticSampler(last='drop'): {self.length} samples are no batch of {batch_size} for each of "
@@ -164,7 +166,7 @@ class ElasticSampler:
 def _length_of(data: object) -> int:
     if not isinstance(data, Sized):
         raise error(
-            f"ElasticSampler({type(data).__name__}): needed a data set with a length, or a length",
+            f"ElasticSampler({type(data).__name__}); expected a data set with a length, or a length",
             "torchdata's StatefulDataLoader for what has none, at one world size",
         )
     return len(data)

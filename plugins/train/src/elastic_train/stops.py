@@ -41,7 +41,7 @@ def should_stop(*, step: "SupportsIndex | None" = None) -> bool:
                 _words[layout.WENT_BACK] = step.__index__() + 1
             _words[_STEP] = step  # type: ignore[call-overload]  # it takes whatever is an index
         except (TypeError, ValueError):
-            raise TypeError(f"should_stop(step={step!r}): a whole number is needed") from None
+            raise TypeError(f"should_stop(step={step!r}); expected a whole number") from None
     return _words[_ASKED] != 0 and _planned(step)
 
 

@@ -23,5 +23,5 @@ def time_limit(timeout: float | str | timedelta | None, owner: str) -> timedelta
     else:
         seconds = float(timeout)
     if not 0 < seconds < math.inf:
-        raise error(f"{owner}(timeout={timeout!r}): needed a time above 0, with its unit", "timeout='10m'")
+        raise error(f"{owner}(timeout={timeout!r}); expected a time above 0, with its unit", "timeout='10m'")
     return timedelta(seconds=seconds)

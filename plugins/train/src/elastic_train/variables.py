@@ -16,7 +16,7 @@ def whole_number(name: str, *, least: int = 0) -> int | None:
     if text is None:
         return None
     if not (text.isascii() and text.isdigit()) or int(text) < least:
-        raise error(f"{name}={text!r} in the environment: needed a whole number, {least} at least", start_hint())
+        raise error(f"{name}={text!r} in the environment; expected a whole number, {least} at least", start_hint())
     return int(text)
 
 
@@ -34,7 +34,7 @@ def place() -> tuple[int, int, int] | None:
         raise error(f"{' and '.join(missing)} missing in the environment, where {there} is set", start_hint())
     rank, local_rank, world_size = (whole_number(name, least=int(name == "WORLD_SIZE")) or 0 for name in PLACE)
     if rank >= world_size:
-        raise error(f"RANK={rank} in the environment: needed less than WORLD_SIZE={world_size}", start_hint())
+        raise error(f"RANK={rank} in the environment; expected less than WORLD_SIZE={world_size}", start_hint())
     return rank, local_rank, world_size
 
 

@@ -25,12 +25,12 @@ def worker(monkeypatch):
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
-        ("RANK", "two", "RANK='two' in the environment: needed a whole number"),
+        ("RANK", "two", "RANK='two' in the environment; expected a whole number"),
         ("LOCAL_RANK", None, "LOCAL_RANK missing in the environment, where RANK, WORLD_SIZE is set"),
         ("MASTER_ADDR", None, "MASTER_ADDR missing in the environment, where RANK is set"),
         ("MASTER_PORT", None, "MASTER_PORT missing in the environment, where RANK is set"),
-        ("MASTER_PORT", "http", "MASTER_PORT='http' in the environment: needed a whole number"),
-        ("MASTER_PORT", "65536", "MASTER_PORT=65536 in the environment: needed 65535 at most"),
+        ("MASTER_PORT", "http", "MASTER_PORT='http' in the environment; expected a whole number"),
+        ("MASTER_PORT", "65536", "MASTER_PORT=65536 in the environment; expected 65535 at most"),
     ],
 )
 def test_a_variable_that_is_missing_or_malformed_is_one_line(monkeypatch, name, value, message):
@@ -66,7 +66,7 @@ def test_a_time_limit_has_a_unit(timeout, seconds):
 
 @pytest.mark.parametrize("timeout", ["soon", "0s", 0, -1, float("inf"), float("nan"), timedelta(0)])
 def test_a_time_limit_that_is_none_is_refused(timeout):
-    with pytest.raises(ConfigError, match=r"needed a time above 0, with its unit. Try: timeout='10m'"):
+    with pytest.raises(ConfigError, match=r"expected a time above 0, with its unit. Try: timeout='10m'"):
         time_limit(timeout, "f")
 
 
@@ -107,7 +107,7 @@ def test_the_device_follows_the_backend(backend, devices, expected):
     ("backend", "devices", "message"),
     [
         ("nccl", 0, r"backend 'nccl' needs a CUDA device, this process sees none. Try: backend='gloo'"),
-        (None, 2, r"LOCAL_RANK=3: needed less than 2, the number of CUDA devices .* Try: elastic run --nproc-per"),
+        (None, 2, r"LOCAL_RANK=3; expected less than 2, the number of CUDA devices .* Try: elastic run --nproc-per"),
     ],
 )
 def test_a_device_that_is_not_there_is_one_line(backend, devices, message):

@@ -93,7 +93,7 @@ def test_step_that_falls_is_remarked(pages):
 
 @pytest.mark.parametrize("step", ["7", 7.5, object()])
 def test_what_is_no_step_is_an_error_of_the_script(pages, step):
-    with pytest.raises(TypeError, match="a whole number is needed"):
+    with pytest.raises(TypeError, match="expected a whole number"):
         stops.should_stop(step=step)
 
 

@@ -87,7 +87,7 @@ def ranks_asked(parameters: Mapping[str, str]) -> Collection[int] | None:
     try:
         return [int(each) for each in text.split(",")] if text else None
     except ValueError:
-        raise ConfigError(f"ranks={text!r}: needed local ranks, such as 0,2") from None
+        raise ConfigError(f"ranks: {text!r}; expected local ranks, such as 0,2") from None
 
 
 def _as_json(record: Record) -> Answer:

@@ -106,7 +106,7 @@ def test_others_ask_for_stacks_of_some_workers(node, monkeypatch):
     stack = node.asked("stacks", ranks="1")["1"]
     assert (stack["source"], stack["place"], stack["text"]) == ("faulthandler", "train.py:7", DUMP.decode())
     assert list(node.asked("stacks")) == ["0", "1"]
-    with pytest.raises(ConfigError, match="ranks='x': needed local ranks, such as 0,2"):
+    with pytest.raises(ConfigError, match="ranks: 'x'; expected local ranks, such as 0,2"):
         node.asked("stacks", ranks="x")
 
 

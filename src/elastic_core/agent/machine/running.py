@@ -118,7 +118,7 @@ def collect_evidence(running: Running, exits: tuple[WorkerExit, ...], *, settle:
     reason = f"local rank {exits[0].local_rank} failed"
     if any(_stopped_by_others(running.ledger, exit) for exit in exits):
         # A stop signal of somebody else's mostly goes to the agent, too: then it is no failure but the end of the run.
-        delay_s, reason = STOP_SETTLE_S, f"local rank {exits[0].local_rank} was told to stop, not by us"
+        delay_s, reason = STOP_SETTLE_S, f"local rank {exits[0].local_rank} got a stop signal from outside the agent"
     elif settle and running.alive:
         # The first to end is often not the first to fail: a peer may still be writing its error file.
         delay_s = SETTLE_S

@@ -63,7 +63,7 @@ def stop_again(state: Stopping, event: m.StopRequested, now_s: float) -> Step:
     if state.stop_asked_s is None and not _succeeds(state.then):
         gone = () if isinstance(state.then, End) else depart(state.ledger)
         announce = m.AnnounceDrain(signum=event.signum)
-        return Step(state=stopping, commands=(*gone, *hurry, announce), reason="already stopping; told to end")
+        return Step(state=stopping, commands=(*gone, *hurry, announce), reason="already stopping; a stop was requested")
     return Step(state=stopping, commands=hurry, reason="already stopping")
 
 

@@ -349,7 +349,7 @@ def _check_version(raw: bytes, what: str) -> None:
         version = decode_json(raw, _Versioned).v
     except (msgspec.DecodeError, UnicodeDecodeError) as err:
         raise RendezvousStateError(
-            f"the store holds something that is not a {what} of ours ({err})", hint="another --rdzv-id"
+            f"the store holds a {what} that this version can't read ({err})", hint="another --rdzv-id"
         ) from err
     if version != STORE_FORMAT:
         raise RendezvousStateError(

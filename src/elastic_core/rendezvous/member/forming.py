@@ -58,7 +58,7 @@ def form(view: View, memory: LeaderMemory) -> Judgement:
         memory = replace(memory, enough_s=None)
         return Judgement(memory=memory, look_s=look_s, why=_too_few(view, ready, candidates, look_s))
     if view.now_s < memory.losses_from_s:
-        return Judgement(memory=memory, look_s=memory.losses_from_s, why="waiting for members to be heard again")
+        return Judgement(memory=memory, look_s=memory.losses_from_s, why="waiting for silent members to renew")
     called_s, memory = _last_call(view, memory, candidates, current)
     if view.now_s < called_s:
         return Judgement(memory=memory, look_s=called_s, why=LAST_CALL)

@@ -140,7 +140,7 @@ def _keep(view: View, memory: LeaderMemory, current: RoundDocument) -> Judgement
     live = {member.incarnation: member.record for member in view.members if member.record.epoch == current.epoch}
     # A failover to a replica that missed the last writes: a member that has the later round puts it back.
     if any(record.seen > current.token for record in live.values()):
-        return Judgement(memory=memory, why="somebody has seen a later round: the store lost a write")
+        return Judgement(memory=memory, why="a member has seen a later round: the store lost a write")
     noted = frozenset(view.control.done) if view.control.done_of == current.nonce else frozenset()
     memory = _remember(replace(memory, done=memory.done | noted), current, live)
     if current.incarnations <= memory.done:
@@ -155,7 +155,7 @@ def _keep(view: View, memory: LeaderMemory, current: RoundDocument) -> Judgement
         silent = all(entry.incarnation not in live for entry in lost)
         # After an outage of the store, members have one lease to be back in it before they count as lost.
         if silent and view.now_s < memory.losses_from_s:
-            return Judgement(memory=memory, look_s=memory.losses_from_s, why="waiting for members to be heard again")
+            return Judgement(memory=memory, look_s=memory.losses_from_s, why="waiting for silent members to renew")
         return Judgement(memory=memory, duty=_change(view, memory, current, lost, 0))
     judgement = _newcomers(view, memory, current, live)
     return judgement if judgement.duty is not None else _with_steps(view, judgement, current, live)
@@ -220,7 +220,7 @@ def _gather(view: View, memory: LeaderMemory, current: RoundDocument, order: Sto
     """
     live = {member.incarnation: member.record for member in view.members if member.record.epoch == current.epoch}
     if any(record.seen > current.token for record in live.values()):
-        return Judgement(memory=memory, why="somebody has seen a later round: the store lost a write")
+        return Judgement(memory=memory, why="a member has seen a later round: the store lost a write")
     began_s = view.now_s if memory.stopping_s is None else memory.stopping_s
     noted = frozenset(view.control.done) if view.control.done_of == current.nonce else frozenset()
     memory = _remember(replace(memory, stopping_s=began_s, done=memory.done | noted), current, live)
@@ -235,9 +235,7 @@ def _gather(view: View, memory: LeaderMemory, current: RoundDocument, order: Sto
         if lost:
             silent = all(entry.incarnation not in live for entry in lost)
             if silent and view.now_s < memory.losses_from_s:
-                return Judgement(
-                    memory=memory, look_s=memory.losses_from_s, why="waiting for members to be heard again"
-                )
+                return Judgement(memory=memory, look_s=memory.losses_from_s, why="waiting for silent members to renew")
             return Judgement(memory=memory, duty=_change(view, memory, current, lost, 0))
         quiet = [entry for entry in pending if entry.incarnation not in reports]
         # Before it takes its place in a round, a node may have the lease of the last one: at most twice as long.

@@ -245,9 +245,9 @@ def announce_silence(state: State, now_s: float) -> Announced:
         return state, NOTHING
     names = named([entry.node for entry in round_.roster])
     text = (
-        f"no node of round {round_.index} ({names}) is heard of, and they may train on without {state.me.where}: the "
-        f"next round waits for them, at most {round_.lease_s + round_.grace_s:g} s. Try, where they are known to be "
-        f"dead: --rdzv-attempt {state.me.attempt + 1}"
+        f"no node of round {round_.index} ({names}) has a live lease, and their workers may train on without "
+        f"{state.me.where}: the next round waits for them, at most {round_.lease_s + round_.grace_s:g} s. Try: "
+        f"--rdzv-attempt {state.me.attempt + 1}, if those nodes are known to be dead"
     )
     return replace(state, printed=replace(state.printed, silence_of=round_.nonce)), (m.PrintLine(text=text),)
 

@@ -174,7 +174,7 @@ class Driver:
     def _host_leaves(self) -> m.PublishDecision:
         """Return the end of a run whose store goes with this node."""
         state, now_s = self._state, self._clock.monotonic_s()
-        reason = f"node {self.node}, which hosts the rendezvous store, {self._store.where}, was told to stop"
+        reason = f"node {self.node}, which hosts the rendezvous store, {self._store.where}, is being stopped"
         failure = replace(store_failure(state, reason), failure_class=FailureClass.PREEMPTED, at_s=state.run_s(now_s))
         return m.PublishDecision(decision=Stop(reason=reason), failure=failure)
 

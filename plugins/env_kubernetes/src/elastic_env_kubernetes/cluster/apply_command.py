@@ -42,7 +42,8 @@ def _resource(file: str, document: object) -> Any:  # noqa: ANN401 - a class of 
     metadata = document.get("metadata") if isinstance(document, dict) else None
     if not isinstance(document, dict) or not isinstance(metadata, dict) or not isinstance(metadata.get("name"), str):
         raise ConfigError(
-            f"the manifest {file!r} holds something that is no object with a name", hint="as elastic k8s render writes"
+            f"the manifest {file!r} has a document without kind or name; expected Kubernetes objects",
+            hint="as elastic k8s render writes",
         )
     version, kind = str(document.get("apiVersion")), str(document.get("kind"))
     try:

@@ -67,7 +67,7 @@ def _config(context: str | None) -> SingleConfig:
     except (AttributeError, KeyError, TypeError, ValueError, OSError, yaml.YAMLError) as err:
         raise ConfigError(f"kubeconfig can't be read: {type(err).__name__}: {_text(err)}", hint=hint) from err
     if found is None:
-        raise ConfigError("kubeconfig names no current context", hint="--context NAME")
+        raise ConfigError("kubeconfig: no current context; expected one", hint="--context NAME")
     return found if found.user is not None else found._replace(user=User())  # without one, lightkube fails
 
 

@@ -20,12 +20,12 @@ def _delete(name: str, context: str | None, namespace: str | None) -> None:
         owner = owner_of(client, name)
         if not labels_of(name).items() <= (owner.metadata.labels or {}).items():
             raise ConfigError(
-                f"{owner.kind} {name!r} is not one that elastic k8s render has written",
+                f"{owner.kind} {name!r} was not written by elastic k8s render",
                 hint=f"kubectl delete {owner.kind.lower()} {name}",
             )
         # In the background: the API's default for Jobs leaves their pods running.
         client.delete(type(owner), name, cascade=CascadeType.BACKGROUND)
-        echo(f"{owner.kind} {name} deleted; its pods are told to stop")
+        echo(f"{owner.kind} {name} deleted; its pods are being stopped")
         for kind in (ServiceMonitor, Service):
             _delete_all(client, kind, name)
 

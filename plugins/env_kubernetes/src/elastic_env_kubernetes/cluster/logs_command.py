@@ -27,9 +27,7 @@ def _logs(
         begun = [pod for pod in chosen if pod.phase != PENDING]
         if not begun and not follow:
             known = ", ".join(f"{pod.name} ({pod.reason or pod.phase})" for pod in chosen) or "there is none"
-            raise ConfigError(
-                f"no pod of {name!r} has begun that could print: {known}", hint=f"elastic k8s status {name}"
-            )
+            raise ConfigError(f"no pod of {name!r} has started yet: {known}", hint=f"elastic k8s status {name}")
         if follow:
             _Followed(client, name, index, tail).run()
             return

@@ -81,11 +81,11 @@ def _target(patch: Patch, documents: Sequence[Mapping[str, Any]]) -> tuple[int, 
     """Return the number of the object that a patch is for, and the patch from that object's top."""
     content = patch.content
     if not isinstance(content, dict):
-        patch.refuse(f"it is {_type_name(content)}; needed a map of fields")
+        patch.refuse(f"it is {_type_name(content)}; expected a map of fields")
     if "kind" not in content:  # of the pod template, in what makes the pods: the last object
         for key in content:
             if key not in _TEMPLATE:
-                patch.refuse(f"{key!r} at the top; needed metadata or spec, as in a pod")
+                patch.refuse(f"{key!r} at the top; expected metadata or spec, as in a pod")
         return len(documents) - 1, _around_template(documents[-1], content)
     metadata = content.get("metadata")
     name = metadata.get("name") if isinstance(metadata, dict) else None
@@ -104,7 +104,7 @@ def _target(patch: Patch, documents: Sequence[Mapping[str, Any]]) -> tuple[int, 
     (number,) = fitting
     needed = documents[number]["apiVersion"]
     if content.get("apiVersion", needed) != needed:
-        patch.refuse(f"apiVersion is {content['apiVersion']!r}; needed {needed!r}", f"apiVersion: {needed}")
+        patch.refuse(f"apiVersion is {content['apiVersion']!r}; expected {needed!r}", f"apiVersion: {needed}")
     return number, content
 
 
@@ -138,7 +138,7 @@ class _Merge:
 
     def _of_value(self, old: Any, new: Any, where: tuple[str, ...]) -> Any:  # noqa: ANN401 - what JSON has
         if old is not None and _type_name(old) != _type_name(new):
-            self._patch.refuse(f"{_path(where)} is {_type_name(new)}; needed {_type_name(old)}")
+            self._patch.refuse(f"{_path(where)} is {_type_name(new)}; expected {_type_name(old)}")
         if isinstance(new, dict):
             return self.of_map(old or {}, new, where)
         if isinstance(new, list):
@@ -148,7 +148,7 @@ class _Merge:
                 self._patch.refuse(f"$patch in {_path(where)}, a list that is replaced as a whole", "the whole list")
             return [*dict.fromkeys([*(old or []), *new])] if where[-1] == _FINALIZERS else new
         if not isinstance(new, str) and (where[-1] == _TEXT_FIELD or where[-2:-1] in [(each,) for each in _TEXT_MAPS]):
-            self._patch.refuse(f"{_path(where)} is {new!r}; needed a text", "quotes around it")
+            self._patch.refuse(f"{_path(where)} is {new!r}; expected a text", "quotes around it")
         return new
 
     def _of_list(self, old: Sequence[Any], new: Sequence[Any], where: tuple[str, ...], key: str) -> list[Any]:
@@ -218,7 +218,7 @@ def _check(run: Run, document: Mapping[str, Any], patch: Patch) -> None:
         patch.refuse(f"it leaves no pod of this run ({type(err).__name__}: {err})")
     for field, value, needed, options in settled:
         if value != needed:
-            patch.refuse(f"{field} is {value!r}; needed {needed!r}, as the rest of the manifest has it", options)
+            patch.refuse(f"{field} is {value!r}; expected {needed!r}, as the rest of the manifest has it", options)
     if not main:
         patch.refuse(f"the container {CONTAINER!r} is gone", f"- name: {CONTAINER}")
     for name, image in images.items():

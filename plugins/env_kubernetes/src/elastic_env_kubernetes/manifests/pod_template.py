@@ -58,9 +58,7 @@ def pod_template(run: Run) -> PodTemplateSpec:
     variables = list(_variables(run))
     (name, times), *_ = Counter(each.name for each in variables).most_common(1)
     if times > 1:
-        raise ConfigError(
-            f"the variable {name} is set {times} times, once by the manifest itself perhaps", hint="another name"
-        )
+        raise ConfigError(f"the variable {name} is set {times} times; expected once", hint="another name")
     container = Container(
         name=CONTAINER,
         image=run.image,

@@ -146,53 +146,58 @@ class Run(Record, frozen=True, kw_only=True):
         longest = f"{self.job_name}-{self.pods - 1}"
         if not _LABEL.fullmatch(self.name) or len(longest) > _LONGEST_LABEL:
             raise ConfigError(
-                f"the name {self.name!r}: needed small letters, digits and dashes, so that a pod's host name "
+                f"the name: {self.name!r}; expected small letters, digits and dashes, so that a pod's host name "
                 f"({longest}) has {_LONGEST_LABEL} characters at most",
                 hint="a name such as bert-7",
             )
         if self.namespace and not _LABEL.fullmatch(self.namespace):
-            raise ConfigError(f"--namespace {self.namespace!r} is no name of a namespace", hint="--namespace training")
+            raise ConfigError(
+                f"--namespace: {self.namespace!r}; expected the name of a namespace",
+                hint="--namespace training",
+            )
         if self.spares and not self.several:
-            raise ConfigError(f"--spares {self.spares} with one node: nobody could step in", hint="--nnodes MIN:MAX")
+            raise ConfigError(f"--spares: {self.spares} with one node; expected several nodes", hint="--nnodes MIN:MAX")
 
     def _check_words(self) -> None:
         if not self.words:
-            raise ConfigError("no script was named", hint=f"elastic k8s render {self.name} … -- train.py")
+            raise ConfigError("no script is given", hint=f"elastic k8s render {self.name} … -- train.py")
 
     def _check_store(self) -> None:
         if self.store_secret is not None and self.backend not in _CREDENTIALS:
             raise ConfigError(
-                f"--store-secret with --rdzv-backend {self.backend!r}: no variable is known in which it takes one",
+                f"--store-secret with --rdzv-backend {self.backend!r}: expected one with a variable for its password",
                 hint="--secret VARIABLE=SECRET:KEY",
             )
         if "@" in self.endpoint:  # not shown: it may hold a password
             raise ConfigError(
-                "--rdzv-endpoint holds a user or a password, and everybody who may read the manifest would",
+                "--rdzv-endpoint: it has a user or a password, which readers of the manifest would see; expected none",
                 hint="HOST:PORT, and --store-secret SECRET:KEY",
             )
         if self.several and self.backend != _C10D and not self.endpoint:
             raise ConfigError(
-                f"--rdzv-backend {self.backend!r} without --rdzv-endpoint", hint="HOST:PORT of its server"
+                f"--rdzv-backend: {self.backend!r}; expected --rdzv-endpoint with it", hint="HOST:PORT of its server"
             )
 
     def _check_pod(self) -> None:
         if not self.image or any(each.isspace() for each in self.image):
-            raise ConfigError(f"--image {self.image!r} is no image", hint="--image registry.example/train:1")
+            raise ConfigError(
+                f"--image: {self.image!r}; expected the name of an image", hint="--image registry.example/train:1"
+            )
         for name, quantity in {**self.resources, "--shm-size": self.shm_size or "1"}.items():
             if not _QUANTITY.fullmatch(quantity):
-                raise ConfigError(f"{name} {quantity!r}: needed a quantity", hint="16, 500m, 64Gi")
+                raise ConfigError(f"{name}: {quantity!r}; expected a quantity", hint="16, 500m, 64Gi")
         for variable in (*self.variables, *self.secrets):
             if not _VARIABLE.fullmatch(variable):
-                raise ConfigError(f"{variable!r} is no name of a variable", hint="NAME=VALUE")
+                raise ConfigError(f"{variable!r}; expected the name of a variable", hint="NAME=VALUE")
         for secret in (*self.secrets.values(), *filter(None, (self.store_secret,))):
             if not _SUBDOMAIN.fullmatch(secret.secret) or not secret.key:
-                raise ConfigError(f"'{secret.secret}:{secret.key}' is no key of a Secret", hint="SECRET:KEY")
+                raise ConfigError(f"'{secret.secret}:{secret.key}'; expected SECRET:KEY", hint="SECRET:KEY")
         for claim in self.claims:
             if not _SUBDOMAIN.fullmatch(claim.name) or not claim.path.startswith("/"):
-                raise ConfigError(f"--volume '{claim.name}:{claim.path}': needed CLAIM:/PATH", hint="data:/data:ro")
+                raise ConfigError(f"--volume: '{claim.name}:{claim.path}'; expected CLAIM:/PATH", hint="data:/data:ro")
         ports = [port for port in (self.health_port, self.metrics_port, PORT) if port]
         if len(set(ports)) < len(ports) or max(ports) > _HIGHEST_PORT:
-            raise ConfigError(f"ports {', '.join(map(str, ports))}: needed different ones", hint="--health-port 8080")
+            raise ConfigError(f"ports {', '.join(map(str, ports))}; expected different ones", hint="--health-port 8080")
 
 
 def read_nnodes(text: str) -> tuple[int, int]:
@@ -203,5 +208,5 @@ def read_nnodes(text: str) -> tuple[int, int]:
     """
     match = _NNODES.fullmatch(text.strip())
     if match is None or int(match[2] or match[1]) < int(match[1]):
-        raise ConfigError(f"--nnodes {text!r}: needed N or MIN:MAX", hint="--nnodes 4, or 2:8")
+        raise ConfigError(f"--nnodes: {text!r}; expected N or MIN:MAX", hint="--nnodes 4, or 2:8")
     return int(match[1]), int(match[2] or match[1])

@@ -266,5 +266,5 @@ def _deadline_s(text: str) -> float | None:
         return None
     value = duration_s(text)
     if value is None:
-        raise RefusedError(HTTPStatus.BAD_REQUEST, f"deadline={text!r}: needed seconds, 0 or more, or 30s, 5m")
+        raise RefusedError(HTTPStatus.BAD_REQUEST, f"deadline: {text!r}; expected seconds, 0 or more, or 30s, 5m")
     return value

@@ -97,7 +97,7 @@ class HandlerTable:
         if not name or not name.isascii() or not all(c.isalnum() or c in "_-." for c in name):
             raise ConfigError(f"a handler's name has letters, digits and '_-.', not {name!r}")
         if not callable(handler):
-            raise ConfigError(f"handler {name!r} is a {type(handler).__name__}; needed is a function")
+            raise ConfigError(f"handler {name!r} is a {type(handler).__name__}; expected a function")
         with self._lock:
             self._handlers[name] = handler
 

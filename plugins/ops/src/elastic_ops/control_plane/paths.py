@@ -100,7 +100,7 @@ def check_directory(folder: Path) -> None:
     """
     found = folder.stat()
     if not stat.S_ISDIR(found.st_mode):
-        raise ConfigError(f"{str(folder)!r} is no directory: no place for a socket")
+        raise ConfigError(f"the socket's directory: {str(folder)!r}; expected a directory")
     if found.st_uid not in (os.geteuid(), 0):
         raise ConfigError(
             f"the socket's directory {str(folder)!r} belongs to user {found.st_uid}, not to user {os.geteuid()}",
@@ -122,7 +122,8 @@ def check_private(folder: Path) -> None:
     """
     found = folder.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
-        raise ConfigError(f"{str(folder)!r} is no directory of user {os.geteuid()} with mode 0700", hint="remove it")
+        what = f"the socket's directory: {str(folder)!r}; expected one of user {os.geteuid()} with mode 0700"
+        raise ConfigError(what, hint="remove it")
 
 
 def _is_safe(folder: Path) -> bool:

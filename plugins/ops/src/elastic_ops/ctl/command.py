@@ -15,10 +15,12 @@ from elastic_ops.ctl.target import (
     agent_of,
     asked,
     chosen_agents,
+    is_run,
     only_one,
     worker_of,
     workers_of,
 )
+from elastic_ops.jobs import has_runs
 from elastic_ops.run_target import complete_run, duration
 from elastic_ops.status.document import AgentStatus
 
@@ -28,6 +30,10 @@ _NOT_FOUND: Final = 404
 _BAD_REQUEST: Final = 400
 _QUESTIONS: Final = ("metrics", "ping", "stacks", "state", "store", "workers")
 """Commands of an agent that change nothing: of a run with several agents here each is asked."""
+
+
+_BUILT_IN: Final = (*_QUESTIONS, "drain", "restart")
+"""Commands that every agent has."""
 
 
 class Answer(Record, frozen=True, kw_only=True):
@@ -57,6 +63,7 @@ class CommandsDocument(Record, frozen=True, kw_only=True):
 
 
 def _ctl(words: tuple[str, ...], run: str | None, worker: int | None, timeout: float, as_json: bool) -> int:
+    run, words = _read_words(words, run)
     agents = chosen_agents(run, worker)
     if words and words[0] not in _QUESTIONS:
         agents = [only_one(agents, words[0])]
@@ -85,12 +92,31 @@ def _ask(target: Target, command: str, params: dict[str, str], node_id: str, tim
     return _code(reply)
 
 
+def _read_words(words: tuple[str, ...], run: str | None) -> tuple[str | None, tuple[str, ...]]:
+    """Return the run, and the command with its parameters: two words before those are RUN and COMMAND.
+
+    Raises:
+        ConfigError: a single word names a run of this host, and a command that each agent has.
+    """
+    if run is not None or not words:
+        return run, words
+    first, rest = words[0], words[1:]
+    if rest and "=" not in rest[0]:
+        return (None, words) if first in _BUILT_IN and not has_runs(first) else (first, rest)
+    if rest or first not in _BUILT_IN:
+        return (None, words) if rest or not has_runs(first) else (first, ())
+    if is_run(first):
+        what = f"ctl {first!r}: a run of this host and a command have that name"
+        raise ConfigError(what, hint=f"elastic ctl RUN {first}, or elastic ctl --run {first}")
+    return None, words
+
+
 def _params(words: tuple[str, ...]) -> dict[str, str]:
     params = {}
     for word in words:
         key, equals, value = word.partition("=")
         if not key or not equals:
-            raise click.UsageError(f"{word!r} is no parameter: needed KEY=VALUE", click.get_current_context())
+            raise click.UsageError(f"parameter {word!r}; expected KEY=VALUE", click.get_current_context())
         params[key] = value
     return params
 
@@ -184,7 +210,7 @@ _EPILOG = """\b
 Examples:
   elastic ctl                               # what there is
   elastic ctl stacks                        # where all workers of this node are
-  elastic ctl --run bert-7 drain deadline=60
+  elastic ctl bert-7 drain deadline=60
   elastic ctl --worker 3 dump_traceback
 
 Exit codes: 0; 1 it was refused, or there was no answer; 2 usage, or there is no such run, worker or command.
@@ -194,12 +220,12 @@ command = click.Command(
     "ctl",
     callback=_ctl,
     params=[
-        click.Argument(["words"], metavar="[COMMAND] [KEY=VALUE]...", nargs=-1),
+        click.Argument(["words"], metavar="[RUN] [COMMAND] [KEY=VALUE]...", nargs=-1, shell_complete=complete_run),
         click.Option(
-            ["--run"],
-            metavar="ID|DIR",
+            ["--run", "--rdzv-id", "--rdzv_id"],
+            metavar="RUN",
             shell_complete=complete_run,
-            help="The run's id (questions go to all its agents here), or run directory; default: the only agent here.",
+            help="The run, as RUN: by its id or directory.",
         ),
         click.Option(
             ["--worker"], metavar="RANK", type=click.IntRange(min=0), help="Talk to the worker with this global rank."

@@ -27,10 +27,10 @@ class Target(Record, frozen=True, kw_only=True):
 
 
 def chosen_agents(target: str | None, worker: int | None) -> list[AgentStatus]:
-    """Return the running agents that are meant: the only one, all of the run that was named, or the worker's.
+    """Return the running agents of a run, or of the only run of this host; with `worker` the one that has it.
 
     Raises:
-        ConfigError: there is none, or more than one while no run is named.
+        ConfigError: there is none, or no run is named and this host has several.
     """
     try:
         found = find_runs() if target is None else runs_named(target)
@@ -44,10 +44,21 @@ def chosen_agents(target: str | None, worker: int | None) -> list[AgentStatus]:
         alive = [status for status in alive if any(each.global_rank == worker for each in status.workers)] or alive
     if not alive:
         raise _nothing(target, found)
-    if len(alive) > 1 and (target is None or worker is not None):
-        seen = "no run is named" if target is None else f"none has a worker of rank {worker} in its status"
-        raise ConfigError(f"{len(alive)} agents run here, and {seen}", hint=f"--run with one of {_paths(found)}")
+    run_ids = sorted({status.run_id for status in alive})
+    if len(run_ids) > 1:
+        shown = ", ".join(map(repr, run_ids))
+        raise ConfigError(
+            f"RUN: {len(run_ids)} runs are on this host ({shown}); expected one", hint="elastic ctl RUN …"
+        )
+    if len(alive) > 1 and worker is not None:
+        what = f"--worker {worker}: none of the {len(alive)} agents on this host has a worker of that rank"
+        raise ConfigError(what, hint=f"one of these as RUN: {_paths(found)}")
     return alive
+
+
+def is_run(name: str) -> bool:
+    """Return whether an agent of a run of that id runs on this host."""
+    return any(run.running and run.status is not None and run.status.run_id == name for run in find_runs())
 
 
 def only_one(agents: list[AgentStatus], command: str) -> AgentStatus:
@@ -60,8 +71,8 @@ def only_one(agents: list[AgentStatus], command: str) -> AgentStatus:
         return agents[0]
     run_id = agents[0].run_id
     raise ConfigError(
-        f"{len(agents)} agents of run {run_id!r} run here, and {command!r} is for one",
-        hint=f"--run with one of {_paths(runs_named(run_id))}",
+        f"{command}: run {run_id!r} has {len(agents)} agents on this host; expected one",
+        hint=f"one of these as RUN: {_paths(runs_named(run_id))}",
     )
 
 
@@ -71,10 +82,11 @@ def _paths(found: list[FoundRun]) -> str:
 
 def _nothing(target: str | None, found: list[FoundRun]) -> ConfigError:
     if target is None:
-        return ConfigError(f"no agent of this user runs here (looked in {run_places()})")
+        what = f"no agent of this user runs on this host (directories: {run_places()})"
+        return ConfigError(what, hint="elastic runs, which lists earlier runs too")
     last = found[-1]
     if last.status is None:
-        return ConfigError(f"the agent of run {target!r} has left no word of itself", hint="again in a second")
+        return ConfigError(f"run {target!r}: its agent has not written its status yet", hint="again in a second")
     run_id = last.status.run_id
     if last.status.end is not None:
         end = last.status.end
@@ -94,7 +106,7 @@ def agent_of(status: AgentStatus) -> Target:
     """
     name = f"the agent of run {status.run_id!r}"
     if not status.control:
-        raise ConfigError(f"{name} listens to nobody", hint="elastic run without --no-control-plane")
+        raise ConfigError(f"{name} has no control plane", hint="elastic run without --no-control-plane")
     return Target(name=name, path=status.control)
 
 
@@ -118,7 +130,7 @@ def worker_of(agent: Target, rank: int, *, timeout_s: float) -> Target:
     worker = next((each for each in workers if each.global_rank == rank), None)
     if worker is None or not worker.alive:
         here = ", ".join(str(each.global_rank) for each in workers if each.alive) or "none"
-        raise ConfigError(f"no worker with global rank {rank} runs on this node; running: {here}")
+        raise ConfigError(f"--worker: {rank}; expected a rank on this node: {here}", hint="elastic ctl workers")
     return Target(name=f"the worker with rank {rank}", path=worker.control, rank=rank)
 
 
@@ -133,16 +145,16 @@ def asked(target: Target, question: Callable[[], _T]) -> _T:
         return question()
     except (FileNotFoundError, ConnectionRefusedError) as err:
         hint = "elastic status" if target.rank is None else NO_SERVER
-        raise ConfigError(f"{target.name} has no control plane: nobody listens at {target.path!r}", hint=hint) from err
+        raise ConfigError(f"{target.name} does not listen at {target.path!r}", hint=hint) from err
     except PermissionError as err:
         raise ConfigError(
             f"{target.name} is not for user {os.geteuid()}: {target.path!r} belongs to user {_owner(target.path)}",
             hint="the user who started the run",
         ) from err
     except TimeoutError as err:
-        raise ElasticError(f"{target.name} has not answered in time", hint="a longer --timeout") from err
+        raise ElasticError(f"{target.name} did not answer in time", hint="a longer --timeout") from err
     except (ConnectionResetError, BrokenPipeError, HTTPException) as err:
-        raise ElasticError(f"{target.name} has ended, or speaks no HTTP: it broke off its answer") from err
+        raise ElasticError(f"{target.name} closed the connection before it answered", hint="elastic status") from err
 
 
 def _owner(path: str) -> str:

@@ -10,7 +10,7 @@ from elastic_ops.ending import on_host
 from elastic_ops.ending.in_store import StoreEnding
 from elastic_ops.ending.options import ending_params
 from elastic_ops.jobs import options_of_job
-from elastic_ops.run_target import complete_run, names_store, store_asked, typed_options
+from elastic_ops.run_target import complete_run, names_store, run_of, run_params, store_asked, typed_options
 
 api_version = 1
 
@@ -23,7 +23,7 @@ def _drain(
     user: str | None,
     **options: str | None,
 ) -> int:
-    run, nodes = _read_words(words, run, options)
+    run, nodes = _read_words(words, run_of(None, run, options), options)
     choice = store_asked(options, run)
     if choice is None:
         on_host.drain(run, nodes, deadline_s=deadline, timeout_s=timeout)
@@ -57,13 +57,14 @@ def _read_words(
         return (first, others) if others and first == remembered else (None, words)
     if not others:
         if typed:
-            raise ConfigError(f"no run id: {first!r} is the only name, and a node's", hint=f"elastic drain RUN {first}")
+            raise ConfigError(f"drain {first!r}: expected RUN and NODE", hint=f"elastic drain RUN {first}")
         return None, words
     is_run, is_node = on_host.found_names(first)
     if typed or not (is_node or is_run):
         return (first, others) if names_store(options) else (None, words)
     if is_run and is_node:
-        raise ConfigError(f"{first!r} is a run and a node of this host", hint=f"elastic drain --run RUN {first}")
+        what = f"drain {first!r}: a run and a node of this host have that name"
+        raise ConfigError(what, hint=f"elastic drain --run RUN {' '.join(words)}")
     return (first, others) if is_run else (None, words)
 
 
@@ -80,8 +81,8 @@ Examples:
   elastic drain --rdzv-backend c10d --rdzv-endpoint node0:29400 --deadline 2m bert-7 node3 node4
   elastic drain "$(hostname)"
 
-Exit codes: 0 they have left; 1 not in time, the order stands; 2 usage, or there is no such run or node; 3 plugin; 4 the
-store can't be reached, or refuses us.
+Exit codes: 0 they have left; 1 not in time (the request stays); 2 usage, or there is no such run or node; 3 plugin; 4
+the store can't be reached, or refuses us.
 """
 
 command = click.Command(
@@ -89,12 +90,7 @@ command = click.Command(
     callback=_drain,
     params=[
         click.Argument(["words"], metavar="[RUN] NODE...", nargs=-1, required=True, shell_complete=complete_run),
-        click.Option(
-            ["--run"],
-            metavar="RUN",
-            shell_complete=complete_run,
-            help="Which run, by id or directory; then all words are nodes.",
-        ),
+        *run_params(),
         *ending_params(),
     ],
     help=_HELP,

@@ -90,7 +90,7 @@ class StoreEnding:
         owner, mine = run.control.user, self._user or user_name()
         if owner and owner != mine:
             raise ConfigError(
-                f"run {self._choice.run_id!r} was begun by user {owner!r}, not by {mine!r}",
+                f"run {self._choice.run_id!r} was started by user {owner!r}; expected {mine!r}",
                 hint=f"your own --rdzv-id, or --user {owner} if it is yours",
             )
         return run
@@ -156,7 +156,7 @@ class StoreEnding:
     def _late(self, left: list[StoredMember]) -> ElasticError:
         shown = _names([f"{record.node} ({record.state})" for record in left])
         return ElasticError(
-            f"run {self._choice.run_id!r}: still there after {self._timeout_s:g} s: {shown}; the order stands",
+            f"run {self._choice.run_id!r}: not ended after {self._timeout_s:g} s: {shown}; the request stays",
             hint="the same again: --timeout waits longer, --deadline gives their workers less time",
         )
 

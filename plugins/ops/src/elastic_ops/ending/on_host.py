@@ -30,11 +30,12 @@ def stop(target: str | None, *, deadline_s: float | None, timeout_s: float) -> N
     run_ids = {status.run_id for _, status in agents}
     if len(run_ids) > 1:
         shown = ", ".join(sorted(map(repr, run_ids)))
-        raise ConfigError(f"{len(run_ids)} runs are here, and none is named: {shown}", hint="elastic stop RUN")
+        raise ConfigError(f"RUN: {len(run_ids)} runs are on this host ({shown}); expected one", hint="elastic stop RUN")
     _, status = agents[0]
     count = 1 if status.round is None else status.round.node_count
     if count > len(agents):
-        raise ConfigError(f"run {status.run_id!r} has {count} nodes, {len(agents)} here", hint=_hint("stop", status))
+        what = f"run {status.run_id!r} has {count} nodes; {len(agents)} of them on this host"
+        raise ConfigError(what, hint=_hint("stop", status))
     _drain(agents, deadline_s=deadline_s, timeout_s=timeout_s)
 
 
@@ -53,10 +54,11 @@ def drain(target: str | None, names: Sequence[str], *, deadline_s: float | None,
             here = ", ".join(sorted(f"{status.node_id} of run {status.run_id!r}" for _, status in agents))
             named = next((status for _, status in agents if status.run_id == name), None)
             hint = _hint("drain", agents[0][1], name) if named is None else f"elastic drain {name} {named.node_id}"
-            raise ConfigError(f"no node {name!r} on this host; here: {here}", hint=hint)
+            raise ConfigError(f"node {name!r}: not on this host, which has {here}", hint=hint)
         if len(found) > 1:
             dirs = ", ".join(run.path for run, _ in found)
-            raise ConfigError(f"{len(found)} agents here may be {name!r}", hint=f"--run with one of {dirs}")
+            what = f"node {name!r}: {len(found)} agents on this host have that name; expected one"
+            raise ConfigError(what, hint=f"elastic drain RUN {name}, RUN one of {dirs}")
         chosen += found
     _drain(chosen, deadline_s=deadline_s, timeout_s=timeout_s)
 
@@ -79,14 +81,14 @@ def _agents(target: str | None) -> list[tuple[FoundRun, AgentStatus]]:
         which = "no agent of this user" if target is None else f"no agent of run {target!r}"
         raise ConfigError(
             f"{which} runs on this host",
-            hint="elsewhere it is reached by its store: --rdzv-backend, --rdzv-endpoint and --rdzv-id",
+            hint="--rdzv-backend and --rdzv-endpoint with RUN, for a run on other hosts",
         )
     return agents
 
 
 def _hint(command: str, status: AgentStatus, node: str = "") -> str:
     if status.backend in WITHOUT_STORE:
-        return f"the same on each host of the run: backend {status.backend!r} has no store"
+        return f"the same command on each host of the run, as backend {status.backend!r} has no store"
     words = f"{status.run_id} {node}".strip()
     return f"elastic {command} --rdzv-backend {status.backend} --rdzv-endpoint … {words}"
 
@@ -109,8 +111,8 @@ def _wait(agents: list[tuple[FoundRun, AgentStatus]], timeout_s: float) -> None:
     while timeout_s and (left := [agent for agent in left if _runs(agent[0])]):
         if SYSTEM_CLOCK.monotonic_s() >= end_s:
             shown = ", ".join(status.node_id for _, status in left)
-            hint = "the same again: --timeout waits longer, --deadline gives their workers less time"
-            raise ElasticError(f"still there after {timeout_s:g} s: {shown}", hint=hint)
+            hint = "the same again with a longer --timeout, or with a shorter --deadline for their workers"
+            raise ElasticError(f"nodes still running after {timeout_s:g} s: {shown}", hint=hint)
         pause.sleep(_LOOK_EVERY_S)
     if timeout_s:
         for _, status in agents:

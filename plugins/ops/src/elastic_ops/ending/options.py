@@ -14,7 +14,7 @@ DEFAULT_TIMEOUT_S = 60.0
 def _time(value: str) -> float:
     read = duration_s(value)
     if read is None:
-        raise click.BadParameter(f"{value!r} is not seconds, 0 or more, or a time as 30s, 5m or 1h")
+        raise click.BadParameter(f"{value!r}; expected seconds, 0 or more, or a time as 30s, 5m or 1h")
     return read
 
 

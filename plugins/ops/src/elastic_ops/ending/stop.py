@@ -5,12 +5,20 @@ import click
 from elastic_ops.ending import on_host
 from elastic_ops.ending.in_store import StoreEnding
 from elastic_ops.ending.options import ending_params
-from elastic_ops.run_target import complete_run, store_asked
+from elastic_ops.run_target import complete_run, run_of, run_params, store_asked
 
 api_version = 1
 
 
-def _stop(target: str | None, deadline: float | None, timeout: float, user: str | None, **options: str | None) -> int:
+def _stop(
+    target: str | None,
+    run: str | None,
+    deadline: float | None,
+    timeout: float,
+    user: str | None,
+    **options: str | None,
+) -> int:
+    target = run_of(target, run, options)
     choice = store_asked(options, target)
     if choice is None:
         on_host.stop(target, deadline_s=deadline, timeout_s=timeout)
@@ -35,7 +43,7 @@ Examples:
   elastic stop --rdzv-backend redis --rdzv-endpoint redis.example:6379 bert-7
   elastic stop --rdzv-backend c10d --rdzv-endpoint node0:29400 --deadline 10 bert-7
 
-Exit codes: 0 it has ended; 1 not in time, the order stands; 2 usage, or there is no such run; 3 plugin; 4 the store
+Exit codes: 0 it has ended; 1 not in time (the request stays); 2 usage, or there is no such run; 3 plugin; 4 the store
 can't be reached, or refuses us.
 """
 
@@ -44,6 +52,7 @@ command = click.Command(
     callback=_stop,
     params=[
         click.Argument(["target"], metavar="[RUN]", required=False, shell_complete=complete_run),
+        *run_params(),
         *ending_params(),
     ],
     help=_HELP,

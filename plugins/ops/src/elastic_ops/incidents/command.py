@@ -16,7 +16,7 @@ from elastic_ops.incidents.listed import (
     incidents_of_store,
 )
 from elastic_ops.run_directories import find_runs, runs_named
-from elastic_ops.run_target import NoSuchRunError, complete_run, is_here, store_asked, store_params
+from elastic_ops.run_target import NoSuchRunError, complete_run, is_here, run_of, run_params, store_asked, store_params
 from elastic_ops.status.page import Table, aligned
 from elastic_ops.status.store_view import RunInStore
 from elastic_ops.status.view import decision_words
@@ -27,8 +27,9 @@ api_version = 1
 _HEADS: Final = ("N", "TIME", "RUN", "CLASS", "RANK", "NODE", "RESTARTS", "DECISION", "SUMMARY")
 
 
-def _incidents(words: tuple[str, ...], last: bool, as_json: bool, **options: str | None) -> int:
+def _incidents(words: tuple[str, ...], run: str | None, last: bool, as_json: bool, **options: str | None) -> int:
     target, number = _read_words(words, last=last)
+    target = run_of(target, run, options)
     choice = store_asked(options, target)
     listed = None
     if choice is not None:
@@ -55,11 +56,11 @@ def _read_words(words: tuple[str, ...], *, last: bool) -> tuple[str | None, int 
     rest = list(words)
     number = int(rest.pop()) if rest and rest[-1].isdecimal() else None
     if len(rest) > 1:
-        raise click.UsageError(
-            f"{rest[1]!r} is neither the number of an incident nor an option", click.get_current_context()
-        )
+        raise click.UsageError(f"{rest[1]!r}; expected the number of an incident", click.get_current_context())
     if last and number is not None:
-        raise click.UsageError(f"--last and incident {number} are two incidents", click.get_current_context())
+        raise click.UsageError(
+            f"--last: incident {number} is given too; expected one of both", click.get_current_context()
+        )
     return (rest[0] if rest else None), number
 
 
@@ -74,12 +75,12 @@ def _stored(choice: StoreChoice) -> list[ListedIncident]:
 
 def _picked(listed: Sequence[ListedIncident], number: int | None) -> ListedIncident:
     if not listed:
-        raise ConfigError("there is no incident to show: nothing has failed", hint="elastic incidents, to see the list")
+        raise ConfigError("no incident to show: nothing has failed", hint="elastic incidents, to see the list")
     if number is None:
         return listed[-1]
     if not 1 <= number <= len(listed):
         raise ConfigError(
-            f"there is no incident {number}: the list has 1 to {len(listed)}", hint="elastic incidents --last"
+            f"incident {number}: not in the list; expected 1 to {len(listed)}", hint="elastic incidents --last"
         )
     return listed[number - 1]
 
@@ -125,7 +126,7 @@ Examples:
   elastic incidents                    # all on this machine
   elastic incidents --last             # the last one in full
   elastic incidents bert-7 3
-  elastic incidents --rdzv-backend redis --rdzv-endpoint redis.example:6379 --rdzv-id bert-7
+  elastic incidents --rdzv-backend redis --rdzv-endpoint redis.example:6379 bert-7
 
 Exit codes: 0; 2 usage, or there is no such run or incident; 3 plugin; 4 the store can't be reached or read.
 """
@@ -135,6 +136,7 @@ command = click.Command(
     callback=_incidents,
     params=[
         click.Argument(["words"], metavar="[RUN] [N]", nargs=-1, shell_complete=complete_run),
+        *run_params(),
         *store_params(),
         click.Option(["--last"], is_flag=True, help="Show the last incident in full."),
         click.Option(

@@ -15,7 +15,7 @@ from elastic_core.api.tools import user_name
 from elastic_ops.logs.follow import STREAMS, HostLogs, LogLine
 from elastic_ops.logs.wire import Wanted, ranks_of, text_of
 from elastic_ops.run_directories import FoundRun, find_runs, runs_named
-from elastic_ops.run_target import complete_run, store_asked, store_params
+from elastic_ops.run_target import complete_run, run_of, run_params, store_asked, store_params
 
 if TYPE_CHECKING:
     from elastic_ops.logs.over_nodes import NodesLogs
@@ -28,7 +28,7 @@ _FOLLOWED_LINES: Final = 10
 
 def _ranks(value: str) -> frozenset[int]:
     if not value.strip():
-        raise click.BadParameter("no rank: needed are some, as 3,17 or 0-7")
+        raise click.BadParameter("no rank; expected ranks such as 3,17 or 0-7")
     try:
         return ranks_of(value)
     except ValueError as err:
@@ -37,6 +37,7 @@ def _ranks(value: str) -> frozenset[int]:
 
 def _logs(
     target: str | None,
+    run: str | None,
     rank: frozenset[int] | None,
     follow: bool,
     stream: str,
@@ -44,8 +45,11 @@ def _logs(
     round_index: int | None,
     **options: str | None,
 ) -> int:
+    target = run_of(target, run, options)
     if follow and round_index is not None:
-        raise click.UsageError("--round is about one that was, -f about those that come", click.get_current_context())
+        raise click.UsageError(
+            "--round: -f is given too; expected one of both, as -f shows new rounds", click.get_current_context()
+        )
     choice = store_asked(options, target)
     runs = _runs(target, choice)
     streams = STREAMS if stream == "both" else (stream,)
@@ -150,9 +154,13 @@ def _runs(target: str | None, choice: StoreChoice | None) -> list[FoundRun]:
     if len(ids) == 1:
         return alive
     if ids:
-        raise ConfigError(f"{len(ids)} runs are here: {', '.join(map(repr, ids))}", hint="elastic logs RUN")
+        raise ConfigError(
+            f"RUN: {len(ids)} runs are on this host ({', '.join(map(repr, ids))}); expected one",
+            hint="elastic logs RUN",
+        )
     raise ConfigError(
-        f"no agent of this user runs here (looked in {run_places()})", hint="elastic runs, then elastic logs RUN"
+        f"no agent of this user runs on this host (directories: {run_places()})",
+        hint="elastic runs, then elastic logs RUN",
     )
 
 
@@ -251,6 +259,7 @@ command = click.Command(
             metavar="N",
             help="Of this round, in place of the last.",
         ),
+        *run_params(),
         *store_params(),
     ],
     help=_HELP,

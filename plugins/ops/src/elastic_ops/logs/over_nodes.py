@@ -240,7 +240,7 @@ class NodesLogs:
     def _begin(self, looks: int) -> None:
         asked = [place for place in self._asked() if not place.lost]
         if len(asked) > MOST_FOLLOWED:
-            raise ElasticError(f"{len(asked)} nodes: at most {MOST_FOLLOWED} can be followed", hint="--rank RANKS")
+            raise ElasticError(f"{len(asked)} nodes to follow; expected {MOST_FOLLOWED} at most", hint="--rank RANKS")
         for place in asked:
             reader = self._readers.get(place.incarnation)
             if reader is None or not reader.is_alive():

@@ -107,10 +107,10 @@ def ranks_of(text: str) -> frozenset[int]:
     for part in text.split(",") if text else ():
         first, dash, last = (each.strip() for each in part.partition("-"))
         if not (first.isdecimal() and (last.isdecimal() if dash else not last)):
-            raise ValueError(f"{part.strip()!r} is no rank: needed are some, as 3,17 or 0-7")
+            raise ValueError(f"{part.strip()!r}; expected ranks such as 3,17 or 0-7")
         low, high = int(first), int(last or first)
         if high < low or high - low >= MOST_RANKS:
-            raise ValueError(f"{part.strip()!r} is no range of ranks")
+            raise ValueError(f"{part.strip()!r}; expected a range of ranks such as 0-7")
         found |= set(range(low, high + 1))
         if len(found) > MOST_RANKS:
             raise ValueError(f"more than {MOST_RANKS} ranks")

@@ -62,7 +62,7 @@ FAMILIES: Final = (
         "since a worker's last heartbeat, looked at every 5 s; with elastic-watch only",
         "local_rank",
     ),
-    _family("elastic_heartbeat_step", Kind.GAUGE, "the step that a worker's heartbeat told of", "local_rank"),
+    _family("elastic_heartbeat_step", Kind.GAUGE, "the last step that a worker reported by a heartbeat", "local_rank"),
     _family(
         "elastic_store_latency_seconds", Kind.GAUGE, "mean of the calls of the last 5 s to the rendezvous store", "call"
     ),

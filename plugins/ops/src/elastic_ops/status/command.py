@@ -14,7 +14,16 @@ from elastic_core.api import SYSTEM_CLOCK, WaitBudget
 from elastic_core.api.commands import StoreChoice, echo, echo_json, run_places
 from elastic_core.api.rendezvous import RendezvousConnectionError
 from elastic_ops.run_directories import FoundRun, find_runs, run_at, runs_named
-from elastic_ops.run_target import NoSuchRunError, complete_run, duration, is_here, store_asked, store_params
+from elastic_ops.run_target import (
+    NoSuchRunError,
+    complete_run,
+    duration,
+    is_here,
+    run_of,
+    run_params,
+    store_asked,
+    store_params,
+)
 from elastic_ops.status.live import live, show, wanted
 from elastic_ops.status.page import Page, page_of_run, page_of_runs, plain
 from elastic_ops.status.store_view import NO_NODE, RunInStore
@@ -147,10 +156,11 @@ class MachineSource:
         if kept:
             count = "1 run directory is" if len(kept) == 1 else f"{len(kept)} run directories are"
             more = f"; {count} kept there: elastic incidents"
-        return f"no agent of this user runs here (looked in {run_places()}){more}"
+        return f"no agent of this user runs on this host (directories: {run_places()}){more}"
 
 
-def _status(target: str | None, as_json: bool, watch: float | None, **options: str | None) -> int:
+def _status(target: str | None, run: str | None, as_json: bool, watch: float | None, **options: str | None) -> int:
+    target = run_of(target, run, options)
     choice = store_asked(options, target)
     with ExitStack() as cleanup:
         source: Source
@@ -235,7 +245,7 @@ _EPILOG = """\b
 Examples:
   elastic status
   elastic status --watch 2 bert-7
-  elastic status --rdzv-backend redis --rdzv-endpoint redis.example:6379 --rdzv-id bert-7
+  elastic status --rdzv-backend redis --rdzv-endpoint redis.example:6379 bert-7
   elastic status --json /run/user/1000/elastic-1000/bert-7-6364b286
 
 Exit codes: 0; 2 usage, or there is no such run; 3 plugin; 4 the store can't be reached or read.
@@ -246,6 +256,7 @@ command = click.Command(
     callback=_status,
     params=[
         click.Argument(["target"], metavar="[RUN]", required=False, shell_complete=complete_run),
+        *run_params(),
         *store_params(),
         click.Option(
             ["-w", "--watch"],

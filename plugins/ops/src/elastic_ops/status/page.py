@@ -123,7 +123,7 @@ def _above(run: RunView, now_ns: int) -> list[str]:
     if run.store is not None:
         lines.append(_store_line(run.store, now_ns))
         if run.store.reachable is False and run.source == "store":
-            lines.append("what stands here was read before that")
+            lines.append("the values on this page were read before that")
     return lines
 
 

@@ -594,7 +594,7 @@ def test_too_many_nodes_are_refused(node):
     places = Places(*(node(0).place(node_id=f"n{each}", incarnation=str(each)) for each in range(2)))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(over_nodes, "MOST_FOLLOWED", 1)
-        with pytest.raises(ElasticError, match=r"2 nodes: at most 1 can be followed\. Try: --rank RANKS"):
+        with pytest.raises(ElasticError, match=r"2 nodes to follow; expected 1 at most\. Try: --rank RANKS"):
             list(logs_of(places).follow())
 
 

@@ -238,7 +238,7 @@ def pairs(parts: Iterable[str]) -> dict[str, str]:
     for part in filter(None, (part.strip() for part in parts)):
         key, sign, text = part.partition("=")
         if not sign:
-            raise ConfigError(f"{part!r} is no KEY=VALUE", hint=f"{part}=VALUE")
+            raise ConfigError(f"{part!r}; expected KEY=VALUE", hint=f"{part}=VALUE")
         found[key] = text
     return found
 
@@ -267,7 +267,7 @@ def find(name: str, kind: str | None) -> PluginEntry:
         ConfigError: there is none, or there are several.
     """
     if kind is not None and kind not in GROUPS:
-        raise ConfigError(f"--kind {kind!r} is none of {', '.join(GROUPS)}", hint=f"--kind {next(iter(GROUPS))}")
+        raise ConfigError(f"--kind: {kind!r}; expected one of {', '.join(GROUPS)}", hint=f"--kind {next(iter(GROUPS))}")
     if ":" in name:
         return _not_installed(name, kind)
     entries = [entry for entry in find_entries() if entry.group in _KINDS]

@@ -75,7 +75,7 @@ class EnvironmentConformance(Kit):
         assert title, f"the `title` of {cls.__name__} is empty"
         fault = _fault_of_line(title)
         assert not fault, f"the `title` of {cls.__name__} {fault}"
-        assert title == title.strip(), f"`title` is {title!r}: nobody can type the spaces around it"
+        assert title == title.strip(), f"`title` is {title!r}; expected no spaces around it"
         assert title.lower() != "none", "`title` is 'none', which stands for no environment"
 
     def test_its_variable_shows_it(self, variables: Mapping[str, str]) -> None:
@@ -111,7 +111,7 @@ class EnvironmentConformance(Kit):
         if self.elsewhere is None and strange:
             pytest.skip(f"nothing installed here has {', '.join(strange)}: a run leaves that out")
         lost = sorted(set(strange) - set(self.elsewhere or ()))
-        assert not lost, f"nothing has the options {lost}; what is of another distribution stands in `elsewhere`"
+        assert not lost, f"nothing has the options {lost}; list options of other distributions in `elsewhere`"
 
     def test_lines_are_lines(self, make_environment: MakeEnvironment, variables: Mapping[str, str]) -> None:
         """Reasons, contradictions and notices are printed as they are: one line each, with nothing for a terminal."""
@@ -223,7 +223,7 @@ def _proposed(
         proposals = in_time(environment, "propose", lambda: environment.propose(given or {}), within_s=ABANDONED_S)
     except ElasticError as err:
         pytest.fail(f"where all is well, this agent is refused: {err}")
-    assert isinstance(proposals, (list, tuple)), f"propose answered {proposals!r}; a list of proposals is needed"
+    assert isinstance(proposals, (list, tuple)), f"propose answered {proposals!r}; expected a list of proposals"
     assert all(isinstance(each, Proposal) for each in proposals), f"propose answered {proposals!r}, not only proposals"
     return environment, proposals
 
@@ -309,7 +309,7 @@ def _check(proposals: Sequence[Proposal], about: str) -> None:
 
 def _check_lines(environment: Environment, proposals: Sequence[Proposal], about: str) -> None:
     notices: object = environment.notices
-    assert isinstance(notices, (list, tuple)), f"{about}, `notices` is {notices!r}; a list of lines is needed"
+    assert isinstance(notices, (list, tuple)), f"{about}, `notices` is {notices!r}; expected a list of lines"
     lines = [(f"the reason for {each.option}", each.reason) for each in proposals]
     lines += [(f"the contradiction of {each.option}", each.contradiction) for each in proposals if each.contradiction]
     lines += [("a notice", line) for line in notices]

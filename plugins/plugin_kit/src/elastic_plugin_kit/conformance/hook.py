@@ -94,13 +94,13 @@ class AgentHookConformance(Kit):
         assert not closed or Power.REFUSAL in cls.powers, f"{cls.__name__} states fail_closed without Power.REFUSAL"
         for name, power in (("worker_starter", Power.STARTS), ("master_server", Power.HOSTS)):
             assert _overrides(hook, name) == (power in cls.powers), (
-                f"{cls.__name__} has `{name}` or states the power {power.value!r}; both are needed"
+                f"{cls.__name__} has `{name}` or states the power {power.value!r}; expected both"
             )
         if Power.HOLDS in cls.powers:
             assert Power.RUN in cls.powers, f"{cls.__name__} needs Power.RUN for `self.run.release_stop()`"
             hold_s = hook.hold_s
             known = isinstance(hold_s, int | float) and 0 <= hold_s < float("inf")
-            assert known, f"`hold_s` is {hold_s!r}; a number of seconds is needed"
+            assert known, f"`hold_s` is {hold_s!r}; expected a number of seconds"
 
     def test_its_import_is_light(self, hook: AgentHook) -> None:
         """A hook that brings torch or numpy into the agent's process is left out of every run."""
@@ -111,7 +111,7 @@ class AgentHookConformance(Kit):
         told = {name for name in (*METHODS.values(), _CATCH_ALL) if _overrides(hook, name)}
         assert told or {Power.STARTS, Power.HOSTS} & type(hook).powers, "the hook overrides no moment"
         strange = {name for name in dir(type(hook)) if name.startswith("on_")} - {*METHODS.values(), _CATCH_ALL}
-        assert not strange, f"nobody calls {sorted(strange)}; the moments are {sorted(METHODS.values())}"
+        assert not strange, f"no agent calls {sorted(strange)}; the moments are {sorted(METHODS.values())}"
 
     def test_every_moment_is_taken(self, hook: AgentHook, moments: tuple[Moment, ...]) -> None:
         """The moments of a run with failures, restarts, newcomers and a stop signal: none raises."""
@@ -246,7 +246,7 @@ def _check_launches(answer: Launches, moment: Moment) -> None:
         assert isinstance(change, LaunchChange), f"the worker {rank} is changed by {change!r}, which is no LaunchChange"
         _check_variables(change.environment)
         words = change.command
-        assert isinstance(words, (tuple, list)), f"{words!r} is no command: a tuple of words is needed"
+        assert isinstance(words, (tuple, list)), f"{words!r} is no command; expected a tuple of words"
         assert all(isinstance(word, str) and "\0" not in word for word in words), f"{words!r} is no command"
         names = change.startup
         assert isinstance(names, (tuple, list)), f"{names!r} is no tuple of functions"

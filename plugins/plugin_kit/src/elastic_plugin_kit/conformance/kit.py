@@ -53,7 +53,7 @@ def check_options(owner: str, options: Sequence[OptionSpec]) -> None:
     for spec in options:
         what = f"option {spec.name!r} of {owner}"
         assert _OPTION_NAME.fullmatch(spec.name), f"{what}: names are lower case, digits and underscores"
-        assert spec.type in _TYPES, f"{what} has type {spec.type!r}; one of {sorted(_TYPES)} is needed"
+        assert spec.type in _TYPES, f"{what} has type {spec.type!r}; expected one of {sorted(_TYPES)}"
         assert spec.help, f"{what} has no help text"
         if spec.default is not None:
             assert not spec.required, f"{what} is required and has a default"

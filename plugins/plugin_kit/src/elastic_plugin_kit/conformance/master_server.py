@@ -104,7 +104,7 @@ class MasterServerConformance(Kit):
         node.server.prepare()
         port = node.hold()
         assert node.open(port) is None, "it can't listen at a port that the agent holds"
-        assert listens(port), "nobody listens, though it has answered"
+        assert listens(port), "nothing listens at the port, though `open` has returned"
 
     def test_each_round_has_a_port_of_its_own(self, node: Node) -> None:
         """Nothing listens where the last round met: its workers are gone, and what they have left must be."""
@@ -114,7 +114,7 @@ class MasterServerConformance(Kit):
         assert not listens(first), "it listens after `shut`"
         second = node.hold()
         assert node.open(second) is None, "it can't listen for a second round"
-        assert listens(second), "nobody listens in the second round"
+        assert listens(second), "nothing listens at the port in the second round"
 
     def test_a_chosen_port_serves_round_after_round(self, node: Node) -> None:
         """`--master-port` is held again after `shut`."""

@@ -93,7 +93,7 @@ class RendezvousConformance(Kit):
     def test_capabilities_are_known_ones(self, run: RendezvousRun) -> None:
         """The agent relies on what is declared."""
         capabilities = type(run.node()).capabilities
-        assert isinstance(capabilities, frozenset), f"capabilities is {capabilities!r}; a frozenset is needed"
+        assert isinstance(capabilities, frozenset), f"capabilities is {capabilities!r}; expected a frozenset"
         assert capabilities <= set(Capability), f"unknown capabilities: {capabilities - set(Capability)}"
 
     def test_its_import_is_light(self, run: RendezvousRun) -> None:
@@ -128,8 +128,8 @@ class RendezvousConformance(Kit):
         self._joined(handler)
         for _ in range(2):
             ended = Started(lambda: _bound(handler).watch(QUIET_S)).ended(within_s=QUIET_S + LATE_S, what="watch")
-            assert ended.value() is None, f"watch told {ended.value()!r} of a round in which nothing happened"
-            assert ended.took_s >= 0.9 * QUIET_S, "watch came back before its timeout with nothing to tell"
+            assert ended.value() is None, f"watch returned {ended.value()!r} of a round in which nothing happened"
+            assert ended.took_s >= 0.9 * QUIET_S, "watch returned before its timeout without a change"
         assert handler.num_nodes_waiting() == 0
         assert handler.is_closed() is False
 
@@ -289,7 +289,7 @@ class RendezvousConformance(Kit):
             within_s=self.round_s + LATE_S, what=f"watch for {what}"
         )
         told = change.value()
-        assert isinstance(told, get_args(RoundChange)), f"watch told {told!r} of {what}"
+        assert isinstance(told, get_args(RoundChange)), f"watch returned {told!r} of {what}"
         return told  # type: ignore[no-any-return]  # one of the union, as was just checked
 
 

@@ -231,7 +231,7 @@ class WorkerStarterConformance(Kit):
             return False
 
         try:
-            assert agent.loop.turn_until(ended, within_s=5.0), "somebody holds the worker's stderr after its end"
+            assert agent.loop.turn_until(ended, within_s=5.0), "a process holds the worker's stderr after its end"
         finally:
             os.close(read_fd)
         assert b"to stderr\n" in text, "what it writes to stderr goes elsewhere"

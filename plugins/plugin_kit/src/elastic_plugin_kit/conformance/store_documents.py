@@ -48,11 +48,9 @@ class SwapPromises(Kit):
         client = run.client()
         swapped = client.swap(b"one")
         for call, found in (("swap", swapped.current), ("load", client.load())):
-            assert type(found) is Document, f"{call} gave {type(found).__name__}; Document is needed"
+            assert type(found) is Document, f"{call} gave {type(found).__name__}; expected Document"
             given = type(found.value).__name__, type(found.version).__name__
-            assert given == ("bytes", "str"), (
-                f"{call} gave a document of {' and '.join(given)}; bytes and str are needed"
-            )
+            assert given == ("bytes", "str"), f"{call} gave a document of {' and '.join(given)}; expected bytes and str"
 
     def test_swap_of_no_document_is_refused_where_there_is_one(self, run: StoreRun) -> None:
         """`expect=None` never overwrites."""
@@ -85,7 +83,7 @@ class SwapPromises(Kit):
         two = _applied(client.swap(b"two", one.version))
         for expect in (None, one.version):
             current = client.swap(b"three", expect).current
-            assert current == two, f"a refused swap returned {current}; {two} stands"
+            assert current == two, f"a refused swap returned {current}; expected {two}, the current document"
 
     def test_a_version_is_never_used_again(self, run: StoreRun) -> None:
         """Not even for the same bytes: a slow writer must not overwrite what it has never seen."""
@@ -110,7 +108,9 @@ class SwapPromises(Kit):
             stands = clients[0].load()
             assert stands is not None
             assert stands.value == won[0]
-            assert all(answer.current == stands for answer in answers), "who lost was not told what stands"
+            assert all(answer.current == stands for answer in answers), (
+                "a refused swap did not return the current document"
+            )
             expect = stands.version
 
 
@@ -186,13 +186,13 @@ class DocumentPromises(Kit):
         client = run.client()
         old = _applied(client.swap(b"x", keep_s=run.lease_s))
         run.pass_time(2 * run.lease_s + 0.5)
-        assert client.load() is None, "a document outlived keep_s though nobody called"
+        assert client.load() is None, "a document outlived keep_s although no client called"
         swapped = client.swap(b"y", old.version)
         assert not swapped.applied, "the version of a dropped document was taken"
 
 
 def _applied(swapped: Swapped) -> Document:
-    assert swapped.applied, "a swap that expects what stands was refused"
+    assert swapped.applied, "a swap that expects the current version was refused"
     assert swapped.current is not None, "an applied swap must return the new document"
     return swapped.current
 

@@ -26,7 +26,9 @@ class RenewalPromises(Kit):
         seats = [client.enlist() for _ in range(3)]
         assert [_renewed(client, seat).ahead for seat in seats] == [0, 1, 2]
         client.withdraw(seats[0])
-        assert [_renewed(client, seat).ahead for seat in seats[1:]] == [0, 1], "who left still counts as ahead"
+        assert [_renewed(client, seat).ahead for seat in seats[1:]] == [0, 1], (
+            "a member that left still counts as ahead"
+        )
 
     def test_renew_tells_when_the_next_other_lease_ends(self, run: StoreRun) -> None:
         """`next_expiry_s` is of the others' leases, not of one's own."""
@@ -113,7 +115,7 @@ class LeasePromises(Kit):
                     client.withdraw(seat)
                 continue
             assert here == [speaking.number], f"`members` shows seat {silent.number}, whose lease has ended"
-            assert after.departures > before.departures, "nobody was told of the expiry that `members` saw"
+            assert after.departures > before.departures, "no client was notified of the expiry that `members` showed"
             return
         pytest.skip("this machine is too slow to look between a lease's end and what may be taken for a pause")
 

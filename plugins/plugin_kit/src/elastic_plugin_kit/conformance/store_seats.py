@@ -217,7 +217,7 @@ def _check_apart(one: Client, two: Client, name: str) -> None:
     one.swap(b"one", None if (document := one.load()) is None else document.version)
     assert two.numbers() == [], f"run {name!r} sees the members of another run"
     assert two.load() is None, f"run {name!r} sees the document of another run"
-    assert two.revisions() == before, f"run {name!r} is told of another run's changes"
+    assert two.revisions() == before, f"run {name!r} is notified of another run's changes"
     two.enlist("inc")
     two.swap(b"two")
     document = one.load()

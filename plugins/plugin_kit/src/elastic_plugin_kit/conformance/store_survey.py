@@ -18,7 +18,7 @@ class SurveyPromises(Kit):
         """No error, and as `members` and `load` have it: nobody, and nothing."""
         client = run.client()
         seen = _survey(client)
-        assert (seen.members, seen.documents) == ((), _loaded(client)), "a run that nobody began has something"
+        assert (seen.members, seen.documents) == ((), _loaded(client)), "a run that no node has begun has content"
 
     def test_a_survey_shows_members_in_order_and_documents(self, run: StoreRun) -> None:
         """As `members` and `load` do; of the documents that were asked for those that there are, as they stand."""

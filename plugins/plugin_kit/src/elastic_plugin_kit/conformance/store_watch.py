@@ -267,7 +267,7 @@ def _expect_told(told: SimpleQueue[int], revision: int) -> None:
         try:
             known = told.get(timeout=max(0.0, end_s - now_s()))
         except Empty:
-            raise AssertionError(f"a change was missed: not told within {WAKE_S:g} s of it") from None
+            raise AssertionError(f"a change was missed: no notification within {WAKE_S:g} s") from None
 
 
 def _changes(client: Client) -> dict[Topic, Callable[[], object]]:

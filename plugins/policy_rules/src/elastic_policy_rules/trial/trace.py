@@ -23,7 +23,7 @@ def read_trace(raw: bytes, name: str) -> tuple[Failure, ...]:
     """
     entries = [_entry(text, where) for where, text in _texts(raw, name)]
     if not entries:
-        raise ConfigError(f"trace {name!r} has no failures; {_NEEDED} in each line is needed", hint="an incident.json")
+        raise ConfigError(f"trace {name!r} has no failures; expected {_NEEDED} in each line", hint="an incident.json")
     return tuple(_timed(entries))
 
 
@@ -59,7 +59,7 @@ def _entry(text: bytes, where: str) -> Failure | Incident:
             return decode_incident(text, f"trace {where}")
         return msgspec.json.decode(text, type=Failure)
     except (msgspec.DecodeError, UnicodeDecodeError) as err:
-        raise ConfigError(f"trace {where}: {err}; {_NEEDED} is needed", hint="an incident.json on one line") from err
+        raise ConfigError(f"trace {where}: {err}; expected {_NEEDED}", hint="an incident.json on one line") from err
 
 
 def _timed(entries: Sequence[Failure | Incident]) -> Iterator[Failure]:

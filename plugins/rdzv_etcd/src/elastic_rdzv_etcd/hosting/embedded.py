@@ -295,7 +295,7 @@ def local_endpoint(settings: RendezvousSettings) -> Endpoint:
         )
     if endpoint.port == 0 and not alone:
         raise ConfigError(
-            f"--rdzv-endpoint {text!r} has port 0, a free one, which other agents could not know",
+            f"--rdzv-endpoint {text!r} has port 0, which other agents could not know; expected a fixed port",
             hint=f"--rdzv-endpoint localhost:{PORT}",
         )
     return endpoint

@@ -90,12 +90,12 @@ def examine(path: str, *, wait: WaitBudget) -> Program:
     finally:
         process.stop()
     if not ended:
-        raise BackendUnavailableError(f"{path!r} does not tell its version within {_ANSWER_LIMIT_S:g} s")
+        raise BackendUnavailableError(f"{path!r} does not print its version within {_ANSWER_LIMIT_S:g} s")
     match = _VERSION.search(process.said)
     if match is None:
         said = next((line.strip() for line in process.said.decode(errors="replace").split("\n") if line.strip()), "")
-        raise ConfigError(f"{path!r} is no etcd: asked for its version it said {said[:200]!r}", hint=INSTALL_HINT)
+        raise ConfigError(f"{path!r} is not etcd: its output for --version is {said[:200]!r}", hint=INSTALL_HINT)
     version = (int(match[1]), int(match[2]))
     if version < _OLDEST:
-        raise ConfigError(f"{path!r} is etcd {version[0]}.{version[1]}, needed 3.4 or later", hint=INSTALL_HINT)
+        raise ConfigError(f"{path!r} is etcd {version[0]}.{version[1]}; expected 3.4 or later", hint=INSTALL_HINT)
     return Program(path=path, version=version)

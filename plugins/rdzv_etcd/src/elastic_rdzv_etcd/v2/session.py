@@ -271,7 +271,7 @@ class Session:
 
     def _refusal(self, peer: str) -> BackendRefusedError:
         if not self._known.username:
-            what = f"{peer} asks for a user and a password, and none was given"
+            what = f"{peer} requires a user and a password, and none was given"
         else:
             what = f"{peer} does not let user {self._known.username!r} read and write what a rendezvous needs"
         return BackendRefusedError(what, hint=_LOGIN_HINT)

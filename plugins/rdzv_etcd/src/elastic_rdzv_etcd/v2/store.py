@@ -96,7 +96,8 @@ class EtcdV2Store(CoordinationStore):
         self._limit_s = _LIMIT_S if limit_s is None else float(limit_s)
         if self._limit_s <= 0:
             raise ConfigError(
-                f"--rdzv-conf read_timeout={self._limit_s:g} is no time to wait", hint="--rdzv-conf read_timeout=5"
+                f"--rdzv-conf read_timeout: {self._limit_s:g}; expected seconds, more than 0",
+                hint="--rdzv-conf read_timeout=5",
             )
         self._paths = Paths(self._reach.option("etcd_prefix") or DEFAULT_PREFIX, settings.run_id)
         self._run = Run(self._paths, lambda: self._session)

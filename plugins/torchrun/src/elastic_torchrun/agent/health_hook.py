@@ -114,4 +114,4 @@ def _port(text: str) -> int:
 
 def _reject(text: str) -> NoReturn:
     needed = "a TCP port, 0 for any free one"
-    raise ConfigError(f"{VARIABLE}={text!r}: needed {needed}", hint=f"{VARIABLE}=8080, or unset it")
+    raise ConfigError(f"{VARIABLE}: {text!r}; expected {needed}", hint=f"{VARIABLE}=8080, or unset it")

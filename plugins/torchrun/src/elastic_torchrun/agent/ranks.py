@@ -52,7 +52,7 @@ def place_of(info: Any, backend: str) -> Place:  # noqa: ANN401  # ours, torch's
     try:
         store, rank, world_size = info.store, info.rank, info.world_size
     except AttributeError as error:
-        what = f"rendezvous {backend!r} returned {type(info).__name__}; a RendezvousInfo or a tuple is needed"
+        what = f"rendezvous {backend!r} returned {type(info).__name__}; expected a RendezvousInfo or a tuple"
         raise RendezvousStateError(what, hint="report it to the backend's authors") from error
     bootstrap = getattr(info, "bootstrap_store_info", None)
     where = info if bootstrap is None else bootstrap

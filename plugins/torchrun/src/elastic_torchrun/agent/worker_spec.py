@@ -55,13 +55,13 @@ class WorkerSpec:
     virtual_local_rank: bool = False
 
     def __post_init__(self) -> None:
-        _need(self.local_world_size > 0, f"local_world_size is {self.local_world_size}; 1 or more is needed")
-        _need(self.monitor_interval > 0, f"monitor_interval is {self.monitor_interval} s; more than 0 is needed")
+        _need(self.local_world_size > 0, f"local_world_size is {self.local_world_size}; expected 1 or more")
+        _need(self.monitor_interval > 0, f"monitor_interval is {self.monitor_interval} s; expected more than 0")
         if self.fn:  # 0 and the like are none, as to torch
             text = "WorkerSpec.fn is deprecated: give the function as entrypoint"
             warnings.warn(text, category=DeprecationWarning, stacklevel=3)
             self.entrypoint = self.fn
-        _need(bool(self.entrypoint), "there is no entrypoint; a function or a program is needed")
+        _need(bool(self.entrypoint), "there is no entrypoint; expected a function or a program")
 
     def get_entrypoint_name(self) -> str:
         """Return the function's qualified name, or the program's without its directories."""

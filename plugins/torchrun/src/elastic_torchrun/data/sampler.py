@@ -45,7 +45,7 @@ class ElasticDistributedSampler(_Base):  # type: ignore[misc]  # torch is not kn
     ) -> None:
         """Check what was asked for."""
         if not isinstance(dataset, Sized):
-            raise TypeError(f"a data set with a length is needed, not {type(dataset).__name__}")
+            raise TypeError(f"data set: a {type(dataset).__name__}; expected one with a length")
         super().__init__(dataset=dataset, num_replicas=num_replicas, rank=rank, shuffle=shuffle, seed=seed)
         self.set_start_index(start_index)
 
@@ -57,7 +57,7 @@ class ElasticDistributedSampler(_Base):  # type: ignore[misc]  # torch is not kn
         """
         size = len(self.dataset)
         if not 0 <= start_index < size:
-            raise ValueError(f"start_index={start_index}: needed from 0 to less than the data set's size, {size}")
+            raise ValueError(f"start_index={start_index}; expected from 0 to less than the data set's size, {size}")
         self.start_index = start_index
         self.num_samples = math.ceil((size - start_index) / self.num_replicas)
         self.total_size = self.num_samples * self.num_replicas

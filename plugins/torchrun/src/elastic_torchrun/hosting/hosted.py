@@ -391,5 +391,5 @@ def barrier_from(environ: Mapping[str, str]) -> float:
     except ValueError:
         value = -1.0
     if not 0 <= value < float("inf"):
-        raise ConfigError(f"{BARRIER_VARIABLE}={text!r}: needed seconds, 0 or more", hint=f"{BARRIER_VARIABLE}=300")
+        raise ConfigError(f"{BARRIER_VARIABLE}: {text!r}; expected seconds, 0 or more", hint=f"{BARRIER_VARIABLE}=300")
     return value

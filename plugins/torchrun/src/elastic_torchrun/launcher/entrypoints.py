@@ -27,7 +27,7 @@ def entry_of(
         call = FunctionCall(fn=entrypoint, args=tuple(args), start_method=start_method)
         return Entrypoint(argv=(sys.executable, call.name), name=call.name, function=call)
     if not isinstance(entrypoint, str) or not entrypoint:
-        raise ConfigError(f"entrypoint is {entrypoint!r}; a function or a program is needed")
+        raise ConfigError(f"entrypoint is {entrypoint!r}; expected a function or a program")
     return _program(entrypoint, [str(arg) for arg in args], environ)
 
 
@@ -47,14 +47,14 @@ def friendly_entry(
         entrypoint = os.fspath(entrypoint)
     if isinstance(entrypoint, (list, tuple)):
         if not entrypoint:
-            raise ConfigError("entrypoint is an empty list; a program and its arguments are needed")
+            raise ConfigError("entrypoint is an empty list; expected a program and its arguments")
         program, *own = (str(part) for part in entrypoint)
         return _program(program, [*own, *map(str, args)], environ)
     if isinstance(entrypoint, str) and _is_script(entrypoint):
         return make_entrypoint(entrypoint, [str(arg) for arg in args], environ=environ)
     if isinstance(entrypoint, str) or callable(entrypoint):
         return entry_of(entrypoint, args, start_method=start_method, environ=environ)
-    raise ConfigError(f"entrypoint is {entrypoint!r}; a function, a script, a program or a list is needed")
+    raise ConfigError(f"entrypoint is {entrypoint!r}; expected a function, a script, a program or a list")
 
 
 def _program(program: str, arguments: Sequence[str], environ: Mapping[str, str]) -> Entrypoint:

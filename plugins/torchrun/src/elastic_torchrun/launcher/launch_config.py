@@ -80,7 +80,7 @@ class LaunchConfig:
         if self.shutdown_timeout is None:
             self.shutdown_timeout = shutdown_timeout_from(os.environ)
         elif self.shutdown_timeout < 0:
-            raise ValueError(f"shutdown_timeout is {self.shutdown_timeout} s; 0 or more is needed")
+            raise ValueError(f"shutdown_timeout is {self.shutdown_timeout} s; expected 0 or more")
 
 
 def shutdown_timeout_from(environ: Mapping[str, str]) -> int:
@@ -91,6 +91,6 @@ def shutdown_timeout_from(environ: Mapping[str, str]) -> int:
     """
     text = environ.get(SHUTDOWN_VARIABLE) or str(DEFAULT_SHUTDOWN_S)
     if not text.strip().isdecimal():
-        what = f"{SHUTDOWN_VARIABLE}={text!r}: needed whole seconds, 0 or more"
+        what = f"{SHUTDOWN_VARIABLE}: {text!r}; expected whole seconds, 0 or more"
         raise ConfigError(what, hint=f"{SHUTDOWN_VARIABLE}={DEFAULT_SHUTDOWN_S}")
     return int(text)

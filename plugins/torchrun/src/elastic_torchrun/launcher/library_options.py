@@ -52,7 +52,7 @@ def _value(option: RunOption, value: object) -> str | bool | tuple[str, ...]:
     dest = option.name
     if not option.value_name:
         if value is not True:
-            raise ConfigError(f"{dest} is {value!r}; True or False is needed")
+            raise ConfigError(f"{dest} is {value!r}; expected True or False")
         return True
     if option.many:
         many = [value] if isinstance(value, str) else _texts(value)

@@ -136,7 +136,7 @@ def parse_min_max_nnodes(nnodes: str) -> tuple[int, int]:
     """
     parts = nnodes.split(":")
     if len(parts) > 2:
-        raise RuntimeError(f"nnodes is {nnodes!r}; a number of nodes, or MIN:MAX, is needed")
+        raise RuntimeError(f"nnodes is {nnodes!r}; expected a number of nodes, or MIN:MAX")
     return int(parts[0]), int(parts[-1])
 
 
@@ -151,7 +151,7 @@ def determine_local_world_size(nproc_per_node: str) -> int:
     except ValueError:
         found = count_for(nproc_per_node, Node(os.environ, python=sys.executable))
     if found is None:
-        raise ValueError(f"nproc_per_node is {nproc_per_node!r}; a number, auto, gpu, cpu or xpu is needed")
+        raise ValueError(f"nproc_per_node is {nproc_per_node!r}; expected a number, auto, gpu, cpu or xpu")
     if found.count < 1:
         raise ValueError(f"nproc_per_node is {nproc_per_node!r}: {found.reason}")
     return found.count
@@ -222,7 +222,7 @@ def _logs_specs(args: Namespace) -> Any:  # noqa: ANN401  # whatever the entry p
         try:
             ranks = {int(rank) for rank in args.local_ranks_filter.split(",")}
         except ValueError as error:
-            what = f"--local-ranks-filter {args.local_ranks_filter!r}: needed local ranks with commas between them"
+            what = f"--local-ranks-filter: {args.local_ranks_filter!r}; expected local ranks with commas between them"
             raise ConfigError(what, hint="--local-ranks-filter 0,1,2") from error
     if args.logs_specs is not None:
         from elastic_torchrun.processes.chosen_logs_specs import make_logs_specs  # few have one
@@ -259,7 +259,7 @@ def _entrypoint(args: Namespace) -> tuple[Callable[..., None] | str, list[str]]:
         module = ["-m"] if args.module else []
         return os.environ.get("PYTHON_EXEC") or sys.executable, ["-u", *module, args.training_script]
     if args.module:
-        raise ConfigError("--module and --no-python were both given", hint="only one of them")
+        raise ConfigError("--module and --no-python are both given; expected one of both", hint="only one of them")
     return args.training_script, []
 
 

@@ -161,7 +161,7 @@ def _streams(typed: str, std: Any) -> object:  # noqa: ANN401  # as above
 def _files(entry: PluginEntry, answer: object, name: str) -> dict[int, str]:
     found = getattr(answer, name, {})
     if not isinstance(found, Mapping):
-        _refuse(entry, f"reify gave {type(answer).__name__} with {name} of {type(found).__name__}, a dict is needed")
+        _refuse(entry, f"reify gave {type(answer).__name__} with {name} of {type(found).__name__}; expected a dict")
     return {int(rank): str(path or "") for rank, path in found.items()}
 
 

@@ -112,4 +112,4 @@ def validate_full_rank(by_rank: Mapping[int, object], nprocs: int, what: str) ->
     """
     if set(by_rank) != set(range(nprocs)):
         needed = f"0 to {nprocs - 1}" if nprocs else "none"
-        raise RuntimeError(f"{what}: local rank mapping mismatch: has {sorted(by_rank)}, needed {needed}")
+        raise RuntimeError(f"{what}: local rank mapping mismatch: has {sorted(by_rank)}; expected {needed}")

@@ -23,7 +23,7 @@ def redirect(std: str, to_file: str) -> Iterator[None]:
     Threading: it is the process's stream, so all threads' output goes there.
     """
     if std not in _FDS:
-        raise ValueError(f"unknown stream {std!r}; stdout or stderr is needed")
+        raise ValueError(f"unknown stream {std!r}; expected stdout or stderr")
     with open(to_file, "wb") as file, ExitStack() as undo:  # noqa: PTH123  # a name as torch takes it
         _flush(std)
         for fd in _fds_of(std):

@@ -53,7 +53,7 @@ class Std(enum.IntFlag, metaclass=_StdType):
         for item in text.split(","):
             rank, _, std = (part.strip() for part in item.partition(":"))
             if not (rank.isascii() and rank.isdigit()) or std not in _MEANINGS:
-                raise ValueError(f"{vm!r}: {item.strip()!r} is not RANK:STD. Try: {_FORMS}")
+                raise ValueError(f"{item.strip()!r} in {vm!r}; expected 0 to 3, or RANK:STD. Try: {_FORMS}")
             streams[int(rank)] = _MEANINGS[std]
         return streams
 

@@ -112,7 +112,7 @@ def create_backend(params: RendezvousParameters) -> tuple[C10dRendezvousBackend,
     elif kind == "tcp":
         store, hosting = _tcp_store(params)
     else:
-        raise ValueError(f"rendezvous option store_type={kind!r}: needed tcp or file")
+        raise ValueError(f"rendezvous option store_type: {kind!r}; expected tcp or file")
     backend = C10dRendezvousBackend(store, params.run_id, hosting=hosting, hosted_by_member=kind == "tcp")
     return backend, store
 
@@ -133,7 +133,7 @@ def _tcp_store(params: RendezvousParameters) -> tuple[Any, bool]:
     asked = params.get_as_bool("is_host")
     timeout_s = params.get_as_int("read_timeout", _READ_TIMEOUT_S) or 0
     if timeout_s <= 0:
-        raise ValueError(f"rendezvous option read_timeout={timeout_s}: needed seconds, more than 0")
+        raise ValueError(f"rendezvous option read_timeout={timeout_s}; expected seconds, more than 0")
     # Of several agents on the host that the endpoint names only one can host the store.
     leads_here, own = _leads_here(host), host.lower() == socket.gethostname().lower()
     tries = (asked,) if asked is not None else (True, False) if leads_here or own else (False,)

@@ -74,7 +74,7 @@ class RendezvousTimeout:
 def _positive(name: str, given: timedelta | None, default_s: float) -> timedelta:
     value = timedelta(seconds=default_s) if given is None else given
     if value <= timedelta(0):
-        raise ValueError(f"the {name} timeout is {value}: needed more than 0")
+        raise ValueError(f"the {name} timeout is {value}; expected more than 0")
     return value
 
 
@@ -345,7 +345,7 @@ def _backoff(value: Any) -> float:  # noqa: ANN401  # what was typed, or is a nu
     except (TypeError, ValueError):
         number = math.nan
     if not (math.isfinite(number) and number >= 0):
-        raise ValueError(f"rendezvous option {BACKOFF_OPTION}={value!r}: needed a number from 0 up")
+        raise ValueError(f"rendezvous option {BACKOFF_OPTION}: {value!r}; expected a number from 0 up")
     return number
 
 
@@ -358,7 +358,7 @@ def _seconds(params: RendezvousParameters, name: str) -> float | None:
     except (TypeError, ValueError):
         number = 0.0
     if number <= 0:
-        raise ValueError(f"rendezvous option {name}={value!r}: needed a number above 0")
+        raise ValueError(f"rendezvous option {name}: {value!r}; expected a number above 0")
     return number
 
 

@@ -27,9 +27,9 @@ def parse_rendezvous_endpoint(endpoint: str | None, default_port: int) -> tuple[
         host, colon, after = text.rpartition(":")
         host, port = (host, after) if colon else (text, None)
     if not _HOST.fullmatch(host):
-        raise ValueError(f"rendezvous endpoint {text!r}: needed a host name or an IP address before the port")
+        raise ValueError(f"rendezvous endpoint: {text!r}; expected a host name or an IP address before the port")
     if port is None:
         return host, default_port
     if not re.fullmatch(r"[0-9]{1,5}", port) or int(port) >= _PORTS:
-        raise ValueError(f"rendezvous endpoint {text!r}: needed a port from 0 to {_PORTS - 1}, got {port!r}")
+        raise ValueError(f"rendezvous endpoint: {text!r}; expected a port from 0 to {_PORTS - 1}, got {port!r}")
     return host, int(port)

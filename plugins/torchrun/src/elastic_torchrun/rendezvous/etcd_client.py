@@ -65,10 +65,10 @@ def make_client(params: RendezvousParameters) -> Any:  # noqa: ANN401  # python-
     host, port = parse_rendezvous_endpoint(params.endpoint, DEFAULT_PORT)
     timeout_s = params.get_as_int("read_timeout", _READ_TIMEOUT_S) or 0
     if timeout_s <= 0:
-        raise ValueError(f"rendezvous option read_timeout={timeout_s}: needed seconds, more than 0")
+        raise ValueError(f"rendezvous option read_timeout={timeout_s}; expected seconds, more than 0")
     protocol = str(params.get("protocol", "http")).strip().lower()
     if protocol not in ("http", "https"):
-        raise ValueError(f"rendezvous option protocol={protocol!r}: needed http or https")
+        raise ValueError(f"rendezvous option protocol: {protocol!r}; expected http or https")
     cert, key = params.get("ssl_cert"), params.get("ssl_cert_key")
     try:
         return etcd.Client(

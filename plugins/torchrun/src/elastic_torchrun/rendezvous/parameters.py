@@ -42,9 +42,9 @@ class RendezvousParameters:
         if not backend:
             raise ValueError("the name of the rendezvous backend is empty")
         if min_nodes < 1:
-            raise ValueError(f"min_nodes={min_nodes}: needed at least 1")
+            raise ValueError(f"min_nodes={min_nodes}; expected at least 1")
         if max_nodes < min_nodes:
-            raise ValueError(f"max_nodes={max_nodes}: needed at least min_nodes={min_nodes}")
+            raise ValueError(f"max_nodes={max_nodes}; expected at least min_nodes={min_nodes}")
         self.backend = backend
         self.endpoint = endpoint
         self.run_id = run_id
@@ -71,7 +71,7 @@ class RendezvousParameters:
             return True
         if text in _NO:
             return False
-        raise ValueError(f"rendezvous option {key}={value!r}: needed true or false")
+        raise ValueError(f"rendezvous option {key}: {value!r}; expected true or false")
 
     def get_as_int(self, key: str, default: int | None = None) -> int | None:
         """Return an option as a whole number.
@@ -85,4 +85,4 @@ class RendezvousParameters:
         try:
             return int(value)
         except ValueError as error:
-            raise ValueError(f"rendezvous option {key}={value!r}: needed a whole number") from error
+            raise ValueError(f"rendezvous option {key}: {value!r}; expected a whole number") from error

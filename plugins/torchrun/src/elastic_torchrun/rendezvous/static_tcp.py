@@ -103,12 +103,12 @@ def create_rdzv_handler(params: RendezvousParameters) -> StaticTCPRendezvous:
         ValueError: the rank, the endpoint or its port is missing.
     """
     if "rank" not in params.config:
-        raise ValueError("static rendezvous without the option rank: needed this node's rank (--node-rank)")
+        raise ValueError("static rendezvous without the option rank; expected this node's rank (--node-rank)")
     if not params.endpoint.strip():
-        raise ValueError("static rendezvous without an endpoint: needed HOST:PORT (--master-addr and --master-port)")
+        raise ValueError("static rendezvous without an endpoint; expected HOST:PORT (--master-addr and --master-port)")
     address, port = parse_rendezvous_endpoint(params.endpoint, -1)
     if port == -1:
-        raise ValueError(f"static rendezvous at {params.endpoint!r}: needed a port, too (--master-port)")
+        raise ValueError(f"static rendezvous at {params.endpoint!r}; expected a port, too (--master-port)")
     rank = int(params.config["rank"])
     timeout_s = int(params.config.get("timeout", _TIMEOUT_S))
     return StaticTCPRendezvous(address, port, rank, params.max_nodes, params.run_id, timeout_s)

@@ -81,7 +81,7 @@ def barrier(
         ValueError: there is a decoder, but no rank.
     """
     if rank is None and rank_tracing_decoder is not None:
-        raise ValueError("rank_tracing_decoder without rank: needed the rank of this caller")
+        raise ValueError("rank_tracing_decoder without rank; expected the rank of this caller")
     with store_timeout(store, barrier_timeout):
         last = _arrive(store, world_size, key_prefix)
         try:

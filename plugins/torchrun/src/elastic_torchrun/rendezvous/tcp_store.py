@@ -102,9 +102,9 @@ def create_c10d_store(
         torch.distributed.DistStoreError: not all members came; a `TimeoutError`, too.
     """
     if server_port == -1 and world_size > 1:
-        raise ValueError(f"server_port=-1 with world_size={world_size}: needed the port that the others know")
+        raise ValueError(f"server_port=-1 with world_size={world_size}; expected the port that the others know")
     if server_port == -1 and not is_server:
-        raise ValueError("server_port=-1: needed the port where the store is")
+        raise ValueError("server_port=-1; expected the port where the store is")
     try:
         store = importlib.import_module("torch.distributed").TCPStore(
             host_name=server_addr,

@@ -156,13 +156,13 @@ class AgentStore(AgentHook):
             return ""
         self.hosting = True
         notice(
-            f"rank 0 connects to a store at MASTER_PORT {round_.master_port}, and nobody hosts one: one is opened "
+            f"rank 0 connects to a store at MASTER_PORT {round_.master_port}, and no process hosts one: one is opened "
             "beside this agent, and in later rounds, too; --agent-store does so from the start"
         )
 
         def done(reason: str) -> None:
             if reason:
-                notice(f"the store at MASTER_PORT can't be opened: {reason}; rank 0 waits in vain")
+                notice(f"the store at MASTER_PORT can't be opened: {reason}; rank 0 waits for it")
                 server.close()
                 self.hosting = False
 

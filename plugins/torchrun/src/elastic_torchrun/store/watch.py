@@ -106,7 +106,7 @@ class StoreWatch:
             return
         refusal = _refusal()
         if refusal:
-            _tell(f"rank 0 connects to a store at {place}, and nobody hosts one ({refusal})")
+            _tell(f"rank 0 connects to a store at {place}, and no process hosts one ({refusal})")
         else:
             os.environ[AGENT_STORE_VARIABLE] = "True"  # `init_process_group` is to be its client, too
 

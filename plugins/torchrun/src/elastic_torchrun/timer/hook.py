@@ -51,7 +51,7 @@ class FileTimers(AgentHook):
         super().__init__(settings)
         text = str(settings.options["file_timer"])
         if text not in ("0", "1"):
-            raise ConfigError(f"{VARIABLE}={text!r}: needed 1 or 0", hint=f"{VARIABLE}=1, or unset it")
+            raise ConfigError(f"{VARIABLE}: {text!r}; expected 1 or 0", hint=f"{VARIABLE}=1, or unset it")
         self._folder = Path(settings.run_dir) / FOLDER
         self._notices: list[str] = []
         self._began = False

@@ -83,7 +83,7 @@ def test_a_client_on_rank_0_gets_a_store_also_after_a_restart(elastic, script):
     assert agent.wait(150) == 0, agent.err
     found = sorted((line["count"], line["rank"], line["total"], line["watched"]) for line in agent.lines())
     assert found == [(0, 0, 2.0, False), (0, 1, 2.0, False), (1, 0, 2.0, False), (1, 1, 2.0, False)]
-    assert words(agent).count("nobody hosts one: one is opened beside this agent") == 1
+    assert words(agent).count("no process hosts one: one is opened beside this agent") == 1
     assert agent.survivors() == []
 
 
@@ -106,7 +106,7 @@ def test_a_store_that_another_worker_hosts_is_left_alone(elastic, script, tmp_pa
 def test_without_a_control_plane_there_is_a_line(elastic, script):
     agent = elastic("--no-control-plane", script(CLIENT_FIRST), "2")
     assert agent.wait(120) == 1
-    assert "and nobody hosts one (its agent has no control plane). Try: elastic run --agent-store" in words(agent)
+    assert "and no process hosts one (its agent has no control plane). Try: elastic run --agent-store" in words(agent)
 
 
 # --- the watch alone
@@ -188,7 +188,7 @@ def test_a_refusal_is_told_and_changes_nothing(watched, monkeypatch, capsys):
     watched.begin("0")
     Store("127.0.0.1", 1)
     assert capsys.readouterr().err == (
-        "elastic: rank 0 connects to a store at 127.0.0.1:1, and nobody hosts one (no rank 0 runs on this node). "
+        "elastic: rank 0 connects to a store at 127.0.0.1:1, and no process hosts one (no rank 0 runs on this node). "
         "Try: elastic run --agent-store, if it is not to be rank 0's\n"
     )
     assert os.environ["TORCHELASTIC_USE_AGENT_STORE"] == "False"

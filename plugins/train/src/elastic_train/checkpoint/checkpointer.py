@@ -84,9 +84,9 @@ class Checkpointer:
     ) -> None:
         """Look at nothing yet."""
         if keep is not None and (type(keep) is not int or keep < 1):
-            raise error(f"Checkpointer(keep={keep!r}): needed 1 at least, or None for all", "keep=3")
+            raise error(f"Checkpointer(keep={keep!r}); expected 1 at least, or None for all", "keep=3")
         if files not in KINDS:
-            raise error(f"Checkpointer(files={files!r}): needed 'one' or 'each'", "files='one'")
+            raise error(f"Checkpointer(files={files!r}); expected 'one' or 'each'", "files='one'")
         self._folder = CheckpointFolder(Path(os.path.abspath(folder)), job)  # noqa: PTH100  # follows no link
         self._keep = keep
         self._kind = files
@@ -439,14 +439,14 @@ class Checkpointer:
 
 def _check_step(step: object) -> None:
     if type(step) is not int or not 0 <= step <= LAST_STEP:
-        raise error(f"save(step={step!r}): needed a whole number, 0 at least", "the number of the step just done")
+        raise error(f"save(step={step!r}); expected a whole number, 0 at least", "the number of the step just done")
 
 
 def _check_load(into: object, step: object) -> None:
     if into is not None and not isinstance(into, Mapping):
-        raise error(f"load({type(into).__name__}): needed a state, a dict by name, or None", "load(state)")
+        raise error(f"load({type(into).__name__}); expected a state, a dict by name, or None", "load(state)")
     if step is not None and type(step) is not int:
-        raise error(f"load(step={step!r}): needed a whole number, or None for the newest", "load() without step")
+        raise error(f"load(step={step!r}); expected a whole number, or None for the newest", "load() without step")
 
 
 class _Begins(NamedTuple):

@@ -85,8 +85,8 @@ def _foreign(where: str, value: object) -> Exception:
     kind = f"{type(value).__module__}.{type(value).__qualname__}"
     hint = "torch.as_tensor(…)" if type(value).__module__ == "numpy" else "its state_dict(), or plain values"
     return error(
-        f"{where} is a {kind}: needed tensors, numbers, text, and dicts, lists and tuples of these, which can be read "
-        "again without running code",
+        f"{where} is a {kind}; expected tensors, numbers, text, and dicts, lists and tuples of these, which can be "
+        "read again without running code",
         hint,
     )
 

@@ -52,12 +52,12 @@ def differ():
     ours = Checkpointer(FOLDER / "ours", timeout="60s")
     same(
         ConfigError,
-        "save(step=-1): needed a whole number, 0 at least (rank 1 on ",
+        "save(step=-1); expected a whole number, 0 at least (rank 1 on ",
         lambda: ours.save({}, step=3),
         lambda: ours.save({}, step=-1),
     )
-    same(ConfigError, "load(step='x'): needed", lambda: ours.load(step="x"), ours.load)
-    same(ConfigError, "load(list): needed", ours.load, lambda: ours.load([]))
+    same(ConfigError, "load(step='x'); expected", lambda: ours.load(step="x"), ours.load)
+    same(ConfigError, "load(list); expected", ours.load, lambda: ours.load([]))
     same(ConfigError, "a state is a dict by name", lambda: ours.save([], step=1), lambda: ours.save({}, step=1))
     same(
         CheckpointError,

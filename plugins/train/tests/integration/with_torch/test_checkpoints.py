@@ -242,7 +242,7 @@ def test_a_save_in_the_background_that_fails_is_known_when_it_is_waited_for(tmp_
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ({"keep": 0}, "needed 1 at least"),
+        ({"keep": 0}, "expected 1 at least"),
         ({"files": "all"}, "'one' or 'each'"),
         ({"timeout": "soon"}, "a time above 0"),
     ],
@@ -254,5 +254,5 @@ def test_arguments_are_checked(arguments, words):
 
 def test_a_step_is_a_whole_number(tmp_path):
     for step in (-1, 1.5, True):
-        with pytest.raises(ConfigError, match="needed a whole number, 0 at least"):
+        with pytest.raises(ConfigError, match="expected a whole number, 0 at least"):
             Checkpointer(tmp_path).save({}, step=step)

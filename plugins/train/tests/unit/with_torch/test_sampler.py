@@ -167,12 +167,12 @@ def test_a_state_of_other_data_is_refused(name, value):
     ("arguments", "words"),
     [
         ({"data": 0}, "data=0"),
-        ({"data": iter([1])}, "needed a data set with a length"),
+        ({"data": iter([1])}, "expected a data set with a length"),
         ({"batch_size": 0}, "batch_size=0"),
         ({"seed": -1}, "seed=-1"),
-        ({"last": "keep"}, "needed 'share' or 'drop'"),
+        ({"last": "keep"}, "expected 'share' or 'drop'"),
         ({"last": "drop", "batch_size": 9}, "8 samples are no batch of 9 for each of 1 ranks"),
-        ({"rank": 2, "world_size": 2}, r"rank=2\): needed 0 to 1"),
+        ({"rank": 2, "world_size": 2}, r"rank=2\); expected 0 to 1"),
     ],
 )
 def test_arguments_are_checked(arguments, words):

@@ -9,7 +9,7 @@ from elastic_core.api.tools import rank_ranges
 from elastic_watch.hangs.detector import Late, Stall, odd_ones_out
 from elastic_watch.stacks import WorkerStack
 
-RECOVERED: Final = "no rank stands still any more"
+RECOVERED: Final = "all ranks make progress again"
 _PEERS: Final = "/torch/distributed/"
 
 
