@@ -31,7 +31,7 @@ def import_torch(needed_by: str) -> "Any":  # noqa: ANN401  # a module
     try:
         torch = import_module("torch")
         release = str(getattr(torch, "__version__", ""))
-        fault = "" if _is_supported(release) else f"torch {release} is installed for {sys.executable}"
+        fault = "" if is_supported_torch(release) else f"torch {release} is installed for {sys.executable}"
         if not fault:
             import_module("torch.distributed")
     except Exception as error:  # noqa: BLE001  # a broken installation raises anything
@@ -45,7 +45,7 @@ def import_torch(needed_by: str) -> "Any":  # noqa: ANN401  # a module
     raise ConfigError(f"{needed_by}: {fault}; {_EXPECTED}", hint=TORCH_HINT)
 
 
-def _is_supported(release: str) -> bool:
+def is_supported_torch(release: str) -> bool:
     """Return whether a release is in the range; a build of the user's own, without numbers, passes."""
     numbers = tuple(int(each) for each in release.split(".")[:2] if each.isdecimal())
     return len(numbers) < len(SUPPORTED[0]) or SUPPORTED[0] <= numbers <= SUPPORTED[1]
