@@ -12,6 +12,11 @@ TORCH_HINT = "pip install 'torch>=2.13,<2.16'"
 _EXPECTED = "expected torch 2.13 to 2.15"
 
 
+def torch_hint() -> str:
+    """Return the command that installs a supported torch."""
+    return TORCH_HINT
+
+
 def torch_missing(needed_by: str, python: str = sys.executable) -> str:
     """Return the error's text where an interpreter has no torch."""
     return f"{needed_by}: no torch is installed for {python}; {_EXPECTED}"
