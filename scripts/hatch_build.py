@@ -1,10 +1,9 @@
-"""Builds the core's distributions: the worker hooks' `.pth` file, and the extras that name our own plugins."""
+"""Adds the worker hooks' `.pth` file to the core's wheels."""
 
 from pathlib import Path
 from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
-from hatchling.metadata.plugin.interface import MetadataHookInterface
 
 PTH = "elastic_core_worker_hooks.pth"
 
@@ -17,14 +16,3 @@ class WorkerHooksPth(BuildHookInterface):  # type: ignore[type-arg]  # hatchling
         source = str(Path(self.root) / "src" / PTH)
         key = "force_include_editable" if version == "editable" else "force_include"
         build_data.setdefault(key, {})[source] = PTH
-
-
-class ExtrasOfThisVersion(MetadataHookInterface):
-    """Lets an extra require a plugin of this project in exactly the core's version."""
-
-    def update(self, metadata: dict[str, Any]) -> None:
-        """Fill `{version}` into the extras of pyproject.toml."""
-        metadata["optional-dependencies"] = {
-            extra: [requirement.format(version=metadata["version"]) for requirement in requirements]
-            for extra, requirements in self.config["extras"].items()
-        }

@@ -7,6 +7,7 @@ import sys
 import sysconfig
 import venv
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -15,6 +16,7 @@ OURS = [ROOT, *sorted(path.parent for path in (ROOT / "plugins").glob("*/pyproje
 EXAMPLES = sorted(path.parent for path in (ROOT / "examples/plugins").glob("*/pyproject.toml"))
 SOURCES = [
     "pyproject.toml",
+    "scripts/build_wheels.py",
     "scripts/hatch_build.py",
     "LICENSE",
     "README.md",
@@ -39,28 +41,8 @@ def attempted(command: list[object], **options: object) -> subprocess.CompletedP
 
 
 def build(projects: list[Path], folder: Path) -> None:
-    """Build an sdist of each, and the wheel from it, as an index would hand it out: what the sdist lacks, it lacks.
-
-    The build backend is called as installers do, but in one process for all: starting it takes longer than it works.
-    """
-    checked([sys.executable, "-c", _BUILDS, folder, *projects])
-
-
-_BUILDS = """
-import os, sys, tarfile, tempfile
-from hatchling import build
-folder, *projects = map(os.path.abspath, sys.argv[1:])
-os.makedirs(folder, exist_ok=True)
-for project in projects:
-    os.chdir(project)
-    sdist = build.build_sdist(folder)
-    with tempfile.TemporaryDirectory() as unpacked:
-        with tarfile.open(os.path.join(folder, sdist)) as archive:
-            archive.extractall(unpacked, filter="data")
-        os.chdir(os.path.join(unpacked, sdist.removesuffix(".tar.gz")))
-        build.build_wheel(folder)
-        os.chdir(folder)
-"""
+    """Build an sdist of each, and the wheel from it, as `make wheels` does."""
+    checked([sys.executable, ROOT / "scripts/build_wheels.py", folder, *projects])
 
 
 def wheel_of(project: Path, folder: Path) -> Path:
@@ -101,10 +83,11 @@ def tree_copy(folder: Path) -> Path:
 class Environment:
     """A virtual environment with nothing of ours.
 
-    One of the tests' own Python borrows their third-party packages (torch, click …), so that nothing is downloaded.
+    One of the tests' own Python borrows their third-party packages (torch, click …) except those in `without`, so that
+    nothing is downloaded.
     """
 
-    def __init__(self, folder: Path, python: str = "") -> None:
+    def __init__(self, folder: Path, python: str = "", without: Sequence[str] = ()) -> None:
         if python:
             checked([python, "-m", "venv", "--without-pip", folder])
         else:
@@ -112,12 +95,16 @@ class Environment:
         self.bin = folder / "bin"
         (self.site,) = folder.glob("lib/python*/site-packages")
         if not python:
-            self._borrow(folder / "borrowed")
+            self._borrow(folder / "borrowed", without)
 
-    def _borrow(self, folder: Path) -> None:
+    def _borrow(self, folder: Path, without: Sequence[str]) -> None:
         folder.mkdir()
         for path in Path(sysconfig.get_path("purelib")).iterdir():
-            if path.suffix != ".pth" and not path.name.startswith("elastic_"):
+            if (
+                path.suffix != ".pth"
+                and not path.name.startswith("elastic_")
+                and path.name.split("-")[0] not in without
+            ):
                 (folder / path.name).symlink_to(path)
         (self.site / "borrowed.pth").write_text(f"{folder}\n")
 

@@ -1,7 +1,6 @@
 """Where is what: the rooms of the core and the distributions beside it, drawn from the tree."""
 
 import ast
-import re
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,11 +8,8 @@ from typing import Final
 
 from page_parts import table
 
-from elastic_core.plugins.missing import install_hint
-
 ROOT: Final = Path(__file__).resolve().parents[2]
 CORE: Final = ROOT / "src" / "elastic_core"
-README_ROW: Final = re.compile(r"^\| `([a-z-]+)` \(`[^`]+`\) \| (.+) \|$", re.MULTILINE)
 """A distribution in README: its name, and who needs it."""
 
 
@@ -33,15 +29,6 @@ def distributions() -> str:
         folder = path.parent.relative_to(ROOT)
         rows.append((project["name"], f"`{folder}`", project["description"], "; ".join(offers)))
     return table(("distribution", "folder", "what", "registers"), rows)
-
-
-def users() -> str:
-    """Return a table of our distributions: who needs each, as README has it, and what installs it from a checkout."""
-    rows = (
-        (f"`{name}`", user, f"`{install_hint(name).partition(', in a checkout')[0]}`")
-        for name, user in README_ROW.findall((ROOT / "README.md").read_text())
-    )
-    return table(("distribution", "who needs it", "in a checkout"), rows)
 
 
 def imports_by_string() -> Iterator[tuple[str, str, str]]:

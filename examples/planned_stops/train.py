@@ -5,8 +5,13 @@ The same digits as in `examples/digits`, with what elastic-train has for scripts
 before the same step, and the next round begins there. After a crash, or when a node is lost, it begins at the last
 save.
 
-    elastic run --nnodes 1:3 --nproc-per-node 2 --rdzv-backend redis --rdzv-endpoint HOST --rdzv-id digits \
-        train.py --folder runs/saved
+    pip install -r sets/train.txt scikit-learn      # in the checkout's folder, after torch
+    cd examples/planned_stops
+    elastic run --nnodes 1:3 --nproc-per-node 2 --rdzv-backend c10d --rdzv-endpoint localhost:29411 --rdzv-id digits \
+        --rdzv-conf last_call_timeout=2 train.py --folder runs/saved
+
+Repeat the command in another terminal, and a node joins. `elastic drain NODE` takes one out. On several machines, name
+one of them in the place of `localhost`.
 
 It runs under torchrun and under bare Python, too: nothing is planned there. Every step takes as many images, however
 many ranks there are, so that the result hardly depends on what happened on the way.

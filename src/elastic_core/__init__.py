@@ -43,7 +43,13 @@ def init_process_group(backend: "str | None" = None, **options: "Any") -> None: 
     Args:
         backend: As torch takes it: `gloo`, `nccl`; None: torch chooses.
         options: The others of `torch.distributed.init_process_group`, which is imported now.
+
+    Raises:
+        ConfigError: torch is missing, or its release is not supported.
     """
     import importlib  # torch is for workers: nothing of ours imports it
 
+    from elastic_core.torch_release import import_torch
+
+    import_torch("elastic_core.init_process_group")
     importlib.import_module("torch.distributed").init_process_group(backend, **options)

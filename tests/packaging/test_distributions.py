@@ -1,9 +1,9 @@
 """Sdists and wheels of all our distributions: what is in them, what pip makes of them, one version, one name."""
 
+import json
 import re
 import sys
 import tarfile
-import tomllib
 import zipfile
 from pathlib import Path
 
@@ -101,41 +101,103 @@ def metadata_text(project, dist):
 # --- installed by name
 
 
-def test_the_torchrun_extra_brings_our_plugins_and_a_local_job_runs(dist, tmp_path):
+TORCHRUN = ("backend_net", "numa", "ops", "rdzv_redis", "rdzv_static", "torchrun", "watch")
+"""What sets/torchrun.txt has beside the core."""
+
+
+def test_the_torchrun_set_as_wheels_runs_a_local_job(dist, tmp_path):
     fresh = Environment(tmp_path / "venv")
-    fresh.install("--find-links", dist, "elastic-core[torchrun]")
+    fresh.install(*wheels_of(TORCHRUN, dist))
     installed = sorted(path.name for path in fresh.site.glob("elastic_*.dist-info"))
-    names = (
-        "elastic_backend_net",
-        "elastic_core",
-        "elastic_numa",
-        "elastic_ops",
-        "elastic_rdzv_redis",
-        "elastic_rdzv_static",
-        "elastic_torchrun",
-        "elastic_watch",
-    )
-    assert installed == [f"{name}-{version()}.dist-info" for name in names]
+    assert installed == sorted(f"elastic_{name}-{version()}.dist-info" for name in ("core", *TORCHRUN))
     assert "elastic" not in fresh.pip("check").stdout
-    code, out, err = fresh.run("plugins", cwd=tmp_path)
+    code, out, err = fresh.run("plugins", "--json", cwd=tmp_path)
     assert (code, err) == (0, "")
+    found = {(plugin["name"], plugin["distribution"]): plugin for plugin in json.loads(out)}
     for name, plugin in (("static", "static"), ("redis", "redis"), ("c10d", "redis")):
-        line = rf"^{name} .*elastic-rdzv-{plugin} +{re.escape(version())} +loaded$"
-        assert re.search(line, out, flags=re.MULTILINE), out
+        row = found[name, f"elastic-rdzv-{plugin}"]
+        assert (row["version"], row["status"]) == (version(), "loaded")
     script = write_script(tmp_path, RECOVERS)
     code, out, err = fresh.run("run", "--nproc-per-node", 2, "--max-restarts", 1, script, cwd=tmp_path)
     assert code == 0, err
     assert sorted(set(out.splitlines())) == ["start 0", "start 1"]
 
 
+def wheels_of(names, dist):
+    """Return the wheels of the core and of some plugins."""
+    return [wheel_of(ROOT, dist), *(wheel_of(ROOT / "plugins" / name, dist) for name in names)]
+
+
 def test_every_extra_of_the_core_can_be_met(dist, tmp_path):
     extras = [line.split()[1] for line in metadata_of(wheel_of(ROOT, dist)) if line.startswith("Provides-Extra:")]
-    assert {"dev", "testing", "torchrun"} <= set(extras)
+    assert {"dev", "docs", "prometheus", "ui"} == set(extras)
     fresh = Environment(tmp_path / "venv")
-    out = fresh.install("--dry-run", "--find-links", dist, f"elastic-core[{','.join(extras)}]")
+    out = fresh.install("--dry-run", f"{wheel_of(ROOT, dist)}[{','.join(extras)}]")
     (line,) = [line for line in out.splitlines() if line.startswith("Would install")]
-    names = {tomllib.loads((project / "pyproject.toml").read_text())["project"]["name"] for project in OURS}
-    assert set(line.split()[2:]) == {f"{name}-{version()}" for name in names}  # the extra `all` is among them
+    assert line.split()[2:] == [f"elastic-core-{version()}"]
+
+
+# --- without torch
+
+
+def test_nothing_requires_torch(dist):
+    for project in OURS:
+        required = [line for line in metadata_of(wheel_of(project, dist)) if line.startswith("Requires-Dist:")]
+        assert [line for line in required if re.match(r"Requires-Dist: torch\b", line)] == [], project
+
+
+@pytest.fixture(scope="module")
+def without_torch(dist, tmp_path_factory):
+    """Make an environment with all distributions, and no torch."""
+    fresh = Environment(tmp_path_factory.mktemp("torchless") / "venv", without=("torch", "functorch", "torchgen"))
+    fresh.install(*(wheel_of(project, dist) for project in OURS))
+    return fresh
+
+
+def test_a_script_without_torch_runs_without_it(without_torch, tmp_path):
+    script = write_script(tmp_path, RECOVERS)
+    code, out, err = without_torch.run("run", "--nproc-per-node", 2, "--max-restarts", 1, script, cwd=tmp_path)
+    assert code == 0, err
+    assert sorted(set(out.splitlines())) == ["start 0", "start 1"]
+
+
+@pytest.mark.parametrize(
+    "command", [["plugins"], ["runs"], ["status"], ["incidents"], ["k8s", "--help"], ["run", "--dry-run", "x.py"]]
+)
+def test_a_login_node_needs_no_torch(without_torch, tmp_path, command):
+    (tmp_path / "x.py").touch()
+    code, out, err = without_torch.run(*command, cwd=tmp_path)
+    assert (code, err) == (0, "")
+    assert out
+
+
+def test_doctor_reports_that_there_is_none(without_torch, tmp_path):
+    code, out, _ = without_torch.run("doctor", cwd=tmp_path)
+    assert code == 0
+    assert re.search(r"warn +torch +.*not installed", out), out
+
+
+@pytest.mark.parametrize(
+    ("text", "object_"),
+    [
+        ("from elastic_train import init_process_group; init_process_group()", "init_process_group"),
+        ("import elastic_core; elastic_core.init_process_group()", "elastic_core.init_process_group"),
+        ("from elastic_train import Checkpointer; Checkpointer('x').load()", "Checkpointer.load"),
+        ("from elastic_train import ElasticSampler; next(iter(ElasticSampler(8)))", "ElasticSampler"),
+        (
+            "from elastic_core.compat.elastic.utils.data import ElasticDistributedSampler",
+            "ElasticDistributedSampler",
+        ),
+    ],
+)
+def test_the_first_use_of_torch_is_one_line(without_torch, tmp_path, text, object_):
+    script = write_script(tmp_path, f"{text}\n")
+    code, _, err = without_torch.run("run", script, cwd=tmp_path)
+    assert code == 1
+    pattern = (
+        rf"Error: {re.escape(object_)}: no torch is installed for \S+; expected torch 2\.13 to 2\.15\. Try: pip install"
+    )
+    assert re.search(pattern, " ".join(err.split())), err
 
 
 @pytest.fixture
@@ -162,11 +224,8 @@ def test_a_strangers_project_of_our_name_is_not_taken(dist, strange_index, tmp_p
         return line.split()[2:], done.stderr
 
     assert would_install("elastic-core")[0] == ["elastic-core-0"]  # else the rest would show nothing
-    chosen, _ = would_install("--find-links", dist, "elastic-core[torchrun]")
-    assert chosen == [
-        f"elastic-{name}-{version()}"
-        for name in ("backend-net", "core", "numa", "ops", "rdzv-redis", "rdzv-static", "torchrun", "watch")
-    ]
+    chosen, _ = would_install(*wheels_of(TORCHRUN, dist))
+    assert chosen == sorted(f"elastic-{name.replace('_', '-')}-{version()}" for name in ("core", *TORCHRUN))
     chosen, error = would_install(wheel_of(ROOT / "plugins/numa", dist))
     assert chosen == []
     assert f"elastic-core=={version()}" in error
@@ -181,10 +240,11 @@ def test_make_wheels_gives_all_distributions_the_version_of_one_file(tmp_path):
     (tree / "src/elastic_core/_version.py").write_text('"""Another."""\n\n__version__ = "7.8.9"\n')
     (tree / "dist").mkdir()
     (tree / "dist/elastic_core-7.8.8-py3-none-any.whl").touch()
-    (tree / ".venv").mkdir()
+    environment = tree / "build/wheels-venv"
+    environment.mkdir(parents=True)
     for name in ("bin", "lib", "pyvenv.cfg"):
-        (tree / ".venv" / name).symlink_to(Path(sys.prefix, name))
-    (tree / ".venv/.for-development").touch()  # or make would install the copy into the tests' environment
+        (environment / name).symlink_to(Path(sys.prefix, name))
+    (environment / ".for-wheels").touch()  # or make would make one with hatchling of an index
     checked(["make", "--no-print-directory", "wheels"], cwd=tree)
     built = {path.name for path in (tree / "dist").iterdir()}
     names = [wheel_of(project, tree / "dist").name.split("-")[0] for project in OURS]
@@ -193,7 +253,7 @@ def test_make_wheels_gives_all_distributions_the_version_of_one_file(tmp_path):
         lines = metadata_of(wheel_of(project, tree / "dist"))
         assert "Version: 7.8.9" in lines
         among_us = [line for line in lines if re.match("Requires-Dist: elastic-", line)]
-        assert among_us, project
+        assert bool(among_us) == (project != ROOT), project
         assert [line for line in among_us if "==7.8.9" not in line] == []
 
 
@@ -207,20 +267,14 @@ def test_the_core_can_be_published_under_another_name(tmp_path):
     required = [line for line in metadata_of(wheel_of(tree / "plugins/numa", tmp_path / "dist")) if "Dist" in line]
     assert required == [f"Requires-Dist: acme-elastic=={version()}"]
     fresh = Environment(tmp_path / "venv")
-    fresh.install("--find-links", tmp_path / "dist", "acme-elastic[torchrun]")
-    assert sorted(path.name.split("-")[0] for path in fresh.site.glob("*elastic*.dist-info")) == [
-        "acme_elastic",
-        "elastic_backend_net",
-        "elastic_numa",
-        "elastic_ops",
-        "elastic_rdzv_redis",
-        "elastic_rdzv_static",
-        "elastic_torchrun",
-        "elastic_watch",
-    ]
+    plugins = [wheel_of(tree / "plugins" / name, tmp_path / "dist") for name in TORCHRUN]
+    fresh.install(wheel_of(tree, tmp_path / "dist"), *plugins)
+    assert sorted(path.name.split("-")[0] for path in fresh.site.glob("*elastic*.dist-info")) == sorted(
+        ["acme_elastic", *(f"elastic_{name}" for name in TORCHRUN)]
+    )
     code, out, err = fresh.run("plugins", cwd=tmp_path)
     assert (code, err) == (0, "")
-    assert re.search(r"^local .*acme-elastic .* loaded$", out, flags=re.MULTILINE), out
+    assert re.search(rf"^acme-elastic {re.escape(version())}\b", out, flags=re.MULTILINE), out
     script = write_script(tmp_path, RECOVERS)
     code, out, err = fresh.run("run", "--max-restarts", 1, script, cwd=tmp_path)
     assert (code, out) == (0, "start 0\nstart 0\n"), err

@@ -65,7 +65,7 @@ def test_an_example_requires_a_range_of_the_core_with_this_one_in_it(project):
 
 
 def test_the_command_runs_from_the_wheel_and_lists_all_plugins(fresh, tmp_path):
-    code, out, err = fresh.run("plugins", cwd=tmp_path)
+    code, out, err = fresh.run("plugins", "-v", cwd=tmp_path)
     assert (code, err) == (0, "")
     ours = [line for line in out.splitlines()[1:] if not line.endswith("hosted: written for torchrun")]
     lines = {tuple(line.split()[:1] + line.split()[-3:]) for line in ours}

@@ -100,7 +100,7 @@ def test_the_commands_that_are_printed_install_test_and_use_it(author, kind):
     assert re.search(r"^=+ \d+ passed", out, re.M), out
     assert not re.search(r"^=.*\b(failed|error)", out, re.M), out
     assert TRIALS.get(kind, "Linux") in out
-    listed = author.types("elastic plugins")
+    listed = author.types("elastic plugins -v")
     distribution = folder_of(author, kind).name
     plugin = POINTS.get(kind) or NAMES.get(kind, distribution)
     assert re.search(rf"^{plugin} .* {distribution} +0\.1\.0 +loaded$", listed, re.M), listed

@@ -1,9 +1,14 @@
 """`elastic plugins`: what is installed, and what is wrong with it."""
 
+from typing import TYPE_CHECKING
+
 import click
 
 from elastic_core.cli.command_group import CommandGroup
 from elastic_core.cli.output import echo, echo_json
+
+if TYPE_CHECKING:
+    from elastic_core.plugins.listing import PluginInfo
 
 
 class _Plugins(CommandGroup):
@@ -12,7 +17,7 @@ class _Plugins(CommandGroup):
     words = "plugins "
 
 
-def _plugins(as_json: bool) -> int | None:
+def _plugins(as_json: bool, verbose: bool) -> int | None:
     context = click.get_current_context()
     if context.invoked_subcommand is not None:
         if as_json:
@@ -22,6 +27,9 @@ def _plugins(as_json: bool) -> int | None:
     from elastic_core.plugins.registry import PluginRegistry
 
     plugins = list_plugins(PluginRegistry())
+    if not (as_json or verbose):
+        echo(*_by_distribution(plugins))
+        return 0
     heads = ["name", "kind", "distribution", "version", "status"]
     if any(plugin.powers for plugin in plugins):  # most plugins have none
         heads.insert(2, "powers")
@@ -38,6 +46,34 @@ def _plugins(as_json: bool) -> int | None:
     return 0
 
 
+def _by_distribution(plugins: "list[PluginInfo]") -> list[str]:
+    """Return a heading for each distribution, and below it what each of its plugins does, or why it is not loaded."""
+    import shutil
+
+    width = shutil.get_terminal_size((120, 24)).columns
+    formatter = click.HelpFormatter(width=max(60, min(width, 120)))
+    for heading in sorted({(plugin.distribution, plugin.version) for plugin in plugins}):
+        found = [plugin for plugin in plugins if (plugin.distribution, plugin.version) == heading]
+        formatter.write(f"{' '.join(heading).strip()}\n")
+        formatter.indent()
+        formatter.write_dl([(_label(plugin), _what(plugin)) for plugin in found], col_max=36)
+        formatter.dedent()
+        formatter.write_paragraph()
+    return formatter.getvalue().rstrip().splitlines()
+
+
+def _label(plugin: "PluginInfo") -> str:
+    if plugin.kind == "command":
+        return f"elastic {plugin.name}"
+    if plugin.kind == "option" and not plugin.name.isupper():
+        return f"--{plugin.name}"
+    return f"{plugin.name} ({plugin.kind})"
+
+
+def _what(plugin: "PluginInfo") -> str:
+    return plugin.title or "-" if plugin.status == "loaded" else plugin.status
+
+
 def _cell(value: str | tuple[str, ...]) -> str:
     return value if isinstance(value, str) else ",".join(value)
 
@@ -46,7 +82,16 @@ command = _Plugins(
     "plugins",
     invoke_without_command=True,
     callback=_plugins,
-    params=[click.Option(["--json", "as_json"], is_flag=True, help="Write a JSON array, for programs.")],
-    help="List the installed plugins: name, kind, distribution, version, and whether each loads, or why not.",
+    params=[
+        click.Option(["--json", "as_json"], is_flag=True, help="Write a JSON array, for programs."),
+        click.Option(
+            ["-v", "--verbose", "verbose"],
+            is_flag=True,
+            help="Show a table with kind, version, status and powers. Powers are what a hook may do beside observing: "
+            "change how workers start (launches), use the run's handle (run), hold a planned stop (holds), receive "
+            "all events (feed), keep a node out (refusal), start workers (starts), host their store (hosts).",
+        ),
+    ],
+    help="List the installed plugins by distribution, and what each does, or why it does not load.",
     subcommand_metavar="[COMMAND]",
 )

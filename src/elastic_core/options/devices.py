@@ -17,6 +17,7 @@ from elastic_core.accelerators.visible import visible_entries
 from elastic_core.errors import ConfigError
 from elastic_core.options.choices import Draft
 from elastic_core.plugins.discovery import find_entries
+from elastic_core.torch_release import TORCH_HINT, torch_missing
 from elastic_core.types import Record
 
 if TYPE_CHECKING:
@@ -133,6 +134,9 @@ class Node:
             return kind if name == module else name, int(number)
         except subprocess.CalledProcessError as error:
             last = (error.stderr.strip().splitlines() or ["no message"])[-1]
+            if last == "ModuleNotFoundError: No module named 'torch'":
+                missing = torch_missing("the number of devices", self.python)
+                raise ConfigError(missing, hint=f"{TORCH_HINT}, or {_GIVE_NUMBER}") from error
             raise ConfigError(f"devices could not be counted: torch said {last!r}", hint=_GIVE_NUMBER) from error
         except subprocess.TimeoutExpired as error:
             what = f"devices could not be counted: torch gave no answer within {_ASK_TIMEOUT_S:g} s"

@@ -34,6 +34,8 @@ class PluginInfo(Record, frozen=True, kw_only=True):
     status: str
     powers: tuple[str, ...] = ()
     """What a hook may do beside observing."""
+    title: str = ""
+    """What the plugin does, in one sentence; empty: its docstring is missing, or it is not loaded."""
 
 
 def list_plugins(registry: PluginRegistry, *, load: bool = True) -> list[PluginInfo]:
@@ -51,31 +53,42 @@ def list_plugins(registry: PluginRegistry, *, load: bool = True) -> list[PluginI
     infos += [_info(entry, "hosted: written for torchrun") for entry in registry.hosted()]
     entries = find_entries()
     handlers = [entry for entry in entries if entry.group in (METRICS_GROUP, EVENTS_GROUP)]
-    infos += [_info(entry, _handler_status(entry, load=load)) for entry in handlers]
-    infos += [_info(entry, status) for entry, status in CommandPlugins().listed(load=load)]
+    infos += [_info(entry, *_handler_status(entry, load=load)) for entry in handlers]
+    commands = CommandPlugins()
+    infos += [
+        _info(entry, status, title=commands.help_line(entry.name)) for entry, status in commands.listed(load=load)
+    ]
     order = list(KINDS.values())
     infos.sort(key=lambda info: (order.index(info.kind), info.name))
     return infos + [_info(entry, _misplaced(entry)) for entry in entries if entry.group not in GROUPS]
 
 
-def _status(registry: PluginRegistry, entry: PluginEntry, *, load: bool) -> tuple[str, tuple[str, ...]]:
-    """Return how a plugin fares, and its powers."""
+def _status(registry: PluginRegistry, entry: PluginEntry, *, load: bool) -> tuple[str, tuple[str, ...], str]:
+    """Return a plugin's status, its powers and its title."""
     if entry.group == HOOKS_GROUP and entry.name in registry.disabled:
-        return "disabled", ()
+        return "disabled", (), ""
     if not load:
-        return "installed", ()
+        return "installed", (), ""
+    title = ""
     try:
         registry.refuse_doubles(entry.group, entry.name)
         before = heavy_modules()
         if entry.group == OPTIONS_GROUP:
+            title = _sentence(getattr(import_entry(entry, limit=HOOK_LIMIT), "help", ""))
             entry = hook_entry(entry)
         plugin = LoadedPlugin(entry, HOOK_LIMIT)
         if entry.group != RENDEZVOUS_GROUP:
             refuse_heavy(entry, before)
     except PluginError as err:
         registry.keep(entry, err)
-        return str(err), ()
-    return "loaded", plugin.powers
+        return str(err), (), ""
+    return "loaded", plugin.powers, title or _sentence(plugin.docstring)
+
+
+def _sentence(text: object) -> str:
+    """Return the first sentence of a docstring or a help text, up to its full stop or semicolon."""
+    first = str(text or "").strip().partition("\n\n")[0]
+    return " ".join(first.split()).partition(". ")[0].partition("; ")[0].rstrip(".")
 
 
 def _misplaced(entry: PluginEntry) -> str:
@@ -84,7 +97,7 @@ def _misplaced(entry: PluginEntry) -> str:
     return str(PluginError(what, hint=f"one of {', '.join(sorted(KINDS))}"))
 
 
-def _info(entry: PluginEntry, status: str, powers: tuple[str, ...] = ()) -> PluginInfo:
+def _info(entry: PluginEntry, status: str, powers: tuple[str, ...] = (), title: str = "") -> PluginInfo:
     return PluginInfo(
         name=entry.name,
         kind=KINDS.get(entry.group, entry.group),
@@ -92,17 +105,19 @@ def _info(entry: PluginEntry, status: str, powers: tuple[str, ...] = ()) -> Plug
         version=entry.version,
         status=status,
         powers=powers,
+        title=title.rstrip("."),
     )
 
 
-def _handler_status(entry: PluginEntry, *, load: bool) -> str:
-    """Return how a handler of metrics or events fares, which is for a hook to build."""
+def _handler_status(entry: PluginEntry, *, load: bool) -> tuple[str, tuple[str, ...], str]:
+    """Return the status, powers and title of a handler of metrics or events, which a hook builds."""
+    if not load:
+        return "installed", (), ""
     try:
-        usable = not load or callable(import_entry(entry, limit=HOOK_LIMIT))
+        handler = import_entry(entry, limit=HOOK_LIMIT)
+        if not callable(handler):
+            what = f"{entry.value} is no class, nor a function that makes a handler"
+            raise plugin_refusal(entry, what, hint=mend(entry))
     except PluginError as err:
-        return str(err)
-    if not usable:
-        return str(
-            plugin_refusal(entry, f"{entry.value} is no class, nor a function that makes a handler", hint=mend(entry))
-        )
-    return "loaded" if load else "installed"
+        return str(err), (), ""
+    return "loaded", (), _sentence(handler.__doc__)

@@ -117,6 +117,11 @@ class LoadedPlugin:
         return tuple(sorted(power.value for power in stated))
 
     @property
+    def docstring(self) -> str:
+        """The docstring of the class, or of the module."""
+        return self._target.__doc__ or ""
+
+    @property
     def fail_closed(self) -> bool:
         """Whether it is a health gate that refuses where it breaks."""
         return getattr(self._target, "fail_closed", False) is True

@@ -34,6 +34,7 @@ _SETS: Final = {
     "elastic-rdzv-redis[embedded]": "torchrun",
     "elastic-rdzv-static": "torchrun",
     "elastic-torchrun": "torchrun",
+    "elastic-train": "train",
 }
 """The file in the folder `sets` that brings a distribution with all that it needs; of others, the folder is enough."""
 

@@ -46,5 +46,5 @@ def _of_another(name: str, module: str) -> object:
         if err.name != package:
             raise
         folder = package.removeprefix("elastic_")
-        hint = f"pip install . ./plugins/{folder}, in a checkout of elastic-core"
+        hint = "pip install -r sets/train.txt, in a checkout of elastic-core"  # which has both
         raise ImportError(f"elastic_core.worker.{name} comes with elastic-{folder}. Try: {hint}") from None

@@ -149,3 +149,11 @@ def test_a_torch_that_can_not_be_imported_is_named(stub_torch):
     (Path(stub_torch["PYTHONPATH"].partition(os.pathsep)[0]) / "torch.py").write_text("raise OSError('libcudart')")
     with pytest.raises(ConfigError, match="torch said 'OSError: libcudart'"):
         Node({**os.environ, **stub_torch}).ask_torch("cuda")
+
+
+def test_without_torch_devices_can_be_counted_by_hand(tmp_path):
+    python = tmp_path / "python"  # with no packages
+    python.write_text(f'#!/bin/sh\nexec "{sys.executable}" -S "$@"\n')
+    python.chmod(0o755)
+    with pytest.raises(ConfigError, match=r"no torch is installed for \S+; expected torch 2\.13 .* or give the number"):
+        Node({**os.environ, "PYTHONPATH": ""}, python=str(python)).ask_torch("cuda")

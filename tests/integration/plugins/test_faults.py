@@ -295,7 +295,7 @@ def test_a_hook_that_hangs_at_import_is_left_out_and_shown_so(elastic, script, i
     agent = elastic(script("pass"), env=env)
     fault = "hook 'waits' (acme 1.0): importing acme:Waits takes longer than 5 s"
     shown = subprocess.run(
-        [sys.executable, "-m", "elastic_core", "plugins"],
+        [sys.executable, "-m", "elastic_core", "plugins", "-v"],
         env=os.environ | env,
         capture_output=True,
         text=True,

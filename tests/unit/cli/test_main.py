@@ -14,6 +14,7 @@ from elastic_core.options import hook_options
 from elastic_core.options.choices import Section
 from elastic_core.options.table import OPTIONS
 from elastic_core.plugins.hook_flags import HookOptions
+from elastic_core.plugins.listing import PluginInfo
 from elastic_core.run import main as run_main
 
 
@@ -153,10 +154,22 @@ def test_plugins_are_listed_with_what_is_wrong(monkeypatch, capsys):
     rows = [
         ("local", "rendezvous", "elastic-core", "0.1", "loaded"),
         ("bad", "hooks", "x", "2", "broken: ImportError: no y"),
+        ("status", "command", "x", "2", "loaded"),
+        ("log-it", "option", "x", "2", "loaded"),
     ]
-    plugins = [types.SimpleNamespace(**dict(zip(names, row, strict=True)), powers=()) for row in rows]
+    plugins = [PluginInfo(**dict(zip(names, row, strict=True)), title=f"Does {row[0]}") for row in rows]
     monkeypatch.setattr("elastic_core.plugins.listing.list_plugins", lambda registry: plugins)
     assert main(["plugins"]) == 0
+    assert [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()] == [
+        "elastic-core 0.1",
+        "local (rendezvous) Does local",
+        "",
+        "x 2",
+        "bad (hooks) broken: ImportError: no y",
+        "elastic status Does status",
+        "--log-it Does log-it",
+    ]
+    assert main(["plugins", "-v"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split(maxsplit=4) for line in lines] == [[name.upper() for name in names], *map(list, rows)]
     assert main(["plugins", "--json"]) == 0

@@ -135,6 +135,10 @@ def test_torch_that_can_not_use_the_gpus_fails(monkeypatch, tmp_path):
     assert only(software.torch(Asked())).what == "2.14.0+cpu, for processors only: it can't use 8 GPUs"
     monkeypatch.setattr(software, "nvidia_gpus", lambda **_: NvidiaGpus(count=0))
     assert only(software.torch(Asked())).level == "ok"
+    with_torch(monkeypatch, tmp_path, "__version__ = '2.12.1+cpu'\ncuda: Optional[str] = None\n")
+    older = only(software.torch(Asked()))
+    assert (older.level, older.remedy) == ("warn", "pip install 'torch>=2.13,<2.16'")
+    assert older.what.startswith("2.12.1+cpu, for processors only; expected 2.13 to 2.15")
     monkeypatch.setattr(software, "find_spec", lambda name: None)
     assert only(software.torch(Asked())).level == "warn"
 

@@ -119,13 +119,9 @@ def _check_meeting_place(*, alone: bool) -> None:
 
 
 def _torch() -> Any:  # noqa: ANN401  # a module
-    try:
-        import torch
-        import torch.distributed
-    except ImportError as err:
-        raise error(
-            f"a process group needs torch, which can't be imported here ({err})", "the environment that has torch"
-        ) from err
+    from elastic_core.api.workers import import_torch
+
+    torch = import_torch("init_process_group")
     if not torch.distributed.is_available():
         raise error("a process group needs torch.distributed, which this torch was built without", "another torch")
     return torch

@@ -123,8 +123,9 @@ class ElasticSampler:
         if not self.shuffle:
             return range(self.length)
         if self._order is None or self._order[0] != epoch:
-            import torch
+            from elastic_core.api.workers import import_torch
 
+            torch = import_torch("ElasticSampler")
             generator = torch.Generator()
             generator.manual_seed(self.seed + epoch)
             self._order = epoch, torch.randperm(self.length, generator=generator)

@@ -3,12 +3,12 @@
 import contextlib
 import sys
 from datetime import timedelta
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
 from elastic_core.api import ConfigError
-from elastic_train import JoinedGroup, init_process_group
+from elastic_train import Checkpointer, ElasticSampler, JoinedGroup, init_process_group
 from elastic_train.process_group import _device
 from elastic_train.time_limits import time_limit
 
@@ -47,8 +47,31 @@ def test_a_variable_that_is_missing_or_malformed_is_one_line(monkeypatch, name, 
 
 def test_without_torch_it_is_one_line(monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
-    with pytest.raises(ConfigError, match=r"needs torch, which can't be imported here .* Try: the environment"):
+    with pytest.raises(
+        ConfigError, match=r"^init_process_group: no torch is installed for .*; expected torch 2\.13 to"
+    ):
         init_process_group()
+
+
+def test_an_older_torch_is_one_line(monkeypatch):
+    stub = ModuleType("torch")
+    stub.__version__ = "2.12.1"
+    monkeypatch.setitem(sys.modules, "torch", stub)
+    with pytest.raises(ConfigError, match=r"torch 2\.12\.1 is installed .* Try: pip install 'torch>=2\.13,<2\.16'$"):
+        init_process_group()
+
+
+def test_samplers_and_checkpoints_need_it_when_they_are_used(monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    for name in WORKER:
+        monkeypatch.delenv(name)
+    sampler, checkpoints = ElasticSampler(8), Checkpointer(tmp_path)
+    with pytest.raises(ConfigError, match=r"^ElasticSampler: no torch is installed"):
+        next(iter(sampler))
+    with pytest.raises(ConfigError, match=r"^Checkpointer\.save: no torch is installed"):
+        checkpoints.save({}, step=1)
+    with pytest.raises(ConfigError, match=r"^Checkpointer\.load: no torch is installed"):
+        checkpoints.load()
 
 
 @pytest.mark.parametrize("option", ["rank", "world_size", "init_method", "store"])

@@ -9,6 +9,9 @@ import math
 from collections.abc import Iterator, Sized
 from typing import Any, Final
 
+from elastic_torchrun.torch_import import torch_distributed
+
+torch_distributed("ElasticDistributedSampler")
 _torch: Any = importlib.import_module("torch")
 _Base: Final[Any] = importlib.import_module("torch.utils.data.distributed").DistributedSampler
 

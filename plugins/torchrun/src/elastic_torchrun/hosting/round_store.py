@@ -3,7 +3,6 @@
 torch is named in strings, for the type checker's sake, which would need torch and minutes.
 """
 
-import importlib
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -12,6 +11,7 @@ from elastic_core.api import SYSTEM_CLOCK, Clock, RendezvousInfo, WaitBudget
 from elastic_core.api.rendezvous import RendezvousConnectionError, RendezvousError
 from elastic_core.embedding import HeldPort
 from elastic_torchrun.torch_errors import one_line
+from elastic_torchrun.torch_import import torch_distributed
 
 OPERATION_S = 60.0
 """How long an agent waits for a key of another one: as with torch's c10d."""
@@ -35,7 +35,7 @@ class RoundStores:
 
     def __init__(self, *, clock: Clock = SYSTEM_CLOCK) -> None:
         """Listen on nothing yet."""
-        self._torch = importlib.import_module("torch.distributed")
+        self._torch = torch_distributed("the store of a round")
         self._clock = clock
         self._offered: Any = None
         self._current: Any = None
@@ -143,7 +143,7 @@ class GivenStore:
 
     def __init__(self, store: Any, run_id: str) -> None:  # noqa: ANN401  # one of torch's
         """Hold no port yet."""
-        self._torch = importlib.import_module("torch.distributed")
+        self._torch = torch_distributed("the store of a round")
         self._store = store
         self._run_id = run_id
         self._held: HeldPort | None = None

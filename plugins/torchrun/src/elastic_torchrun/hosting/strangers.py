@@ -5,8 +5,9 @@ import logging
 from collections.abc import Callable
 from importlib.metadata import EntryPoint
 
-from elastic_core.api import PluginError, RendezvousSettings
+from elastic_core.api import ConfigError, PluginError, RendezvousSettings
 from elastic_core.api.plugins import PluginEntry
+from elastic_core.api.workers import import_torch, torch_hint
 from elastic_torchrun.hosting.hosted import HostedRendezvous
 from elastic_torchrun.torch_errors import one_line
 
@@ -24,12 +25,13 @@ def begin_hosting(entry: PluginEntry) -> Callable[[], Maker]:
         entry: What was found.
 
     Raises:
-        PluginError: torch can't be imported; from the function: what the entry point names is not what torchrun takes.
+        PluginError: torch is missing, or its release is not supported; from the function: the entry point names
+            something else than torchrun takes.
     """
     try:
-        importlib.import_module("torch")  # which takes as long as its disk does
-    except Exception as error:
-        raise _no_torch(entry, error) from error
+        import_torch(_name(entry))  # which takes as long as its disk does
+    except ConfigError as error:
+        raise PluginError(error.what, hint=error.hint) from error
 
     def load() -> Maker:
         _import_rendezvous(entry)
@@ -68,5 +70,9 @@ def _refusal(entry: PluginEntry, what: str) -> PluginError:
 
 
 def _no_torch(entry: PluginEntry, error: Exception) -> PluginError:
-    what = f"rendezvous backend {entry.name!r} ({entry.label}) was written for torch, which can't be imported here"
-    return PluginError(f"{what}: {type(error).__name__}: {one_line(error)}", hint="pip install torch")
+    what = f"{_name(entry)}: {TORCH_RENDEZVOUS} can't be imported ({type(error).__name__}: {one_line(error)})"
+    return PluginError(what, hint=torch_hint())
+
+
+def _name(entry: PluginEntry) -> str:
+    return f"rendezvous backend {entry.name!r} ({entry.label}), written for torchrun"

@@ -4,7 +4,6 @@
 torch. torch is named in strings, for the type checker's sake, which would need torch and minutes.
 """
 
-import importlib
 import os
 import socket
 import tempfile
@@ -20,6 +19,7 @@ from elastic_torchrun.rendezvous.blocking_calls import Asker
 from elastic_torchrun.rendezvous.endpoint import parse_rendezvous_endpoint
 from elastic_torchrun.rendezvous.parameters import RendezvousParameters
 from elastic_torchrun.rendezvous.state_backend import RendezvousBackend, Token
+from elastic_torchrun.torch_import import torch_distributed
 
 DEFAULT_PORT: Final = 29400
 _READ_TIMEOUT_S: Final = 60
@@ -123,7 +123,7 @@ def _file_store(params: RendezvousParameters) -> Any:  # noqa: ANN401  # torch's
         descriptor, path = tempfile.mkstemp(prefix="elastic_rendezvous_")
         os.close(descriptor)
     try:
-        return importlib.import_module("torch.distributed").FileStore(path)
+        return torch_distributed("FileStore").FileStore(path)
     except (ValueError, RuntimeError) as error:
         raise RendezvousConnectionError(f"no file store at {path!r}: {_one_line(error)}") from error
 
@@ -151,7 +151,7 @@ def _tcp_store(params: RendezvousParameters) -> tuple[Any, bool]:
 
 
 def _tcp_store_at(host: str, port: int, hosting: bool, timeout_s: int) -> Any:  # noqa: ANN401  # torch's
-    make = importlib.import_module("torch.distributed").TCPStore
+    make = torch_distributed("TCPStore").TCPStore
 
     def work() -> object:
         return make(host, port, is_master=hosting, multi_tenant=True, timeout=timedelta(seconds=timeout_s))

@@ -4,7 +4,6 @@ Importing it imports torch: the class is one of torch's stores. torch is named i
 which would need torch and minutes.
 """
 
-import importlib
 from base64 import b64decode, b64encode
 from collections.abc import Sequence
 from datetime import timedelta
@@ -12,8 +11,9 @@ from typing import Any, Final
 
 from elastic_core.api import ConfigError, WaitBudget
 from elastic_torchrun.rendezvous.etcd_client import import_etcd
+from elastic_torchrun.torch_import import torch_distributed
 
-_torch: Any = importlib.import_module("torch.distributed")
+_torch: Any = torch_distributed("EtcdStore")
 _TRY_AGAIN_S: Final = 0.02
 _LOOK_S: Final = 5.0
 """How long one watch lasts: what it has missed (etcd forgets events) is then seen by looking."""

@@ -4,7 +4,6 @@
 need torch and minutes.
 """
 
-import importlib
 from datetime import timedelta
 from typing import Any, ClassVar, Final
 
@@ -13,6 +12,7 @@ from elastic_core.api.rendezvous import RendezvousConnectionError, RendezvousTim
 from elastic_torchrun.rendezvous.endpoint import parse_rendezvous_endpoint
 from elastic_torchrun.rendezvous.parameters import RendezvousParameters
 from elastic_torchrun.rendezvous.store_info import RendezvousInfo, RendezvousStoreInfo
+from elastic_torchrun.torch_import import torch_distributed
 
 _TIMEOUT_S: Final = 600
 
@@ -68,7 +68,7 @@ class StaticTCPRendezvous(RendezvousHandler):
             RendezvousTimeoutError: not all came in time.
             RendezvousConnectionError: the store can't be made or reached.
         """
-        distributed = importlib.import_module("torch.distributed")
+        distributed = torch_distributed("StaticTCPRendezvous")
         if self._store is None:
             self._store = self._open(distributed)
         place = RendezvousStoreInfo(self.master_addr, self.master_port)

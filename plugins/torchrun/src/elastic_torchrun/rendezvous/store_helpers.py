@@ -3,11 +3,12 @@
 The store is any object with torch's methods; torch itself is not imported here, but for its error of a barrier.
 """
 
-import importlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, Final
+
+from elastic_torchrun.torch_import import torch_distributed
 
 DEFAULT_TIMEOUT_S: Final = 300
 _MAX_NAMED: Final = 16
@@ -100,7 +101,7 @@ def barrier(
 
 def _store_error() -> type[Exception]:
     """Return torch's error of a store: it is there, for somebody has just raised it."""
-    error: type[Exception] = importlib.import_module("torch.distributed").DistStoreError
+    error: type[Exception] = torch_distributed("barrier").DistStoreError
     return error
 
 

@@ -5,7 +5,6 @@ is made.
 """
 
 import errno
-import importlib
 import logging
 import os
 import socket
@@ -16,6 +15,7 @@ from functools import cache
 from typing import Any
 
 from elastic_torchrun.rendezvous.store_helpers import barrier
+from elastic_torchrun.torch_import import torch_distributed
 
 _log = logging.getLogger(__name__)
 
@@ -106,7 +106,7 @@ def create_c10d_store(
     if server_port == -1 and not is_server:
         raise ValueError("server_port=-1; expected the port where the store is")
     try:
-        store = importlib.import_module("torch.distributed").TCPStore(
+        store = torch_distributed("create_c10d_store").TCPStore(
             host_name=server_addr,
             port=max(server_port, 0),
             world_size=world_size,
@@ -138,6 +138,6 @@ def _missing(world_size: int, timeout_s: float) -> Exception:
 @cache
 def _late_error() -> type[Exception]:
     """Return a class for members that are late: torch raises one of its own or a `TimeoutError`, as the wait ended."""
-    torchs: type[Exception] = importlib.import_module("torch.distributed").DistStoreError
+    torchs: type[Exception] = torch_distributed("create_c10d_store").DistStoreError
     known = {"__module__": __name__, "__reduce__": lambda self: (torchs, self.args)}  # elsewhere it is torch's alone
     return type("MembersLateError", (torchs, TimeoutError), known)

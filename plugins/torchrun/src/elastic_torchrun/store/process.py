@@ -70,9 +70,12 @@ def torch_store() -> MakeStore:
     torch is named in a string for the type checker's sake, which would need torch and minutes.
     """
     try:
+        from elastic_core.api.workers import import_torch
+
+        import_torch("--agent-store")
         tcp_store = importlib.import_module("torch.distributed").TCPStore
-    except Exception as error:  # noqa: BLE001  # a broken installation raises anything; the agent must hear what
-        reason = f"torch can't be imported ({one_line(error)})"
+    except Exception as error:  # noqa: BLE001  # a broken installation raises anything; the agent reports it
+        reason = one_line(error) if not hasattr(error, "hint") else str(error)
 
         def refuse(port: int) -> object:
             raise NoStoreError(reason)

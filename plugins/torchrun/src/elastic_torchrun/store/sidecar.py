@@ -86,7 +86,8 @@ class StoreSidecar:
         self.close_store(lambda reason: done(self._error(reason) if reason else None))
 
     def _error(self, reason: str) -> BackendUnavailableError:
-        return BackendUnavailableError(f"the agent store can't be opened: {reason}", hint=self._hint())
+        what, _, hint = reason.partition(". Try: ")
+        return BackendUnavailableError(f"the agent store can't be opened: {what}", hint=hint or self._hint())
 
     def _hint(self) -> str:
         wrote = self._log_file.is_file() and self._log_file.stat().st_size > 0

@@ -144,8 +144,10 @@ def test_handler_needs_torch_and_says_so(elastic, script, installed, tmp_path):
     agent = elastic("--rdzv-backend", "shared-file", script("pass"), env=installed)
     assert agent.wait() == 3
     (line,) = agent.err.splitlines()
-    assert "'shared-file' (strangers-handlers 2.1) was written for torch, which can't be imported here" in line
-    assert line.endswith("Try: pip install torch")
+    assert (
+        "'shared-file' (strangers-handlers 2.1), written for torchrun: torch can't be imported (ImportError: no" in line
+    )
+    assert line.endswith("expected torch 2.13 to 2.15. Try: pip install 'torch>=2.13,<2.16'")
 
 
 def test_list_has_them_without_importing_them(installed):

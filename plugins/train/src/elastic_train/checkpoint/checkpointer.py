@@ -12,6 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, NamedTuple
 
+from elastic_core.api.workers import import_torch
 from elastic_train.checkpoint import content, files
 from elastic_train.checkpoint.claims import Claims, claims_of
 from elastic_train.checkpoint.disk import kept_fresh
@@ -122,7 +123,8 @@ class Checkpointer:
         Raises:
             CheckpointError: it could not be saved, the same on all ranks; whole ones are as they were. A later round
                 or another run may have claimed the folder.
-            ConfigError: the step is none, or there is something in the state that could not be read again, on any rank.
+            ConfigError: the step is none, torch is missing or not supported, or there is something in the state
+                that could not be read again, on any rank.
         """
         call = f"save(step={step!r}{'' if wait else ', wait=False'})"
         _, problem = _tried(lambda: _check_step(step))
@@ -325,7 +327,7 @@ class Checkpointer:
 
         Raises:
             CheckpointError: as `latest`; or there are checkpoints, and none can be read.
-            ConfigError: `into` or `step` is none, on any rank.
+            ConfigError: `into` or `step` is none, or torch is missing or not supported, on any rank.
         """
         call = "load()" if step is None else f"load(step={step!r})"
         _, problem = _tried(lambda: _check_load(into, step))
@@ -440,6 +442,7 @@ class Checkpointer:
 def _check_step(step: object) -> None:
     if type(step) is not int or not 0 <= step <= LAST_STEP:
         raise error(f"save(step={step!r}); expected a whole number, 0 at least", "the number of the step just done")
+    import_torch("Checkpointer.save")
 
 
 def _check_load(into: object, step: object) -> None:
@@ -447,6 +450,7 @@ def _check_load(into: object, step: object) -> None:
         raise error(f"load({type(into).__name__}); expected a state, a dict by name, or None", "load(state)")
     if step is not None and type(step) is not int:
         raise error(f"load(step={step!r}); expected a whole number, or None for the newest", "load() without step")
+    import_torch("Checkpointer.load")
 
 
 class _Begins(NamedTuple):

@@ -1,0 +1,56 @@
+"""Torch at its first use, since no distribution requires it, and the releases that this version supports."""
+
+import sys
+
+TYPE_CHECKING = False  # not from typing: workers import this module
+if TYPE_CHECKING:
+    from typing import Any
+
+SUPPORTED = ((2, 13), (2, 15))
+"""The first and the last."""
+TORCH_HINT = "pip install 'torch>=2.13,<2.16'"
+_EXPECTED = "expected torch 2.13 to 2.15"
+
+
+def torch_hint() -> str:
+    """Return the command that installs a supported torch."""
+    return TORCH_HINT
+
+
+def torch_missing(needed_by: str, python: str = sys.executable) -> str:
+    """Return the error's text where an interpreter has no torch."""
+    return f"{needed_by}: no torch is installed for {python}; {_EXPECTED}"
+
+
+def import_torch(needed_by: str) -> "Any":  # noqa: ANN401  # a module
+    """Return the module torch, after it and `torch.distributed` were imported.
+
+    Args:
+        needed_by: The function or option that uses torch, for the message.
+
+    Raises:
+        ConfigError: torch is not installed, can't be imported, or is another release than the supported ones.
+    """
+    from importlib import import_module
+
+    try:
+        torch = import_module("torch")
+        release = str(getattr(torch, "__version__", ""))
+        fault = "" if is_supported_torch(release) else f"torch {release} is installed for {sys.executable}"
+        if not fault:
+            import_module("torch.distributed")
+    except Exception as error:  # noqa: BLE001  # a broken installation raises anything
+        reason = f"{type(error).__name__}: {error}".partition("\n")[0].rstrip(":. ")
+        gone = isinstance(error, ModuleNotFoundError) and error.name == "torch"
+        fault = f"no torch is installed for {sys.executable}" if gone else f"torch can't be imported ({reason})"
+    if not fault:
+        return torch
+    from elastic_core.errors import ConfigError
+
+    raise ConfigError(f"{needed_by}: {fault}; {_EXPECTED}", hint=TORCH_HINT)
+
+
+def is_supported_torch(release: str) -> bool:
+    """Return whether a release is in the range; a build of the user's own, without numbers, passes."""
+    numbers = tuple(int(each) for each in release.split(".")[:2] if each.isdecimal())
+    return len(numbers) < len(SUPPORTED[0]) or SUPPORTED[0] <= numbers <= SUPPORTED[1]
