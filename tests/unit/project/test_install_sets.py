@@ -60,14 +60,9 @@ def test_all_is_all():
     assert {name for name, _ in requirements(ROOT, {"all"})} == set(PROJECTS) - {"elastic-core"}
 
 
-def test_the_readme_names_each_set():
-    readme = (ROOT / "README.md").read_text()
-    assert [path.name for path in SETS if f"sets/{path.name}" not in readme] == []
-
-
-def test_the_readme_says_of_each_distribution_who_needs_it():
-    rows = re.findall(r"^\| `([a-z-]+)` \(`([^`]+)`\) \| .+ \|$", (ROOT / "README.md").read_text(), flags=re.MULTILINE)
-    assert {name: (ROOT / folder).resolve() for name, folder in rows} == PROJECTS
+def test_the_page_of_distributions_names_each_set():
+    page = (ROOT / "docs/reference/distributions.md").read_text()
+    assert [path.name for path in SETS if f"| `pip install -r sets/{path.name}` |" not in page] == []
 
 
 def test_the_page_of_distributions_has_a_line_for_each():
