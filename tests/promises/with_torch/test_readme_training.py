@@ -28,8 +28,6 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler
 
-from elastic_train import Checkpointer, ElasticSampler, should_stop
-
 os.chdir(Path(__file__).parent)
 dist.init_process_group("gloo")
 data = torch.rand(64, 8)
@@ -53,7 +51,7 @@ STEPS = 20
 @pytest.fixture
 def run(elastic, script):
     """Return a function that starts two workers with the README's lines: those before (`-`) or after (`+`)."""
-    (block,) = re.findall(r"```diff\n(-loader.*?)```", README, re.DOTALL)
+    (block,) = re.findall(r"```diff\n(\+from elastic_train.*?)```", README, re.DOTALL)
 
     def run(side, *, step_s):
         text = AROUND + "".join(line[1:] for line in block.splitlines(keepends=True) if line[0] in f" {side}")
