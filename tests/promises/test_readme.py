@@ -107,7 +107,7 @@ def test_each_kind_of_fault_is_one_line_that_says_what_to_do():
     ):
         assert [words in fault and "\n" not in fault for fault in found].count(True) == 1, (words, found)
     here = {**kept, "test": f"test_readme.py::{test_each_kind_of_fault_is_one_line_that_says_what_to_do.__name__}"}
-    assert "is in tier 'test'; needed is 'test-torch'" in next(faults_of_tests([here]))
+    assert "is in tier 'test'; expected 'test-torch'" in next(faults_of_tests([here]))
 
 
 @pytest.mark.parametrize(
@@ -237,7 +237,7 @@ def faults_of_tests(entries):
         tier, needed = tier_of(defining[0]), TORCH if entry.get("torch") else TEST
         if tier != needed:
             yield (
-                f"readme.toml: row {entry.get('row')!r}: {defining[0]} is in tier {tier!r}; needed is {needed!r}. "
+                f"readme.toml: row {entry.get('row')!r}: {defining[0]} is in tier {tier!r}; expected {needed!r}. "
                 "Name a test of that tier, or move this one"
             )
 
