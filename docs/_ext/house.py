@@ -8,36 +8,9 @@ from typing import Final
 
 from page_parts import table
 
-from elastic_core.plugins.missing import install_hint
-
 ROOT: Final = Path(__file__).resolve().parents[2]
 CORE: Final = ROOT / "src" / "elastic_core"
-USERS: Final = {
-    "elastic-core": "every installation: `elastic run` on one node, restarts, logs, the first failure, `elastic runs`",
-    "elastic-rdzv-redis": "runs of several nodes with Redis or Valkey, or with `c10d`, which needs no server",
-    "elastic-rdzv-etcd": "runs of several nodes with etcd",
-    "elastic-rdzv-static": "runs of a fixed set of nodes without a server",
-    "elastic-env-slurm": "Slurm: `srun elastic run train.py` starts a run on all nodes of a job; "
-    "requeueing of preempted jobs, `elastic slurm submit`",
-    "elastic-torchrun": "programs that import `torch.distributed.elastic`; `torchrun` with our backends; "
-    "`--run-path`, torch's timers and health checks",
-    "elastic-ops": "operators: `elastic status`, `incidents`, `ctl`, `stop`, `drain`, `logs`, "
-    "the control plane, metrics, events",
-    "elastic-doctor": "`elastic doctor`, which checks whether a node, or all nodes of a run, can run a training",
-    "elastic-env-kubernetes": "pods of Jobs and JobSets, with `elastic run train.py` as their command; "
-    "`elastic k8s`, which writes and applies manifests, and shows the pods",
-    "elastic-watch": "scripts that send heartbeats; `--hang-timeout`, which detects hanging workers "
-    "and keeps their stacks; `elastic ctl RUN stacks`",
-    "elastic-standby": "`--standby`: restarts without the time of the import of torch",
-    "elastic-numa": "`--numa-binding`",
-    "elastic-policy-rules": "restart policies as rule files, and their trial before a run (`elastic policy`)",
-    "elastic-train": "training scripts that save and resume: planned stops at the same step on all ranks, "
-    "the process group, checkpoints, samplers",
-    "elastic-plugin-kit": "authors of plugins",
-    "elastic-backend-net": "authors of backends with a server: endpoints, connections, TLS, "
-    "servers hosted by an agent; required by the backends above",
-}
-"""Each of our distributions: the purpose for which it is installed."""
+"""A distribution in README: its name, and who needs it."""
 
 
 def rooms() -> str:
@@ -56,14 +29,6 @@ def distributions() -> str:
         folder = path.parent.relative_to(ROOT)
         rows.append((project["name"], f"`{folder}`", project["description"], "; ".join(offers)))
     return table(("distribution", "folder", "what", "registers"), rows)
-
-
-def users() -> str:
-    """Return a table of our distributions: the purpose of each, and the command that installs it from a checkout."""
-    rows = (
-        (f"`{name}`", user, f"`{install_hint(name).partition(', in a checkout')[0]}`") for name, user in USERS.items()
-    )
-    return table(("distribution", "purpose", "in a checkout"), rows)
 
 
 def imports_by_string() -> Iterator[tuple[str, str, str]]:

@@ -383,7 +383,6 @@ GENERATORS: Final[Mapping[str, Callable[[], str]]] = {
     "states": states,
     "rooms": house.rooms,
     "distributions": house.distributions,
-    "distribution-users": house.users,
     "string-imports": house.string_imports,
 }
 """By the name that a page asks for."""

@@ -21,7 +21,7 @@ README = ROOT / "README.md"
 TABLES = {
     "reasons": ("README.md", ("", "torchrun", "elastic run")),
     "differences": ("README.md", ("behaviour", "torchrun", "elastic run")),
-    "distributions": ("docs/reference/distributions.md", ("distribution", "purpose", "in a checkout")),
+    "distributions": ("docs/reference/distributions.md", ("distribution", "use", "in a checkout")),
     "library": ("docs/reference/migration.md", ("module", "contents")),
 }
 """The tables, by the name that entries give them, each with its page and the cells of its header."""
@@ -98,7 +98,7 @@ def test_each_kind_of_fault_is_one_line_that_says_what_to_do():
     for words in (
         "row 'old' needs test (a str)",
         "row 'kept' names test_readme.py::test_none 2 times",
-        "distributions.md: the table 'distributions' (distribution | purpose | in a checkout) is missing",
+        "distributions.md: the table 'distributions' (distribution | use | in a checkout) is missing",
         'add table = "library", row = "new, a", test = "test_FILE.py::test_NAME"',
         "the table 'library' has no row 'old'",
         "option --new has no test",

@@ -34,7 +34,7 @@ def requirements(project, extras):
     """Return what a project of ours and its extras require of the others, as names with extras."""
     document = tomllib.loads((project / "pyproject.toml").read_text())
     hook = document.get("tool", {}).get("hatch", {}).get("metadata", {}).get("hooks", {}).get("custom", {})
-    optional = {**document["project"].get("optional-dependencies", {}), **hook.get("extras", {})}
+    optional = document["project"].get("optional-dependencies", {})
     lines = [*document["project"].get("dependencies", []), *hook.get("others", [])]
     lines += [line for extra in extras for line in optional[extra]]
     for line in lines:
@@ -57,18 +57,55 @@ def test_each_distribution_that_a_set_requires_is_one_of_its_folders(path):
 def test_all_is_all():
     (path,) = (path for path in SETS if path.stem == "all")
     assert set(folders(path)) == set(PROJECTS.values())
-    assert {name for name, _ in requirements(ROOT, {"all"})} == set(PROJECTS) - {"elastic-core"}
+
+
+def test_no_extra_names_a_distribution_that_is_not_published():
+    """Pip would take the name from a public index, where it may be anybody's."""
+    for project in PROJECTS.values():
+        extras = tomllib.loads((project / "pyproject.toml").read_text())["project"].get("optional-dependencies", {})
+        named = [re.split(r"[\[=<> ]", line)[0] for lines in extras.values() for line in lines]
+        assert set(named) & set(PROJECTS) == set(), project
+
+
+def test_no_set_brings_torch():
+    """The user's own is never replaced: neither the sets nor what they require name it."""
+    for path in SETS:
+        assert "torch" not in {line.partition("=")[0].strip() for line in path.read_text().splitlines()}
+
+
+def test_no_page_names_an_extra_that_does_not_exist():
+    extras = {
+        name: set(tomllib.loads((project / "pyproject.toml").read_text())["project"].get("optional-dependencies", {}))
+        for name, project in PROJECTS.items()
+    }
+    extras["."] = extras["elastic-core"] | {
+        "lint",
+        "test",
+    }  # and those of a plugin that `elastic plugins new` has written
+    pattern = re.compile(
+        rf"(?<![\w-])(?P<name>{'|'.join(sorted(PROJECTS, key=len, reverse=True))}|\.)\[(?P<extras>[a-z0-9,]+)\]"
+    )
+    faults = [
+        f"{path.relative_to(ROOT)}: {match[0]}"
+        for path in PAGES
+        for match in pattern.finditer(path.read_text())
+        if not set(match["extras"].split(",")) <= extras[match["name"]]
+    ]
+    assert faults == []
+
+
+DISTRIBUTIONS = (ROOT / "docs/reference/distributions.md").read_text()
 
 
 def test_the_page_of_distributions_names_each_set():
-    page = (ROOT / "docs/reference/distributions.md").read_text()
-    assert [path.name for path in SETS if f"| `pip install -r sets/{path.name}` |" not in page] == []
+    rows = re.findall(r"^\| `sets/(\w+\.txt)` \| \S.* \|$", DISTRIBUTIONS, flags=re.MULTILINE)
+    assert sorted(rows) == [path.name for path in SETS]
 
 
-def test_the_page_of_distributions_has_a_line_for_each():
-    page = (ROOT / "docs/reference/distributions.md").read_text()
-    rows = re.findall(r"^\| `([a-z-]+)` \| \S.* \| `pip install [^`]+` \|$", page, flags=re.MULTILINE)
-    assert sorted(rows) == sorted(PROJECTS)
+def test_the_page_of_distributions_installs_each_as_the_hints_do():
+    rows = re.findall(r"^\| `([a-z-]+)` \| \S.* \| `(pip install [^`]+)` \|$", DISTRIBUTIONS, flags=re.MULTILINE)
+    assert [(name, install_hint(name).partition(", in a checkout")[0]) for name, _ in rows] == rows
+    assert sorted(name for name, _ in rows) == sorted(PROJECTS)
 
 
 # --- pages
