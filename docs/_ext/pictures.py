@@ -1,6 +1,6 @@
-"""Pictures of the pages and of the README: a run and its parts, the timeline of one crash, the benchmarks' figures.
+"""Pictures of the pages: a run and its parts, the timeline of one crash, the benchmarks' figures.
 
-`python docs/_ext/pictures.py` writes those of the README into docs/pictures; the pages' are drawn when they are built.
+They are drawn when the pages are built; `readme_picture.py` draws the README's.
 Names are taken from the code, times from a run that this module makes.
 """
 
@@ -29,7 +29,6 @@ INK: Final = "#12ab34"
 """Stands for the colour of the text around, which only the reader's browser knows."""
 FLOOR, OURS, TORCHRUN = "#9aa0a6", "#2f7ed8", "#d9822b"
 RUNS, FAILED, STOPPED, BUSY = "#4c9f70", "#c8453b", "#d9a441", "#7a86c9"
-_OF_README: Final = "svg{color:#24292f}@media(prefers-color-scheme:dark){svg{color:#e6edf3}}"
 
 CRASHING: Final = """\
 import os, time
@@ -236,15 +235,6 @@ def texts(svg: str) -> list[str]:
     return sorted({re.sub(r"[\d.\u2212-]+", "#", word).strip() for word in re.findall(r">([^<>]+)</text>", svg)})
 
 
-def of_readme() -> dict[str, str]:
-    """Return the README's pictures by file name."""
-    drawn = {"run.svg": run_picture(), "crash.svg": crash_picture(spans(recorded_crash()))}
-    return {
-        name: as_svg(figure, name=name).replace(">", f"><style>{_OF_README}</style>", 1)
-        for name, figure in drawn.items()
-    }
-
-
 def canvas(width: float, height: float) -> tuple[Figure, Axes]:
     """Return an empty figure, in inches."""
     figure = Figure(figsize=(width, height))
@@ -276,9 +266,3 @@ def _number(value: float) -> str:
 
 def _ms(seconds: float) -> float:
     return seconds * 1000
-
-
-if __name__ == "__main__":
-    PICTURES.mkdir(exist_ok=True)
-    for name, svg in of_readme().items():
-        (PICTURES / name).write_text(svg)

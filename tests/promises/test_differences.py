@@ -1,4 +1,4 @@
-"""The README's table of differences from torchrun: a black-box test for each row."""
+"""Differences from torchrun that README names: a black-box test for each."""
 
 import itertools
 import signal

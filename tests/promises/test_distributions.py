@@ -1,4 +1,4 @@
-"""The README's table of distributions: one smoke test for each, through `elastic run`."""
+"""The distributions: one smoke test for each, through `elastic run`."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""The README's table of the rooms of the library: a Python program for each row that no other file's test shows.
+"""The modules of docs/reference/migration.md: a Python program for each row that no other file's test shows.
 
 Each program calls the room as a user does; none imports torch, and each says at its end that nothing has.
 """

@@ -1,4 +1,4 @@
-"""The README's table "Our own options": a black-box test for each row that no other file's test shows."""
+"""The options that torchrun lacks: a black-box test for each that no other file's test shows."""
 
 import fcntl
 import json

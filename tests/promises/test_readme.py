@@ -1,51 +1,149 @@
-"""Each row of the README's tables of promises has a test, and `readme.toml` names it."""
+"""Each promise of the README, and each of its commands, has a test, and `readme.toml` names it."""
 
 import ast
+import json
 import re
 import tomllib
 from collections import Counter
 from functools import cache
 from pathlib import Path
 
+import pytest
+
+from elastic_core.options.hook_options import all_hook_options
+from elastic_core.options.table import OPTIONS
 from tiers import TEST, TORCH, tier_of
 
 ROOT = Path(__file__).resolve().parents[2]
 ENTRIES = Path(__file__).with_name("readme.toml")
+README = ROOT / "README.md"
 
 TABLES = {
-    "distributions": ("distribution", "who needs it"),
-    "differences": ("", "torchrun", "elastic run"),
-    "options": ("option", "meaning"),
-    "library": ("room", "what it has"),
+    "reasons": ("README.md", ("", "torchrun", "elastic run")),
+    "differences": ("README.md", ("behaviour", "torchrun", "elastic run")),
+    "distributions": ("docs/reference/distributions.md", ("distribution", "use", "in a checkout")),
+    "library": ("docs/reference/migration.md", ("module", "contents")),
 }
-"""The tables, by the name that entries give them, each with the cells of its header."""
+"""The tables, by the name that entries give them, each with its page and the cells of its header."""
+OPTIONS_OF_OURS = "options"
+"""The entries about options name flags: each option that torchrun lacks has one."""
 
 KEYS = {"table": str, "row": str, "test": str, "torch": bool}
 
 
 def test_each_promise_of_the_readme_has_a_test_that_the_everyday_tier_runs():
-    readme = (ROOT / "README.md").read_text()
+    pages = {page: (ROOT / page).read_text() for page, _ in TABLES.values()}
     entries = tomllib.loads(ENTRIES.read_text())["promise"]
-    faults = [*faults_of_entries(entries), *faults_of_rows(readme, entries), *faults_of_tests(entries)]
+    faults = [
+        *faults_of_entries(entries),
+        *faults_of_rows(pages, entries),
+        *faults_of_options(options_of_ours(), entries),
+        *faults_of_tests(entries),
+    ]
     assert not faults, "\n" + "\n".join(faults)
 
 
+def test_each_command_of_the_readme_is_run_by_a_test():
+    shown = commands_of(README.read_text())
+    entries = tomllib.loads(ENTRIES.read_text())["command"]
+    named = {entry["line"]: entry["test"] for entry in entries}
+    assert len(named) == len(entries)
+    assert [line for line in shown if line not in named] == [], "add each as [[command]] to readme.toml, with its test"
+    assert [line for line in named if line not in shown] == [], "correct these commands of readme.toml, or remove them"
+    without = {test for test in named.values() if len(places_of(test)) != 1}
+    assert without == set(), "name test functions that are in exactly one file"
+
+
+def test_figures_are_those_of_the_benchmarks():
+    readme = README.read_text()
+    results = json.loads((ROOT / "docs/pictures/benchmarks.json").read_text())["results"]
+    (start,) = (each["launchers"] for each in results if each["measure"] == "exec to the first line of 1 worker")
+    theirs, ours = (f"{start[name]['median']:.0f} ms" for name in ("torchrun", "elastic run"))
+    assert f"| start of 1 worker, to its first line | {theirs} | {ours} |" in readme
+    page = (ROOT / "docs/explanation/performance.md").read_text()
+    shown = set(re.findall(r"\b[\d.]+ (?:ms|MiB)\b", readme.partition("## Why")[2].partition("\n## ")[0]))
+    assert len(shown) == 10
+    assert [figure for figure in sorted(shown - {theirs, ours}) if figure not in page] == []
+
+
+def test_options_of_the_readme_exist():
+    lines = re.findall(r"elastic run [^`\n]*|`--[^`]+`", README.read_text())
+    named = {option for line in lines for option in re.findall(r"(?<!\S)`?(--[a-z-]+)", line)}
+    assert len(named) > 10
+    assert named <= {f"--{option.flag}" for option in (*OPTIONS, *all_hook_options())}
+
+
+def test_the_readme_is_short():
+    assert len(README.read_text().splitlines()) <= 200
+
+
+def test_links_of_the_readme_lead_to_files():
+    readme = README.read_text()
+    linked = re.findall(r"\]\((?!https?:)([^)#]+)|(?:src|srcset)=\"([^\"]+)\"", readme)
+    paths = [path for pair in linked for path in pair if path]
+    assert len(paths) > 20
+    assert [path for path in paths if not (ROOT / path).exists()] == []
+
+
 def test_each_kind_of_fault_is_one_line_that_says_what_to_do():
-    readme = "| option | meaning |\n| --- | --- |\n| `--new N`, [a](b) | … |\n| `--kept` | … |\n"
-    kept = {"table": "options", "row": "--kept", "test": "test_readme.py::test_none", "torch": True}
-    entries = [kept, kept, {"table": "options", "row": "--old"}]
-    found = [*faults_of_entries(entries), *faults_of_rows(readme, entries), *faults_of_tests([kept])]
+    page = "| module | contents |\n| --- | --- |\n| `new`, [a](b) | … |\n| `kept` | … |\n"
+    kept = {"table": "library", "row": "kept", "test": "test_readme.py::test_none", "torch": True}
+    entries = [kept, kept, {"table": "library", "row": "old"}, {"table": "options", "row": "--gone, --used"}]
+    found = [
+        *faults_of_entries(entries),
+        *faults_of_rows({"README.md": "", "docs/reference/distributions.md": "", TABLES["library"][0]: page}, entries),
+        *faults_of_options(["--used", "--new"], entries),
+        *faults_of_tests([kept]),
+    ]
     for words in (
-        "row '--old' needs test (a str)",
-        "row '--kept' names test_readme.py::test_none 2 times",
-        "README.md: the table 'distributions' (distribution | who needs it) is missing",
-        'add table = "options", row = "--new N, a", test = "test_FILE.py::test_NAME"',
-        "the README's table 'options' has no row '--old'",
+        "row 'old' needs test (a str)",
+        "row 'kept' names test_readme.py::test_none 2 times",
+        "distributions.md: the table 'distributions' (distribution | use | in a checkout) is missing",
+        'add table = "library", row = "new, a", test = "test_FILE.py::test_NAME"',
+        "the table 'library' has no row 'old'",
+        "option --new has no test",
+        "no option of ours is named --gone",
         "test_readme.py::test_none is defined in 0 test files",
     ):
         assert [words in fault and "\n" not in fault for fault in found].count(True) == 1, (words, found)
     here = {**kept, "test": f"test_readme.py::{test_each_kind_of_fault_is_one_line_that_says_what_to_do.__name__}"}
     assert "is in tier 'test'; expected 'test-torch'" in next(faults_of_tests([here]))
+
+
+@pytest.mark.parametrize(
+    ("text", "commands"),
+    [
+        ("```sh\npip install .   # one node\n```\n", ["pip install ."]),
+        ("```console\n$ elastic runs\nnone\n```\n", ["elastic runs"]),
+        ("```diff\n- torchrun a.py\n+ elastic run a.py\n```\n", ["elastic run a.py"]),
+        ("```diff\n+step += 1\n```\n", []),
+        (
+            "```sh\nelastic k8s render a | elastic k8s apply -f -\n```\n",
+            ["elastic k8s render a", "elastic k8s apply -f -"],
+        ),
+        ("Type `make demo`, not `elastic run`.\n```python\n`make it`\n```\n", ["make demo"]),
+    ],
+    ids=["sh", "console", "line that changes", "script that changes", "pipe", "text"],
+)
+def test_commands_are_found(text, commands):
+    assert commands_of(text) == commands
+
+
+def commands_of(text):
+    """Return the commands of a page, in blocks and within the text, without comments; each once."""
+    found, kind = [], None
+    for line in text.splitlines():
+        if line.startswith("```"):
+            kind = line[3:] if kind is None else None
+        elif kind is None:
+            found += [
+                each for each in re.findall(r"`((?:elastic|make|pip|srun) [^`]+)`", line) if each != "elastic run"
+            ]
+        elif kind == "sh":
+            found += line.partition("  # ")[0].split(" | ")
+        elif (kind == "console" and line.startswith("$ ")) or (kind == "diff" and line.startswith("+ elastic ")):
+            found.append(line[2:])
+    return list(dict.fromkeys(filter(None, map(str.strip, found))))
 
 
 def rows_of(readme, header):
@@ -84,37 +182,55 @@ def faults_of_entries(entries):
             yield f"readme.toml: row {row!r} names {test} {count} times; keep one entry"
 
 
-def faults_of_rows(readme, entries):
+def faults_of_rows(pages, entries):
     """Yield a line for each row without an entry, for each entry without a row, and for each missing table."""
-    for table, header in TABLES.items():
-        rows = rows_of(readme, header)
+    for table, (page, header) in TABLES.items():
+        rows = rows_of(pages[page], header)
         named = [entry.get("row") for entry in entries if entry.get("table") == table]
         if rows is None:
-            yield f"README.md: the table {table!r} ({' | '.join(header)}) is missing; correct TABLES in test_readme.py"
+            yield f"{page}: the table {table!r} ({' | '.join(header)}) is missing; correct TABLES in test_readme.py"
             continue
         for row in rows:
             if row not in named:
                 yield (
-                    f"README.md: row {row!r} has no test. Write one, and in readme.toml below [[promise]] add "
+                    f"{page}: row {row!r} has no test. Write one, and in readme.toml below [[promise]] add "
                     f'table = "{table}", row = "{row}", test = "test_FILE.py::test_NAME"'
                 )
         for row in dict.fromkeys(named):
             if row not in rows:
-                yield f"readme.toml: the README's table {table!r} has no row {row!r}; correct the entry, or remove it"
+                yield f"readme.toml: the table {table!r} has no row {row!r}; correct the entry, or remove it"
     for entry in entries:
-        if entry.get("table") not in TABLES:
-            yield f"readme.toml: row {entry.get('row')!r}: table is none of {', '.join(TABLES)}"
+        if entry.get("table") not in (*TABLES, OPTIONS_OF_OURS):
+            yield f"readme.toml: row {entry.get('row')!r}: table is none of {', '.join((*TABLES, OPTIONS_OF_OURS))}"
+
+
+def options_of_ours():
+    """Return the options of `elastic run` that torchrun lacks."""
+    return [f"--{option.flag}" for option in (*OPTIONS, *all_hook_options()) if not option.torch]
+
+
+def faults_of_options(options, entries):
+    """Yield a line for each of our options without an entry, and for each entry without an option."""
+    rows = [entry.get("row", "") for entry in entries if entry.get("table") == OPTIONS_OF_OURS]
+    named = {flag for row in rows for flag in row.split(", ")}
+    for flag in options:
+        if flag not in named:
+            yield (
+                f"option {flag} has no test. Write one, and in readme.toml below [[promise]] add "
+                f'table = "{OPTIONS_OF_OURS}", row = "{flag}", test = "test_FILE.py::test_NAME"'
+            )
+    for flag in sorted(named - {*options}):
+        yield f"readme.toml: no option of ours is named {flag}; correct the entry, or remove it"
 
 
 def faults_of_tests(entries):
     """Yield a line for each named test that is not in exactly one file, or is in another tier than needed."""
     for entry in entries:
-        file, _, function = entry.get("test", "").partition("::")
-        defining = [path for path in files_by_name().get(file, []) if function in functions_of(path)]
+        defining = places_of(entry.get("test", ""))
         if len(defining) != 1:
             found = f" ({', '.join(map(str, defining))})" if defining else ""
             yield (
-                f"readme.toml: row {entry.get('row')!r}: {file}::{function} is defined in {len(defining)} test files"
+                f"readme.toml: row {entry.get('row')!r}: {entry.get('test')} is defined in {len(defining)} test files"
                 f"{found}; name a test function that is in exactly one"
             )
             continue
@@ -124,6 +240,12 @@ def faults_of_tests(entries):
                 f"readme.toml: row {entry.get('row')!r}: {defining[0]} is in tier {tier!r}; expected {needed!r}. "
                 "Name a test of that tier, or move this one"
             )
+
+
+def places_of(test):
+    """Return the test files that define a test, which is named FILE::FUNCTION."""
+    file, _, function = test.partition("::")
+    return [path for path in files_by_name().get(file, []) if function in functions_of(path)]
 
 
 @cache

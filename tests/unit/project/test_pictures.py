@@ -1,28 +1,54 @@
-"""The pictures of the README and of the pages say what is so."""
+"""The pictures of the README and of the pages show what the code and a real run show."""
+
+import re
 
 import pictures
 import pytest
+import readme_picture
 
 
 @pytest.fixture(scope="module")
-def drawn():
-    return pictures.of_readme()
+def journal():
+    return pictures.recorded_crash()
 
 
-@pytest.mark.parametrize("name", ["run.svg", "crash.svg"])
-def test_the_readmes_pictures_are_those_that_would_be_drawn_now(drawn, name):
+@pytest.fixture
+def drawn(journal, monkeypatch):
+    monkeypatch.setattr(pictures, "recorded_crash", lambda: journal)
+    return readme_picture.of_readme()
+
+
+@pytest.mark.parametrize("name", readme_picture.INKS)
+def test_the_readmes_picture_is_the_one_that_would_be_drawn_now(drawn, name):
     stored = (pictures.PICTURES / name).read_text()
-    assert pictures.texts(stored) == pictures.texts(drawn[name]), "python docs/_ext/pictures.py draws them again"
+    assert pictures.texts(stored) == pictures.texts(drawn[name]), "python docs/_ext/readme_picture.py draws it again"
+    assert {"ValueError: boom", "rank # fails", "both start again after # ms"} <= set(pictures.texts(stored))
 
 
-def test_a_picture_takes_the_colour_of_the_text_around_it(drawn):
-    for svg in drawn.values():
+def test_the_readmes_two_files_differ_in_the_colour_of_their_text_alone():
+    texts = {name: (pictures.PICTURES / name).read_text() for name in readme_picture.INKS}
+    for name, ink in readme_picture.INKS.items():
+        assert texts[name].count(ink) == 1
+        assert "currentColor" in texts[name]
+        assert "prefers-color-scheme" not in texts[name]
+    assert len({text.replace(readme_picture.INKS[name], "") for name, text in texts.items()}) == 1
+
+
+def test_the_readme_has_a_picture_for_each_scheme():
+    readme = (pictures.ROOT / "README.md").read_text()
+    assert '<source media="(prefers-color-scheme: dark)" srcset="docs/pictures/crash-dark.svg">' in readme
+    assert re.search(r'<img [^>]*src="docs/pictures/crash-light\.svg"', readme)
+
+
+def test_a_picture_takes_the_colour_of_the_text_around_it(journal):
+    for figure in (pictures.run_picture(), pictures.crash_picture(pictures.spans(journal))):
+        svg = pictures.as_svg(figure, name="test")
         assert pictures.INK not in svg
         assert "currentColor" in svg
 
 
-def test_a_crash_is_drawn_from_what_the_agent_did(drawn):
-    spans = pictures.spans(pictures.recorded_crash())
+def test_a_crash_is_drawn_from_what_the_agent_did(journal):
+    spans = pictures.spans(journal)
     agents = [span for span in spans if span.row == "agent"]
     assert [span.label for span in agents] == [
         "settle: does another fail?", "evidence, policy", "stop", "rendezvous", "start",
