@@ -199,7 +199,7 @@ Exit codes: 0 nothing that fails a run; 1 something does; 2 usage.
 _PORT = click.IntRange(0, 65535)
 _STORE: Final = {
     "rdzv_backend": "The run's rendezvous backend: look into its store (redis, etcd, c10d, …).",
-    "rdzv_endpoint": "Where the backend is, as the run's nodes were told.",
+    "rdzv_endpoint": "The backend's address, as the run's nodes have it.",
     "rdzv_id": "Name of the run.",
     "rdzv_conf": "Options of the backend, such as password_file=PATH.",
     "connect_timeout": "How long to wait for the backend's server; default 5.",

@@ -106,7 +106,7 @@ def _seconds(option: str, text: str) -> float:
 _HELP: Final = """\
 Write the manifest of a run: an Indexed Job or a JobSet, the Service by which its pods meet, and what else it needs.
 
-NAME is the Job's and the run's. What stands behind -- is the line of `elastic run`, without what the pods know by
+NAME is the Job's and the run's. The part behind -- is the line of `elastic run`, without what the pods know by
 themselves: node ranks, ids, the rendezvous. The image needs elastic-core with elastic-env-kubernetes, the backend's
 distribution, and elastic-torchrun for the probe.
 """
@@ -139,7 +139,7 @@ command = click.Command(
             default=Kind.JOB.value,
             show_default=True,
         ),
-        _flag("--namespace", "Of all objects; default: of whoever applies them.", metavar="NAME"),
+        _flag("--namespace", "Of all objects; default: the namespace of the user who applies them.", metavar="NAME"),
         run_option(
             "nnodes", help_text="Pods: so many, or the fewest to start with and the most.", other_spelling=False
         ),

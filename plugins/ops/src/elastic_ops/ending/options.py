@@ -36,7 +36,7 @@ def ending_params() -> list[click.Parameter]:
             show_default=True,
             help="How long to wait until it is done; 0: don't.",
         ),
-        click.Option(["--user"], metavar="NAME", help="Whose run in the store it is, if not yours."),
+        click.Option(["--user"], metavar="NAME", help="The user who started the run in the store, if not you."),
     ]
 
 
