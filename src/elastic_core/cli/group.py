@@ -10,6 +10,7 @@ _COMMANDS = {
     "run": ("elastic_core.cli.run_command", "Run a training script on this node's workers, and keep it alive."),
     "runs": ("elastic_core.cli.runs_command", "List the runs on this machine, or show why one failed."),
     "plugins": ("elastic_core.cli.plugins_command", "List the installed plugins, or begin one of your own."),
+    "help": ("elastic_core.cli.help_command", "Show the help of a command, or explain one option of run."),
     "completion": ("elastic_core.cli.completion_command", "Print the completion script of a shell."),
 }
 """Module (its attribute `command` is the click command) and help line of each subcommand."""
