@@ -46,7 +46,7 @@ command = _Plugins(
     "plugins",
     invoke_without_command=True,
     callback=_plugins,
-    params=[click.Option(["--json", "as_json"], is_flag=True, help="Write a JSON array, for programs.")],
-    help="List the installed plugins: name, kind, distribution, version, and whether each loads, or why not.",
+    params=[click.Option(["--json", "as_json"], is_flag=True, help="Print a JSON array.")],
+    help="List the installed plugins: name, kind, distribution, version, and whether each one loads, or why not.",
     subcommand_metavar="[COMMAND]",
 )

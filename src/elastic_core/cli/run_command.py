@@ -67,7 +67,7 @@ command = RunCommand(
         click.Argument(["script"], type=click.Path(), metavar="SCRIPT", required=False),
         click.Argument(["rest"], type=click.Path(), nargs=-1, metavar="[ARGS]..."),
     ],
-    help="Run SCRIPT on this node's workers, restart it when it fails, and end with its exit code.",
+    help="Run SCRIPT on this node's workers, restart it after failures, and exit with its code.",
     epilog=_EPILOG,
     context_settings={"allow_interspersed_args": False},
 )
