@@ -51,8 +51,8 @@ WORKER_VARIABLES: Final[Mapping[str, str]] = {
     "ROLE_RANK": "this worker's number among the workers of its role",
     "ROLE_WORLD_SIZE": "number of workers with this role",
     "MASTER_ADDR": "address of rank 0; with one node `127.0.0.1`, or the value of `--master-addr` or `--local-addr`",
-    "MASTER_PORT": "port on which rank 0 listens; with one node a port that the agent reserves for rank 0, a new one in each "
-    "round unless `--master-port` gives it",
+    "MASTER_PORT": "port on which rank 0 listens; with one node a port that the agent reserves for rank 0, a new one "
+    "in each round unless `--master-port` gives it",
     "TORCHELASTIC_RESTART_COUNT": "number of restarts after a failure so far in this run; 0 at first",
     "TORCHELASTIC_MAX_RESTARTS": "`--max-restarts`",
     "TORCHELASTIC_RUN_ID": "the run's id (`--rdzv-id`, or a fresh one)",
@@ -70,7 +70,7 @@ WORKER_VARIABLES: Final[Mapping[str, str]] = {
     "ELASTIC_WORKER_HOOKS": "`1`: the worker's interpreter records its uncaught exception; absent with "
     "`--no-worker-hooks`",
     "ELASTIC_FAULT_FILE": "file for the stack at a fault signal, such as SIGSEGV",
-    "ELASTIC_STARTUP": "functions of hooks that the worker's interpreter calls before its script; absent without such a hook",
+    "ELASTIC_STARTUP": "functions of hooks that the worker's interpreter calls before its script; absent if none has any",
 }
 """What a worker's environment holds beside what it inherits."""
 
@@ -128,7 +128,7 @@ READ_VARIABLES: Final[Mapping[str, str]] = {
     "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "set to `1` if it is not set, with a handler that was written for torch, so "
     "that each round gets a port of its own",
     "REDIS_URL": "address of the server of backend `redis` if `--rdzv-endpoint` is not given",
-    "ELASTIC_REDIS_USERNAME": "ACL user of backend `redis` if neither the URL nor `username` in `--rdzv-conf` gives one",
+    "ELASTIC_REDIS_USERNAME": "ACL user of backend `redis` if neither URL nor `username` in `--rdzv-conf` gives one",
     "ELASTIC_REDIS_PASSWORD": "its password if neither the URL nor `password_file` in `--rdzv-conf` gives one",
     "ELASTIC_ETCD_ENDPOINTS": "address of backend `etcd` if `--rdzv-endpoint` is not given: `HOST:2379,HOST2:2379`",
     "ETCDCTL_ENDPOINTS": "the same, as etcd's own command reads it",
@@ -162,7 +162,7 @@ def options() -> str:
         rows = [row for row in every if row.heading == section]
         parts += [
             f"## {section}",
-            table(("option", "meaning", "default", "in torchrun"), map(_option, rows)),
+            table(("option, variable", "meaning", "default", "in torchrun"), map(_option, rows)),
         ]
     return "\n\n".join(parts)
 
@@ -174,7 +174,8 @@ def _option(row: RunOption) -> tuple[str, ...]:
         "" if not row.value_name else row.default_note or (f"`{row.default_text}`" if row.default_text else "none")
     )
     many = " May be given several times." if row.many else ""
-    return typed, row.help + many, default, "yes" if row.torch else "no"
+    variable = f"<br>`{row.env_name}`" if row.env_name else ""
+    return f"{typed}{variable}", row.help + many, default, "yes" if row.torch else "no"
 
 
 def worker_variables() -> str:
