@@ -70,7 +70,7 @@ WORKER_VARIABLES: Final[Mapping[str, str]] = {
     "ELASTIC_WORKER_HOOKS": "`1`: the worker's interpreter records its uncaught exception; absent with "
     "`--no-worker-hooks`",
     "ELASTIC_FAULT_FILE": "file for the stack at a fault signal, such as SIGSEGV",
-    "ELASTIC_STARTUP": "functions of hooks that the worker's interpreter calls before its script; absent if none has any",
+    "ELASTIC_STARTUP": "functions of hooks that the worker's interpreter calls before its script; absent without any",
 }
 """What a worker's environment holds beside what it inherits."""
 

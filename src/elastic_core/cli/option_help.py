@@ -33,12 +33,7 @@ def option_names(option: RunOption) -> list[str]:
 
 
 def write_options(formatter: click.HelpFormatter, *, everything: bool) -> None:
-    """Write the options by heading, those of plugins last.
-
-    Args:
-        formatter: Where to write.
-        everything: Explain all options; otherwise the most used ones, and list the others.
-    """
+    """Write the options by heading: all of them, or the most used ones with a list of the others."""
     every = [*OPTIONS, *all_hook_options()]
     shown = [option for option in every if everything or option.name in USUAL]
     for heading in dict.fromkeys((*map(str, Section), *(option.heading for option in shown))):
@@ -75,7 +70,9 @@ def _list(formatter: click.HelpFormatter, heading: str, flags: Mapping[str, Sequ
 def _group(option: RunOption) -> str:
     """Return the heading, with the distribution of an option that a plugin brings: `Hangs (elastic-watch)`."""
     entry = None if option.name in BY_DEST else installed_options().claimed(option.flag)
-    return option.heading if entry is None else f"{option.heading} ({entry.distribution})"
+    if entry is None or entry.distribution == option.heading:
+        return option.heading
+    return f"{option.heading} ({entry.distribution})"
 
 
 def _entry(option: RunOption, *, variable: bool) -> tuple[str, str]:
@@ -88,14 +85,9 @@ def _entry(option: RunOption, *, variable: bool) -> tuple[str, str]:
 
 
 def named_option(word: str, commands: Iterable[str]) -> RunOption | None:
-    """Return the option that a word means: its name, an unambiguous beginning of it, its letter, or its variable.
+    """Return the option of a name, an unambiguous prefix, a letter or a variable; `None` for `--help`.
 
-    Args:
-        word: As typed: `--max-restarts`, `max_restarts`, `max-re`, `-r`, `PET_MAX_RESTARTS`.
-        commands: What else the word could mean, for the error.
-
-    Returns:
-        The option; `None` for `--help`.
+    `commands` are other words that the error may suggest.
 
     Raises:
         ConfigError: the word means nothing, or several options.

@@ -19,7 +19,6 @@ DEBUGGING: Final = section(
     RunOption(
         name="debug_rank",
         type="int",
-        metavar="N",
         help="Connect the terminal to this local rank, so that pdb works there. Time limits are off.",
         least=0,
         field="workers.debug_rank",
@@ -48,7 +47,6 @@ COMPATIBILITY: Final = section(
     RunOption(
         name="monitor_interval",
         type="duration",
-        metavar="SECONDS",
         help="Poll interval for rendezvous handlers that do not notify the agent of waiting nodes. Workers are not "
         "polled: the agent notices their exit at once.",
         default=0.1,

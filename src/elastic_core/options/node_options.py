@@ -90,7 +90,6 @@ NODES: Final = section(
     RunOption(
         name="node_rank",
         type="int",
-        metavar="N",
         help="Rank of this node with the 'static' backend. With other backends the preferred rank, used if it is free.",
         default=0,
         least=0,
@@ -151,7 +150,6 @@ NODES: Final = section(
     RunOption(
         name="rdzv_attempt",
         type="int",
-        metavar="N",
         help="Number of this attempt at the run, the same on all nodes. A new number starts a new run after the last "
         "attempt has ended.",
         default=0,
@@ -183,7 +181,6 @@ NODES: Final = section(
     RunOption(
         name="join_timeout",
         type="duration",
-        metavar="SECONDS",
         help="How long to wait for the minimum number of nodes; with one node, for a hook that rejects the start. "
         "Same as join_timeout=SECONDS in --rdzv-conf.",
         default=600.0,
@@ -194,7 +191,6 @@ NODES: Final = section(
     RunOption(
         name="connect_timeout",
         type="duration",
-        metavar="SECONDS",
         help="How long to try to connect to the backend's server at the start. Same as connect_timeout=SECONDS in "
         "--rdzv-conf.",
         default_note="60",
@@ -203,7 +199,6 @@ NODES: Final = section(
     RunOption(
         name="store_outage_grace",
         type="duration",
-        metavar="SECONDS",
         help="How long workers continue while no node reaches the backend's server; then --on-store-loss applies. A "
         "new round waits equally long for the nodes of the last round if none of them responds, because their workers "
         "may still run.",
@@ -213,7 +208,6 @@ NODES: Final = section(
     ),
     RunOption(
         name="on_store_loss",
-        metavar="keep|fail",
         help="If the server stays unreachable: keep the workers until they end, or fail the run.",
         default="keep",
         choices=("keep", "fail"),

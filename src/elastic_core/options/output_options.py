@@ -113,7 +113,6 @@ LOGS: Final = section(
     RunOption(
         name="log_backups",
         type="int",
-        metavar="N",
         help="How many rotated log files are kept with --log-max-size; 0: none.",
         default=5,
         least=0,

@@ -54,7 +54,6 @@ RESTARTS: Final = section(
     RunOption(
         name="max_restarts",
         type="int",
-        metavar="N",
         help="How many times the workers are restarted after a failure before the run fails; 0: never.",
         default=0,
         least=0,
@@ -65,7 +64,6 @@ RESTARTS: Final = section(
     RunOption(
         name="restart_window",
         type="duration",
-        metavar="SECONDS",
         help="Count only the restarts of the last SECONDS against --max-restarts.",
         default_note="the whole run",
         above=0,
@@ -75,7 +73,6 @@ RESTARTS: Final = section(
     RunOption(
         name="restart_backoff",
         type="duration",
-        metavar="SECONDS",
         help="Wait before a second restart if workers fail soon after their start. The wait doubles each time, up to "
         "30 s; 0: no wait.",
         default=0.5,
@@ -85,7 +82,6 @@ RESTARTS: Final = section(
     RunOption(
         name="max_membership_changes",
         type="int",
-        metavar="N",
         help="How many times workers may be restarted because nodes join or leave, before the run fails.",
         default_note="no limit",
         least=0,
@@ -103,7 +99,6 @@ RESTARTS: Final = section(
     RunOption(
         name="same_failure_limit",
         type="int",
-        metavar="N",
         help="End the run when the same exception occurs at the same place N times in a row without progress in "
         "between.",
         default_note="no limit",
@@ -178,7 +173,6 @@ SIGNALS: Final = section(
     RunOption(
         name="shutdown_timeout",
         type="duration",
-        metavar="SECONDS",
         help="How long a worker may take to end after a stop signal, whatever the reason of the stop; then SIGKILL.",
         default_note="TORCH_ELASTIC_SHUTDOWN_TIMEOUT, else 30",
         torch=True,
@@ -191,7 +185,6 @@ EXIT: Final = section(
     RunOption(
         name="exit_timeout",
         type="duration",
-        metavar="SECONDS",
         help="How long a worker may take to exit after an uncaught exception; then the worker counts as failed with "
         "that exception. It is stopped at that time if another worker runs or a restart follows. Otherwise its "
         "threads and exit handlers have --shutdown-timeout, counted from the exception. 0: no limit.",

@@ -14,7 +14,6 @@ REQUEUE: Final = RunOption(
     heading="Slurm",
     choices=(AUTO, PREEMPTED, OFF),
     default_note="preempted, in a Slurm job",
-    metavar="auto|preempted|off",
     help="What a run does when Slurm stops it. preempted: wait for the requeue that Slurm itself does after a "
     "preemption. auto: also request a requeue, at the time limit too, except after an attempt that ran out of time "
     "without a step or a save of any worker. off: end.",
@@ -25,7 +24,6 @@ REQUEUE_LIMIT: Final = RunOption(
     hook="elastic_env_slurm.requeue:Requeue",
     heading="Slurm",
     type="int",
-    metavar="N",
     least=0,
     default_note="no limit",
     help="How often --requeue auto may requeue a job, counting requeues by Slurm itself. If the limit is given, an "
