@@ -93,7 +93,7 @@ class _Reader:
             return
 
     def _value(self, typed: str, option: RunOption) -> str:
-        """Return the word that follows; one that looks like an option is none, as in argparse."""
+        """Return the next argument as the value; one that looks like an option is not a value, as in argparse."""
         word = self._words[self._next] if self._next < len(self._words) else None
         if word is None or (
             len(word) > 1 and word.startswith("-") and not _NEGATIVE.fullmatch(word) and " " not in word

@@ -87,7 +87,7 @@ def _entry(option: RunOption, *, variable: bool) -> tuple[str, str]:
 def named_option(word: str, commands: Iterable[str]) -> RunOption | None:
     """Return the option of a name, an unambiguous prefix, a letter or a variable; `None` for `--help`.
 
-    `commands` are other words that the error may suggest.
+    The error may suggest one of `commands` too.
 
     Raises:
         ConfigError: the word means nothing, or several options.

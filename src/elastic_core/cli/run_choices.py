@@ -127,7 +127,7 @@ def chosen_store(given: Mapping[str, str], environ: Mapping[str, str]) -> StoreC
 
 
 def open_store(choice: StoreChoice, *, max_nodes: int = 1, may_host: bool = False) -> CoordinationStore:
-    """Return a run's store, which connects to nothing yet. Whoever opens one closes it.
+    """Return a run's store, which connects to nothing yet. The caller closes it.
 
     Args:
         choice: Which.

@@ -457,7 +457,7 @@ def _shorthands(draft: Draft, conf: dict[str, str]) -> dict[str, str]:
 
 
 def notice_without_store(draft: Draft, backend: str) -> None:
-    """Say which options have no effect, for want of a store in which nodes meet."""
+    """Notify the user of options that have no effect without a store."""
     ignored = [draft.name(dest) for dest in _COORDINATED_ONLY if draft.choices.chosen(dest)]
     if ignored:
         draft.notice(f"{', '.join(ignored)} without effect with {backend!r}: there is no store in which nodes meet")

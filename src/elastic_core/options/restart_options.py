@@ -45,7 +45,7 @@ def policy_choice(choices: Choices) -> tuple[str, Mapping[str, str]]:
 
 
 def is_file(name: str) -> bool:
-    """Return whether what stands in the place of a policy's name is a file of rules."""
+    """Return whether the name of a policy is a file of rules."""
     return "/" in name or name.lower().endswith(_FILE_ENDS)
 
 
