@@ -42,105 +42,105 @@ from elastic_rdzv_static.handler import StaticRendezvous
 
 WORKER_VARIABLES: Final[Mapping[str, str]] = {
     "RANK": "global rank: this worker's number among all workers, from 0",
-    "WORLD_SIZE": "how many workers the round has on all nodes together",
+    "WORLD_SIZE": "number of workers of the round on all nodes together",
     "LOCAL_RANK": "this worker's number on its node, from 0; 0 in every worker with `--virtual-local-rank`",
-    "LOCAL_WORLD_SIZE": "how many workers this node has",
+    "LOCAL_WORLD_SIZE": "number of workers on this node",
     "GROUP_RANK": "rank of the node",
-    "GROUP_WORLD_SIZE": "how many nodes the round has",
+    "GROUP_WORLD_SIZE": "number of nodes of the round",
     "ROLE_NAME": "`--role`",
     "ROLE_RANK": "this worker's number among the workers of its role",
-    "ROLE_WORLD_SIZE": "how many workers have this role",
-    "MASTER_ADDR": "where rank 0 is; in a run of one node `127.0.0.1`, or what `--master-addr` or `--local-addr` says",
-    "MASTER_PORT": "where rank 0 listens; in a run of one node a port that the agent holds for it, a new one each time "
-    "unless `--master-port` chose it",
-    "TORCHELASTIC_RESTART_COUNT": "how many failures were answered with a restart so far in this run; 0 at first",
+    "ROLE_WORLD_SIZE": "number of workers with this role",
+    "MASTER_ADDR": "address of rank 0; with one node `127.0.0.1`, or the value of `--master-addr` or `--local-addr`",
+    "MASTER_PORT": "port on which rank 0 listens; with one node a port that the agent reserves for rank 0, a new one "
+    "in each round unless `--master-port` gives it",
+    "TORCHELASTIC_RESTART_COUNT": "number of restarts after a failure so far in this run; 0 at first",
     "TORCHELASTIC_MAX_RESTARTS": "`--max-restarts`",
     "TORCHELASTIC_RUN_ID": "the run's id (`--rdzv-id`, or a fresh one)",
-    "TORCHELASTIC_USE_AGENT_STORE": "`False`: rank 0 hosts the store of `init_process_group`; `True`: it is there "
-    "(`--agent-store`, or rank 0 has connected to it as a client: then our hook sets it)",
-    "TORCHELASTIC_ERROR_FILE": "where the worker's first uncaught exception is recorded",
+    "TORCHELASTIC_USE_AGENT_STORE": "`False`: rank 0 hosts the store of `init_process_group`; `True`: the agent hosts "
+    "the store (`--agent-store`, or rank 0 has connected to it as a client; then our hook sets the variable)",
+    "TORCHELASTIC_ERROR_FILE": "file for the worker's first uncaught exception",
     "TORCH_NCCL_ASYNC_ERROR_HANDLING": "`1`, unless it is set already",
-    "OMP_NUM_THREADS": "`1` with several workers where it is unset, as torchrun does; `--omp-threads` sets it",
+    "OMP_NUM_THREADS": "`1` with several workers if it is unset, as with torchrun; `--omp-threads` sets it",
     "CUDA_VISIBLE_DEVICES": "the devices of `--devices` (one of them with `--virtual-local-rank`); otherwise as "
-    "inherited. Its name is that of the accelerator's own variable: `HIP_VISIBLE_DEVICES`, `ZE_AFFINITY_MASK`",
-    "ELASTIC_ROUND": "index of the round, from 0: counts every restart and every change of membership",
-    "ELASTIC_MEMBERSHIP_CHANGES": "how many rounds began because nodes came or went",
+    "inherited. Other accelerators have variables of their own: `HIP_VISIBLE_DEVICES`, `ZE_AFFINITY_MASK`",
+    "ELASTIC_ROUND": "index of the round, from 0; it counts restarts and membership changes",
+    "ELASTIC_MEMBERSHIP_CHANGES": "number of rounds that began because nodes joined or left",
     "ELASTIC_NODE_ID": "the node's name in logs and reports (`--node-id`, else the host's name)",
-    "ELASTIC_INCARNATION": "random mark of this agent, by which left-over processes are recognised",
+    "ELASTIC_INCARNATION": "random mark of this agent, which identifies processes that its workers leave behind",
     "ELASTIC_WORKER_HOOKS": "`1`: the worker's interpreter records its uncaught exception; absent with "
     "`--no-worker-hooks`",
-    "ELASTIC_FAULT_FILE": "where the stack of a fault signal (SIGSEGV and the like) is written",
-    "ELASTIC_STARTUP": "functions that a hook has the worker's interpreter call before its script; absent without one",
+    "ELASTIC_FAULT_FILE": "file for the stack at a fault signal, such as SIGSEGV",
+    "ELASTIC_STARTUP": "functions of hooks that the worker's interpreter calls before its script; absent without any",
 }
 """What a worker's environment holds beside what it inherits."""
 
 VARIABLES_OF_HOOKS: Final[Mapping[str, str]] = {
-    "TORCH_WORKER_SERVER_SOCKET": "where the worker's [control plane](control-plane.md) listens if its script wants "
-    "one; a value of yours stands; absent with `--no-control-plane`, and without elastic-ops",
+    "TORCH_WORKER_SERVER_SOCKET": "socket of the worker's [control plane](control-plane.md), if its script starts "
+    "one; a value of yours is kept; absent with `--no-control-plane`, and without elastic-ops",
     "TORCHELASTIC_TIMER_FILE": "the pipe for [timers](timers.md); absent, or as inherited, without "
     "`TORCHELASTIC_ENABLE_FILE_TIMER=1`",
-    "LAST_ROUND_FILE": "a file that, from the second round on, says what the one before was, for "
+    "LAST_ROUND_FILE": "a file that, from the second round on, describes the last round, for "
     "[`attempt()`](worker.md#from-elastic-train); absent without elastic-train",
     "TRAINING_BEAT_FILE": "memory for [heartbeats](../howto/hangs.md) and stacks; absent without elastic-watch",
     "TRAINING_STOP_PAGE": "memory for [`should_stop`](../explanation/planned-stops.md); absent without elastic-train",
-    "TRAINING_STOP_FILE": "a file that is there while a [planned stop](../explanation/planned-stops.md) is held; "
-    "removing it says that the worker has saved; with `--save-timeout` or `--save-signal`",
+    "TRAINING_STOP_FILE": "a file that exists during a [planned stop](../explanation/planned-stops.md); the "
+    "worker removes it when it has saved; with `--save-timeout` or `--save-signal`",
 }
 """What hooks of ours add."""
 
 READ_VARIABLES: Final[Mapping[str, str]] = {
     "PYTHON_EXEC": "interpreter of the workers; default: the one that runs `elastic`",
-    "OMP_NUM_THREADS": "left as it is where it is set, unless `--omp-threads` is given",
-    "LOGLEVEL": "level of events, which are INFO: `WARNING` records none",
+    "OMP_NUM_THREADS": "if it is set, workers inherit it, unless `--omp-threads` is given",
+    "LOGLEVEL": "level of events. Events have level INFO: `WARNING` records none",
     "TORCHELASTIC_SIGNALS_TO_HANDLE": "signals that end the wait of [`start_processes`](multiprocessing.md); "
     "default `SIGTERM,SIGINT,SIGHUP,SIGQUIT`",
-    "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "seconds of grace where `--shutdown-timeout` is not given",
-    "TORCHELASTIC_HEALTH_CHECK_PORT": "port on which [health checks](agent.md) are answered; 0 takes a free one",
-    "ELASTIC_HEALTH_CHECK_HOST": "address to listen on for them; default `127.0.0.1`",
-    "TORCHELASTIC_ENABLE_FILE_TIMER": "`1`: the agent ends workers whose [timers](timers.md) run down",
-    "TORCHELASTIC_TIMER_FILE": "where to make the pipe by which workers set them; default: in the run directory",
-    "TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT": "seconds in uninterruptible sleep after which a worker is a failure "
-    "(`--uninterruptible-timeout` of `elastic-watch`); default: never",
-    "TORCH_ELASTIC_EXIT_BARRIER_TIMEOUT": "seconds that a node whose workers are done waits for the others', with a "
-    "handler that was written for torch; default 300",
-    "TORCH_ELASTIC_WORKER_IDENTICAL": "`1`: subclasses of `SimpleElasticAgent` take all nodes to be alike",
-    "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE": "prefix of tee'd lines, where `--log-line-prefix-template` is not given",
-    "HIP_VISIBLE_DEVICES": "the devices of `--virtual-local-rank` on ROCm, one for each worker, which finds it in "
-    "`CUDA_VISIBLE_DEVICES` as well",
-    "CUDA_VISIBLE_DEVICES": "limits what `--nproc-per-node gpu` counts and what the numbers of `--devices` mean; for "
-    "other accelerators `HIP_VISIBLE_DEVICES`, `ROCR_VISIBLE_DEVICES`, `ZE_AFFINITY_MASK`",
-    "NCCL_SOCKET_IFNAME": "NCCL's own: `elastic doctor` says where it names no interface of the node",
+    "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "grace period in seconds if `--shutdown-timeout` is not given",
+    "TORCHELASTIC_HEALTH_CHECK_PORT": "port on which the agent answers [health checks](agent.md); 0: a free port",
+    "ELASTIC_HEALTH_CHECK_HOST": "address of the health checks; default `127.0.0.1`",
+    "TORCHELASTIC_ENABLE_FILE_TIMER": "`1`: the agent ends workers with an expired [timer](timers.md)",
+    "TORCHELASTIC_TIMER_FILE": "path of the pipe through which workers set timers; default: in the run directory",
+    "TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT": "seconds in uninterruptible sleep after which a worker counts as "
+    "failed (`--uninterruptible-timeout` of `elastic-watch`); default: no limit",
+    "TORCH_ELASTIC_EXIT_BARRIER_TIMEOUT": "with a handler that was written for torch: seconds that a node with "
+    "finished workers waits for the workers of other nodes; default 300",
+    "TORCH_ELASTIC_WORKER_IDENTICAL": "`1`: subclasses of `SimpleElasticAgent` assume that all nodes are alike",
+    "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE": "prefix of tee'd lines if `--log-line-prefix-template` is not given",
+    "HIP_VISIBLE_DEVICES": "the devices of `--virtual-local-rank` on ROCm, one for each worker; the worker finds its "
+    "device in `CUDA_VISIBLE_DEVICES` as well",
+    "CUDA_VISIBLE_DEVICES": "limits the devices that `--nproc-per-node gpu` counts, and that the numbers of "
+    "`--devices` mean; for other accelerators `HIP_VISIBLE_DEVICES`, `ROCR_VISIBLE_DEVICES`, `ZE_AFFINITY_MASK`",
+    "NCCL_SOCKET_IFNAME": "NCCL's own: `elastic doctor` warns if it names no interface of the node",
     "NCCL_IB_DISABLE": "NCCL's own: `elastic doctor` warns of `1`, which leaves InfiniBand unused",
     "CUDA_LAUNCH_BLOCKING": "CUDA's own: `elastic doctor` warns of `1`, which waits for each kernel",
     "TORCH_NCCL_BLOCKING_WAIT": "torch's own: `elastic doctor` warns of `1`, which is slower",
-    "XDG_RUNTIME_DIR": "where run directories of runs with a terminal are made, if it is this user's own; else "
+    "XDG_RUNTIME_DIR": "parent of the run directories of runs with a terminal, if it belongs to this user; else "
     "`TMPDIR`, `TEMP`, `TMP`, `/tmp`",
-    "SLURM_RESTART_COUNT": "which attempt at the run this is, where `--rdzv-attempt` is not given; else "
+    "SLURM_RESTART_COUNT": "number of this attempt at the run if `--rdzv-attempt` is not given; else "
     "`JOBSET_RESTART_ATTEMPT`, `AWS_BATCH_JOB_ATTEMPT`",
-    "JOB_COMPLETION_INDEX": "shows a pod of an Indexed Job or a JobSet to `elastic-env-kubernetes`, which takes "
-    "`ELASTIC_K8S_NNODES` and [others](../howto/kubernetes.md#what-a-pod-knows) for options that nobody gave",
-    "ELASTIC_SLURM_VERDICTS": "the folder in which each agent leaves its exit code, for the script of a job; set by "
+    "JOB_COMPLETION_INDEX": "marks a pod of an Indexed Job or a JobSet. `elastic-env-kubernetes` then reads "
+    "`ELASTIC_K8S_NNODES` and [others](../howto/kubernetes.md#what-a-pod-knows) for options that are not given",
+    "ELASTIC_SLURM_VERDICTS": "folder in which each agent writes its exit code, for the script of a job; set by "
     "`elastic slurm submit`",
-    "ELASTIC_JOB_ID": "the scheduler's name of the job, the same for all its nodes, where it has no variable of its "
-    "own for it (`SLURM_JOB_ID`, `AWS_BATCH_JOB_ID`): a verdict of another job is no answer to this one",
-    "TORCHELASTIC_ETCD_BINARY_PATH": "the etcd that `EtcdServer` and `--rdzv-conf embedded=true` run; default that of "
-    "the extra `embedded`, else the one on `PATH`",
-    "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "set to `1`, where it is not set, with a handler that was written for torch: "
-    "each round gets a port of its own",
-    "REDIS_URL": "where the server of backend `redis` is, where `--rdzv-endpoint` is not given",
-    "ELASTIC_REDIS_USERNAME": "ACL user of backend `redis`, where neither URL nor `username` in `--rdzv-conf` says it",
-    "ELASTIC_REDIS_PASSWORD": "its password, where neither URL nor `password_file` in `--rdzv-conf` says it",
-    "ELASTIC_ETCD_ENDPOINTS": "where backend `etcd` is, where `--rdzv-endpoint` is not given: `HOST:2379,HOST2:2379`",
+    "ELASTIC_JOB_ID": "the scheduler's id of the job, the same on all its nodes, for schedulers without a variable of "
+    "their own (`SLURM_JOB_ID`, `AWS_BATCH_JOB_ID`). The result of another job does not end the run of this job",
+    "TORCHELASTIC_ETCD_BINARY_PATH": "the etcd program that `EtcdServer` and `--rdzv-conf embedded=true` run; default: "
+    "that of the extra `embedded`, else the one on `PATH`",
+    "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "set to `1` if it is not set, with a handler that was written for torch, so "
+    "that each round gets a port of its own",
+    "REDIS_URL": "address of the server of backend `redis` if `--rdzv-endpoint` is not given",
+    "ELASTIC_REDIS_USERNAME": "ACL user of backend `redis` if neither URL nor `username` in `--rdzv-conf` gives one",
+    "ELASTIC_REDIS_PASSWORD": "its password if neither the URL nor `password_file` in `--rdzv-conf` gives one",
+    "ELASTIC_ETCD_ENDPOINTS": "address of backend `etcd` if `--rdzv-endpoint` is not given: `HOST:2379,HOST2:2379`",
     "ETCDCTL_ENDPOINTS": "the same, as etcd's own command reads it",
-    "ELASTIC_ETCD_USERNAME": "user of backend `etcd`, where neither URL nor `username` in `--rdzv-conf` says it",
-    "ELASTIC_ETCD_PASSWORD": "its password, where neither URL nor `password_file` in `--rdzv-conf` says it",
-    "ELASTIC_C10D_TOKEN": "token that all nodes of backend `c10d` share, where `token_file` is not given",
-    "ELASTIC_C10D_SECRETS": "the folder, which all hosts of the user share, for the secrets that hosts of backend "
+    "ELASTIC_ETCD_USERNAME": "user of backend `etcd` if neither the URL nor `username` in `--rdzv-conf` gives one",
+    "ELASTIC_ETCD_PASSWORD": "its password if neither the URL nor `password_file` in `--rdzv-conf` gives one",
+    "ELASTIC_C10D_TOKEN": "token that all nodes of backend `c10d` share if `token_file` is not given",
+    "ELASTIC_C10D_SECRETS": "folder, shared by all hosts of the user, for the secrets that hosts of backend "
     "`c10d` make; default `~/.local/state/elastic/c10d`",
-    "ELASTIC_KEEP": "`1` in what a worker starts: that process is [left running](../explanation/no-orphans.md) on "
-    "purpose; the launcher's own is not passed on to workers",
-    "PATH": "where a program of `--no-python` is looked for, and the server of backend `c10d`",
-    "ELASTIC_DEBUG": "`1`: an error of the command line also shows its traceback, and so does what a plugin raises",
+    "ELASTIC_KEEP": "`1` in the environment of a process that a worker starts: the process is intentionally [left "
+    "running](../explanation/no-orphans.md). The launcher's own is not passed on to workers",
+    "PATH": "search path for the program of `--no-python`, and for the server of backend `c10d`",
+    "ELASTIC_DEBUG": "`1`: an error of the command line, or of a plugin, also shows its traceback",
 }
 """What `elastic run` reads, beside the `PET_` variables."""
 
@@ -160,7 +160,10 @@ def options() -> str:
     every = [*OPTIONS, *all_hook_options()]
     for section in dict.fromkeys((*map(str, Section), *(str(row.heading) for row in every))):
         rows = [row for row in every if row.heading == section]
-        parts += [f"## {section}", table(("option", "meaning", "default", "variable", ""), map(_option, rows))]
+        parts += [
+            f"## {section}",
+            table(("option, variable", "meaning", "default", "in torchrun"), map(_option, rows)),
+        ]
     return "\n\n".join(parts)
 
 
@@ -171,7 +174,8 @@ def _option(row: RunOption) -> tuple[str, ...]:
         "" if not row.value_name else row.default_note or (f"`{row.default_text}`" if row.default_text else "none")
     )
     many = " May be given several times." if row.many else ""
-    return typed, row.help + many, default, f"`{row.env_name}`" if row.env_name else "", "" if row.torch else "ours"
+    variable = f"<br>`{row.env_name}`" if row.env_name else ""
+    return f"{typed}{variable}", row.help + many, default, "yes" if row.torch else "no"
 
 
 def worker_variables() -> str:
@@ -207,11 +211,11 @@ def read_variables() -> str:
 def pet_variables() -> str:
     """The variable of each option."""
     rows = (
-        (f"`{row.env_name}`", f"`--{row.flag}`", "" if row.torch else "ours")
+        (f"`{row.env_name}`", f"`--{row.flag}`", "yes" if row.torch else "no")
         for row in (*OPTIONS, *all_hook_options())
         if row.env_name
     )
-    return table(("variable", "option", ""), rows)
+    return table(("variable", "option", "in torchrun"), rows)
 
 
 def exit_codes() -> str:

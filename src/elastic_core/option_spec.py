@@ -64,7 +64,7 @@ class RunOption(OptionSpec, frozen=True, kw_only=True):
     heading: str = ""
     """Under which the help has it; empty: the distribution's name."""
     metavar: str = ""
-    """What stands for the value in the help; empty: the unit, or the type."""
+    """Name of the value in the help. Empty: the choices, the unit, or a name by type (`N`, `SECONDS`, `TEXT`)."""
     default_note: str = ""
     """For the help, where there is no default: what holds without it."""
     fault: Callable[[str], str] | None = None
@@ -105,8 +105,9 @@ class RunOption(OptionSpec, frozen=True, kw_only=True):
 
     @property
     def value_name(self) -> str:
-        """What stands for the value in the help; empty: it takes none."""
-        return "" if self.type == "bool" else self.metavar or (self.unit or self.type).upper()
+        """The value in the help: the choices, `N` or `SECONDS` by type, if `metavar` is empty; empty for a flag."""
+        by_type = {"bool": "", "int": "N", "duration": "SECONDS", "str": "TEXT"}.get(self.type, self.type.upper())
+        return "" if self.type == "bool" else self.metavar or "|".join(self.choices) or self.unit.upper() or by_type
 
     @property
     def default_text(self) -> str | None:

@@ -13,16 +13,17 @@ from elastic_core.types import Record
 
 _NEGATIVE = re.compile(r"-\d*\.?\d+")
 _SHORT = {option.short: option for option in OPTIONS if option.short}
-_HELP = "help"
+_HELP, _HELP_ALL = "help", "help-all"
 
 
 class Arguments(Record, frozen=True, kw_only=True):
-    """What the command line gave: options by identifier, the script, and its arguments. `help`: only help was asked."""
+    """What the command line gave: options by identifier, the script, and its arguments, or a request for help."""
 
     given: dict[str, str | bool | tuple[str, ...]]
     script: str | None
     rest: tuple[str, ...]
     help: bool = False
+    help_all: bool = False
 
 
 def read_arguments(words: Sequence[str]) -> Arguments:
@@ -41,7 +42,7 @@ class _Reader:
         self._words = words
         self._next = 0
         self._given: dict[str, str | bool | tuple[str, ...]] = {}
-        self._help = False
+        self._help = self._help_all = False
 
     def read(self) -> Arguments:
         while self._next < len(self._words) and not self._help:
@@ -57,10 +58,14 @@ class _Reader:
             else:
                 self._cluster(word)
         rest = tuple(self._words[self._next :])
-        return Arguments(given=self._given, script=rest[0] if rest else None, rest=rest[1:], help=self._help)
+        script = rest[0] if rest else None
+        return Arguments(given=self._given, script=script, rest=rest[1:], help=self._help, help_all=self._help_all)
 
     def _long(self, word: str) -> None:
         typed, equals, value = word.partition("=")
+        if len(typed) > len("--help") and f"--{_HELP_ALL}".startswith(typed.replace("_", "-")):
+            self._help = self._help_all = True
+            return
         option = find_option(typed)
         if option is None:
             self._help = True
@@ -88,7 +93,7 @@ class _Reader:
             return
 
     def _value(self, typed: str, option: RunOption) -> str:
-        """Return the word that follows; one that looks like an option is none, as in argparse."""
+        """Return the next argument as the value; one that looks like an option is not a value, as in argparse."""
         word = self._words[self._next] if self._next < len(self._words) else None
         if word is None or (
             len(word) > 1 and word.startswith("-") and not _NEGATIVE.fullmatch(word) and " " not in word
@@ -138,10 +143,16 @@ def find_option(typed: str) -> RunOption | None:
     return BY_DEST.get(matches[0].replace("-", "_"))
 
 
+class UnknownOptionError(ConfigError):
+    """No option has that name."""
+
+
 def _unknown(word: str, *, typed: str) -> ConfigError:
+    from elastic_core.options.hook_options import hook_flags
+
     name = typed.partition("=")[0].lstrip("-").replace("_", "-")
-    near = nearest(name, [option.flag for option in OPTIONS]) if len(name) > 1 else ""
+    near = nearest(name, [*(option.flag for option in OPTIONS), *hook_flags()]) if len(name) > 1 else ""
     within = "" if typed in (word, word.partition("=")[0]) else f" in {word!r}"
-    return ConfigError(
+    return UnknownOptionError(
         f"no such option: {typed.partition('=')[0]}{within}", hint=f"--{near}" if near else "elastic run --help"
     )

@@ -31,7 +31,7 @@ class TcshComplete(ShellComplete):
         return (words, "") if not words or line[-1:].isspace() else (words[:-1], words[-1])
 
     def format_completion(self, item: CompletionItem) -> str:
-        """Return the word; tcsh has no place for its help."""
+        """Return the completion without its help, which tcsh cannot show."""
         return str(item.value)
 
 

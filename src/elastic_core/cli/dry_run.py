@@ -13,6 +13,7 @@ from elastic_core.launcher.logs import worker_paths
 from elastic_core.launcher.plan import Attempt, hook_settings, worker_plan
 from elastic_core.moments import WorkersStarting
 from elastic_core.options.settings import Resolution, RunSettings
+from elastic_core.options.table import OPTIONS
 from elastic_core.plugins.discovery import FAILURE_GROUP, RENDEZVOUS_GROUP
 from elastic_core.processes.output.layout import rank_paths
 from elastic_core.processes.spec import StreamPlan, WorkerLaunch, WorkerPaths
@@ -20,43 +21,32 @@ from elastic_core.types import RendezvousSettings, Round
 
 _RUN_DIR = "<run directory>"
 _AT_START = "<chosen at start>"
+_DEFAULT = "default"
 _UNSHOWN = frozenset(
-    (
-        "entrypoint",
-        "notices",
-        "hook_options",
-        "hooks",
-        "nodes.incarnation",
-        "nodes.fingerprint",
-        "nodes.options",
-        "nodes.lists",
-        "restarts.run_id",
-        "restarts.min_nodes",
-        "restarts.max_nodes",
-        "restarts.options",
-        "restarts.lists",
-    )
+    """
+    entrypoint notices hook_options hooks nodes.min_nodes nodes.max_nodes nodes.incarnation nodes.fingerprint
+    nodes.options nodes.lists nodes.attempt_given restarts.run_id restarts.min_nodes restarts.max_nodes restarts.options
+    restarts.lists workers.nproc_source
+    """.split()  # noqa: SIM905  # as many words as half a page of code would be
 )
-"""Settings that are shown elsewhere, and those that a running agent fills in."""
-_NAMES = {
-    "nodes.local_world_size": "nproc_per_node",
-    "nodes.backend": "rdzv_backend",
-    "nodes.endpoint": "rdzv_endpoint",
-    "nodes.attempt": "rdzv_attempt",
-    "nodes.attempt_given": "rdzv_attempt_given",
-    "nodes.job": "rdzv_job",
-    "restarts.name": "policy",
-}
-"""What users call the settings that have another name here; the others are shown by theirs."""
+"""Settings that are shown elsewhere, those that a running agent fills in, and marks of how another one was given."""
+_OPTIONS = {option.field: option.name for option in OPTIONS if option.field}
+"""The option that gives a setting; the settings of no option have names of their own, and are shown on request."""
 
 
-def describe(resolution: Resolution, environ: Mapping[str, str]) -> str:
-    """Return the text of a dry run: nothing is started, made or written. Secrets are masked."""
+def describe(resolution: Resolution, environ: Mapping[str, str], *, verbose: bool = False) -> str:
+    """Return the text of a dry run: nothing is started, made or written. Secrets are masked.
+
+    Args:
+        resolution: The settings.
+        environ: The environment that the run would start in.
+        verbose: Show all settings; otherwise those that differ from the defaults.
+    """
     settings = resolution.settings
     hooks = _asked_hooks(settings)
     attempt = _sample_attempt(settings, hooks)
     workers = worker_plan(settings, attempt, _sample_paths(settings), inherited=environ)
-    blocks = [_configuration(resolution)]
+    blocks = [_configuration(resolution, verbose=verbose)]
     notices = (*settings.notices, *_checked_options(settings), *hooks.lines)
     if notices:
         blocks.append("\n".join(("Notices", *(f"  {line}" for line in notices))))
@@ -64,19 +54,30 @@ def describe(resolution: Resolution, environ: Mapping[str, str]) -> str:
     return "\n\n".join(blocks)
 
 
-def _configuration(resolution: Resolution) -> str:
-    settings = resolution.settings
-    rows = [("script", settings.entrypoint.name, _entrypoint_origin(resolution))]
-    rows += [
-        (_NAMES.get(path, path.rpartition(".")[2]), _shown(value), resolution.origins.get(path, "default"))
-        for path, value in resolution.values()
-        if path not in _UNSHOWN
+def _configuration(resolution: Resolution, *, verbose: bool) -> str:
+    settings, origins = resolution.settings, resolution.origins
+    nodes = f"{settings.nodes.min_nodes}:{settings.nodes.max_nodes}"
+    rows = [
+        ("script", settings.entrypoint.name, _entrypoint_origin(resolution)),
+        ("nnodes", nodes, origins.get("nodes.min_nodes", _DEFAULT)),
     ]
-    rows += [(name, _shown(value), resolution.origins[name]) for name, value in settings.hook_options.items()]
-    rows += [(f"hook {name}", _shown(conf), resolution.origins["hooks"]) for name, conf in settings.hooks.items()]
-    name_width = max(len(name) for name, _, _ in rows)
-    value_width = min(44, max(len(value) for _, value, _ in rows))
-    lines = [f"  {name:<{name_width}}  {value:<{value_width}}  {origin}".rstrip() for name, value, origin in rows]
+    for path, value in resolution.values():
+        if path in _UNSHOWN or not (verbose or path in _OPTIONS):
+            continue
+        name, origin = _OPTIONS.get(path, path.rpartition(".")[2]), origins.get(path, _DEFAULT)
+        if path == "workers.worker_hooks":
+            value = not value
+        elif path == "disabled_plugins":
+            value = tuple(f"no:{each}" for each in settings.disabled_plugins)
+        rows.append((name, _shown(value), origin))
+    rows += [(name, _shown(value), origins[name]) for name, value in settings.hook_options.items()]
+    rows += [(f"hook {name}", _shown(conf), origins["hooks"]) for name, conf in settings.hooks.items()]
+    chosen = rows if verbose else [row for row in rows if row[2] != _DEFAULT]
+    name_width = max(len(name) for name, _, _ in chosen)
+    value_width = min(44, max(len(value) for _, value, _ in chosen))
+    lines = [f"  {name:<{name_width}}  {value:<{value_width}}  {origin}".rstrip() for name, value, origin in chosen]
+    others = len(rows) - len(chosen)
+    lines += [f"  {others} other options have their defaults: --dry-run -v shows them"] if others else []
     return "\n".join(("Configuration", *lines))
 
 

@@ -7,9 +7,10 @@ from elastic_core.cli.output import echo
 from elastic_core.errors import ConfigError, ElasticError, nearest
 
 _COMMANDS = {
-    "run": ("elastic_core.cli.run_command", "Run a training script on this node's workers, and keep it alive."),
+    "run": ("elastic_core.cli.run_command", "Run a training script on this node's workers; restart it after failures."),
     "runs": ("elastic_core.cli.runs_command", "List the runs on this machine, or show why one failed."),
-    "plugins": ("elastic_core.cli.plugins_command", "List the installed plugins, or begin one of your own."),
+    "plugins": ("elastic_core.cli.plugins_command", "List the installed plugins, or create a plugin."),
+    "help": ("elastic_core.cli.help_command", "Show the help of a command, or explain one option of run."),
     "completion": ("elastic_core.cli.completion_command", "Print the completion script of a shell."),
 }
 """Module (its attribute `command` is the click command) and help line of each subcommand."""
@@ -49,4 +50,4 @@ def _print_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None
     "--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version, help="Show the version."
 )
 def elastic() -> None:
-    """Launch distributed PyTorch training, keep it alive, and say why it failed."""
+    """Launch distributed PyTorch training, restart it after failures, and report their causes."""

@@ -121,12 +121,17 @@ def start(arguments: "Arguments") -> int:
         from elastic_core.errors import ConfigError
 
         raise ConfigError("no script given", hint="elastic run [OPTIONS] SCRIPT [ARGS...], or elastic run --help")
+    dry, verbose = "dry_run" in arguments.given, "verbose" in arguments.given
+    if verbose and not dry:
+        from elastic_core.errors import ConfigError
+
+        raise ConfigError("--verbose: given without --dry-run; expected both", hint="elastic run --dry-run -v SCRIPT")
     resolution = resolve(arguments.given, arguments.script, arguments.rest, environ=os.environ)
-    if "dry_run" in arguments.given:
+    if dry:
         from elastic_core.cli.dry_run import describe
         from elastic_core.cli.output import echo
 
-        echo(*describe(resolution, os.environ).split("\n"))
+        echo(*describe(resolution, os.environ, verbose=verbose).split("\n"))
         return 0
     began["options"] = SYSTEM_CLOCK.monotonic_s()
     from elastic_core.launcher.job import run_job

@@ -33,18 +33,24 @@ class _StoreOption(click.Option):
         return None if record is None else (f"{self.opts[0]} {self.metavar}", record[1])
 
 
-def run_option(name: str, *, help_text: str = "", other_spelling: bool = True) -> click.Option:
+def run_option(name: str, *, help_text: str = "", other_spelling: bool = True, variable: bool = False) -> click.Option:
     """Return an option of `elastic run`, for a command of a distribution.
 
     Args:
         name: The option as an identifier, `rdzv_backend`.
         help_text: What it means there; default: what it means for a run.
         other_spelling: Whether `--rdzv_backend` is understood, too.
+        variable: Whether the option's variable, `PET_RDZV_BACKEND`, gives the value if the command line does not.
     """
     option = BY_DEST[name]
     spellings = option.spellings if other_spelling else [f"--{option.flag}"]
+    shown = f"  [{option.env_name}]" if variable else ""
     return _StoreOption(
-        [*spellings, name], multiple=option.many, metavar=option.value_name or None, help=help_text or option.help
+        [*spellings, name],
+        multiple=option.many,
+        metavar=option.value_name or None,
+        help=(help_text or option.help) + shown,
+        envvar=option.env_name if variable else None,
     )
 
 
@@ -121,7 +127,7 @@ def chosen_store(given: Mapping[str, str], environ: Mapping[str, str]) -> StoreC
 
 
 def open_store(choice: StoreChoice, *, max_nodes: int = 1, may_host: bool = False) -> CoordinationStore:
-    """Return a run's store, which connects to nothing yet. Whoever opens one closes it.
+    """Return a run's store, which connects to nothing yet. The caller closes it.
 
     Args:
         choice: Which.

@@ -122,6 +122,6 @@ command = click.Command(
     "runs",
     callback=_runs,
     params=[click.Argument(["target"], metavar="[RUN]", required=False)],
-    help="List this user's last runs on this machine: when, how long, what, and the result or why it failed. With RUN, "
-    "a number of the list, an id or a directory, that one's directory and the report of its last incident.",
+    help="List the last runs of this user on this machine: start, duration, script, and the result or the failure. RUN "
+    "(a number of the list, an id or a directory): show the directory of that run and the report of its last incident.",
 )

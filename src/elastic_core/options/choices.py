@@ -16,7 +16,7 @@ from elastic_core.plugins.conversion import GivenValue, needed, parse
 
 
 class Section(enum.StrEnum):
-    """Where an option stands in the help."""
+    """The headings of the help."""
 
     WORKERS = "Workers"
     NODES = "Nodes and rendezvous"

@@ -11,29 +11,30 @@ DEBUGGING: Final = section(
     RunOption(
         name="dry_run",
         type="bool",
-        help="Show the resolved configuration with the origin of each value, and each worker's command and "
-        "environment; start nothing.",
+        help="Start nothing: show the settings that differ from the defaults, with the origin of each, and each "
+        "worker's command and environment.",
         env="",
     ),
+    RunOption(name="verbose", type="bool", help="With --dry-run: show all settings.", short="v", env=""),
     RunOption(
         name="debug_rank",
         type="int",
-        metavar="N",
-        help="Give the terminal to this local rank, so that pdb works in it; time limits are off.",
+        help="Connect the terminal to this local rank, so that pdb works there. Time limits are off.",
         least=0,
         field="workers.debug_rank",
     ),
     RunOption(
         name="no_worker_hooks",
         type="bool",
-        help="Don't let our hook in the worker's interpreter record uncaught exceptions.",
+        help="Do not record uncaught exceptions inside the workers' interpreters.",
         field="workers.worker_hooks",
     ),
     RunOption(
         name="plugin",
         metavar="no:NAME",
-        help="Leave out the installed agent hook NAME. Also NAME:K=V, an option of a hook (fail_closed=true of a "
-        "health gate: it refuses where it is broken), and module:Class, one that need not be installed (repeatable).",
+        help="no:NAME disables the installed agent hook NAME. NAME:K=V sets an option of a hook, such as "
+        "fail_closed=true of a health gate, which then rejects the start if the gate itself fails. module:Class adds "
+        "a hook that is not installed.",
         many=True,
         short="p",
         env="",
@@ -46,9 +47,8 @@ COMPATIBILITY: Final = section(
     RunOption(
         name="monitor_interval",
         type="duration",
-        metavar="SECONDS",
-        help="Matters only for rendezvous handlers without push, which are asked that often whether nodes wait; "
-        "workers are never polled, their end is known at once.",
+        help="Poll interval for rendezvous handlers that do not notify the agent of waiting nodes. Workers are not "
+        "polled: the agent notices their exit at once.",
         default=0.1,
         above=0,
         torch=True,
@@ -58,7 +58,7 @@ COMPATIBILITY: Final = section(
     RunOption(
         name="start_method",
         metavar="METHOD",
-        help="How processes begin that run a function, as with --run-path: spawn, fork or forkserver.",
+        help="How processes start that run a function, such as with --run-path: spawn, fork or forkserver.",
         default="spawn",
         choices=("spawn", "fork", "forkserver"),
         torch=True,
@@ -66,13 +66,13 @@ COMPATIBILITY: Final = section(
     RunOption(
         name="run_path",
         type="bool",
-        help="Run the script as a function (by runpy), in a process begun as --start-method says.",
+        help="Run SCRIPT as a function (by runpy), in a process started by --start-method.",
         torch=True,
     ),
     RunOption(
         name="print_completion",
         metavar="SHELL",
-        help="Print the completion script of a shell, as elastic completion does, and start nothing.",
+        help="Print the completion script of a shell, as 'elastic completion' does, and exit.",
         choices=("bash", "zsh", "fish", "tcsh"),
         env="",
         torch=True,

@@ -39,18 +39,21 @@ def hook_option_named(beginning: str, typed: str) -> RunOption | None:
         ConfigError: there are several.
         PluginError: it comes with a distribution that is not installed, or what declares it is broken.
     """
-    flags = sorted({*installed_options().flags, *known_options()})
-    flags = [flag for flag in flags if flag.startswith(beginning)]
+    flags = [flag for flag in hook_flags() if flag.startswith(beginning)]
     if len(flags) > 1:
         listing = ", ".join(f"--{flag}" for flag in flags)
         raise ConfigError(f"option {typed} is ambiguous: {listing}", hint="more letters")
     return hook_option(flags[0]) if flags else None
 
 
+def hook_flags() -> list[str]:
+    """Return the flags of all hooks that are installed or come with this project; imports nothing."""
+    return sorted({*installed_options().flags, *known_options()})
+
+
 def is_hook_option(dest: str) -> bool:
-    """Return whether a hook has an option of this name, be it one of ours that is not installed; imports nothing."""
-    flag = dest.replace("_", "-")
-    return flag in installed_options().flags or flag in known_options()
+    """Return whether an installed hook, or one of this project, has an option of this name; imports nothing."""
+    return dest.replace("_", "-") in hook_flags()
 
 
 def all_hook_options() -> list[RunOption]:

@@ -33,21 +33,21 @@ NODES: Final = section(
     RunOption(
         name="nnodes",
         metavar="N|MIN:MAX",
-        help="Number of nodes, or the fewest to start with and the most to take in.",
+        help="Number of nodes. MIN:MAX: start with at least MIN nodes, and use up to MAX.",
         default="1:1",
         torch=True,
     ),
     RunOption(
         name="standalone",
         type="bool",
-        help="One node on its own: no rendezvous; overrides the --rdzv-... options.",
+        help="Run on this node alone, without a rendezvous; overrides the --rdzv-... options.",
         torch=True,
     ),
     RunOption(
         name="rdzv_backend",
         metavar="NAME",
-        help="How the nodes find each other; 'elastic plugins' lists what is installed, module:Class need not be. One "
-        "node alone needs none: with the default and no endpoint it uses 'local'.",
+        help="How nodes find each other: a backend that 'elastic plugins' lists, or module:Class. With one node, no "
+        "endpoint and the default backend, the run uses 'local'.",
         default="static",
         torch=True,
         field="nodes.backend",
@@ -55,7 +55,8 @@ NODES: Final = section(
     RunOption(
         name="rdzv_endpoint",
         metavar="HOST[:PORT]",
-        help="Where the rendezvous backend is, in its own form; left out, each backend has its own default.",
+        help="Address of the rendezvous backend, in the form that the backend expects. Each backend has its own "
+        "default.",
         default="",
         torch=True,
         field="nodes.endpoint",
@@ -63,9 +64,9 @@ NODES: Final = section(
     RunOption(
         name="rdzv_id",
         metavar="ID",
-        help="Name of the run, the same on all nodes; needed with several nodes, except for 'static'.",
+        help="Run id, the same on all nodes; required with several nodes, except with 'static'.",
         default="none",
-        default_note="a fresh one on one node",
+        default_note="a fresh one with one node",
         fault=unprintable,
         hint="--rdzv-id bert-7",
         torch=True,
@@ -74,7 +75,7 @@ NODES: Final = section(
     RunOption(
         name="rdzv_conf",
         metavar="K=V,K=V",
-        help="Options of the rendezvous backend; times in seconds.",
+        help="Options of the rendezvous backend. Times are in seconds, or have a unit.",
         default="",
         torch=True,
         field="rdzv_conf",
@@ -82,14 +83,14 @@ NODES: Final = section(
     RunOption(
         name="environment",
         metavar="NAME|none",
-        help="Whose proposals are taken for options that nobody gave, where several schedulers show; 'none': nobody's.",
-        default_note="each that shows: Slurm, pods, and others that are installed",
+        help="Scheduler that supplies defaults for options that are not given, if several schedulers are detected; "
+        "'none' disables these defaults.",
+        default_note="each that is detected: Slurm, Kubernetes pods, and other installed ones",
     ),
     RunOption(
         name="node_rank",
         type="int",
-        metavar="N",
-        help="Rank of this node with the 'static' backend; with others a wish, met where that rank is free.",
+        help="Rank of this node with the 'static' backend. With other backends the preferred rank, used if it is free.",
         default=0,
         least=0,
         torch=True,
@@ -98,7 +99,7 @@ NODES: Final = section(
     RunOption(
         name="master_addr",
         metavar="HOST",
-        help="MASTER_ADDR, the address of node 0; for the 'static' backend, and for one node.",
+        help="MASTER_ADDR, the address of node 0, with the 'static' backend or with one node.",
         default="127.0.0.1",
         torch=True,
         field="nodes.master_addr",
@@ -107,8 +108,8 @@ NODES: Final = section(
         name="master_port",
         type="int",
         metavar="PORT",
-        help="MASTER_PORT, where rank 0 listens; for the 'static' backend, and for one node.",
-        default_note="29500; a free port on one node",
+        help="MASTER_PORT, the port on which rank 0 listens, with the 'static' backend or with one node.",
+        default_note="29500; a free port with one node",
         least=0,
         most=65535,
         torch=True,
@@ -117,8 +118,8 @@ NODES: Final = section(
     RunOption(
         name="local_addr",
         metavar="HOST",
-        help="Address of this node, as the others can reach it.",
-        default_note="found out",
+        help="Address of this node at which the other nodes reach it.",
+        default_note="detected",
         torch=True,
         field="nodes.local_addr",
         read=Choices.value,
@@ -127,10 +128,10 @@ NODES: Final = section(
         name="agent_port",
         type="int",
         metavar="PORT",
-        help="UDP port at which this agent tells the others whether it reaches the store, for firewalls to let "
-        "through, and TCP port of 'elastic logs'; agents of one host need one each.",
+        help="Port of this agent. By UDP, agents report to each other whether they reach the store; by TCP, 'elastic "
+        "logs' reads log files. A firewall must let both through. Each agent of a host needs its own port.",
         default=0,
-        default_note="a free one",
+        default_note="a free port",
         least=0,
         most=65535,
         field="nodes.agent_port",
@@ -149,11 +150,10 @@ NODES: Final = section(
     RunOption(
         name="rdzv_attempt",
         type="int",
-        metavar="N",
-        help="Which attempt at the run this is, the same on all nodes; another one begins a run anew where the last "
-        "has ended.",
+        help="Number of this attempt at the run, the same on all nodes. A new number starts a new run after the last "
+        "attempt has ended.",
         default=0,
-        default_note="the scheduler's count of restarts (Slurm, JobSet, AWS Batch), else 0",
+        default_note="the scheduler's restart count (Slurm, JobSet, AWS Batch), else 0",
         least=0,
         field="nodes.attempt",
         read=Choices.value,
@@ -162,9 +162,9 @@ NODES: Final = section(
         name="spares",
         type="int",
         metavar="K",
-        help="How many nodes beyond the most that --nnodes takes in may wait, to step in for one that is lost; more "
-        "are sent home.",
-        default_note="any number",
+        help="How many nodes above the maximum of --nnodes may wait to replace a lost node. Further nodes are "
+        "rejected.",
+        default_note="no limit",
         least=0,
         field="nodes.spares",
         read=Choices.value,
@@ -172,7 +172,7 @@ NODES: Final = section(
     RunOption(
         name="allow_mismatch",
         metavar="KEY,KEY",
-        help="In what this node may differ from the run that it joins (repeatable): nproc, role, nnodes, entrypoint, "
+        help="Settings in which this node may differ from the run that it joins: nproc, role, nnodes, entrypoint, "
         "arguments, backend_options, torch, python, policy.",
         many=True,
         field="nodes.allow_mismatch",
@@ -181,9 +181,8 @@ NODES: Final = section(
     RunOption(
         name="join_timeout",
         type="duration",
-        metavar="SECONDS",
-        help="How long to wait for the fewest nodes, or on one node for a hook that refuses; as join_timeout=SECONDS "
-        "in --rdzv-conf.",
+        help="How long to wait for the minimum number of nodes; with one node, for a hook that rejects the start. "
+        "Same as join_timeout=SECONDS in --rdzv-conf.",
         default=600.0,
         above=0,
         field="join_timeout_s",
@@ -192,25 +191,24 @@ NODES: Final = section(
     RunOption(
         name="connect_timeout",
         type="duration",
-        metavar="SECONDS",
-        help="How long to try to reach the backend's server at first; as connect_timeout=SECONDS in --rdzv-conf.",
+        help="How long to try to connect to the backend's server at the start. Same as connect_timeout=SECONDS in "
+        "--rdzv-conf.",
         default_note="60",
         above=0,
     ),
     RunOption(
         name="store_outage_grace",
         type="duration",
-        metavar="SECONDS",
-        help="How long workers train on when the backend's server is away from all nodes, before --on-store-loss "
-        "holds. For as long a new round waits for nodes of the last one of which none is heard: they may train on.",
+        help="How long workers continue while no node reaches the backend's server; then --on-store-loss applies. A "
+        "new round waits equally long for the nodes of the last round if none of them responds, because their workers "
+        "may still run.",
         default=120.0,
         field="nodes.store_outage_grace_s",
         read=Choices.value,
     ),
     RunOption(
         name="on_store_loss",
-        metavar="keep|fail",
-        help="When the server stays away: keep the workers until they end, or fail the run.",
+        help="If the server stays unreachable: keep the workers until they end, or fail the run.",
         default="keep",
         choices=("keep", "fail"),
         field="nodes.on_store_loss",
@@ -459,7 +457,7 @@ def _shorthands(draft: Draft, conf: dict[str, str]) -> dict[str, str]:
 
 
 def notice_without_store(draft: Draft, backend: str) -> None:
-    """Say which options have no effect, for want of a store in which nodes meet."""
+    """Notify the user of options that have no effect without a store."""
     ignored = [draft.name(dest) for dest in _COORDINATED_ONLY if draft.choices.chosen(dest)]
     if ignored:
         draft.notice(f"{', '.join(ignored)} without effect with {backend!r}: there is no store in which nodes meet")

@@ -40,7 +40,7 @@ LOGS: Final = section(
     RunOption(
         name="log_dir",
         metavar="DIR",
-        help="Base directory for log files; each run makes its own directory in it. /dev/null: no log files.",
+        help="Base directory of log files; each run makes its own directory in it. /dev/null: no log files.",
         default_note="the run directory",
         torch=True,
         field="output.log_dir",
@@ -48,8 +48,8 @@ LOGS: Final = section(
     RunOption(
         name="redirects",
         metavar="STD",
-        help="Streams that go to a file instead of the console: 0 none, 1 stdout, 2 stderr, 3 both, or RANK:STD,... "
-        "for some local ranks.",
+        help="Streams that go to a file and not to the console: 0 none, 1 stdout, 2 stderr, 3 both. RANK:STD,... sets "
+        "single local ranks.",
         default="0",
         short="r",
         torch=True,
@@ -67,7 +67,7 @@ LOGS: Final = section(
     RunOption(
         name="local_ranks_filter",
         metavar="RANKS",
-        help="Local ranks whose output reaches the console, such as 0,2; files are not affected.",
+        help="Local ranks with output on the console, such as 0,2; files are not affected.",
         default="",
         default_note="all",
         torch=True,
@@ -76,8 +76,8 @@ LOGS: Final = section(
     RunOption(
         name="log_line_prefix_template",
         metavar="TEXT",
-        help="What stands before each tee'd line: ${role_name}, ${local_rank}, ${rank} and ${hostname} are filled in; "
-        f"any other ${{name}} stays. Without it, {_PREFIX_VARIABLE} counts.",
+        help="Prefix of each tee'd line. ${role_name}, ${local_rank}, ${rank} and ${hostname} are replaced; any other "
+        f"${{name}} stays. If the option is not given, {_PREFIX_VARIABLE} is used.",
         default="",
         default_note="[${role_name}${local_rank}]:",
         torch=True,
@@ -86,8 +86,8 @@ LOGS: Final = section(
     RunOption(
         name="duplicate_stdout_filters",
         metavar="TEXTS",
-        help="Copy lines of tee'd stdout that contain one of these texts to filtered_stdout.log, such as loss,lr; "
-        "',,' is a comma in a text.",
+        help="Copy lines of tee'd stdout that contain one of these texts, such as loss,lr, to filtered_stdout.log. "
+        "',,' is a comma within a text.",
         default="",
         default_note="none",
         torch=True,
@@ -105,16 +105,15 @@ LOGS: Final = section(
     RunOption(
         name="log_max_size",
         metavar="SIZE",
-        help="Rotate a worker's log file that would be larger, such as 100M (K, M, G), between two lines: stdout.log "
-        "becomes stdout.log.1. Redirected streams then pass through the agent.",
+        help="Rotate a worker's log file before it exceeds this size, such as 100M (K, M, G), at the end of a line: "
+        "stdout.log becomes stdout.log.1. Redirected streams then pass through the agent.",
         default_note="no limit",
         field="output.log_max_bytes",
     ),
     RunOption(
         name="log_backups",
         type="int",
-        metavar="N",
-        help="How many full log files stay beside the one that is written, with --log-max-size; 0: none.",
+        help="How many rotated log files are kept with --log-max-size; 0: none.",
         default=5,
         least=0,
         most=_MOST_BACKUPS,
@@ -124,7 +123,7 @@ LOGS: Final = section(
     RunOption(
         name="logs_specs",
         metavar="NAME",
-        help="Have an installed class say where output goes: the entry point NAME of group torchrun.logs_specs.",
+        help="Installed class that decides where output goes: the entry point NAME of group torchrun.logs_specs.",
         default_note="files as described here",
         torch=True,
         field="output.logs_specs",
@@ -132,7 +131,7 @@ LOGS: Final = section(
     RunOption(
         name="run_dir",
         metavar="DIR",
-        help="Where this run keeps its files and its incident report; kept after success too.",
+        help="Directory for the files and the incident report of this run; kept after success too.",
         default_note="a temporary one, removed on success",
         field="output.run_dir",
     ),

@@ -45,7 +45,7 @@ def policy_choice(choices: Choices) -> tuple[str, Mapping[str, str]]:
 
 
 def is_file(name: str) -> bool:
-    """Return whether what stands in the place of a policy's name is a file of rules."""
+    """Return whether the name of a policy is a file of rules."""
     return "/" in name or name.lower().endswith(_FILE_ENDS)
 
 
@@ -54,8 +54,7 @@ RESTARTS: Final = section(
     RunOption(
         name="max_restarts",
         type="int",
-        metavar="N",
-        help="How many times a failed worker group is started again before the run fails; 0: never.",
+        help="How many times the workers are restarted after a failure before the run fails; 0: never.",
         default=0,
         least=0,
         torch=True,
@@ -65,7 +64,6 @@ RESTARTS: Final = section(
     RunOption(
         name="restart_window",
         type="duration",
-        metavar="SECONDS",
         help="Count only the restarts of the last SECONDS against --max-restarts.",
         default_note="the whole run",
         above=0,
@@ -75,9 +73,8 @@ RESTARTS: Final = section(
     RunOption(
         name="restart_backoff",
         type="duration",
-        metavar="SECONDS",
-        help="Wait before a second restart when workers fail soon after their start; doubles each time, up to 30 s; "
-        "0: no wait.",
+        help="Wait before a second restart if workers fail soon after their start. The wait doubles each time, up to "
+        "30 s; 0: no wait.",
         default=0.5,
         field="restarts.restart_backoff_s",
         read=Choices.value,
@@ -85,9 +82,8 @@ RESTARTS: Final = section(
     RunOption(
         name="max_membership_changes",
         type="int",
-        metavar="N",
-        help="How often workers may be started again because nodes came or went, before the run fails.",
-        default_note="any number of times",
+        help="How many times workers may be restarted because nodes join or leave, before the run fails.",
+        default_note="no limit",
         least=0,
         field="nodes.max_membership_changes",
         read=Choices.value,
@@ -95,7 +91,7 @@ RESTARTS: Final = section(
     RunOption(
         name="fatal_exit_codes",
         metavar="LIST",
-        help="Exit codes that are not retried, such as 3,64-78.",
+        help="Exit codes after which workers are not restarted, such as 3,64-78.",
         default_note="none",
         field="restarts.fatal_exit_codes",
         read=exit_codes,
@@ -103,9 +99,8 @@ RESTARTS: Final = section(
     RunOption(
         name="same_failure_limit",
         type="int",
-        metavar="N",
-        help="End the run when the same exception comes from the same place for the Nth time in a row, and got no "
-        "further.",
+        help="End the run when the same exception occurs at the same place N times in a row without progress in "
+        "between.",
         default_note="no limit",
         least=2,
         field="restarts.same_failure_limit",
@@ -114,8 +109,8 @@ RESTARTS: Final = section(
     RunOption(
         name="policy",
         metavar="NAME|FILE",
-        help="Failure handler that decides between restart and stop ('elastic plugins' lists what is installed, "
-        "module:Class need not be), or a rule file, such as rules.yaml, for elastic-policy-rules.",
+        help="Failure handler that decides between restart and stop: a name that 'elastic plugins' lists, "
+        "module:Class, or a rule file such as rules.yaml (needs elastic-policy-rules).",
         default="intensity",
         field="restarts.name",
         read=lambda choices, _: policy_choice(choices)[0],
@@ -123,7 +118,7 @@ RESTARTS: Final = section(
     RunOption(
         name="policy_conf",
         metavar="K=V",
-        help="Option of the failure handler (repeatable, or K=V,K=V).",
+        help="Option of the failure handler; K=V,K=V sets several.",
         many=True,
         field="policy_conf",
     ),
@@ -162,7 +157,7 @@ SIGNALS: Final = section(
     RunOption(
         name="signals_to_handle",
         metavar="NAMES",
-        help="Signals that are passed on to the workers; SIGTERM, SIGINT, SIGHUP and SIGQUIT also end the run.",
+        help="Signals that the agent passes on to the workers. SIGTERM, SIGINT, SIGHUP and SIGQUIT also end the run.",
         default="SIGTERM,SIGINT,SIGHUP,SIGQUIT",
         torch=True,
         field="stops.signals_to_handle",
@@ -170,16 +165,15 @@ SIGNALS: Final = section(
     RunOption(
         name="preemption_signal",
         metavar="NAME",
-        help="The signal by which a scheduler gives notice that this node will be taken away: ends the run here as "
-        "SIGTERM does, and the others go on without it.",
+        help="Signal by which a scheduler announces that it will take this node away. The run ends on this node as "
+        "with SIGTERM, and the other nodes continue.",
         default_note="none",
         field="stops.preemption_signal",
     ),
     RunOption(
         name="shutdown_timeout",
         type="duration",
-        metavar="SECONDS",
-        help="Grace period of a worker that is told to stop, whatever the reason; then SIGKILL.",
+        help="How long a worker may take to end after a stop signal, whatever the reason of the stop; then SIGKILL.",
         default_note="TORCH_ELASTIC_SHUTDOWN_TIMEOUT, else 30",
         torch=True,
         field="stops.shutdown_timeout_s",
@@ -191,10 +185,9 @@ EXIT: Final = section(
     RunOption(
         name="exit_timeout",
         type="duration",
-        metavar="SECONDS",
-        help="How long a worker may take to end after an uncaught exception; then it has failed with that exception. "
-        "It is stopped then if another worker runs or a restart follows; else its threads and exit handlers have "
-        "--shutdown-timeout from the exception on. 0: any time.",
+        help="How long a worker may take to exit after an uncaught exception; then the worker counts as failed with "
+        "that exception. It is stopped at that time if another worker runs or a restart follows. Otherwise its "
+        "threads and exit handlers have --shutdown-timeout, counted from the exception. 0: no limit.",
         default=5.0,
         field="stops.exit_timeout_s",
     ),

@@ -37,8 +37,8 @@ WORKERS: Final = section(
     RunOption(
         name="nproc_per_node",
         metavar="N|auto|gpu|cpu|xpu",
-        help="Workers on this node: a number, or one per GPU, CPU core or XPU; auto: one per accelerator, else per "
-        "core.",
+        help="Number of workers on this node. gpu, cpu or xpu: one per GPU, CPU core or XPU. auto: one per "
+        "accelerator, or one per CPU core on a node without accelerators.",
         default="1",
         torch=True,
         field="nodes.local_world_size",
@@ -46,42 +46,43 @@ WORKERS: Final = section(
     RunOption(
         name="module",
         type="bool",
-        help="SCRIPT is a module name, run as with 'python -m'.",
+        help="SCRIPT is the name of a module, run as with 'python -m'.",
         short="m",
         torch=True,
     ),
     RunOption(
         name="no_python",
         type="bool",
-        help="SCRIPT is a program of any kind: run it as it is, without the Python interpreter.",
+        help="SCRIPT is a program of any kind; run it directly, without the Python interpreter.",
         torch=True,
     ),
     RunOption(
         name="devices",
         metavar="LIST",
-        help="GPUs to use, such as 1,3,5 (or their UUIDs). All workers see the whole list and LOCAL_RANK indexes it; "
-        "with --virtual-local-rank each sees its own one. Numbers count within an inherited list of visible devices.",
+        help="GPUs to use, such as 1,3,5 (or their UUIDs). Each worker sees the whole list, and LOCAL_RANK is an "
+        "index into it; with --virtual-local-rank each worker sees one GPU only. If a list of visible devices is "
+        "inherited, the numbers are positions in that list.",
         default_note="all that are visible",
         field="workers.devices",
     ),
     RunOption(
         name="omp_threads",
         metavar="auto|N",
-        help="OMP_NUM_THREADS of each worker; auto: usable cores divided by workers, at least 1.",
-        default_note="as inherited; 1 where it is unset and there are several workers",
+        help="OMP_NUM_THREADS of each worker. auto: usable cores divided by the number of workers, at least 1.",
+        default_note="as inherited; 1 if it is unset and there are several workers",
         field="workers.omp_threads",
     ),
     RunOption(
         name="virtual_local_rank",
         type="bool",
-        help="LOCAL_RANK is 0 in every worker, and each sees only its own device.",
+        help="LOCAL_RANK is 0 in each worker, and each worker sees only its own device.",
         torch=True,
         field="workers.virtual_local_rank",
     ),
     RunOption(
         name="role",
         metavar="NAME",
-        help="Role of the workers, for their names.",
+        help="Role name of the workers, used in ROLE_NAME, log prefixes and reports.",
         default="default",
         fault=unprintable,
         hint="--role trainer",

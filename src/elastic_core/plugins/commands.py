@@ -12,7 +12,7 @@ from elastic_core.plugins.entry_import import mend, only_claim, plugin_refusal
 if TYPE_CHECKING:
     import click
 
-CORE_COMMANDS: Final = ("run", "runs", "plugins", "completion")
+CORE_COMMANDS: Final = ("run", "runs", "plugins", "help", "completion")
 """Names that no distribution can take."""
 CORE_GROUPS: Final = ("plugins",)
 """Commands of the core below which a distribution may put one: its entry point is called `plugins NAME`."""

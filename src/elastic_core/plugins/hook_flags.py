@@ -18,13 +18,13 @@ from elastic_core.types import Record
 CORE_FLAGS: Final = frozenset(
     """
     agent-port allow-mismatch connect-timeout debug-rank devices dry-run duplicate-stderr-filters
-    duplicate-stdout-filters environment exit-timeout fatal-exit-codes h help join-timeout local-addr
+    duplicate-stdout-filters environment exit-timeout fatal-exit-codes h help help-all join-timeout local-addr
     local-ranks-filter log-backups log-dir log-line-prefix-template log-max-size logs-specs m master-addr
     master-port max-membership-changes max-restarts module monitor-interval nnodes no-python no-worker-hooks
     node-id node-rank nproc-per-node omp-threads on-store-loss p plugin policy policy-conf preemption-signal
     print-completion r rdzv-attempt rdzv-backend rdzv-conf rdzv-endpoint rdzv-id redirects restart-backoff
     restart-window role run-dir run-path same-failure-limit shutdown-timeout signals-to-handle spares standalone
-    start-method store-outage-grace t tee virtual-local-rank
+    start-method store-outage-grace t tee v verbose virtual-local-rank
     """.split()  # noqa: SIM905  # as many words as a page of code would be
 )
 """What the core's own flags are called, long and short: no plugin's can be. A test compares them with its options."""
@@ -55,7 +55,7 @@ class HookOptions:
         Raises:
             PluginError: two distributions claim it, or what declares it is broken.
         """
-        if flag not in self._loaded and (entry := self._claimed(flag)) is not None:
+        if flag not in self._loaded and (entry := self.claimed(flag)) is not None:
             self._loaded[flag] = _declared(entry)
         return self._loaded.get(flag)
 
@@ -63,12 +63,13 @@ class HookOptions:
         """Return the hook that an option chooses, whether a flag gives it or a variable alone; raises as `load`."""
         variables = (entry.name for entry in self._entries if entry.name.isupper())
         for each in (name.replace("_", "-"), *variables):
-            option, entry = self.load(each), self._claimed(each)
+            option, entry = self.load(each), self.claimed(each)
             if option is not None and entry is not None and option.name == name:
                 return hook_entry(entry)
         return None
 
-    def _claimed(self, name: str) -> PluginEntry | None:
+    def claimed(self, name: str) -> PluginEntry | None:
+        """Return the entry point of a flag or variable; raises as `load` if two distributions have it."""
         return only_claim(entry for entry in self._entries if entry.name == name and name not in CORE_FLAGS)
 
     def load_all(self) -> tuple[list[RunOption], list[str]]:

@@ -9,6 +9,7 @@ from elastic_core.cli.secrets import masked_arguments, masked_text, masked_value
 from elastic_core.errors import ConfigError
 from elastic_core.options.devices import Node
 from elastic_core.options.resolve import resolve
+from elastic_core.options.table import OPTIONS
 
 
 @pytest.fixture
@@ -16,10 +17,10 @@ def dry(tmp_path):
     script = tmp_path / "train.py"
     script.write_text("")
 
-    def dry(*rest, environ=None, **given):
+    def dry(*rest, environ=None, verbose=False, **given):
         variables = {"PATH": os.environ["PATH"], "HOME": "/home/x", **(environ or {})}
         resolution = resolve(given, str(script), rest, environ=variables, node=Node(variables))
-        return describe(resolution, variables)
+        return describe(resolution, variables, verbose=verbose)
 
     return dry
 
@@ -29,18 +30,40 @@ def line_of(text, start):
 
 
 def test_every_value_has_its_origin(dry):
-    text = dry(nproc_per_node="2", environ={"PET_MAX_RESTARTS": "3"})
-    assert line_of(text, "nproc_per_node").split(maxsplit=2)[1:] == ["2", "flag --nproc-per-node"]
-    assert line_of(text, "max_restarts").split(maxsplit=2)[1:] == ["3", "env PET_MAX_RESTARTS"]
+    for verbose in (False, True):
+        text = dry(nproc_per_node="2", verbose=verbose, environ={"PET_MAX_RESTARTS": "3"})
+        assert line_of(text, "nproc_per_node").split(maxsplit=2)[1:] == ["2", "flag --nproc-per-node"]
+        assert line_of(text, "max_restarts").split(maxsplit=2)[1:] == ["3", "env PET_MAX_RESTARTS"]
+        assert "derived: one node needs no rendezvous" in line_of(text, "rdzv_backend")
+        assert "OMP_NUM_THREADS is unset" in text
     assert line_of(text, "role").split(maxsplit=2)[1:] == ["default", "default"]
-    assert "derived: one node needs no rendezvous" in line_of(text, "rdzv_backend")
-    assert "OMP_NUM_THREADS is unset" in text
 
 
-def test_no_name_is_shown_twice(dry):
-    configuration = dry().partition("\n\n")[0].splitlines()[1:]
-    names = [line.split()[0] for line in configuration]
+def configuration_of(text):
+    return [line.split()[0] for line in text.partition("\n\n")[0].splitlines()[1:]]
+
+
+def test_what_differs_from_the_defaults_is_shown_alone_unless_all_is_wanted(dry):
+    given = {"nproc_per_node": "1", "no_worker_hooks": True, "plugin": ("no:recorder",)}
+    shown = dry(**given)
+    names = ["script", "rdzv_id", "rdzv_backend", "nproc_per_node", "no_worker_hooks", "plugin"]
+    *rows, others = configuration_of(shown)
+    assert rows == names
+    assert line_of(shown, "no_worker_hooks").split()[1] == "yes"
+    assert line_of(shown, "plugin").split()[1] == "no:recorder"
+    every = configuration_of(dry(verbose=True, **given))
+    known = {option.name for option in OPTIONS}
+    assert f"{others} other options have their defaults: --dry-run -v shows them" in shown
+    assert len([name for name in every if name in known]) == len(rows) - 1 + int(others)
+
+
+def test_the_names_are_those_of_options(dry):
+    text = dry(nnodes="2:4", rdzv_backend="redis", rdzv_id="x", shutdown_timeout="5", verbose=True)
+    names = configuration_of(text)
     assert sorted(names) == sorted(set(names))
+    assert set(names) - {option.name for option in OPTIONS} == {"script", "job", "device_variable"}
+    assert line_of(text, "nnodes").split(maxsplit=2)[1:] == ["2:4", "flag --nnodes"]
+    assert line_of(text, "shutdown_timeout").split(maxsplit=2)[1:] == ["5", "flag --shutdown-timeout"]
 
 
 def test_each_worker_has_its_command_environment_and_streams(dry):
@@ -88,12 +111,13 @@ def test_a_run_with_a_store_shows_its_options(dry):
         allow_mismatch=("nproc,role",),
         join_timeout="90",
         environ={"SLURM_RESTART_COUNT": "2"},
+        verbose=True,
     )
     assert line_of(text, "spares").split(maxsplit=2)[1:] == ["1", "flag --spares"]
     assert line_of(text, "rdzv_attempt").split(maxsplit=2)[1:] == ["2", "derived: the scheduler's count"]
     assert line_of(text, "allow_mismatch").split(maxsplit=2)[1:] == ["nproc,role", "flag --allow-mismatch"]
     assert line_of(text, "rdzv_conf").split()[1] == "join_timeout=90"
-    assert line_of(text, "store_outage_grace_s").split()[1:] == ["120", "default"]
+    assert line_of(text, "store_outage_grace").split()[1:] == ["120", "default"]
     assert line_of(text, "on_store_loss").split()[1:] == ["keep", "default"]
     assert line_of(text, "max_membership_changes").split()[1:] == ["-", "default"]
 

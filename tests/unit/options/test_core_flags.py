@@ -11,7 +11,7 @@ from elastic_core.plugins.registry import PluginRegistry
 
 def test_the_flags_of_the_core_are_all_known():
     shorts = {row.short for row in OPTIONS if row.short}
-    assert {"h", "help", *shorts, *(row.flag for row in OPTIONS)} == CORE_FLAGS
+    assert {"h", "help", "help-all", *shorts, *(row.flag for row in OPTIONS)} == CORE_FLAGS
 
 
 @pytest.fixture
@@ -50,5 +50,5 @@ def test_help_stays_help(install, capsys):
     install("help")
     assert main(["run", "--help"]) == 0
     out = capsys.readouterr().out
-    assert "Show this and exit." in out
+    assert "Show the most used options and exit." in out
     assert "--acme-sound" in out

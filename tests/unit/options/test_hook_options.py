@@ -145,7 +145,10 @@ def test_help_has_them_under_the_heading_of_their_plugin(acme, capsys, monkeypat
     monkeypatch.setenv("COLUMNS", "100")
     assert main(["run", "--help"]) == 0
     out = capsys.readouterr().out
-    assert "--acme-profile TEXT" in out or "--acme-profile STR" in out
+    assert "\n  Acme profiler (acme-tools): --acme-" in out
+    assert main(["run", "--help-all"]) == 0
+    out = capsys.readouterr().out
+    assert "--acme-profile cpu|gpu" in out
     headings = [out.index(f"\n{name}:\n") for name in ("Compatibility", "acme-tools", "Acme profiler", "Help")]
     assert headings == sorted(headings)
     assert "How often.  [default: 1.5; PET_ACME_PERIOD]" in out

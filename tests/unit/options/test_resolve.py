@@ -193,7 +193,7 @@ def test_every_option_names_a_setting_that_there_is(run):
     assert not [row.name for row in OPTIONS if row.read is not None and not row.field]
 
 
-LINE_ALONE = {"dry_run", "plugin", "print_completion"}
+LINE_ALONE = {"dry_run", "verbose", "plugin", "print_completion"}
 
 
 def test_every_option_with_a_variable_has_a_pet_name():

@@ -1,4 +1,4 @@
-"""Look whether this node is fit for a run, before one starts: each finding in a line, with its remedy."""
+"""Check before a run whether this node is ready for it; each problem is one line with its remedy."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -178,12 +178,12 @@ def _counts(findings: Sequence[Finding]) -> str:
 
 
 _HELP = """\
-Look whether this node is fit for a run: limits, shared memory, disks, versions, GPUs, network, variables.
+Check whether this node is ready for a run: limits, shared memory, disks, versions, GPUs, network, variables.
 
-With the --rdzv options of the run also whether its store is reached and lets us in, and by which address others would
-reach this node. Nothing is changed, torch is not imported, and no terminal is needed: a Slurm prolog or an init
-container can do so before each run. With --nnodes all nodes of the run, each of which does the same, meet there before
-it starts, and try each other's ports and clocks.
+With the --rdzv options of the run, also check whether the node can reach and use the store, and at which address other
+nodes would reach this node. The command changes nothing, does not import torch, and needs no terminal, so that a Slurm
+prolog or an init container can run it. With --nnodes, all nodes of the run execute the command; they meet in the store
+and test each other's ports and clocks.
 """
 _EPILOG = """\b
 Examples:
@@ -194,15 +194,15 @@ Examples:
   srun --ntasks-per-node 1 elastic doctor --nnodes auto
   elastic doctor --nnodes 4 --rdzv-backend c10d --rdzv-endpoint node0 bert-7
 
-Exit codes: 0 nothing that fails a run; 1 something does; 2 usage.
+Exit codes: 0 no check failed; 1 a check failed; 2 usage.
 """
 _PORT = click.IntRange(0, 65535)
 _STORE: Final = {
-    "rdzv_backend": "The run's rendezvous backend: look into its store (redis, etcd, c10d, …).",
-    "rdzv_endpoint": "The backend's address, as the run's nodes have it.",
-    "rdzv_id": "Name of the run.",
+    "rdzv_backend": "Rendezvous backend of the run (redis, etcd, c10d, …): read the run from its store.",
+    "rdzv_endpoint": "Address of the backend, as on the run's nodes.",
+    "rdzv_id": "Run id.",
     "rdzv_conf": "Options of the backend, such as password_file=PATH.",
-    "connect_timeout": "How long to wait for the backend's server; default 5.",
+    "connect_timeout": "How long to wait for the backend's server.  [default: 5]",
 }
 
 
@@ -221,32 +221,30 @@ command = click.Command(
         click.Option(["--run"], metavar="RUN", help="The run, as RUN: its id."),
         *(run_option(dest, help_text=f"{text}  [PET_{dest.upper()}]") for dest, text in _STORE.items()),
         click.Option(
-            ["--nproc-per-node", "workers"], type=click.IntRange(1), metavar="N", help="How many workers it is to have."
+            ["--nproc-per-node", "workers"], type=click.IntRange(1), metavar="N", help="Number of workers on this node."
         ),
         click.Option(
             ["--nnodes"],
             type=_node_count,
             default="1",
             metavar="N",
-            help="Meet so many nodes in the run's store, each of which does the same; the first shows what all found. "
-            "auto: as many as Slurm or another environment says, and where it says.",
+            help="Number of nodes that run this command and meet in the run's store; the first node prints the results "
+            "of all. auto: number and store as Slurm or another detected scheduler provides them.",
         ),
-        run_option("node_id", help_text="What this node is called there; default: its host's name."),
-        run_option("log_dir", help_text="Where workers' logs are to go.  [PET_LOG_DIR]"),
-        run_option("run_dir", help_text="Where the run directory is to be.  [PET_RUN_DIR]"),
-        click.Option(
-            ["--agent-port"], type=_PORT, default=0, metavar="PORT", help="The UDP port that the agent is to have."
-        ),
-        click.Option(["--master-port"], type=_PORT, default=0, metavar="PORT", help="The port that rank 0 is to have."),
+        run_option("node_id", help_text="Name of this node in the results.  [default: host name]"),
+        run_option("log_dir", help_text="Log directory of the run.  [PET_LOG_DIR]"),
+        run_option("run_dir", help_text="Run directory of the run.  [PET_RUN_DIR]"),
+        click.Option(["--agent-port"], type=_PORT, default=0, metavar="PORT", help="UDP port of the agent."),
+        click.Option(["--master-port"], type=_PORT, default=0, metavar="PORT", help="Port of rank 0."),
         click.Option(
             ["--time-limit"],
             type=_time,
             default="20",
             metavar="TIME",
-            help="How long all checks may take.  [default: 20]",
+            help="Time limit of all checks together.  [default: 20]",
         ),
-        click.Option(["-q", "--quiet"], is_flag=True, help="Show what warns or fails, and nothing else."),
-        click.Option(["--json", "as_json"], is_flag=True, help="Write JSON for programs."),
+        click.Option(["-q", "--quiet"], is_flag=True, help="Show only warnings and failures."),
+        click.Option(["--json", "as_json"], is_flag=True, help="Print JSON."),
     ],
     help=_HELP,
     epilog=_EPILOG,

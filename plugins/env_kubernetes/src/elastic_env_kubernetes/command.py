@@ -1,4 +1,4 @@
-"""Runs on Kubernetes: their manifests, and their pods."""
+"""Write manifests of runs for Kubernetes, apply them, and show their pods."""
 
 import importlib
 from typing import Any, Final
@@ -12,15 +12,15 @@ api_version = 1
 _COMMANDS: Final = {
     "render": ("elastic_env_kubernetes.render_command", "Write the manifest of a run."),
     "apply": ("elastic_env_kubernetes.cluster.apply_command", "Send a manifest to the API server."),
-    "status": ("elastic_env_kubernetes.cluster.status_command", "Show how a run and its pods are."),
-    "logs": ("elastic_env_kubernetes.cluster.logs_command", "Print what a run's pods print."),
+    "status": ("elastic_env_kubernetes.cluster.status_command", "Show the state of a run and its pods."),
+    "logs": ("elastic_env_kubernetes.cluster.logs_command", "Show the logs of a run's pods."),
     "delete": ("elastic_env_kubernetes.cluster.delete_command", "Delete a run, its pods and its Services."),
 }
 """Module (its attribute `command` is the click command) and help line of each."""
 _EXTRA: Final = ("lightkube", "httpx2", "yaml")
 """What the extra `cli` brings; a pod does without."""
 _HELP: Final = """\
-Write manifests of a run for Kubernetes, apply them, and look after its pods.
+Write the manifest of a run for Kubernetes, apply it, show its pods and their logs, delete it.
 
 \b
   elastic k8s render bert-7 --image registry.example/train:1 --nnodes 4 --gpus 8 -- train.py --epochs 10

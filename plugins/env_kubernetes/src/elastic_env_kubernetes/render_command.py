@@ -104,11 +104,11 @@ def _seconds(option: str, text: str) -> float:
 
 
 _HELP: Final = """\
-Write the manifest of a run: an Indexed Job or a JobSet, the Service by which its pods meet, and what else it needs.
+Write the manifest of a run: an Indexed Job or a JobSet, the Service through which its pods meet, and other objects.
 
-NAME is the Job's and the run's. The part behind -- is the line of `elastic run`, without what the pods know by
-themselves: node ranks, ids, the rendezvous. The image needs elastic-core with elastic-env-kubernetes, the backend's
-distribution, and elastic-torchrun for the probe.
+NAME is the name of the Job and of the run. After -- follows the line of `elastic run`, without the options that each
+pod sets itself: node ranks, ids, the rendezvous. The image needs elastic-core with elastic-env-kubernetes, the
+backend's distribution, and elastic-torchrun for the probe.
 """
 _EPILOG: Final = """\
 \b
@@ -131,47 +131,65 @@ command = click.Command(
     params=[
         click.Argument(["name"]),
         click.Argument(["words"], metavar="-- [RUN OPTIONS] SCRIPT [ARGS]...", nargs=-1),
-        _flag("--image", "The container's image.", metavar="IMAGE", required=True),
+        _flag("--image", "Image of the container.", metavar="IMAGE", required=True),
         _flag(
             "--kind",
-            "What makes the pods.",
+            "Object that creates the pods.",
             type=_KINDS,
             default=Kind.JOB.value,
             show_default=True,
         ),
-        _flag("--namespace", "Of all objects; default: the namespace of the user who applies them.", metavar="NAME"),
-        run_option(
-            "nnodes", help_text="Pods: so many, or the fewest to start with and the most.", other_spelling=False
+        _flag("--namespace", "Namespace of all objects.  [default: that of apply]", metavar="NAME"),
+        run_option("nnodes", help_text="Number of pods, or its minimum and maximum.", other_spelling=False),
+        _flag(
+            "--spares", "Additional pods that replace lost ones.", metavar="K", type=click.IntRange(min=0), default=0
         ),
-        _flag("--spares", "Pods beyond that, which step in.", metavar="K", type=click.IntRange(min=0), default=0),
-        _flag("--gpus", "GPUs, and workers, of a pod.", metavar="N", type=click.IntRange(min=0), default=0),
-        _flag("--gpu-resource", "What they are called.", metavar="NAME", default="nvidia.com/gpu", show_default=True),
+        _flag(
+            "--gpus", "GPUs of a pod, and its number of workers.", metavar="N", type=click.IntRange(min=0), default=0
+        ),
+        _flag(
+            "--gpu-resource", "Resource name of the GPUs.", metavar="NAME", default="nvidia.com/gpu", show_default=True
+        ),
         _flag(
             "--resource",
-            "Of a pod (repeatable): cpu=16 is requested, anything else, as memory=200Gi, is requested and the limit.",
+            "Resource of a pod (repeatable): cpu=16 is a request; others, such as memory=200Gi, are request and limit.",
             metavar="NAME=QUANTITY",
             multiple=True,
         ),
-        _flag("--shm-size", "Of /dev/shm; default: what the pod's memory has.", metavar="QUANTITY"),
+        _flag("--shm-size", "Size of /dev/shm.  [default: the pod's memory]", metavar="QUANTITY"),
         _flag("--volume", "A PersistentVolumeClaim to mount (repeatable).", metavar="CLAIM:PATH[:ro]", multiple=True),
         _flag("--env", "A variable of the container (repeatable).", metavar="NAME=VALUE", multiple=True),
         _flag("--secret", "A variable from a Secret (repeatable).", metavar="NAME=SECRET:KEY", multiple=True),
-        run_option("rdzv_backend", help_text="Where the pods meet; default: c10d, on pod 0.", other_spelling=False),
-        run_option("rdzv_endpoint", help_text="Where its server is; not for c10d.", other_spelling=False),
-        _flag("--store-secret", "Its password, or the token that c10d's pods share.", metavar="SECRET:KEY"),
+        run_option(
+            "rdzv_backend",
+            help_text="Rendezvous backend of the pods; default: c10d, on pod 0.",
+            other_spelling=False,
+            variable=True,
+        ),
+        run_option(
+            "rdzv_endpoint",
+            help_text="Address of the backend's server; not for c10d.",
+            other_spelling=False,
+            variable=True,
+        ),
+        _flag(
+            "--store-secret",
+            "Password of the server, or the token that the pods share with c10d.",
+            metavar="SECRET:KEY",
+        ),
         run_option(
             "shutdown_timeout",
-            help_text="Grace period of workers; the pod's is this, the time to save, and 10 s.  [default: 30]",
+            help_text="Grace period of workers; that of the pod adds the time to save, and 10 s.  [default: 30]",
             other_spelling=False,
         ),
         _flag(
             "--save-timeout",
-            "Time to save before that, of elastic-train; default: as --shutdown-timeout.",
+            "Time to save before a planned stop (elastic-train).  [default: as --shutdown-timeout]",
             metavar="SECONDS",
         ),
         _flag(
             "--health-port",
-            "Of the agent's health page, which a liveness probe asks; 0: no probe.",
+            "Port of the agent's health page, for the liveness probe; 0: no probe.",
             metavar="PORT",
             type=click.IntRange(0, 65535),
             default=8080,
@@ -179,32 +197,32 @@ command = click.Command(
         ),
         _flag(
             "--metrics-port",
-            "Serve metrics (elastic-ops with the extra prometheus), with a Service and a ServiceMonitor for them.",
+            "Serve metrics (elastic-ops with the extra prometheus), with a Service and a ServiceMonitor.",
             metavar="PORT",
             type=click.IntRange(0, 65535),
             default=0,
         ),
         _flag(
             "--backoff-limit",
-            "Pods that may fail; default: three times as many as there are, for a JobSet one fewer.",
+            "Number of pods that may fail; default: three times the number of pods, for a JobSet one fewer.",
             metavar="N",
             type=click.IntRange(min=0),
         ),
         _flag(
             "--restarts",
-            "How often a JobSet begins a run anew that has failed.",
+            "How often a JobSet starts a failed run again.",
             metavar="N",
             type=click.IntRange(min=0),
             default=3,
             show_default=True,
         ),
-        _flag("--queue", "Kueue's LocalQueue.", metavar="NAME"),
-        _flag("--priority-class", "Of the pods.", metavar="NAME"),
-        _flag("--service-account", "Of the pods; default: none is mounted.", metavar="NAME"),
+        _flag("--queue", "LocalQueue of Kueue.", metavar="NAME"),
+        _flag("--priority-class", "Priority class of the pods.", metavar="NAME"),
+        _flag("--service-account", "Service account of the pods; default: none is mounted.", metavar="NAME"),
         _flag(
             "--patch",
-            "YAML that is merged into the pod template, or into the object whose kind it names; -: standard input "
-            "(repeatable).",
+            "YAML to merge into the pod template, or into the object of the kind that the YAML names; -: standard "
+            "input (repeatable).",
             metavar="FILE|-",
             multiple=True,
         ),

@@ -1,4 +1,4 @@
-"""`elastic slurm`: jobs that end with the run's code, begin again, and follow each other under one name."""
+"""Submit Slurm jobs that exit with the run's code, are requeued, or form a chain."""
 
 import os
 import subprocess
@@ -16,42 +16,46 @@ api_version = 1
 _LIMIT_S: Final = 60.0
 
 
-@click.group("slurm", help="Jobs of Slurm.")
+@click.group("slurm", help="Submit runs as Slurm jobs.")
 def command() -> None:
     """Group the commands."""
 
 
 @command.command(
     "submit",
-    help="""Submit a batch script with sbatch, so that its job ends as its run does.
+    short_help="Submit a batch script; the job exits with the run's code.",
+    help="""Submit a batch script with sbatch; the job exits with the run's code.
 
-    SCRIPT is one for sbatch, with its #SBATCH lines, that has 'srun elastic run …' in it; what stands behind it are
-    the script's arguments. Its job ends with the run's code, also where a node was lost and srun has another one. When
-    Slurm preempts it, or its time is over, the run saves and the job begins again (--requeue auto).
+    SCRIPT is a script for sbatch, with its #SBATCH lines, that contains 'srun elastic run …'; the words after SCRIPT
+    are its arguments. The job exits with the run's code, even if a node was lost and srun exits with another one. When
+    Slurm preempts the job, or its time is over, the run saves and the job is requeued (--requeue auto).
 
-    Options for sbatch stand in the script, or behind --sbatch.""",
+    Options for sbatch are in the script, or follow --sbatch.""",
     context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
 )
 @click.option(
-    "--name", metavar="NAME", help="Name of the run (--rdzv-id), for all jobs of a chain.  [the job's number]"
+    "--name",
+    metavar="NAME",
+    envvar="PET_RDZV_ID",
+    help="Run id (--rdzv-id), the same for all jobs of a chain.  [default: the job's number; PET_RDZV_ID]",
 )
 @click.option(
     "--jobs",
     metavar="N",
     type=click.IntRange(1, 1000),
     default=1,
-    help="Submit a chain of N jobs: each begins when the one before it has not ended well, as another attempt at the "
-    "run, and is dropped when it has. At the time limit the next one goes on. Needs --name.  [1]",
+    help="Submit a chain of N jobs. Each job starts after the job before it has failed or reached its time limit, as "
+    "the next attempt at the run; after a success the next jobs are dropped. Needs --name.  [default: 1]",
 )
 @click.option(
     "--warning",
     metavar="TIME",
-    help="Have the run save and end so long before the time limit (120, 2m): as sbatch --signal=USR1@TIME.",
+    help="The run saves and ends this long before the time limit (120, 2m): as sbatch --signal=USR1@TIME.",
 )
 @click.option(
-    "--sbatch", "options", metavar="OPTION", multiple=True, help="An option for sbatch, --time=60; repeatable."
+    "--sbatch", "options", metavar="OPTION", multiple=True, help="Option for sbatch, such as --time=60 (repeatable)."
 )
-@click.option("--print", "shown", is_flag=True, help="Write what would be given to sbatch, and submit nothing.")
+@click.option("--print", "shown", is_flag=True, help="Print the options and the script for sbatch, and submit nothing.")
 @click.argument("script", type=click.Path(dir_okay=False, path_type=Path))
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def submit(

@@ -13,10 +13,10 @@ REQUEUE: Final = RunOption(
     hook="elastic_env_slurm.requeue:Requeue",
     heading="Slurm",
     choices=(AUTO, PREEMPTED, OFF),
-    default_note="preempted, in a job of Slurm",
-    help="How a run ends that Slurm has stopped, so that its job begins again: 'preempted' waits for that where Slurm "
-    "does it by itself after a preemption, 'auto' also asks for it, at the time limit, too, and 'off' just ends. "
-    "'auto' does not ask after an attempt that was out of time and in which no worker made a step or saved.",
+    default_note="preempted, in a Slurm job",
+    help="What a run does when Slurm stops it. preempted: wait for the requeue that Slurm itself does after a "
+    "preemption. auto: also request a requeue, at the time limit too, except after an attempt that ran out of time "
+    "without a step or a save of any worker. off: end.",
 )
 
 REQUEUE_LIMIT: Final = RunOption(
@@ -24,10 +24,8 @@ REQUEUE_LIMIT: Final = RunOption(
     hook="elastic_env_slurm.requeue:Requeue",
     heading="Slurm",
     type="int",
-    metavar="N",
     least=0,
     default_note="no limit",
-    help="How often --requeue auto may have a job begun again; what Slurm does by itself counts, too. Given, also "
-    "an attempt of which the agent can observe no steps is followed by another one: its script calls neither "
-    "should_stop(step=n) nor heartbeat.",
+    help="How often --requeue auto may requeue a job, counting requeues by Slurm itself. If the limit is given, an "
+    "attempt without observable steps (the script calls neither should_stop(step=n) nor heartbeat) is requeued too.",
 )

@@ -11,6 +11,6 @@ NUMA_BINDING: Final = RunOption(
     metavar="MODE",
     torch=True,
     choices=("node", "socket", "exclusive", "core-complex"),
-    help="Bind each worker to processors near its GPU: node (all of the NUMA node), socket, exclusive (cores of its "
-    "own) or core-complex (those that share a cache); without GPUs workers are split evenly.",
+    help="Bind each worker to processors near its GPU: node (the whole NUMA node), socket, exclusive (cores of its "
+    "own) or core-complex (cores that share a cache). Without GPUs, workers are spread evenly.",
 )

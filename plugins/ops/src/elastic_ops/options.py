@@ -10,7 +10,8 @@ NO_CONTROL_PLANE: Final = RunOption(
     heading="Debugging",
     type="bool",
     default=False,
-    help="Have the agent listen to nobody: 'elastic ctl' can't reach it or its workers, nor others its logs.",
+    help="The agent accepts no requests: 'elastic ctl' cannot reach the agent or its workers, and other hosts cannot "
+    "read its logs.",
 )
 TIMINGS: Final = RunOption(
     name="timings",
@@ -18,5 +19,5 @@ TIMINGS: Final = RunOption(
     heading="Debugging",
     type="bool",
     default=False,
-    help="At the end, say on stderr where this run's milliseconds went.",
+    help="At the end, print on stderr how many milliseconds each part of the run took.",
 )

@@ -18,11 +18,11 @@ WITHOUT_STORE: Final = ("local", "static")
 """Backends that keep no store."""
 _BACKEND: Final = "PET_RDZV_BACKEND"
 _HELP: Final = {
-    "rdzv_backend": "The run's rendezvous backend: look into its store (redis, etcd, c10d, …).",
-    "rdzv_endpoint": "The backend's address, as the run's nodes have it.",
-    "rdzv_id": "Name of the run.",
+    "rdzv_backend": "Rendezvous backend of the run (redis, etcd, c10d, …): read the run from its store.",
+    "rdzv_endpoint": "Address of the backend, as on the run's nodes.",
+    "rdzv_id": "Run id.",
     "rdzv_conf": "Options of the backend, such as password_file=PATH.",
-    "connect_timeout": "How long to wait for the backend's server; default 5.",
+    "connect_timeout": "How long to wait for the backend's server.  [default: 5]",
 }
 
 

@@ -232,9 +232,9 @@ command = click.Command(
     callback=_show,
     params=[
         click.Argument(["name"]),
-        click.Option(["--json", "as_json"], is_flag=True, help="Write a JSON array, for programs."),
+        click.Option(["--json", "as_json"], is_flag=True, help="Print a JSON array."),
     ],
-    help="Show what the installed plugin NAME is: where it is from, and what it takes and does.\n\n"
+    help="Show an installed plugin: its distribution, version, file, options and powers.\n\n"
     "NAME is a backend, policy, hook, command, option of elastic run, or the variable that shows an environment; all "
-    "of the name are shown. It may be module:Class, too. Exit code 3: one of them can't be used.",
+    "plugins of that name are shown. NAME may also be module:Class. Exit code 3: one of them cannot be used.",
 )

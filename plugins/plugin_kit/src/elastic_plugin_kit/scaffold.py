@@ -322,8 +322,8 @@ def _printable(line: str) -> str:
 _HELP = """\
 Write a package with a plugin that works: code, entry point, and tests that subclass the conformance kit and pass.
 
-NAME is the distribution's, and, unless --name says otherwise, the name by which the plugin is chosen. What its author
-fills in is marked TODO.
+NAME is the name of the distribution, and of the plugin unless --name gives another one. Parts to fill in
+are marked TODO.
 """
 _EPILOG = """\b
 Examples:
@@ -341,20 +341,20 @@ command = click.Command(
             ["--kind"],
             metavar="KIND",
             shell_complete=lambda ctx, param, incomplete: [word for word in _WORDS if word.startswith(incomplete)],
-            help="rendezvous (a store: how nodes find each other), failure (a policy: what follows a failure), hook "
-            "(is told what the agent does, and may bring flags of elastic run), command (of elastic), or environment "
-            "(a scheduler, say: what it knows of a run).",
+            help="rendezvous (a store through which nodes find each other), failure (a restart policy), hook (called "
+            "at the agent's events; may bring options of elastic run), command (of elastic), or environment (defaults "
+            "from a scheduler).",
         ),
         click.Option(
             ["--name", "plugin"],
             metavar="PLUGIN",
-            help="The name by which the plugin is chosen, where the distribution has a longer one.",
+            help="Name of the plugin, if it differs from the distribution's.",
         ),
         click.Option(
             ["--directory"],
             metavar="DIR",
             type=click.Path(file_okay=False),
-            help="The folder to write, new or empty; NAME here if not given.",
+            help="Folder to write, new or empty.  [default: NAME]",
         ),
     ],
     help=_HELP,

@@ -13,9 +13,8 @@ STANDBY: Final = RunOption(
     hook_name="standby",
     heading=HEADING,
     type="bool",
-    help="Keep a spare interpreter beside each worker, with torch imported, that takes its place at a restart: workers "
-    "are back without the seconds that the import takes. Costs memory: about 160 MiB for each worker with a CPU build "
-    "of torch.",
+    help="Keep a spare interpreter with torch imported next to each worker. It replaces the worker at a restart, so "
+    "that a restart does not wait for the import. Costs about 160 MiB of memory per worker with a CPU build of torch.",
 )
 STANDBY_IMPORTS: Final = RunOption(
     name="standby_imports",
@@ -24,5 +23,6 @@ STANDBY_IMPORTS: Final = RunOption(
     heading=HEADING,
     metavar="MODULES",
     default="torch,torch.distributed",
-    help="What standby workers import ahead; nothing that starts threads, opens a device, or looks at its rank.",
+    help="Modules that standby workers import in advance. They must not start threads, open a device, or read the "
+    "rank.",
 )

@@ -24,9 +24,9 @@ SAVE_TIMEOUT: Final = RunOption(
     type="duration",
     unit="seconds",
     default_note="as --shutdown-timeout",
-    help="How long workers have to save before a planned stop (a node that joins or leaves, a drain, a restart that is "
-    "asked for), on top of --shutdown-timeout. Given, every worker is waited for, until it says that it is ready or "
-    "ends; else only those that ask elastic_core.worker.should_stop.",
+    help="How long workers have to save before a planned stop (a node joins or leaves, a drain, a requested restart), "
+    "in addition to --shutdown-timeout. If it is given, the agent waits for each worker until the worker reports that "
+    "it is ready, or ends; otherwise only for workers that call elastic_core.worker.should_stop.",
 )
 SAVE_SIGNAL: Final = RunOption(
     name="save_signal",
@@ -36,6 +36,6 @@ SAVE_SIGNAL: Final = RunOption(
     metavar="SIGNAL",
     fault=_fault_of_signal,
     hint="--save-signal USR1",
-    help="Send workers this signal when a stop is planned: for scripts that can't call should_stop. They are waited "
-    "for as with --save-timeout.",
+    help="Signal that the agent sends to workers when a stop is planned, for scripts that cannot call should_stop. "
+    "The agent waits for them as with --save-timeout.",
 )

@@ -15,9 +15,9 @@ HANG_TIMEOUT: Final = RunOption(
     unit="seconds",
     default=0.0,
     time_limit=True,
-    help="Workers that give no sign of life for so long hang, which is a failure: no heartbeat "
-    "(elastic_core.worker.heartbeat), or, where the script sends none, nothing written or read. Stacks are kept at "
-    "half of it. 0: never.",
+    help="Workers without activity for this time hang, which is a failure. Activity is a heartbeat "
+    "(elastic_core.worker.heartbeat), or any reading or writing if the script sends no heartbeats. Stacks are "
+    "recorded at half of this time. 0: no limit.",
 )
 STARTUP_TIMEOUT: Final = RunOption(
     name="startup_timeout",
@@ -28,7 +28,7 @@ STARTUP_TIMEOUT: Final = RunOption(
     unit="seconds",
     default=0.0,
     time_limit=True,
-    help="How long it may take from a worker's start to its first heartbeat, or first output. 0: any time.",
+    help="How long a worker may take from its start to its first heartbeat or output. 0: no limit.",
 )
 UNINTERRUPTIBLE_TIMEOUT: Final = RunOption(
     name="uninterruptible_timeout",
@@ -38,6 +38,6 @@ UNINTERRUPTIBLE_TIMEOUT: Final = RunOption(
     type="duration",
     unit="seconds",
     default=0.0,
-    help="How long a worker may be in uninterruptible sleep, held by a device or a file server, before that is a "
-    "failure. 0: any time.",
+    help="How long a worker may stay in uninterruptible sleep (state D), held by a device or a file server, before it "
+    "counts as failed. 0: no limit.",
 )

@@ -80,7 +80,7 @@ command = click.Command(
     callback=_apply,
     params=[
         click.Option(["--file", "-f"], metavar="FILE|-", required=True, help="The manifest; -: standard input."),
-        click.Option(["--dry-run"], is_flag=True, help="Have the API server judge it, and keep nothing."),
+        click.Option(["--dry-run"], is_flag=True, help="The API server checks the manifest and stores nothing."),
         CONTEXT,
         NAMESPACE,
     ],

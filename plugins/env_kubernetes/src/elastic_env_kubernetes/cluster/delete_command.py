@@ -46,6 +46,6 @@ command = click.Command(
     callback=_delete,
     params=[name_argument(), CONTEXT, NAMESPACE],
     help="Delete the run NAME: its Job or JobSet, whose pods get SIGTERM and their grace period, its Services, and its "
-    "ServiceMonitor. Only what elastic k8s render has written is touched.",
-    epilog="Exit codes: 0; 1 the API server was not reached, or refused; 2 usage, or there is no such run.",
+    "ServiceMonitor. Other objects than those of elastic k8s render are not changed.",
+    epilog="Exit codes: 0; 1 the API server cannot be reached, or rejects the request; 2 usage, or no such run.",
 )

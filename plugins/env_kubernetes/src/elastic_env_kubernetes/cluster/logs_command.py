@@ -99,16 +99,20 @@ command = click.Command(
     params=[
         name_argument(),
         click.Option(
-            ["--index"], metavar="N", type=click.IntRange(min=0), multiple=True, help="Only of this pod (repeatable)."
+            ["--index"],
+            metavar="N",
+            type=click.IntRange(min=0),
+            multiple=True,
+            help="Only this pod, by index (repeatable).",
         ),
         click.Option(
-            ["--follow", "-f"], is_flag=True, help="Go on until the run has ended, with pods that begin later."
+            ["--follow", "-f"], is_flag=True, help="Show new lines until the run ends, also of pods that start later."
         ),
-        click.Option(["--tail"], metavar="N", type=click.IntRange(min=0), help="Only the last lines of each."),
+        click.Option(["--tail"], metavar="N", type=click.IntRange(min=0), help="Only the last N lines of each pod."),
         CONTEXT,
         NAMESPACE,
     ],
-    help="Print what the pods of the run NAME have printed, the newest pod of each index; with several, each line "
-    "begins with its pod's index.",
-    epilog="Exit codes: 0; 1 the API server was not reached, or refused; 2 usage, or there is no such run.",
+    help="Show the logs of the pods of run NAME, of the newest pod of each index. With several pods, each line "
+    "begins with the pod's index.",
+    epilog="Exit codes: 0; 1 the API server cannot be reached, or rejects the request; 2 usage, or no such run.",
 )

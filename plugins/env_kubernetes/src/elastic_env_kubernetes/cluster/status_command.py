@@ -45,9 +45,9 @@ command = click.Command(
         name_argument(),
         CONTEXT,
         NAMESPACE,
-        click.Option(["--json", "as_json"], is_flag=True, help="Write one JSON object, for programs."),
+        click.Option(["--json", "as_json"], is_flag=True, help="Print one JSON object."),
     ],
-    help="Show how the run NAME and its pods are: the Job's or JobSet's verdict, and of each pod its state, its exit "
-    "code and the last line that it left.",
-    epilog="Exit codes: 0; 1 the API server was not reached, or refused; 2 usage, or there is no such run.",
+    help="Show the state of run NAME and its pods: the result of the Job or JobSet, and the state, exit code and last "
+    "line of each pod.",
+    epilog="Exit codes: 0; 1 the API server cannot be reached, or rejects the request; 2 usage, or no such run.",
 )

@@ -1,4 +1,4 @@
-"""Ask a running agent or worker, or have the agent drain or restart."""
+"""Query a running agent or worker, drain this node, or restart the workers."""
 
 from difflib import get_close_matches
 from typing import Final
@@ -199,21 +199,21 @@ def _names(target: Target, timeout_s: float) -> tuple[str, ...] | None:
 
 
 _HELP = """\
-Ask a running agent of this machine, or one of its workers, or tell the agent to do something.
+Send a command to a running agent of this machine, or to one of its workers.
 
-The agent has: ping, state, workers, stacks (rank=N), metrics, drain (deadline=SECONDS: stop this node as at SIGTERM),
-restart (reason=TEXT: all workers of the run again, at no cost to a budget). Workers whose script uses
-elastic_ops.control_plane.worker_main have: ping, dump_traceback, pyspy_dump, what torch offers, and what the script
-has registered. Without COMMAND, what there is.
+Commands of the agent: ping, state, workers, stacks (rank=N), metrics, drain (deadline=SECONDS; stops this node as
+SIGTERM does), restart (reason=TEXT; restarts all workers of the run and is not counted by --max-restarts). Commands of
+workers with elastic_ops.control_plane.worker_main in their script: ping, dump_traceback, pyspy_dump, those of torch,
+and those that the script registers. Without COMMAND, list the commands.
 """
 _EPILOG = """\b
 Examples:
-  elastic ctl                               # what there is
-  elastic ctl stacks                        # where all workers of this node are
+  elastic ctl                               # list the commands
+  elastic ctl stacks                        # stacks of all workers of this node
   elastic ctl bert-7 drain deadline=60
   elastic ctl --worker 3 dump_traceback
 
-Exit codes: 0; 1 it was refused, or there was no answer; 2 usage, or there is no such run, worker or command.
+Exit codes: 0; 1 the command was rejected, or got no answer; 2 usage, or no such run, worker or command.
 """
 
 command = click.Command(
@@ -225,10 +225,13 @@ command = click.Command(
             ["--run", "--rdzv-id", "--rdzv_id"],
             metavar="RUN",
             shell_complete=complete_run,
-            help="The run, as RUN: by its id or directory.",
+            help="The run, as the argument RUN.",
         ),
         click.Option(
-            ["--worker"], metavar="RANK", type=click.IntRange(min=0), help="Talk to the worker with this global rank."
+            ["--worker"],
+            metavar="RANK",
+            type=click.IntRange(min=0),
+            help="Send the command to the worker with this global rank.",
         ),
         click.Option(
             ["--timeout"],
@@ -238,7 +241,7 @@ command = click.Command(
             show_default=True,
             help="How long to wait for the answer.",
         ),
-        click.Option(["--json", "as_json"], is_flag=True, help="Write JSON for programs, a line for each agent."),
+        click.Option(["--json", "as_json"], is_flag=True, help="Print JSON, one line per agent."),
     ],
     help=_HELP,
     epilog=_EPILOG,

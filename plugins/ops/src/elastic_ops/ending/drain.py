@@ -1,4 +1,4 @@
-"""Have nodes leave their run, from any host that reaches its store; the others go on."""
+"""Remove nodes from their run, from any host that reaches its store; the other nodes continue."""
 
 import os
 from collections.abc import Mapping
@@ -69,7 +69,8 @@ def _read_words(
 
 
 _HELP = """\
-Have nodes leave their run, as SIGTERM to their agents does: workers save, the agents end with 143, the others go on.
+Remove nodes from their run, as SIGTERM to their agents does: workers save, the agents exit with 143, and the other
+nodes continue.
 
 NODE is a node's id as `elastic status` shows it; its host's name or address will do where only one node has it. RUN is
 the id of a run in the store that the --rdzv options name, or the number of a job of Slurm, or the id of a run on this
@@ -81,8 +82,8 @@ Examples:
   elastic drain --rdzv-backend c10d --rdzv-endpoint node0:29400 --deadline 2m bert-7 node3 node4
   elastic drain "$(hostname)"
 
-Exit codes: 0 they have left; 1 not in time (the request stays); 2 usage, or there is no such run or node; 3 plugin; 4
-the store can't be reached, or refuses us.
+Exit codes: 0 the nodes have left; 1 they did not leave in time, and still drain; 2 usage, or no such run or node; 3
+plugin; 4 the store cannot be reached, or rejects access.
 """
 
 command = click.Command(

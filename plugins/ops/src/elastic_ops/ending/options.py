@@ -26,7 +26,7 @@ def ending_params() -> list[click.Parameter]:
             ["--deadline"],
             metavar="TIME",
             type=_time,
-            help="How long workers have to save and end; default: as the run's own options say.",
+            help="How long workers may take to save and exit.  [default: the run's own options]",
         ),
         click.Option(
             ["--timeout"],
@@ -34,9 +34,9 @@ def ending_params() -> list[click.Parameter]:
             type=_time,
             default=f"{DEFAULT_TIMEOUT_S:g}",
             show_default=True,
-            help="How long to wait until it is done; 0: don't.",
+            help="How long to wait for the end; 0: do not wait.",
         ),
-        click.Option(["--user"], metavar="NAME", help="The user who started the run in the store, if not you."),
+        click.Option(["--user"], metavar="NAME", help="Owner of the run in the store, if it is another user."),
     ]
 
 

@@ -1,4 +1,4 @@
-"""End a run on all its nodes, from any host that reaches its store."""
+"""Stop a run on all its nodes, from any host that reaches its store."""
 
 import click
 
@@ -32,10 +32,10 @@ def _stop(
 
 
 _HELP = """\
-End a run on all its nodes, as SIGTERM to all its agents does: workers save, agents end with 143.
+Stop a run on all its nodes, as SIGTERM to all its agents does: workers save, and agents exit with 143.
 
-RUN is the id of a run in the store that the --rdzv options name, or of a run all of whose nodes are on this host, or
-the number of a job of Slurm. Nodes that come later get the verdict, too. Asked again, it waits for the same end.
+RUN is the id of a run in the store that the --rdzv options name, the id of a run with all nodes on this host, or a
+Slurm job number. Nodes that join later also get the result. A second call waits for the same stop.
 """
 _EPILOG = """\b
 Examples:
@@ -43,8 +43,8 @@ Examples:
   elastic stop --rdzv-backend redis --rdzv-endpoint redis.example:6379 bert-7
   elastic stop --rdzv-backend c10d --rdzv-endpoint node0:29400 --deadline 10 bert-7
 
-Exit codes: 0 it has ended; 1 not in time (the request stays); 2 usage, or there is no such run; 3 plugin; 4 the store
-can't be reached, or refuses us.
+Exit codes: 0 the run has ended; 1 it did not end in time, and still stops; 2 usage, or no such run; 3 plugin; 4 the
+store cannot be reached, or rejects access.
 """
 
 command = click.Command(

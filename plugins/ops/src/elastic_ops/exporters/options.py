@@ -36,8 +36,8 @@ METRICS_HANDLER: Final = RunOption(
     many=True,
     fault=_nameless,
     hint="console, or jsonl:FILE",
-    help="Where the agent's metrics go (repeatable): console, jsonl:FILE, null, or what 'elastic plugins' lists; jsonl "
-    "alone writes metrics.jsonl to the run directory.",
+    help="Where the agent writes its metrics: console, jsonl:FILE, null, or a handler that 'elastic plugins' lists. "
+    "jsonl alone writes metrics.jsonl to the run directory.",
 )
 METRICS_PORT: Final = RunOption(
     name="metrics_port",
@@ -48,8 +48,8 @@ METRICS_PORT: Final = RunOption(
     default_note="not served",
     fault=_no_address,
     hint="--metrics-port 9400",
-    help="Serve the agent's metrics for Prometheus as http://HOST:PORT/metrics, while the run lasts; on the loopback "
-    "address, unless HOST is given. 0: a free port. Needs the extra 'prometheus'.",
+    help="Serve the agent's metrics for Prometheus at http://HOST:PORT/metrics during the run, on the loopback "
+    "address if HOST is not given. 0: a free port. Needs the extra 'prometheus'.",
 )
 EVENT_LOG_HANDLER: Final = RunOption(
     name="event_log_handler",
@@ -61,6 +61,6 @@ EVENT_LOG_HANDLER: Final = RunOption(
     default="null",
     fault=_nameless,
     hint="console, or jsonl:FILE",
-    help="Where events are recorded: console, jsonl:FILE, null, or what 'elastic plugins' lists; jsonl alone writes "
-    "events.jsonl to the run directory.",
+    help="Where events are written: console, jsonl:FILE, null, or a handler that 'elastic plugins' lists. jsonl alone "
+    "writes events.jsonl to the run directory.",
 )

@@ -1,4 +1,4 @@
-"""List what went wrong in runs, or show one incident in full."""
+"""List the incidents (failures) of runs, or show one incident in full."""
 
 import shutil
 import sys
@@ -116,10 +116,9 @@ def _row(listed: ListedIncident) -> tuple[str, ...]:
 _HELP = """\
 List the incidents of runs, the oldest first, or show one of them in full.
 
-RUN is a run directory, or the id of a run on this machine; without it, all run directories of this user that are here:
-of running agents, and of runs that failed. With the --rdzv options the failures of RUN (or --rdzv-id) are read from its
-store. N is an
-incident's number in the list.
+RUN is a run directory, or the id of a run on this machine; without RUN, all run directories of this user on this
+machine, of running agents and of failed runs. With the --rdzv options, the failures of RUN (or --rdzv-id) are read from
+its store. N is the number of an incident in the list.
 """
 _EPILOG = """\b
 Examples:
@@ -128,7 +127,7 @@ Examples:
   elastic incidents bert-7 3
   elastic incidents --rdzv-backend redis --rdzv-endpoint redis.example:6379 bert-7
 
-Exit codes: 0; 2 usage, or there is no such run or incident; 3 plugin; 4 the store can't be reached or read.
+Exit codes: 0; 2 usage, or no such run or incident; 3 plugin; 4 the store cannot be reached or read.
 """
 
 command = click.Command(
@@ -139,9 +138,7 @@ command = click.Command(
         *run_params(),
         *store_params(),
         click.Option(["--last"], is_flag=True, help="Show the last incident in full."),
-        click.Option(
-            ["--json", "as_json"], is_flag=True, help="Write JSON, for programs; each incident as in its file."
-        ),
+        click.Option(["--json", "as_json"], is_flag=True, help="Print JSON; each incident as in its file."),
     ],
     help=_HELP,
     epilog=_EPILOG,

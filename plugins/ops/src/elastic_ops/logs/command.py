@@ -1,4 +1,4 @@
-"""Show what workers have written to their log files, on this host or on all of a run; -f follows them."""
+"""Show the log files of workers, on this host or on all hosts of a run; -f follows them."""
 
 import os
 import sys
@@ -215,12 +215,11 @@ def _notes(
 
 
 _HELP = """\
-Show what workers have written to their log files (--redirects, --tee), or with -f what they write.
+Show the log files of workers (--redirects, --tee); -f follows them.
 
-RUN is the id of a run on this host, or its run directory; without it, the one that runs here. With the --rdzv options
-of a run, or with the number of a job of Slurm as RUN, its agents on other hosts are asked, too, by TCP at their
---agent-port. Of each worker the last round is shown, rotated files included. Lines are whole, and cleaned of what
-steers a terminal.
+RUN is the id of a run on this host, or its run directory; without RUN, the run on this host. With the --rdzv options of
+a run, or with a Slurm job number as RUN, the logs of other hosts are read too, by TCP at each agent's --agent-port. The
+last round of each worker is shown, including rotated files. Lines are complete, without terminal control characters.
 """
 _EPILOG = """\b
 Examples:
@@ -229,8 +228,8 @@ Examples:
   elastic logs --rank 0-7 --stream stderr --tail 50 bert-7
   elastic logs -f --rank 17 --rdzv-backend redis --rdzv-endpoint redis.example:6379 bert-7
 
-Exit codes: 0; 2 usage, no such run, or nothing of the ranks that were asked for can be had; 3 plugin; 4 the store can't
-be reached or read.
+Exit codes: 0; 2 usage, no such run, or no log of the requested ranks can be read; 3 plugin; 4 the store cannot be
+reached or read.
 """
 
 command = click.Command(
@@ -238,26 +237,28 @@ command = click.Command(
     callback=_logs,
     params=[
         click.Argument(["target"], metavar="[RUN]", required=False, shell_complete=complete_run),
-        click.Option(["-r", "--rank"], type=_ranks, metavar="RANKS", help="Of these global ranks, as 3,17 or 0-7."),
-        click.Option(["-f", "--follow"], is_flag=True, help="Show what comes, over restarts, until the run ends."),
+        click.Option(
+            ["-r", "--rank"], type=_ranks, metavar="RANKS", help="Only these global ranks, such as 3,17 or 0-7."
+        ),
+        click.Option(["-f", "--follow"], is_flag=True, help="Show new lines, across restarts, until the run ends."),
         click.Option(
             ["--stream"],
             type=click.Choice([*STREAMS, "both"]),
             default="both",
             show_default=True,
-            help="Which of a worker's streams.",
+            help="Stream to show.",
         ),
         click.Option(
             ["-n", "--tail"],
             type=click.IntRange(0),
             metavar="LINES",
-            help="So many last lines of each file; default: all, with -f 10.",
+            help="Last lines of each file to show.  [default: all; with -f 10]",
         ),
         click.Option(
             ["--round", "round_index"],
             type=click.IntRange(0),
             metavar="N",
-            help="Of this round, in place of the last.",
+            help="Round to show.  [default: the last]",
         ),
         *run_params(),
         *store_params(),

@@ -234,12 +234,12 @@ def _now() -> str:
 
 
 _HELP = """\
-Show what a run is doing: state, nodes and ranks, round, restarts, the last incident, the store.
+Show the state of a run: nodes and ranks, round, restarts, the last incident, the store.
 
-RUN is a run directory, or the id of a run on this machine, all of whose agents here are shown; without it, this user's
-agents that run on this machine are listed. With the --rdzv options, or PET_RDZV_BACKEND in the environment, the run
-(RUN, or --rdzv-id) is read from its store, from any host that reaches it. RUN may be the number of a job of Slurm, too.
-Nothing is changed anywhere.
+RUN is a run directory, or the id of a run on this machine, with all its agents here; without RUN, the running agents of
+this user on this machine are listed. With the --rdzv options, or PET_RDZV_BACKEND in the environment, the run (RUN, or
+--rdzv-id) is read from its store, from any host that reaches the store. RUN may be a Slurm job number too. The command
+changes nothing.
 """
 _EPILOG = """\b
 Examples:
@@ -248,7 +248,7 @@ Examples:
   elastic status --rdzv-backend redis --rdzv-endpoint redis.example:6379 bert-7
   elastic status --json /run/user/1000/elastic-1000/bert-7-6364b286
 
-Exit codes: 0; 2 usage, or there is no such run; 3 plugin; 4 the store can't be reached or read.
+Exit codes: 0; 2 usage, or no such run; 3 plugin; 4 the store cannot be reached or read.
 """
 
 command = click.Command(
@@ -262,9 +262,9 @@ command = click.Command(
             ["-w", "--watch"],
             metavar="SECONDS",
             type=duration(MIN_WATCH_S),
-            help="Look again every so many seconds, until the run is over.",
+            help="Update every SECONDS until the run is over.",
         ),
-        click.Option(["--json", "as_json"], is_flag=True, help="Write JSON for programs; with --watch, many lines."),
+        click.Option(["--json", "as_json"], is_flag=True, help="Print JSON; with --watch, one line per update."),
     ],
     help=_HELP,
     epilog=_EPILOG,

@@ -1,5 +1,6 @@
-"""Ask an installed plugin for every promise of its interface, on a live server where it has one."""
+"""Run the conformance kit against an installed plugin, with a live server if it has one."""
 
+import os
 from typing import Final
 
 import click
@@ -9,11 +10,11 @@ from elastic_core.api.commands import run_option
 api_version = 1
 
 _HELP: Final = """\
-Run the conformance kit against a plugin: NAME is one that is installed, or module:Class.
+Run the conformance kit against a plugin. NAME is the name of an installed plugin, or module:Class.
 
-It calls pytest, with the suite of the plugin's interface; options after -- are pytest's. A rendezvous backend is
-checked at its live server, in runs of the kit's own; what only the plugin's own tests could do (pause or empty the
-server) is skipped, with the reason. Exit code 0: the plugin keeps all that could be checked; 1: it does not.
+The command calls pytest with the suite of the plugin's interface; options after -- are pytest's. A rendezvous backend
+is checked against its live server, in runs of the kit. Checks that only the plugin's own tests can do (pause or empty
+the server) are skipped, with the reason. Exit codes: 0 all checks passed; 1 a check failed.
 """
 _EPILOG: Final = """\b
 Examples:
@@ -52,6 +53,9 @@ def _check(
     from elastic_plugin_kit.checking.pytest_plugin import Checks
     from elastic_plugin_kit.checking.subject import Subject, find, pairs
 
+    if os.environ.get("PET_RDZV_BACKEND") == name:  # variables of another backend are not meant for this one
+        rdzv_endpoint = rdzv_endpoint or os.environ.get("PET_RDZV_ENDPOINT")
+        rdzv_conf = rdzv_conf or os.environ.get("PET_RDZV_CONF")
     conf = pairs([part for text in (rdzv_conf or "", *policy_conf, *hook_conf) for part in text.split(",")])
     subject = Subject(find(name, kind), endpoint=rdzv_endpoint or "", conf=conf, variables=pairs(variable))
     subject.reach()
@@ -67,30 +71,33 @@ command = click.Command(
         click.Argument(["name"]),
         click.Argument(["arguments"], metavar="[-- PYTEST OPTIONS]", nargs=-1, type=click.UNPROCESSED),
         click.Option(["--kind"], metavar="KIND", help="rendezvous, failure, hook, environment or command."),
-        run_option("rdzv_endpoint", help_text="Where the backend's live server is."),
-        run_option("rdzv_conf", help_text="Options of the backend, KEY=VALUE,…"),
-        run_option("policy_conf", help_text="Options of the policy, KEY=VALUE,…"),
+        run_option(
+            "rdzv_endpoint",
+            help_text="Address of the backend's live server.  [PET_RDZV_ENDPOINT, if PET_RDZV_BACKEND is NAME]",
+        ),
+        run_option("rdzv_conf", help_text="Options of the backend.  [PET_RDZV_CONF, likewise]"),
+        run_option("policy_conf", help_text="Options of the policy."),
         click.Option(
             ["--hook-conf"],
             metavar="K=V",
             multiple=True,
-            help="Options of the hook, KEY=VALUE,…, which a run has behind -p NAME:",
+            help="Options of the hook, as after -p NAME: of a run.",
         ),
         click.Option(
             ["--most-nodes"],
             type=click.IntRange(min=1),
             default=1,
             metavar="N",
-            help="How many nodes a handler can bring together here; 1 skips the checks of several. A store needs none.",
+            help="Number of nodes that a handler can connect here; 1 skips checks with several. A store needs none.",
         ),
         click.Option(
             ["--variable"],
             metavar="NAME=VALUE",
             multiple=True,
-            help="A variable where the environment shows; without any, those of this process.",
+            help="A variable that shows the environment; default: those of this process.",
         ),
-        click.Option(["--reads-files"], is_flag=True, help="The environment reads files, by intention."),
-        click.Option(["--no-budget"], is_flag=True, help="The policy does not count by --max-restarts, by intention."),
+        click.Option(["--reads-files"], is_flag=True, help="The environment reads files intentionally."),
+        click.Option(["--no-budget"], is_flag=True, help="The policy intentionally does not count by --max-restarts."),
     ],
     help=_HELP,
     epilog=_EPILOG,

@@ -16,9 +16,9 @@ def _check(file: str | None, **given: str | tuple[str, ...] | None) -> int:
 
 command = click.Command(
     "check",
-    short_help="Say what is wrong with a rule file, or with a policy's options.",
+    short_help="Report the errors of a rule file, or of a policy's options.",
     callback=_check,
     params=policy_parameters(),
-    help="Say what is wrong with the rule FILE, or with the options of --policy NAME: all of it, with lines; exit code "
-    "2. Else print ok.",
+    help="Report all errors of the rule FILE with their lines, or of the options of --policy NAME, and exit with 2. "
+    "Without errors, print ok.",
 )

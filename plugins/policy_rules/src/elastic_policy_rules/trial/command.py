@@ -1,4 +1,4 @@
-"""Check a rule file, or see what a policy would decide."""
+"""Check a restart policy or a rule file, or simulate its decisions."""
 
 import click
 
@@ -27,6 +27,6 @@ class _Policy(click.Group):
 command = _Policy(
     "policy",
     commands={"check": check, "simulate": simulate},
-    help="Try a restart policy out, with no job: a rule file (rules.yaml), or any installed one with --policy.",
+    help="Try a restart policy without a job: a rule file (rules.yaml), or an installed policy with --policy.",
     subcommand_metavar="COMMAND",
 )

@@ -133,7 +133,7 @@ def _ending(found: Sequence[Simulated], count: int) -> str:
 
 command = click.Command(
     "simulate",
-    short_help="Say what a policy would decide about failures, and why.",
+    short_help="Show the decision of a policy about each failure, and why.",
     callback=_simulate,
     params=[
         *policy_parameters(),
@@ -141,10 +141,10 @@ command = click.Command(
             ["--trace"],
             required=True,
             metavar="FILE",
-            help="Failures, oldest first: JSON lines, each a Failure record or the content of an incident.json; - for "
-            "stdin.",
+            help="Failures, oldest first: JSON lines, each a Failure record or the content of an incident.json; -: "
+            "standard input.",
         ),
-        click.Option(["--json", "as_json"], is_flag=True, help="Write a JSON array, for programs."),
+        click.Option(["--json", "as_json"], is_flag=True, help="Print a JSON array."),
     ],
-    help="Say what the rule FILE, or --policy NAME, decides about each failure of a trace, and why.",
+    help="Show the decision of the rule FILE, or of --policy NAME, about each failure of a trace, and why.",
 )

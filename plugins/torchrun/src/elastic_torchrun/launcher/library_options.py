@@ -10,7 +10,7 @@ from elastic_core.embedding import BY_DEST, hook_option, is_hook_option, nearest
 
 Given = dict[str, str | bool | tuple[str, ...]]
 
-_NOT_HERE: Final = frozenset({"module", "no_python", "run_path", "dry_run", "debug_rank"})
+_NOT_HERE: Final = frozenset({"module", "no_python", "run_path", "dry_run", "verbose", "debug_rank"})
 """Options of the command line alone: they are about how it is read, or about its terminal."""
 _BY_RANK: Final = frozenset({"redirects", "tee"})
 

@@ -46,7 +46,7 @@ LOCAL_RANK_ARGUMENT: Final = f"--local-rank={LOCAL_RANK_MACRO}"
 """What scripts of old get as their first argument."""
 
 _STATIC, _STATIC_PORT = "static", 29500
-_LINE_ALONE: Final = frozenset({"dry_run"})
+_LINE_ALONE: Final = frozenset({"dry_run", "verbose"})
 """Options of `elastic run` that a program has no use for."""
 _TYPES: Final[dict[str, Callable[[str], Any]]] = {
     "max_restarts": int,
