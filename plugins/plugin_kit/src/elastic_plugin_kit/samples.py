@@ -97,7 +97,7 @@ def sample_moments(*, run_dir: str) -> tuple[Moment, ...]:
         Draining(signum=15, deadline_s=30.0),
         WorkersStopping(round_index=2, reason="SIGTERM", grace_s=30.0),
         WorkerEnded(round_index=2, exit=_exit(code=-9, stop_signal=15, unreapable=True)),
-        AgentStopped(exit_code=143, reason="told to stop by SIGTERM"),
+        AgentStopped(exit_code=143, reason="stopped by SIGTERM"),
     )
 
 

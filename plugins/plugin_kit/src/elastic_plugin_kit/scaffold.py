@@ -339,14 +339,14 @@ command = click.Command(
             ["--kind"],
             metavar="KIND",
             shell_complete=lambda ctx, param, incomplete: [word for word in _WORDS if word.startswith(incomplete)],
-            help="rendezvous (a store: how nodes find each other), failure (a policy: what follows a failure), hook "
-            "(is told what the agent does, and may bring flags of elastic run), command (of elastic), or environment "
-            "(a scheduler, say: what it knows of a run).",
+            help="rendezvous (a store, through which nodes meet), failure (a policy: decides after failures), hook "
+            "(an observer of the agent, perhaps with flags of elastic run), command (of elastic), or environment "
+            "(proposes options from the variables of a scheduler).",
         ),
         click.Option(
             ["--name", "plugin"],
             metavar="PLUGIN",
-            help="The name by which the plugin is chosen, where the distribution has a longer one.",
+            help="The name by which users choose the plugin, if it differs from NAME.",
         ),
         click.Option(
             ["--directory"],
