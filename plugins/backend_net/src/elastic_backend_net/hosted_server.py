@@ -39,7 +39,7 @@ def hosted_environment(incarnation: str, environ: Mapping[str, str] | None = Non
 class HostedProcess:
     """One process beside this one, from its start to its end; never started again.
 
-    It runs in a session of its own with every signal blocked: a signal to the agent's group, or Ctrl-C, is meant for the
+    It runs in a session of its own with every signal blocked: a signal to the agent's group, or Ctrl-C, is for the
     workers. Programs in Go unblock signals again, and so may end when all processes of a cgroup are signalled.
     (PR_SET_PDEATHSIG would also fire when the thread that started it ends: the guard is surer.)
 
