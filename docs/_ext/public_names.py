@@ -26,7 +26,7 @@ DATA: Final[Mapping[str, str]] = {
     "Offer": "A handler of requests to the agent: a function of the request's parameters, by name, that returns an "
     "[`Answer`](#answer).",
     "ROUND_KEY": "Key of a store's document with the round: its roster, and how it ended.",
-    "CONTROL_KEY": "Key of a store's document with the run: the settings that nodes compare when they join, and the result.",
+    "CONTROL_KEY": "Key of a store's document with the run: the settings that nodes compare at a join, and the result.",
     "STORE_FORMAT": "The version of the content that nodes write into a store.",
     "STORE_KEEP_S": "For how many seconds after its last write a store keeps a run that has not ended.",
 }
