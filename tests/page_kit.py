@@ -3,9 +3,10 @@
 A block is run if a comment stands before it: `<!-- file: NAME -->` writes it (`<!-- more: NAME -->` goes on with the
 file), `<!-- python -->` runs it, `<!-- run -->` types its commands (`<!-- run exit=N -->`: the last ends with N) and
 expects each line of output, in any order, with `…` for anything. A comment of several lines that begins with
-`<!-- check` has commands and their output in the same form, which readers don't see. A page is one session in one
-folder. `<!-- torch -->` on a page: its code imports torch; `<!-- ecosystem -->`: and what `make ecosystem` installs;
-`<!-- builds: FOLDER -->`: its files are those of that folder of the sources, letter by letter.
+`<!-- check` has commands and their output in the same form, which readers don't see; `<!-- check more: NAME` goes on
+with a file in the same way. A page is one session in one folder. `<!-- torch -->` on a page: its code imports torch;
+`<!-- ecosystem -->`: and what `make ecosystem` installs; `<!-- builds: FOLDER -->`: its files are those of that folder
+of the sources, letter by letter.
 """
 
 import os
@@ -19,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
 BLOCK = re.compile(
     r"^<!-- (?:(?:(?:file|(?P<more>more)): (?P<file>\S+)|run(?: exit=(?P<exit>\d+))?|(?P<python>python)) -->\n```\w+"
-    r"|(?P<check>check))\n(?P<text>.*?)^(?(check)-->|```)$",
+    r"|(?P<check>check)(?: more: (?P<hidden>\S+))?)\n(?P<text>.*?)^(?(check)-->|```)$",
     re.M | re.S,
 )
 
@@ -81,12 +82,12 @@ def written(blocks):
     """Yield name and text of each file, as far as it is written, for each block that writes of it; in order."""
     files = {}
     for block in blocks:
-        if block["file"]:
-            text = block["text"]
-            if block["more"]:  # as formatters separate them: one line within a class, two between definitions
-                text = files[block["file"]] + ("\n" if text[0] == " " else "\n\n") + text
-            files[block["file"]] = text
-            yield block["file"], text
+        name, text = block["file"] or block["hidden"], block["text"]
+        if name:
+            if block["more"] or block["hidden"]:  # as formatters do: one line within a class, two between definitions
+                text = files[name] + ("\n" if text[0] == " " else "\n\n") + text
+            files[name] = text
+            yield name, text
 
 
 def play(page, folder):
@@ -96,7 +97,7 @@ def play(page, folder):
     files = written(blocks)
     for block in blocks:
         text = block["text"]
-        if block["file"]:
+        if block["file"] or block["hidden"]:
             name, text = next(files)
             path = folder / name
             if path.suffix == ".py":

@@ -16,19 +16,19 @@ from elastic_core import api, embedding
 from elastic_core.api import commands, feed, plugins, rendezvous, starters, stores, tools, workers
 
 DATA: Final[Mapping[str, str]] = {
-    "hookimpl": "Marks a function of a plugin module as the implementation of the specification that has its name.",
+    "hookimpl": "Marks a function of a plugin module as a hook method with the function's name.",
     "API_VERSION": "The version of the plugin interfaces; each plugin states the one that it was written for.",
     "SYSTEM_CLOCK": "The [`SystemClock`](#systemclock) of this process.",
-    "RoundChange": "What [`RendezvousHandler.watch`](#rendezvoushandler) may return: any of the changes below.",
-    "Decision": "What a [`FailureHandler`](#failurehandler) may return: [`Restart`](#restart), [`Stop`](#stop) or "
+    "RoundChange": "The return type of [`RendezvousHandler.watch`](#rendezvoushandler): any of the changes below.",
+    "Decision": "The return type of a [`FailureHandler`](#failurehandler): [`Restart`](#restart), [`Stop`](#stop) or "
     "[`Ignore`](#ignore).",
-    "Moment": "Any of the records that hooks are told.",
-    "Offer": "What answers a request to the agent: a function of the request's parameters, by name, that returns an "
+    "Moment": "Any of the records that a hook receives.",
+    "Offer": "A handler of requests to the agent: a function of the request's parameters, by name, that returns an "
     "[`Answer`](#answer).",
     "ROUND_KEY": "Key of a store's document with the round: its roster, and how it ended.",
-    "CONTROL_KEY": "Key of a store's document with the run: what nodes compare when they join, and the verdict.",
-    "STORE_FORMAT": "The version of what nodes write into a store.",
-    "STORE_KEEP_S": "Seconds that a store keeps a run which has not ended, since it was last written.",
+    "CONTROL_KEY": "Key of a store's document with the run: the settings that nodes compare at a join, and the result.",
+    "STORE_FORMAT": "The version of the content that nodes write into a store.",
+    "STORE_KEEP_S": "For how many seconds after its last write a store keeps a run that has not ended.",
 }
 """What is neither a class nor documented where Sphinx could find it."""
 
@@ -77,8 +77,20 @@ def api_reference() -> str:
     """A section for every public name."""
     parts = []
     for title, names in api_sections().items():
-        parts += [f"## {title}", *(f"### `{name}`\n\n{_entry(name)}" for name in names)]
+        parts.append(f"## {title}")
+        if title.startswith("`"):  # a sub-module; the front page has its names with when each is needed
+            rows = ((f"[`{name}`](#{name.lower()})", _summary(name)) for name in names)
+            parts.append(table(("name", "what it is"), rows))
+        parts += [f"### `{name}`\n\n{_entry(name)}" for name in names]
     return "\n\n".join(parts)
+
+
+def _summary(name: str) -> str:
+    """What a name is, in the first words of its docstring."""
+    thing = _THINGS[name]
+    if not isinstance(thing, type) and not inspect.isfunction(thing):
+        return DATA[name]
+    return prose(thing).partition("\n\n")[0]
 
 
 def _entry(name: str) -> str:

@@ -156,7 +156,7 @@ def test_a_policy_that_keeps_its_promises(check):
     assert next(iter(rows(out))) == "a_run_loads_it"
     *_, verdict, counts = out.splitlines()
     assert verdict.startswith("policy 'intensity' (elastic-core ")
-    assert verdict.endswith(") keeps every promise that could be asked")
+    assert verdict.endswith(") keeps every promise that could be checked")
     assert f" {len(rows(out))} passed in " in counts
 
 
@@ -171,6 +171,7 @@ def test_a_broken_one_is_named_check_by_check_with_exit_code_1(check):
     assert code == 1
     assert failed(out) == ["decisions_can_be_followed"]
     assert "delay_s is -1.0" in out
+    assert "docs/plugin_authors/policy.md" in out  # the rules
     assert "policy 'mine:Negative' does not keep its promises" in out
 
 
@@ -179,11 +180,11 @@ def test_an_environment_is_asked_with_the_variables_that_are_given(check):
     code, out, err = check(*given)
     assert (code, err) == (1, "")
     assert failed(out) == ["a_run_takes_what_is_proposed", "it_asks_nobody", "odd_values_end_well"]
-    assert "without ACME_NODES, KeyError is raised, no ElasticError" in out
+    assert "without ACME_NODES, propose raised KeyError; expected an ElasticError" in out
     assert "--nnodes: '0' by Acme: ACME_NODES; expected" in out
-    assert "proposals did ['open']; set `reads_files`" in out
+    assert "propose did ['open']; expected no I/O (or set `reads_files`)" in out
     assert rows(out)["options_are_known"] == "SKIPPED"
-    assert "nothing installed here has tomorrow" in out
+    assert "no installed distribution has tomorrow" in out
     code, out, _ = check(*given[:3], "--variable", "ACME_NODES=2", "--reads-files", "--", "-k", "odd or asks or takes")
     assert (code, failed(out)) == (1, ["odd_values_end_well"])
 
@@ -225,7 +226,7 @@ def test_a_misspelt_moment_is_a_warning(check):
 def test_a_plugin_that_ends_the_process_does_not_end_the_check(check):
     code, out, _ = check("mine:Exits", "--", "-k", "every_moment")
     assert (code, len(failed(out))) == (1, 2)
-    assert "it called os._exit(0), which ends an agent without a verdict" in out
+    assert "it called os._exit(0), which would end the agent without a result" in out
     assert "hook 'mine:Exits' does not keep its promises" in out
 
 
@@ -233,7 +234,7 @@ def test_a_module_that_ends_the_process_does_not_end_the_check(check, tmp_path):
     (tmp_path / "gone.py").write_text("import os\nos._exit(0)\n")
     code, _, err = check("gone:Hook")
     assert code == 3
-    assert "it called os._exit(0), which ends an agent without a verdict" in err
+    assert "it called os._exit(0), which would end the agent without a result" in err
 
 
 def test_what_a_run_would_refuse_comes_first(check):
@@ -252,7 +253,7 @@ def test_an_exception_of_the_plugins_has_its_place(check):
 def test_the_verdict_is_about_the_selected_checks(check):
     code, out, _ = check("intensity", "--", "-k", "api_version")
     assert code == 0
-    assert out.splitlines()[-2].endswith("keeps what was asked")
+    assert out.splitlines()[-2].endswith("keeps the selected promises")
 
 
 def test_options_of_pytest_follow_two_dashes(check, tmp_path):
@@ -270,7 +271,7 @@ def test_pytest_itself_runs_the_suite(check, tmp_path):
     store = ("--elastic-plugin=elastic_plugin_kit.file_store:FileStore", f"--elastic-endpoint={tmp_path / 'runs'}")
     code, out, err = check(*store, *own, start=pytest_alone, words=())
     assert (code, err) == (0, "")
-    assert "keeps what was asked" in out
+    assert "keeps the selected promises" in out
     code, _, err = check("--elastic-plugin=mine:Missing", *own, start=pytest_alone, words=())
     assert (code, err.count("\n")) == (4, 2)
     assert "has no attribute 'Missing'" in err
@@ -316,7 +317,7 @@ def test_a_check_in_which_a_call_hangs_ends_and_after_some_no_more_are_asked(che
     assert code == 1
     place = next(number for number, line in enumerate(PLUGINS.splitlines(), 1) if "def members" in line) + 1
     assert f"mine.py:{place}: " in out
-    assert "Failed: has not ended within 2 s" in out
+    assert "Failed: the check is still running after 2 s" in out
     assert len(failed(out)) == 3
     assert "3 checks have not ended" in out
 

@@ -44,9 +44,9 @@ def test_every_test_catches_something():
     ("name", "variables", "words"),
     [
         ("", VARIABLES, "must set `shown_by`"),
-        ("ACME JOB", VARIABLES, "is no variable's name"),
-        ("ACME_NONE", VARIABLES, "is not among the variables"),
-        ("PET_JOB", {"PET_JOB": "1"}, "is a variable of elastic's options"),
+        ("ACME JOB", VARIABLES, "expected the name of a variable"),
+        ("ACME_NONE", VARIABLES, "is not in `variables`"),
+        ("PET_JOB", {"PET_JOB": "1"}, "is the variable of an option"),
     ],
 )
 def test_what_does_not_show_an_environment_is_named(name, variables, words):

@@ -108,13 +108,13 @@ class Leaves(Plain):
 
 
 BROKEN = [
-    (Silent, "it_listens_when_it_has_answered", "nobody listens"),
-    (Greedy, "it_listens_when_it_has_answered", "can't listen at a port that the agent holds"),
-    (Stays, "each_round_has_a_port_of_its_own", "listens after `shut`"),
-    (Mute, "shutting_what_is_not_open_is_answered", "`shut` has not answered within 0.2 s"),
-    (Hopeful, "a_port_that_is_taken_is_an_error_with_its_reason", "is answered by None"),
+    (Silent, "it_listens_when_it_has_answered", "no server listens"),
+    (Greedy, "it_listens_when_it_has_answered", "`open` failed for a port that the agent holds"),
+    (Stays, "each_round_has_a_port_of_its_own", "accepts connections after `shut`"),
+    (Mute, "shutting_what_is_not_open_is_answered", "`shut` has not called `done` within 0.2 s"),
+    (Hopeful, "a_port_that_is_taken_is_an_error_with_its_reason", "returned None; expected BackendUnavailableError"),
     (Slow, "every_call_is_quick", "a call took 0"),
-    (Leaves, "the_end_leaves_nothing", "some live on"),
+    (Leaves, "the_end_leaves_nothing", "after `close`"),
 ]
 
 

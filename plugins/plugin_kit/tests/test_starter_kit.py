@@ -128,17 +128,17 @@ class LeavesAHelper(Plain):
 
 
 BROKEN = [
-    (StartsNothing, "the_worker_is_the_one_that_was_asked_for", "it starts no worker"),
+    (StartsNothing, "the_worker_is_the_one_that_was_asked_for", "`start` returned None"),
     (AddsAVariable, "the_worker_is_the_one_that_was_asked_for", "another environment"),
     (ForgetsTheMark, "the_sweep_finds_what_it_leaves", "without ELASTIC_INCARNATION"),
     (StaysInTheSession, "it_leads_a_session", "leads no session"),
     (AlwaysLeavesTheSession, "one_that_keeps_the_terminal_stays_in_this_session", "left the terminal's session"),
-    (KeepsAStream, "it_writes_to_its_streams_and_nobody_holds_them", "somebody holds"),
-    (WritesElsewhere, "it_writes_to_its_streams_and_nobody_holds_them", "goes elsewhere"),
+    (KeepsAStream, "it_writes_to_its_streams_and_nobody_holds_them", "a process holds"),
+    (WritesElsewhere, "it_writes_to_its_streams_and_nobody_holds_them", "is not in its stream"),
     (RunsAnywhere, "it_runs_on_its_processors", "other processors"),
-    (LosesTheCode, "a_signal_ends_it_and_is_told", "how it ended is lost"),
+    (LosesTheCode, "a_signal_ends_it_and_is_told", "expected -N after signal N"),
     (TakesItsTime, "every_call_is_quick", "`start` took"),
-    (LeavesAHelper, "the_end_leaves_nothing", "some live on"),
+    (LeavesAHelper, "the_end_leaves_nothing", "after `close`"),
 ]
 
 

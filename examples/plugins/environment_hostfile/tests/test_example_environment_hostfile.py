@@ -1,4 +1,4 @@
-"""The kit, what only this environment promises, and a run of two agents."""
+"""The kit, tests of this environment's own rules, and a run of two agents."""
 
 import os
 import socket
@@ -64,12 +64,12 @@ def test_a_host_has_its_place_in_the_file(hostfile):
     assert proposed(hostfile, HOSTFILE_PORT="7000")["rdzv_endpoint"] == "blue1.example:7000"
 
 
-def test_who_has_a_server_gives_its_place(hostfile):
+def test_another_backend_has_an_endpoint_of_its_own(hostfile):
     found = proposed(hostfile, given={"rdzv_backend": "redis"})
     assert found == {"nnodes": "2", "node_id": "blue1.example", "node_rank": "0", "nproc_per_node": "4"}
 
 
-def test_one_host_needs_nobody(tmp_path):
+def test_one_host_needs_no_peer(tmp_path):
     (tmp_path / "hosts").write_text("fe80::1\n")
     assert proposed(tmp_path / "hosts", "fe80::1") == {"nnodes": "1", "node_id": "fe80::1"}
 

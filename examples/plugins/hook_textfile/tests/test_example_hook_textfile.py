@@ -1,4 +1,4 @@
-"""The kit, and what only this hook promises."""
+"""The kit, and tests of this hook's own rules."""
 
 import re
 
@@ -34,7 +34,7 @@ def make(run_dir):
     return Textfile(HookSettings(name="textfile", run_dir=str(run_dir)))
 
 
-def tell(hook, *moments):
+def call(hook, *moments):
     for moment in moments:
         if type(moment) in METHODS:
             getattr(hook, METHODS[type(moment)])(moment)
@@ -56,7 +56,7 @@ class TestTextfile(AgentHookConformance):
 
 
 def test_a_run_with_failures_and_restarts_is_what_prometheus_can_read(tmp_path):
-    tell(make(tmp_path), *sample_moments(run_dir=str(tmp_path)))
+    call(make(tmp_path), *sample_moments(run_dir=str(tmp_path)))
     lines = samples(tmp_path)
     assert all(SAMPLE.fullmatch(line) for line in lines), lines
     assert len({line.rpartition(" ")[0] for line in lines}) == len(lines)
@@ -65,8 +65,8 @@ def test_a_run_with_failures_and_restarts_is_what_prometheus_can_read(tmp_path):
     assert 'elastic_restarts_total{run_id="sample",node="n0"} 1' in lines
 
 
-def test_the_end_is_told(tmp_path):
-    tell(
+def test_the_end_is_written(tmp_path):
+    call(
         make(tmp_path),
         started(),
         WorkersStarted(round=sample_round(), pids=(8, 9)),
@@ -82,7 +82,7 @@ def test_the_end_is_told(tmp_path):
 
 @pytest.mark.parametrize("run_id", ["digits", 'a "b"\n\\', "../../etc/passwd", "é / ü"])
 def test_any_run_id_is_a_label_and_no_path(tmp_path, run_id):
-    tell(make(tmp_path), started(run_id))
+    call(make(tmp_path), started(run_id))
     (file,) = tmp_path.iterdir()
     assert file.suffix == ".prom"
     assert all(SAMPLE.fullmatch(line) for line in samples(tmp_path)), samples(tmp_path)
@@ -91,7 +91,7 @@ def test_any_run_id_is_a_label_and_no_path(tmp_path, run_id):
 def test_a_folder_may_be_named(tmp_path, monkeypatch):
     (tmp_path / "collected").mkdir()
     monkeypatch.setenv("TEXTFILE_DIR", str(tmp_path / "collected"))
-    tell(make(tmp_path / "run"), started())
+    call(make(tmp_path / "run"), started())
     assert [path.name for path in (tmp_path / "collected").iterdir()] == ["elastic_r_n0.prom"]
 
 
@@ -102,5 +102,5 @@ def test_a_folder_that_is_not_there_is_named_before_the_run_begins(tmp_path, mon
 
 
 def test_nothing_is_written_before_the_agent_has_started(tmp_path):
-    tell(make(tmp_path), AgentStopped(exit_code=1, reason="never began"))
+    call(make(tmp_path), AgentStopped(exit_code=1, reason="never began"))
     assert not list(tmp_path.iterdir())

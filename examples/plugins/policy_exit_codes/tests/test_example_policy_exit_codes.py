@@ -1,4 +1,4 @@
-"""The kit, and what only this policy promises."""
+"""The kit, and tests of this policy's own rules."""
 
 import pytest
 
@@ -29,15 +29,15 @@ def test_another_code_ends_the_run():
     assert decision == Stop(reason="exit code 7 is not one to try again after", rule="retry")
 
 
-def test_without_a_worker_to_blame_no_code_is_asked_for():
+def test_without_a_failed_worker_only_the_budget_counts():
     lost = sample_failure(failure_class=FailureClass.NODE_LOST, global_rank=None, local_rank=None, exit_code=7)
     assert isinstance(policy().decide(lost, []), Restart)
 
 
-def test_what_a_retry_cannot_mend_is_not_retried():
+def test_a_failure_that_is_not_retryable_ends_the_run():
     assert isinstance(policy().decide(sample_failure(exit_code=75, retryable=False), []), Stop)
 
 
 def test_codes_of_elastic_itself_are_refused():
-    with pytest.raises(ConfigError, match="retry has 3, with which elastic itself ends"):
+    with pytest.raises(ConfigError, match="retry has 3, which elastic itself returns"):
         policy(retry=(75, 3))

@@ -1,4 +1,4 @@
-"""The store keeps every promise of the kit, and says what is wrong with its directory."""
+"""The store passes the kit, and reports what is wrong with its directory."""
 
 import fcntl
 import os
@@ -27,7 +27,7 @@ class TestFileStore(CoordinationStoreConformance):
     @pytest.fixture
     def pause_server(self, tmp_path):
         @contextmanager
-        def locked():  # by one who stands still
+        def locked():  # by a stopped process
             with ExitStack() as stack:
                 for path in tmp_path.glob("*/lock"):
                     fcntl.flock(stack.enter_context(path.open("ab")), fcntl.LOCK_EX)
@@ -43,14 +43,14 @@ class TestFileStore(CoordinationStoreConformance):
     def connect_nowhere(self, tmp_path):
         return lambda: store(tmp_path / "not mounted")
 
-    def pass_time(self, seconds):  # nobody waits: whatever the files tell was so much earlier
+    def pass_time(self, seconds):  # no test waits: all times in the files move back
         for lock in self.folder.glob("*/lock"):
             at_s = lock.stat().st_mtime - seconds
             os.utime(lock, (at_s, at_s))
         for path in self.folder.glob("*/content.json"):
             content = msgspec.json.decode(path.read_bytes(), type=Content)
             content.ends_s = {name: end_s - seconds for name, end_s in content.ends_s.items()}
-            content.heard_s -= seconds
+            content.called_s -= seconds
             path.write_bytes(msgspec.json.encode(content))
 
 
@@ -69,13 +69,13 @@ def test_a_directory_that_is_not_there_is_not_made(tmp_path):
     assert not (tmp_path / "a").exists()
 
 
-def test_what_is_no_directory_is_refused(tmp_path):
+def test_a_path_that_is_no_directory_is_rejected(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(BackendRefusedError, match=r"file at .*/file: Not a directory"):
         connect(tmp_path / "file")
 
 
-def test_what_others_have_written_there_is_refused(tmp_path):
+def test_foreign_content_is_rejected(tmp_path):
     connect(tmp_path)
     (run,) = tmp_path.iterdir()
     (run / "content.json").write_text("[]")
@@ -97,7 +97,7 @@ def test_another_users_run_is_not_read(tmp_path):
     assert run.stat().st_mode & 0o777 == 0o700  # the records in it hold the run's secret
 
 
-def test_who_dies_while_writing_leaves_what_was_there(tmp_path):
+def test_a_process_that_dies_while_writing_leaves_the_old_content(tmp_path):
     client = store(tmp_path)
     client.swap("round", b"old", expect=None, keep_s=60, wait=WaitBudget.lasting(1))
     (run,) = tmp_path.iterdir()

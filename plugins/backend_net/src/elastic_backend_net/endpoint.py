@@ -232,9 +232,9 @@ def _until_writable(sock: socket.socket, timeout_s: float, wait: WaitBudget) -> 
 
 
 class _Waker:
-    """Shuts one end of a pair down when it is told to, and never touches it again after the block.
+    """Shuts one end of a socket pair down when its wait is cancelled, and never after the block.
 
-    Budgets keep their listeners, and the number of a closed descriptor is soon somebody else's.
+    Budgets keep their listeners, and another file may soon have the number of a closed descriptor.
     """
 
     def __init__(self, end: socket.socket) -> None:

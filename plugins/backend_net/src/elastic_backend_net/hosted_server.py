@@ -39,8 +39,8 @@ def hosted_environment(incarnation: str, environ: Mapping[str, str] | None = Non
 class HostedProcess:
     """One process beside this one, from its start to its end; never started again.
 
-    It runs in a session of its own with every signal blocked: who signals the agent's group, or types Ctrl-C, means the
-    workers. Programs in Go unblock signals again, and so may end when all processes of a cgroup are told to.
+    It runs in a session of its own with every signal blocked: a signal to the agent's group, or Ctrl-C, is for the
+    workers. Programs in Go unblock signals again, and so may end when all processes of a cgroup are signalled.
     (PR_SET_PDEATHSIG would also fire when the thread that started it ends: the guard is surer.)
 
     Threading: one thread at a time; `pids` any.
@@ -50,11 +50,11 @@ class HostedProcess:
         """Start nothing yet.
 
         Args:
-            argv: The program's path, and what it is told. Everybody on this host can read it.
+            argv: The program's path and arguments. Every user of this host can read them.
             environment: All of it; see `hosted_environment`.
         """
         self.said = b""
-        """What `hear` has heard so far."""
+        """The output that `hear` has read so far."""
         self._argv = list(argv)
         self._environment = dict(environment)
         self._pid: int | None = None

@@ -20,7 +20,7 @@ from elastic_plugin_kit.store_model import StoreModel
 T = TypeVar("T")
 
 LOOK_S: Final = 0.02
-"""A file wakes nobody: so often who watches looks again, and who waits for the lock tries again."""
+"""How often a watcher reads the file again, and a waiting client tries the lock again."""
 
 
 class _HostClock(SystemClock):
@@ -84,7 +84,7 @@ class FileStore(ModelledStore):
 
     @contextmanager
     def _locked(self, wait: WaitBudget) -> Iterator[None]:
-        """Hold the lock of all runs in this folder; whoever is killed lets it go."""
+        """Hold the lock of all runs in this folder; the kernel releases it when the holder is killed."""
         wait.check()
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
@@ -109,7 +109,7 @@ class FileStore(ModelledStore):
             raise BackendUnavailableError(f"{self.where} can't be read ({err})") from err
 
     def _write(self, run: StoreModel) -> None:
-        """Replace the file in one step, so that nobody reads half of it."""
+        """Replace the file in one step, so that no reader gets half of it."""
         fresh = self._file.with_name(f"{self._file.name}.new")
         try:
             fresh.write_bytes(msgspec.msgpack.encode(run))

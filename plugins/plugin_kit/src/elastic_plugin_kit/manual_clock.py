@@ -6,7 +6,7 @@ _EPOCH_NS = 1_700_000_000_000_000_000
 
 
 class ManualClock:
-    """A `Clock` that stands until it is moved.
+    """A `Clock` that moves only when a test moves it.
 
     Threading: any thread may read and move it. What waits on a clock must be woken by the test, too.
     """
@@ -16,7 +16,7 @@ class ManualClock:
         self._now_s = now_s
 
     def monotonic_s(self) -> float:
-        """Return where the clock stands."""
+        """Return the clock's time."""
         return self._now_s
 
     def wall_ns(self) -> int:

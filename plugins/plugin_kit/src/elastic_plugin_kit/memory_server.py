@@ -81,7 +81,7 @@ class MemoryServer:
             self._changed.notify_all()
 
     def pause(self) -> None:
-        """Answer nobody, until `resume`; requests arrive, and time passes."""
+        """Send no replies until `resume`; requests arrive, and time passes."""
         with self._changed:
             self._paused = True
 

@@ -44,7 +44,7 @@ class MemoryStore(ModelledStore):
 
     @property
     def where(self) -> str:
-        """Return what stands in place of an endpoint."""
+        """Return a fixed text in place of an endpoint."""
         return "memory in this process"
 
     def connect(self, *, wait: WaitBudget) -> str:

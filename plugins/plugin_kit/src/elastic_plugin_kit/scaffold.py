@@ -341,14 +341,14 @@ command = click.Command(
             ["--kind"],
             metavar="KIND",
             shell_complete=lambda ctx, param, incomplete: [word for word in _WORDS if word.startswith(incomplete)],
-            help="rendezvous (a store through which nodes find each other), failure (a restart policy), hook (called "
-            "at the agent's events; may bring options of elastic run), command (of elastic), or environment (defaults "
-            "from a scheduler).",
+            help="rendezvous (a store, through which nodes meet), failure (a policy: decides after failures), hook "
+            "(an observer of the agent, perhaps with flags of elastic run), command (of elastic), or environment "
+            "(proposes options from the variables of a scheduler).",
         ),
         click.Option(
             ["--name", "plugin"],
             metavar="PLUGIN",
-            help="Name of the plugin, if it differs from the distribution's.",
+            help="The name by which users choose the plugin, if it differs from NAME.",
         ),
         click.Option(
             ["--directory"],

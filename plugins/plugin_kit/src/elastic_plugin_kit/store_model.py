@@ -1,4 +1,4 @@
-"""What the server of a `CoordinationStore` keeps for one run: the contract as a pure value that is told the time."""
+"""The content of a `CoordinationStore` for one run: the contract as a pure value, with the time as an argument."""
 
 import hashlib
 import math
@@ -69,7 +69,7 @@ class StoreModel(msgspec.Struct):
     def enlist(self, record: bytes, *, incarnation: str, ttl_s: float, now_s: float) -> Seat:
         """Give a new member the next seat; one that is there already keeps its seat, with a new record and lease.
 
-        After a pause every lease is extended first, as by a renewal: who comes first may well be a newcomer.
+        After a pause every lease is extended first, as by a renewal: the first request may be that of a new member.
         """
         self._begin(now_s)
         self._make()
@@ -89,8 +89,8 @@ class StoreModel(msgspec.Struct):
     def update(self, seat: Seat, record: bytes, *, now_s: float) -> bool:
         """Replace the record of a live seat.
 
-        Others' leases are not judged, and after a pause this ends it for nobody: only a lease may (`enlist`, `renew`),
-        which first extends theirs.
+        Other members' leases are not judged, and a pause goes on: only `enlist` and `renew` end it, after they have
+        extended every lease.
         """
         self._begin(now_s)
         lease = self._lease(seat)
@@ -158,7 +158,7 @@ class StoreModel(msgspec.Struct):
         )
 
     def expire(self, *, now_s: float) -> None:
-        """Notice expired members, as a server does that needs no request for it; nobody is heard by this."""
+        """Remove expired members, as a server does without a request; this counts as no member's call."""
         self._drop_expired(now_s)
 
     # --- documents ---

@@ -1,4 +1,4 @@
-"""An environment: a file of hosts, one a line, on each of which somebody starts `elastic run` (pdsh, ssh in a loop)."""
+"""An environment for a file of hosts, one a line: pdsh, or a loop of ssh, starts `elastic run` on each of them."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -13,23 +13,23 @@ MOST_BYTES = 1 << 20
 
 
 class Hostfile(Environment):
-    """Proposes as many nodes as the file has lines, this host's place among them, and the first to meet at.
+    """Proposes as many nodes as the file has lines, this host's rank among them, and the first host as endpoint.
 
-    A line is a host, perhaps with `slots=8`, its number of workers, as DeepSpeed and Open MPI have it; `#` begins a
-    comment. This host is the line with its name, long or short, or the one that HOSTFILE_HOST has.
+    A line is a host, optionally with `slots=8`, its number of workers, as for DeepSpeed and Open MPI; `#` begins a
+    comment. This host is the line with its name, long or short, or with the value of HOSTFILE_HOST.
     """
 
     api_version: ClassVar[int] = 1
     title: ClassVar[str] = "Hostfile"
 
     def propose(self, given: Mapping[str, str]) -> Sequence[Proposal]:
-        """Return what the file says of a run on all of its hosts."""
+        """Return the proposals for a run on all hosts of the file."""
         path = self.variables[FILE]
         hosts = _read(path)
         names = list(hosts)
         here = self._here(names, path)
         place = str(names.index(here))
-        many = f"{path!r} has {len(names)} hosts, and a run of another number waits for nodes, or leaves some out"
+        many = f"{path!r} has {len(names)} hosts, and a run with another number waits for nodes, or leaves some out"
         mine = f"this host is line {place} of {path!r}, counted from 0. Try: no --node-rank"
         proposals = [
             Proposal(option="nnodes", value=str(len(names)), reason="hosts in HOSTFILE", contradiction=many),
@@ -39,7 +39,7 @@ class Hostfile(Environment):
             proposals.append(
                 Proposal(option="node_rank", value=place, reason="line in HOSTFILE", contradiction=mine, must=True)
             )
-        if len(names) > 1 and given.get("rdzv_backend", "static") == "static":  # another has another endpoint
+        if len(names) > 1 and given.get("rdzv_backend", "static") == "static":  # other backends have other endpoints
             first = f"[{names[0]}]" if ":" in names[0] else names[0]
             port = self.variables.get(PORT) or DEFAULT_PORT
             proposals += [
@@ -62,7 +62,7 @@ class Hostfile(Environment):
 
 
 def _read(path: str) -> dict[str, str]:
-    """Return the hosts of a file in order, each with its slots as text; empty: none are given."""
+    """Return the hosts of a file in order, each with its slots as text; an empty text means no slots."""
     try:
         with Path(path).open(encoding="utf-8") as file:
             lines = [line.partition("#")[0].split() for line in file.read(MOST_BYTES).splitlines()]

@@ -1,4 +1,4 @@
-"""A hook that keeps a run's numbers in a file that Prometheus' node_exporter reads (its textfile collector)."""
+"""A hook that writes a run's numbers to a file for the textfile collector of Prometheus' node_exporter."""
 
 import os
 import re
@@ -24,7 +24,7 @@ METRICS = {
     "elastic_agent_up": ("gauge", "1 while the agent runs"),
     "elastic_exit_code": ("gauge", "the agent's exit code; absent until it has ended"),
     "elastic_failures_total": ("counter", "failures that this node has seen, by class"),
-    "elastic_restarts_total": ("counter", "restarts that were decided after them"),
+    "elastic_restarts_total": ("counter", "restarts that were decided after failures"),
     "elastic_rounds_total": ("counter", "rounds that this node has joined"),
     "elastic_workers": ("gauge", "workers of this node that run"),
     "elastic_world_size": ("gauge", "workers of all nodes in the last round"),
@@ -32,9 +32,9 @@ METRICS = {
 
 
 class Textfile(AgentHook):
-    """Writes the file anew whenever a number changes; a reader finds it whole, or the one before it.
+    """Writes the file again whenever a number changes; a reader gets the whole file, or the one before it.
 
-    The folder is the one that the variable `TEXTFILE_DIR` names, else the run directory.
+    The folder is the value of the variable `TEXTFILE_DIR`, or else the run directory.
     """
 
     api_version: ClassVar[int] = 1
@@ -51,7 +51,7 @@ class Textfile(AgentHook):
         self._values = Counter[tuple[str, str]]()
 
     def on_agent_started(self, event: AgentStarted) -> None:
-        """Name the file after run and node: several agents of one host have one each."""
+        """Name the file after run and node: each agent of a host has its own file."""
         name = re.sub(r"[^\w.-]", "_", f"elastic_{event.run_id}_{event.node_id}.prom")
         self._file = self._folder / name
         self._labels = f'run_id="{_escaped(event.run_id)}",node="{_escaped(event.node_id)}"'
@@ -65,12 +65,12 @@ class Textfile(AgentHook):
         self._write()
 
     def on_workers_started(self, event: WorkersStarted) -> None:
-        """Take the number of workers."""
+        """Set the number of workers."""
         self._values["elastic_workers", ""] = len(event.pids)
         self._write()
 
     def on_worker_exited(self, event: WorkerEnded) -> None:
-        """Take one off."""
+        """Count one worker less."""
         self._values["elastic_workers", ""] -= 1
         self._write()
 
@@ -85,7 +85,7 @@ class Textfile(AgentHook):
         self._write()
 
     def on_agent_stopped(self, event: AgentStopped) -> None:
-        """Leave the exit code behind."""
+        """Set the exit code."""
         self._values["elastic_agent_up", ""] = 0
         self._values["elastic_exit_code", ""] = event.exit_code
         self._write()

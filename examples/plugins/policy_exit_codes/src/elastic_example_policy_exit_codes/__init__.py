@@ -1,4 +1,4 @@
-"""A restart policy that believes exit codes: only the named ones are worth another try, and none too soon."""
+"""A restart policy by exit code: only the named codes lead to a restart, and not before a cool-down."""
 
 from collections.abc import Sequence
 from typing import ClassVar
@@ -18,7 +18,7 @@ from elastic_core.api import (
 class ExitCodes(FailureHandler):
     """Restarts after the named exit codes, at most `--max-restarts` times, `cool_down` after the last start or later.
 
-    Where no worker is to blame (a node was lost, a health check refused), only the budget counts.
+    If no worker failed (a node was lost, a health check refused), only the budget counts.
     """
 
     api_version: ClassVar[int] = 1
@@ -30,23 +30,23 @@ class ExitCodes(FailureHandler):
     )
 
     def __init__(self, settings: PolicySettings) -> None:
-        """Read the options: names, types and bounds are checked already, what else they mean is for us to judge."""
+        """Read the options; the core has checked names, types and bounds."""
         super().__init__(settings)
         self._retry = frozenset(settings.option_list("retry", int))
         self._cool_down_s = settings.option("cool_down", float)
         reserved = self._retry & {2, 3, 4}
         if reserved:
             raise ConfigError(
-                f"policy 'exit-codes': retry has {min(reserved)}, with which elastic itself ends",
-                hint="--policy-conf retry=75:137, where 75 is the script's own and 137 is 128 + SIGKILL",
+                f"policy 'exit-codes': retry has {min(reserved)}, which elastic itself returns",
+                hint="--policy-conf retry=75:137, where 75 is a code of the script and 137 is 128 + SIGKILL",
             )
 
     def decide(self, failure: Failure, history: Sequence[Failure]) -> Decision:
-        """Answer from the failure and the run's earlier ones alone: no clock, no I/O."""
+        """Decide from the failure and the run's earlier failures alone: no clock, no I/O."""
         if not failure.retryable:
             return Stop(reason=f"another try would fail again: {failure.summary}", rule="not-retryable")
-        worker_to_blame = failure.global_rank is not None
-        if worker_to_blame and failure.exit_code not in self._retry:
+        of_a_worker = failure.global_rank is not None
+        if of_a_worker and failure.exit_code not in self._retry:
             return Stop(reason=f"exit code {failure.exit_code} is not one to try again after", rule="retry")
         restarts = sum(isinstance(past.decision, Restart) for past in history)
         if restarts >= self.settings.max_restarts:

@@ -1,4 +1,4 @@
-"""A rendezvous through a directory that all nodes see: no server but the one that keeps the files."""
+"""A rendezvous through a directory that all nodes share, without a server of its own."""
 
 import fcntl
 import hashlib
@@ -14,23 +14,23 @@ from elastic_core.api import stores
 
 
 class Content(msgspec.Struct):
-    """What the directory keeps for one run. Members and the ends of their leases: by incarnation, as they came."""
+    """The content of one run. Members and the ends of their leases are by incarnation, in order of arrival."""
 
     revisions: stores.Revisions = stores.Revisions()
     members: dict[str, stores.Member] = {}
     ends_s: dict[str, float] = {}
     documents: dict[str, stores.Document] = {}
-    heard_s: float = 0.0
+    called_s: float = 0.0
     keep_s: float = 86400.0
 
     def move(self, *topics: str) -> None:
-        """Raise revisions; the first change of all gives the content its birth."""
+        """Raise revisions; the first change makes the birth."""
         raised = {topic: getattr(self.revisions, topic) + 1 for topic in topics}
         birth = self.revisions.birth or os.urandom(8).hex()
         self.revisions = msgspec.structs.replace(self.revisions, birth=birth, **raised)
 
     def put(self, incarnation: str, record: bytes) -> int:
-        """Keep a member's record, and return its seat. A newcomer's number is the revision that its coming makes."""
+        """Store a member's record, and return its seat. A new member's number is the revision of its arrival."""
         self.move("members")
         number = self.members[incarnation].seat if incarnation in self.members else self.revisions.members
         self.members[incarnation] = stores.Member(seat=number, incarnation=incarnation, record=record)
@@ -41,28 +41,28 @@ class Content(msgspec.Struct):
         return seat.incarnation in self.members and self.members[seat.incarnation].seat == seat.number
 
     def remove(self, now_s: float, *leaving: str) -> None:
-        """Remove members: those whose lease has ended, and who leave by themselves."""
+        """Remove members with an ended lease, and members that leave."""
         for name in [name for name, end_s in self.ends_s.items() if end_s <= now_s or name in leaving]:
             del self.members[name], self.ends_s[name]
             self.move("members", "departures")
 
-    def hear(self, now_s: float, ttl_s: float) -> None:
-        """Note that a member is alive. If none was for long, or time went back, that was not the members' fault."""
-        if not 0 <= now_s - self.heard_s < ttl_s * 2 / 3:
-            least_s, back = now_s + ttl_s, now_s < self.heard_s
+    def called(self, now_s: float, ttl_s: float) -> None:
+        """Record that a member is alive. If none called for long, or time went back, extend all leases first."""
+        if not 0 <= now_s - self.called_s < ttl_s * 2 / 3:
+            least_s, back = now_s + ttl_s, now_s < self.called_s
             self.ends_s = {name: least_s if back else max(end_s, least_s) for name, end_s in self.ends_s.items()}
-        self.heard_s = now_s
+        self.called_s = now_s
         self.remove(now_s)
 
 
 class FileStore(api.CoordinationStore):
-    """Keeps a run's content in one file, which whoever holds the lock beside it replaces as a whole."""
+    """Keeps a run's content in one file, which the holder of the lock beside it replaces as a whole."""
 
     api_version = 1
-    options = (api.OptionSpec(name="poll", type="duration", least=0.01, default=0.1, help="between two looks"),)
+    options = (api.OptionSpec(name="poll", type="duration", least=0.01, default=0.1, help="time between two reads"),)
 
     def __init__(self, settings: api.RendezvousSettings) -> None:
-        """Check what was asked for; touch nothing."""
+        """Check the endpoint and the options; touch no file."""
         super().__init__(settings)
         if not settings.endpoint.startswith("/"):
             what = f"backend 'file' needs the absolute path of a directory, not {settings.endpoint!r}"
@@ -76,14 +76,14 @@ class FileStore(api.CoordinationStore):
         return f"file at {self.settings.endpoint}"
 
     def connect(self, *, wait: api.WaitBudget) -> str:
-        """See that the directory is there, and can be written and locked."""
+        """Check that the directory exists, and can be written and locked."""
         with self._request(wait):
-            return ""  # files have no address: the core finds this host's by itself
+            return ""  # a directory has no address: the core finds this host's
 
     def enlist(self, record: bytes, *, incarnation: str, ttl_s: float, wait: api.WaitBudget) -> stores.Seat:
         """Give a member the next seat, or the one that it has."""
         with self._request(wait) as (content, now_s):
-            content.hear(now_s, ttl_s)
+            content.called(now_s, ttl_s)
             number = content.put(incarnation, record)
             content.ends_s[incarnation] = now_s + ttl_s
             return stores.Seat(number=number, incarnation=incarnation, ahead=list(content.members).index(incarnation))
@@ -99,7 +99,7 @@ class FileStore(api.CoordinationStore):
         """Extend a lease."""
         with self._request(wait) as (content, now_s):
             if content.has(seat):
-                content.hear(now_s, ttl_s)
+                content.called(now_s, ttl_s)
             if not content.has(seat):
                 return None
             content.ends_s[seat.incarnation] = now_s + ttl_s
@@ -114,7 +114,7 @@ class FileStore(api.CoordinationStore):
                 content.remove(0, seat.incarnation)
 
     def members(self, *, wait: api.WaitBudget) -> stores.Members:
-        """Return who is alive."""
+        """Return the live members."""
         with self._request(wait) as (content, now_s):
             content.remove(now_s)
             return stores.Members(revision=content.revisions.members, members=tuple(content.members.values()))
@@ -125,20 +125,20 @@ class FileStore(api.CoordinationStore):
             return content.documents.get(key)
 
     def swap(self, key: str, new: bytes, *, expect: str | None, keep_s: float, wait: api.WaitBudget) -> stores.Swapped:
-        """Replace a document, if it is the one that the caller knows."""
+        """Replace a document if its version is the expected one."""
         with self._request(wait) as (content, _):
-            standing = content.documents.get(key)
-            applied = (standing.version if standing else None) == expect
+            current = content.documents.get(key)
+            applied = (current.version if current else None) == expect
             if applied:
-                content.documents[key] = standing = stores.Document(value=new, version=os.urandom(8).hex())
+                content.documents[key] = current = stores.Document(value=new, version=os.urandom(8).hex())
                 content.keep_s = keep_s
                 content.move(*({key} & {stores.ROUND_KEY, stores.CONTROL_KEY}))
-            return stores.Swapped(applied=applied, current=standing)
+            return stores.Swapped(applied=applied, current=current)
 
     def watch(
         self, since: stores.Revisions, topics: Collection[stores.Topic], *, timeout_s: float, wait: api.WaitBudget
     ) -> stores.Watched:
-        """Look again and again; that needs no lock, since the file is only ever replaced as a whole."""
+        """Read repeatedly, without a lock: the file is only replaced as a whole."""
         end = api.WaitBudget.lasting(timeout_s)
         while True:
             with self._translated():
@@ -149,7 +149,7 @@ class FileStore(api.CoordinationStore):
 
     @contextmanager
     def _request(self, wait: api.WaitBudget) -> Iterator[tuple[Content, float]]:
-        """Hold the lock; give the content and the time, by the clock that stamps files; keep what was changed."""
+        """Hold the lock; give the content and the file server's time; write the changed content."""
         wait.check()
         with self._translated():
             self._file.parent.mkdir(mode=0o700, exist_ok=True)
@@ -159,12 +159,12 @@ class FileStore(api.CoordinationStore):
                         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                         break
                     wait.sleep(0.01)
-                called_s = os.fstat(lock.fileno()).st_mtime
+                last_call_s = os.fstat(lock.fileno()).st_mtime
                 os.utime(lock.fileno())
                 now_s = os.fstat(lock.fileno()).st_mtime
                 content = self._read()
                 before = msgspec.json.encode(content)
-                if now_s - called_s >= content.keep_s:
+                if now_s - last_call_s >= content.keep_s:
                     content = Content()
                 yield content, now_s
                 if (after := msgspec.json.encode(content)) != before:
@@ -174,11 +174,11 @@ class FileStore(api.CoordinationStore):
         try:
             return msgspec.json.decode(self._file.read_bytes(), type=Content)
         except FileNotFoundError:
-            Path(self.settings.endpoint).stat()  # raises where it is the whole directory that is missing
+            Path(self.settings.endpoint).stat()  # raises if the whole directory is missing
             return Content()
 
     def _replace(self, raw: bytes) -> None:
-        """Put new content in place of the old; who is killed meanwhile leaves the one or the other."""
+        """Replace the content; a process that is killed meanwhile leaves the old or the new content."""
         new = self._file.with_suffix(".new")
         with new.open("wb") as file:
             file.write(raw)
@@ -186,12 +186,12 @@ class FileStore(api.CoordinationStore):
             os.fsync(file.fileno())
         try:
             new.replace(self._file)
-        except OSError as err:  # perhaps only the answer was lost
+        except OSError as err:  # perhaps only the reply was lost
             raise stores.OutcomeUnknownError(f"{self.where}: {err.strerror}") from err
 
     @contextmanager
     def _translated(self) -> Iterator[None]:
-        """Say in the contract's words what the file system says."""
+        """Translate errors of the file system into errors of the contract."""
         try:
             yield
         except (PermissionError, NotADirectoryError, msgspec.DecodeError) as err:

@@ -51,7 +51,7 @@ class Agent:
 
     @property
     def exit_code(self) -> int | None:
-        """Its exit code, -N where signal N has killed it; None: it runs."""
+        """Its exit code; -N after death by signal N. `None` means that it runs."""
         return self._process.poll()
 
     @property
@@ -71,7 +71,7 @@ class Agent:
 
     @property
     def moments(self) -> list[Moment]:
-        """All that hooks on this node were told so far, in order: failures, decisions, ends of workers and others."""
+        """All moments of this node so far, in order: failures, decisions, ends of workers and others."""
         return list(read_moments(self.run_dir))
 
     def moments_of(self, kind: type[M]) -> list[M]:
@@ -122,7 +122,7 @@ class Agent:
     # --- what a test does to it
 
     def signal(self, number: int) -> None:
-        """Send the agent a signal: `SIGTERM` tells it to stop, `SIGSTOP` holds it."""
+        """Send the agent a signal: `SIGTERM` stops it, `SIGSTOP` pauses it."""
         self._note_children()
         self._process.send_signal(number)
 

@@ -9,11 +9,11 @@ from pathlib import Path
 FOLDER = "PLUGIN_KIT_FOLDER"
 """The variable that says where; no argument, in which the nodes of a run would differ."""
 FINISH = "finish"
-"""The file by which all workers are told to end; `exit-PID` is for one. Its text is the exit code."""
+"""The file that ends all workers; `exit-PID` ends one. Its text is the exit code."""
 
 
 def main(folder: Path) -> int:
-    """Wait for the word of the test, and return the exit code that it says."""
+    """Wait until the test writes an exit code, and return it."""
     own = folder / f"worker-{os.getpid()}.json"
     fresh = own.with_suffix(".new")
     fresh.write_text(json.dumps(dict(os.environ)))

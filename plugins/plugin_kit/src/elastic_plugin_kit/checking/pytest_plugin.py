@@ -1,6 +1,7 @@
 """The plugin of pytest behind `pytest --pyargs elastic_plugin_kit.suites --elastic-plugin NAME`.
 
-Every session of pytest loads it where this distribution is installed: without `--elastic-plugin` it does nothing.
+Every session of pytest loads it if this distribution is installed. Without `--elastic-plugin` it only adds the page of
+the rules to the report of a failed kit test.
 """
 
 import signal
@@ -16,6 +17,7 @@ import pytest
 if TYPE_CHECKING:
     from elastic_plugin_kit.checking.subject import Subject
 
+_KIT: Final = "elastic_plugin_kit.conformance.kit"
 SUBJECT: "Final[pytest.StashKey[Subject]]" = pytest.StashKey()
 """Where the session keeps the plugin for the suites."""
 _SUITES: Final = Path(__file__).parents[1] / "suites.py"
@@ -55,6 +57,16 @@ def pytest_configure(config: pytest.Config) -> None:
     except ElasticError as err:
         raise pytest.UsageError(str(err)) from err
     config.pluginmanager.register(Checks(subject))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Name the page of the rules in the report of a failed kit test."""
+    report = yield
+    page = getattr(getattr(item, "cls", None), "page", "")
+    if report.failed and page and any(base.__module__ == _KIT for base in item.cls.__mro__):  # type: ignore[attr-defined]
+        report.sections.append(("rules of the interface", f"docs/plugin_authors/{page}"))
+    return report
 
 
 class Checks:
@@ -117,7 +129,7 @@ class Checks:
             self._hung += 1
             if self._hung >= MOST_HUNG:
                 item.session.shouldfail = f"{self._hung} checks have not ended"
-            pytest.fail(f"has not ended within {CHECK_S:g} s")
+            pytest.fail(f"the check is still running after {CHECK_S:g} s; expected it to end")
 
         before = signal.signal(signal.SIGALRM, end)
         signal.setitimer(signal.ITIMER_REAL, CHECK_S, CHECK_S)
@@ -144,6 +156,6 @@ class Checks:
     ) -> Generator[None, None, None]:
         """Print the verdict below pytest's own summary."""
         yield
-        asked = "what was asked" if config.getoption("keyword") else "every promise that could be asked"
+        asked = "the selected promises" if config.getoption("keyword") else "every promise that could be checked"
         verdict = f"keeps {asked}" if self._kept else "does not keep its promises"
         terminalreporter.write_line(f"{self._subject.label} {verdict}")

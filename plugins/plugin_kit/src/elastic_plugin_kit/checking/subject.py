@@ -238,7 +238,7 @@ def pairs(parts: Iterable[str]) -> dict[str, str]:
     for part in filter(None, (part.strip() for part in parts)):
         key, sign, text = part.partition("=")
         if not sign:
-            raise ConfigError(f"{part!r}; expected KEY=VALUE", hint=f"{part}=VALUE")
+            raise ConfigError(f"{part!r}: expected KEY=VALUE", hint=f"{part}=VALUE")
         found[key] = text
     return found
 
@@ -251,7 +251,9 @@ def no_exit() -> Iterator[None]:
     def refuse(status: int) -> NoReturn:
         if os.getpid() != own:
             real(status)
-        raise AssertionError(f"it called os._exit({status}), which ends an agent without a verdict")
+        raise AssertionError(
+            f"it called os._exit({status}), which would end the agent without a result; expected no exit"
+        )
 
     os._exit = posix._exit = refuse
     try:

@@ -1,7 +1,7 @@
-"""Conformance kits: subclass one, give its fixture, and pytest tells whether a plugin keeps its interface's promises.
+"""Conformance kits: subclass one and give its fixture, and pytest tests whether a plugin keeps its interface's rules.
 
-The kits are versioned with the interfaces (`elastic_core.api.API_VERSION`). What a plugin does not declare is skipped
-and listed; an exception never skips. A subclass that overrides a kit's test must mark it `xfail` with a reason.
+The kits are versioned with the interfaces (`elastic_core.api.API_VERSION`). Tests of undeclared capabilities are
+skipped and listed; an exception never skips. A subclass that overrides a kit's test must mark it `xfail` with a reason.
 """
 
 import pkgutil

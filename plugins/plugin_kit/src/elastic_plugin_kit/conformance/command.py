@@ -1,4 +1,4 @@
-"""The kit for commands of `elastic`: can one be found, listed, asked for help and run as the core does it?"""
+"""The kit for commands of `elastic`: tests that the core can find, list and run a command, and show its help."""
 
 import ast
 import importlib
@@ -16,7 +16,9 @@ LONGEST_HELP: Final = 80
 
 
 class CommandConformance(Kit):
-    """Subclass it and set `entry_point` to what stands in the package's metadata: `greetings.command:command`."""
+    """Subclass it and set `entry_point` as in the package's metadata: `greetings.command:command`."""
+
+    page: ClassVar[str] = "commands.md"
 
     entry_point: ClassVar[str] = ""
 
@@ -28,7 +30,7 @@ class CommandConformance(Kit):
         target: object = importlib.import_module(module)
         for attribute in filter(None, attributes.split(".")):
             target = getattr(target, attribute)
-        assert isinstance(target, click.Command), f"{self.entry_point} is no click.Command"
+        assert isinstance(target, click.Command), f"{self.entry_point} is {target!r}; expected a click.Command"
         return target
 
     def test_the_module_states_its_api_version(self, command: click.Command) -> None:
@@ -40,10 +42,12 @@ class CommandConformance(Kit):
     def test_the_module_begins_with_a_line_of_help(self, command: click.Command) -> None:
         """`elastic --help` shows the first line of the docstring, which it reads and does not run."""
         origin = importlib.import_module(self._module).__file__
-        assert origin is not None, f"{self._module} is no file"
+        assert origin is not None, f"{self._module} has no file; expected a module with source code"
         line = (ast.get_docstring(ast.parse(Path(origin).read_text(encoding="utf-8"))) or "").partition("\n")[0]
-        assert line, f"{self._module} has no docstring: `elastic --help` would show the distribution's name"
-        assert len(line) <= LONGEST_HELP, f"the docstring's first line has {len(line)} characters, not {LONGEST_HELP}"
+        assert line, f"{self._module} has no docstring; expected a first line, which `elastic --help` shows"
+        assert len(line) <= LONGEST_HELP, (
+            f"the docstring's first line has {len(line)} characters; expected at most {LONGEST_HELP}"
+        )
 
     def test_help_can_be_shown(self, command: click.Command) -> None:
         """Of the command, and of every command below it."""
@@ -58,6 +62,8 @@ def _show(command: click.Command, path: str) -> None:
     from click.testing import CliRunner
 
     done = CliRunner().invoke(command, ["--help"], prog_name=path)
-    assert done.exit_code == 0, f"{path} --help ended with {done.exit_code}: {done.output or done.exception!r}"
+    assert done.exit_code == 0, (
+        f"{path} --help: exit code {done.exit_code}; expected 0: {done.output or done.exception!r}"
+    )
     for name, below in command.commands.items() if isinstance(command, click.Group) else ():
         _show(below, f"{path} {name}")

@@ -1,4 +1,4 @@
-"""The kit for environments: are an `Environment`'s proposals a pure function of variables, and does a run take them?"""
+"""The kit for environments: tests that proposals are a pure function of variables, and that a run accepts them."""
 
 import os
 import random
@@ -34,24 +34,26 @@ _OPTIONS_GROUP: Final = "elastic_core.options"
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _READING: Final = frozenset({"open", "os.listdir", "os.scandir"})
 _LOCAL: Final = frozenset({"socket.gethostname"})
-"""Audit events of what asks nobody, whatever its name."""
+"""Audit events that do not access the network."""
 _NUMBERS: Final = ("0", "-1", "\u00b2", "1e9", "nan", "9" * 5000, "10000000", "two")
 _SIGNS: Final = ("1:", "[", "a[3-", ",,", "a=b", "/", "::", "[::1]:x", "%s{}")
 _ODD: Final = ("", " ", *_NUMBERS, *_SIGNS, "a\nb", "\x1b[31m\u202e", "\udcff", "\u00e9" * 2000)
-"""What a variable may have that somebody else has set."""
+"""Values that users or schedulers may set by mistake."""
 
 
 class EnvironmentConformance(Kit):
     """Subclass it, set `shown_by`, and give the fixtures `make_environment` and `variables`."""
 
+    page: ClassVar[str] = "environment.md"
+
     shown_by: ClassVar[str] = ""
     """The name of its entry point: the variable that shows it."""
     reads_files: ClassVar[bool] = False
-    """Whether it reads files: which variables name, say."""
+    """Whether it reads files, for example files that variables name."""
     elsewhere: ClassVar[Collection[str] | None] = ()
     """Options that it proposes of distributions that need not be installed where this is tested; None: any are."""
     typed: ClassVar[Sequence[str] | None] = ()
-    """What users type there all the same, for a run that begins: `--rdzv-backend`, `redis`; None: nobody knows."""
+    """What users still type, for a run that starts: `--rdzv-backend`, `redis`. `None` means unknown."""
 
     @pytest.fixture
     def make_environment(self) -> MakeEnvironment:
@@ -60,7 +62,7 @@ class EnvironmentConformance(Kit):
 
     @pytest.fixture
     def variables(self) -> Mapping[str, str]:
-        """Return what the environment sets where all is well, on one of several nodes: a subclass must give it."""
+        """Return the variables of a valid job, on one of several nodes: a subclass must give it."""
         pytest.fail(f"{type(self).__name__} must give the fixture `variables`: as they are on one of several nodes")
 
     def test_the_api_version_is_stated(self, make_environment: MakeEnvironment, variables: Mapping[str, str]) -> None:
@@ -71,20 +73,26 @@ class EnvironmentConformance(Kit):
         """People read it behind each value, and type it behind `--environment`."""
         cls = type(make_environment(variables))
         title: object = getattr(cls, "title", None)
-        assert isinstance(title, str), f"{cls.__name__} states no `title`"
-        assert title, f"the `title` of {cls.__name__} is empty"
+        assert isinstance(title, str), f"{cls.__name__} has no `title` of type str; expected a name that users can type"
+        assert title, f"the `title` of {cls.__name__} is empty; expected a name that users can type"
         fault = _fault_of_line(title)
         assert not fault, f"the `title` of {cls.__name__} {fault}"
         assert title == title.strip(), f"`title` is {title!r}; expected no spaces around it"
-        assert title.lower() != "none", "`title` is 'none', which stands for no environment"
+        assert title.lower() != "none", (
+            "`title` is 'none'; expected another name: `--environment none` disables environments"
+        )
 
     def test_its_variable_shows_it(self, variables: Mapping[str, str]) -> None:
         """The entry point has the name of a variable that is set wherever the environment is, and nowhere else."""
         name = self.shown_by
         assert name, f"{type(self).__name__} must set `shown_by`: the name of the entry point"
-        assert _VARIABLE.fullmatch(name), f"`shown_by` is {name!r}, which is no variable's name"
-        assert variables.get(name), f"{name} is not among the variables, or empty: the environment would not be asked"
-        assert not name.startswith("PET_"), f"{name} is a variable of elastic's options: users set those"
+        assert _VARIABLE.fullmatch(name), f"`shown_by` is {name!r}; expected the name of a variable"
+        assert variables.get(name), (
+            f"{name} is not in `variables`, or empty; expected a value: else a run does not use the environment"
+        )
+        assert not name.startswith("PET_"), (
+            f"{name} is the variable of an option; expected a variable that the scheduler sets"
+        )
 
     def test_its_import_is_light(self, make_environment: MakeEnvironment, variables: Mapping[str, str]) -> None:
         """Neither torch nor numpy comes into the agent's process."""
@@ -98,25 +106,27 @@ class EnvironmentConformance(Kit):
             _proposed(make_environment, variables)
 
     def test_proposals_are_sound(self, make_environment: MakeEnvironment, variables: Mapping[str, str]) -> None:
-        """Texts for options, at most one for each; what must be obeyed has a line for who does not."""
+        """Texts for options, at most one for each. A proposal with `must` has a `contradiction`."""
         _, proposals = _proposed(make_environment, variables)
-        assert proposals, "nothing is proposed where all is well: `variables` are as on one of several nodes"
-        _check(proposals, "where all is well")
+        assert proposals, "`propose` returned nothing for `variables`; expected proposals for one of several nodes"
+        _check(proposals, "with `variables`")
 
     def test_options_are_known(self, make_environment: MakeEnvironment, variables: Mapping[str, str]) -> None:
-        """A run leaves out, without a word, what is proposed for an option that nothing installed has."""
+        """A run silently ignores a proposal for an option that no installed distribution has."""
         _, proposals = _proposed(make_environment, variables)
         known = {entry.name.replace("-", "_") for entry in find_entries() if entry.group == _OPTIONS_GROUP}
         strange = [each.option for each in proposals if each.option not in known and not _is_core(each.option)]
         if self.elsewhere is None and strange:
-            pytest.skip(f"nothing installed here has {', '.join(strange)}: a run leaves that out")
+            pytest.skip(f"no installed distribution has {', '.join(strange)}: a run ignores these proposals")
         lost = sorted(set(strange) - set(self.elsewhere or ()))
-        assert not lost, f"nothing has the options {lost}; list options of other distributions in `elsewhere`"
+        assert not lost, (
+            f"no installed distribution has the options {lost}; expected them, or their names in `elsewhere`"
+        )
 
     def test_lines_are_lines(self, make_environment: MakeEnvironment, variables: Mapping[str, str]) -> None:
-        """Reasons, contradictions and notices are printed as they are: one line each, with nothing for a terminal."""
+        """Reasons, contradictions and notices are printed unchanged: one line each, without control characters."""
         environment, proposals = _proposed(make_environment, variables)
-        _check_lines(environment, proposals, "where all is well")
+        _check_lines(environment, proposals, "with `variables`")
 
     def test_it_asks_nobody(self, make_environment: MakeEnvironment, variables: Mapping[str, str]) -> None:
         """No network, no command, no sleep; no file unless `reads_files` says so."""
@@ -129,12 +139,14 @@ class EnvironmentConformance(Kit):
 
         allowed = _LOCAL | (_READING if self.reads_files else frozenset())
         seen = sorted(set(in_time(environment, "propose", watched, within_s=ABANDONED_S)) - allowed)
-        assert not seen, f"proposals did {seen}" + ("; set `reads_files`" if _READING.issuperset(seen) else "")
+        assert not seen, f"propose did {seen}; expected no I/O" + (
+            " (or set `reads_files`)" if _READING.issuperset(seen) else ""
+        )
 
     def test_the_same_variables_have_the_same_proposals(
         self, make_environment: MakeEnvironment, variables: Mapping[str, str]
     ) -> None:
-        """Asked of another object, with other luck, and whatever this process's own variables are."""
+        """With another object, another random seed, and other variables of this process."""
         kept = dict(os.environ)
         answers = []
         try:
@@ -146,34 +158,37 @@ class EnvironmentConformance(Kit):
         finally:
             _set_environment(kept)
         assert answers[0] == answers[1] == answers[2], (
-            "the proposals are not of the variables that it was built with alone: they differ by luck, or by os.environ"
+            "propose returned other values with another random seed or another os.environ; "
+            "expected a function of `self.variables` and `given` alone"
         )
 
     def test_it_changes_nothing(self, make_environment: MakeEnvironment, variables: Mapping[str, str]) -> None:
-        """Neither the variables nor what was given nor this process's environment."""
+        """Neither the variables nor `given` nor this process's environment."""
         mine, given, own = dict(variables), {"role": "trainer"}, dict(os.environ)
         try:
             _proposed(make_environment, mine, given)
-            assert mine == dict(variables), "the variables were changed"
-            assert given == {"role": "trainer"}, "what was given was changed"
-            assert dict(os.environ) == own, "os.environ was changed"
+            assert mine == dict(variables), "propose changed `self.variables`; expected it unchanged"
+            assert given == {"role": "trainer"}, "propose changed `given`; expected it unchanged"
+            assert dict(os.environ) == own, "propose changed os.environ; expected it unchanged"
         finally:
             _set_environment(own)
 
     def test_what_is_typed_stands(self, make_environment: MakeEnvironment, variables: Mapping[str, str]) -> None:
-        """Who types what it knows itself is not contradicted; whatever else is typed, it takes or refuses in a line."""
+        """The proposed value, if typed, is not contradicted. Any other is accepted, or rejected in one line."""
         _, proposals = _proposed(make_environment, variables)
         typed = {each.option: each.value for each in proposals}
         _, answer = _proposed(make_environment, variables, typed)
         for each in answer:
             same = each.value == typed.get(each.option, each.value).strip()
-            assert same or not each.contradiction, f"{each.option} {typed[each.option]!r} is contradicted by itself"
+            assert same or not each.contradiction, (
+                f"{each.option} {typed[each.option]!r} is the proposed value; expected no contradiction"
+            )
         for option in (*typed, "nnodes", "rdzv_id", "an_option_of_tomorrow"):
             for text in ("", "1", "another", "1:3", "\udcff"):
                 _ended_well(make_environment, variables, {option: text}, f"with --{option} {text!r}")
 
     def test_odd_values_end_well(self, make_environment: MakeEnvironment, variables: Mapping[str, str]) -> None:
-        """Whatever its variables have, or where they are missing: proposals, or an ElasticError of one line."""
+        """With any value of its variables, or without them: proposals, or an ElasticError of one line."""
         environment, _ = _proposed(make_environment, variables)
 
         def all_of_them() -> None:
@@ -182,7 +197,7 @@ class EnvironmentConformance(Kit):
                 if name != self.shown_by:
                     _ended_well(make_environment, rest, {}, f"without {name}", at_once=True)
                 for text in _ODD:
-                    if text or name != self.shown_by:  # where that is empty, nobody asks it
+                    if text or name != self.shown_by:  # if that is empty, a run does not use it
                         about = f"with {name}={text[:40]!r}"
                         _ended_well(make_environment, rest | {name: text}, {}, about, at_once=True)
             _ended_well(make_environment, {self.shown_by: "1"}, {}, f"with {self.shown_by} alone", at_once=True)
@@ -199,7 +214,7 @@ class EnvironmentConformance(Kit):
     def test_a_run_takes_what_is_proposed(
         self, make_environment: MakeEnvironment, variables: Mapping[str, str], tmp_path: Path
     ) -> None:
-        """`elastic run --dry-run` reads every value as one that was typed, and begins."""
+        """`elastic run --dry-run` reads every value as if it was typed, and succeeds."""
         environment = make_environment(variables)
         cls = type(environment)
         if "<locals>" in cls.__qualname__:
@@ -207,11 +222,11 @@ class EnvironmentConformance(Kit):
         done = _dry_run(cls, self.shown_by, variables, self.typed or (), tmp_path)
         told = done.stderr.strip().removeprefix("elastic: error: ")
         if done.returncode == 2 and self.typed is None and f" by {environment.title}: " not in told:
-            pytest.skip(f"a run needs more than is proposed: {told}")
-        assert done.returncode == 0, f"a run is refused: {told}"
+            pytest.skip(f"a run needs more options than are proposed: {told}")
+        assert done.returncode == 0, f"`elastic run --dry-run` failed; expected it to accept the proposals: {told}"
 
 
-# --- asking it
+# --- calling it
 
 
 def _proposed(
@@ -222,18 +237,20 @@ def _proposed(
     try:
         proposals = in_time(environment, "propose", lambda: environment.propose(given or {}), within_s=ABANDONED_S)
     except ElasticError as err:
-        pytest.fail(f"where all is well, this agent is refused: {err}")
-    assert isinstance(proposals, (list, tuple)), f"propose answered {proposals!r}; expected a list of proposals"
-    assert all(isinstance(each, Proposal) for each in proposals), f"propose answered {proposals!r}, not only proposals"
+        pytest.fail(f"propose raised an error for `variables`; expected proposals: {err}")
+    assert isinstance(proposals, (list, tuple)), f"propose returned {proposals!r}; expected a list of Proposal"
+    assert all(isinstance(each, Proposal) for each in proposals), (
+        f"propose returned {proposals!r}; expected only Proposal"
+    )
     return environment, proposals
 
 
 def _ended_well(
     make: MakeEnvironment, variables: Mapping[str, str], given: Mapping[str, str], about: str, *, at_once: bool = False
 ) -> None:
-    """Ask; fail where something else comes of it than sound proposals or an error for people.
+    """Call `propose`; fail unless it returns valid proposals or raises an error for people.
 
-    `at_once`: on this thread, which somebody waits for.
+    `at_once`: on this thread, for which the caller has a deadline.
     """
     try:
         environment = make(variables)
@@ -246,17 +263,19 @@ def _ended_well(
     except AssertionError:  # it has not returned
         raise
     except Exception as err:
-        raise AssertionError(f"{about}, {type(err).__name__} is raised, no ElasticError: {str(err)[:200]!r}") from err
+        raise AssertionError(
+            f"{about}, propose raised {type(err).__name__}; expected an ElasticError: {str(err)[:200]!r}"
+        ) from err
     else:
         _check(proposals, about)
         return _check_lines(environment, proposals, about)
     fault = _fault_of_line(refused)
-    assert not fault, f"{about}, the refusal {fault}: {refused[:200]!r}"
+    assert not fault, f"{about}, the error {fault}; expected one line: {refused[:200]!r}"
     return None
 
 
 class _Noted(UserDict[str, str]):
-    """Variables that know which of them somebody has looked at."""
+    """Variables that record which of them were read."""
 
     def __init__(self, variables: Mapping[str, str]) -> None:
         self.looked_at: set[str] = set()
@@ -286,7 +305,7 @@ def _set_environment(variables: Mapping[str, str]) -> None:
     os.environ.update(variables)
 
 
-# --- what came of it
+# --- checking the result
 
 
 def _is_core(option: str) -> bool:
@@ -299,12 +318,18 @@ def _is_core(option: str) -> bool:
 
 def _check(proposals: Sequence[Proposal], about: str) -> None:
     options = [each.option for each in proposals]
-    assert len(options) == len(set(options)), f"{about}, an option is proposed twice: {sorted(options)}"
+    assert len(options) == len(set(options)), (
+        f"{about}, propose returned an option twice; expected at most one Proposal each: {sorted(options)}"
+    )
     for each in proposals:
         right = isinstance(each.option, str) and each.option.isidentifier()
-        assert right, f"{about}, {each.option!r} is no option's identifier: 'rdzv_id', say"
-        assert isinstance(each.value, str), f"{about}, {each.option} is {each.value!r}, no text as a user would type it"
-        assert not each.must or each.contradiction, f"{about}, {each.option} must be so without a `contradiction`"
+        assert right, f"{about}, `option` is {each.option!r}; expected an identifier such as 'rdzv_id'"
+        assert isinstance(each.value, str), (
+            f"{about}, the value of {each.option} is {each.value!r}; expected a text, as a user would type it"
+        )
+        assert not each.must or each.contradiction, (
+            f"{about}, {each.option} has `must` and no `contradiction`; expected both"
+        )
 
 
 def _check_lines(environment: Environment, proposals: Sequence[Proposal], about: str) -> None:
@@ -315,11 +340,11 @@ def _check_lines(environment: Environment, proposals: Sequence[Proposal], about:
     lines += [("a notice", line) for line in notices]
     for what, line in lines:
         fault = _fault_of_line(line)
-        assert not fault, f"{about}, {what} {fault}: {line!r}"
+        assert not fault, f"{about}, {what} {fault}; expected one line of text: {line!r}"
 
 
 def _fault_of_line(line: object) -> str:
-    """Return what keeps this from being one line for people; empty: nothing does."""
+    """Return why this is not one line for people. An empty text means that it is."""
     if not isinstance(line, str):
         return "is no text"
     if not line.strip():

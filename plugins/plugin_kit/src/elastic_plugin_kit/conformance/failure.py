@@ -1,4 +1,4 @@
-"""The kit for restart policies: is a `FailureHandler` a pure function with answers that the agent can follow?"""
+"""The kit for restart policies: tests that a `FailureHandler` is pure, and returns valid decisions."""
 
 import math
 import random
@@ -32,6 +32,8 @@ HISTORY_LIMIT: Final = 64
 class FailureHandlerConformance(Kit):
     """Subclass it and give the fixture `make_policy`: a function from `max_restarts` to a new policy."""
 
+    page: ClassVar[str] = "policy.md"
+
     keeps_budget: ClassVar[bool] = True
     """Whether the policy ends a run that fails again and again, as `--max-restarts` asks; False skips that test."""
 
@@ -45,7 +47,7 @@ class FailureHandlerConformance(Kit):
         check_api_version(type(make_policy(3)))
 
     def test_the_options_are_declared_well(self, make_policy: MakePolicy) -> None:
-        """Users can be told what is wrong with a value."""
+        """The core can report each wrong value of an option."""
         cls = type(make_policy(3))
         check_options(cls.__name__, cls.options)
 
@@ -58,26 +60,31 @@ class FailureHandlerConformance(Kit):
         policy = make_policy(3)
         for failure, history in _questions():
             answer = _decide(policy, failure, history)
-            assert isinstance(answer, (Restart, Stop, Ignore)), f"{_told(failure)}: {answer!r} is no decision"
+            valid = isinstance(answer, (Restart, Stop, Ignore))
+            assert valid, f"{_told(failure)}: decide returned {answer!r}; expected Restart, Stop or Ignore"
 
     def test_decisions_can_be_followed(self, make_policy: MakePolicy) -> None:
-        """Delays are finite, nodes have names, and people are told why."""
+        """Delays are finite, node ids are texts, and a stop has a reason."""
         policy = make_policy(3)
         for failure, history in _questions():
             _check(_decide(policy, failure, history), _told(failure))
 
     def test_the_same_question_has_the_same_answer(self, make_policy: MakePolicy) -> None:
-        """Asked again, of another object, after other questions, at another time, with other luck."""
+        """Called again, on another object, after other calls, at another time, with another random seed."""
         policy, questions = make_policy(3), list(_questions())
         first = [_decide(policy, failure, history) for failure, history in questions]
         random.seed(1)
         again = [_decide(policy, failure, history) for failure, history in reversed(questions)][::-1]
-        assert again == first, "asked again, in another order, the policy answers otherwise: it keeps something"
+        assert again == first, (
+            "decide returned another decision for the same arguments, in another order of calls; expected no state"
+        )
         with another_hosts_clock(HOUR_S):
             other = make_policy(3)
             random.seed(2)
             later = [_decide(other, failure, history) for failure, history in questions]
-        assert later == first, "another object answers otherwise, an hour later: it reads a clock, or draws lots"
+        assert later == first, (
+            "another policy object decided otherwise, an hour later; expected no clock and no random numbers"
+        )
 
     def test_history_may_be_any_sequence(self, make_policy: MakePolicy) -> None:
         """A list or a tuple; it is left as it is."""
@@ -85,7 +92,7 @@ class FailureHandlerConformance(Kit):
         for failure, history in _questions():
             given = list(history)
             assert _decide(policy, failure, given) == _decide(policy, failure, tuple(history))
-            assert given == list(history), "the policy changed the history that it was given"
+            assert given == list(history), "decide changed `history`; expected it unchanged"
 
     def test_it_opens_nothing(self, make_policy: MakePolicy) -> None:
         """No file, socket, process or sleep; what it needs it reads when it is built."""
@@ -99,7 +106,7 @@ class FailureHandlerConformance(Kit):
             return seen
 
         seen = in_time(policy, "decide", watched, within_s=ALL_S, what="all of the kit's failures")
-        assert not seen, f"a decision is not pure: it did {sorted(set(seen))}"
+        assert not seen, f"decide did {sorted(set(seen))}; expected no I/O"
 
     def test_decisions_are_quick(self, make_policy: MakePolicy) -> None:
         """Also after as many failures as a run knows of, and on a thread of its own."""
@@ -107,7 +114,8 @@ class FailureHandlerConformance(Kit):
         began_s = SYSTEM_CLOCK.monotonic_s()
         _decide(policy, sample_failure(at_s=5000.0), history)
         took_s = SYSTEM_CLOCK.monotonic_s() - began_s
-        assert took_s < QUICK_S, f"decide took {took_s:.2f} s after {len(history)} failures; an agent waits for 1 s"
+        what = f"decide took {took_s:.2f} s with {len(history)} failures in the history"
+        assert took_s < QUICK_S, f"{what}; expected less than {QUICK_S:g} s"
 
     def test_it_leaves_nothing(self, make_policy: MakePolicy) -> None:
         """Neither threads nor sockets nor files: an agent may run in a process that goes on."""
@@ -138,11 +146,11 @@ class FailureHandlerConformance(Kit):
             if not isinstance(decision, Restart):
                 return
             history.append(msgspec.structs.replace(failure, decision=decision))
-        pytest.fail(f"{max_restarts + 1} restarts were decided with --max-restarts {max_restarts}")
+        pytest.fail(f"decide returned {max_restarts + 1} restarts; expected at most max_restarts={max_restarts}")
 
 
 def _decide(policy: FailureHandler, failure: Failure, history: Sequence[Failure]) -> Decision:
-    what = f"asked about {_told(failure)} after {len(history)} others"
+    what = f"for {_told(failure)} after {len(history)} others"
     return in_time(policy, "decide", lambda: policy.decide(failure, history), within_s=ABANDONED_S, what=what)
 
 
@@ -178,25 +186,28 @@ def _later(failure: Failure) -> Failure:
 
 
 def _check(decision: Decision, about: str) -> None:
-    assert isinstance(decision.rule, str), f"{about}: `rule` is {decision.rule!r}"
+    assert isinstance(decision.rule, str), f"{about}: `rule` is {decision.rule!r}; expected a text"
     match decision:
         case Restart():
             right = isinstance(decision.delay_s, (int, float)) and math.isfinite(decision.delay_s)
-            assert right, f"{about}: delay_s is {decision.delay_s!r}"
-            assert decision.delay_s >= 0, f"{about}: delay_s is {decision.delay_s!r}"
+            assert right, f"{about}: delay_s is {decision.delay_s!r}; expected a finite number"
+            assert decision.delay_s >= 0, f"{about}: delay_s is {decision.delay_s!r}; expected 0 or more"
             names = decision.exclude_nodes
-            assert isinstance(names, tuple), f"{about}: exclude_nodes is {names!r}, which is no tuple"
-            assert all(isinstance(name, str) and name for name in names), f"{about}: exclude_nodes is {names!r}"
+            assert isinstance(names, tuple), f"{about}: exclude_nodes is {names!r}; expected a tuple"
+            assert all(isinstance(name, str) and name for name in names), (
+                f"{about}: exclude_nodes is {names!r}; expected node ids"
+            )
             times = decision.exclude_s
             right = (
                 isinstance(times, tuple) and len(times) <= len(names) and all(0 <= for_s < math.inf for for_s in times)
             )
-            assert right, f"{about}: exclude_s is {times!r}, for the nodes {names!r}"
+            assert right, f"{about}: exclude_s is {times!r}; expected at most one time in seconds for each of {names!r}"
         case Stop():
-            assert decision.outcome in {"failed", "done"}, f"{about}: outcome is {decision.outcome!r}"
-            assert isinstance(decision.reason, str), f"{about}: reason is {decision.reason!r}"
-            assert decision.reason.strip(), f"{about}: the run is ended without a reason"
-            assert "\n" not in decision.reason, f"{about}: the reason has several lines"
+            known = decision.outcome in {"failed", "done"}
+            assert known, f"{about}: outcome is {decision.outcome!r}; expected 'failed' or 'done'"
+            assert isinstance(decision.reason, str), f"{about}: reason is {decision.reason!r}; expected a text"
+            assert decision.reason.strip(), f"{about}: the reason of a Stop is empty; expected a line for people"
+            assert "\n" not in decision.reason, f"{about}: the reason has several lines; expected one"
         case Ignore():
             pass
 

@@ -1,11 +1,11 @@
-"""The kit for observers: does an `AgentHook` take every moment, soon, and answer only where it may?"""
+"""The kit for hooks: tests that an `AgentHook` handles every moment, in time, and returns only what a moment allows."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Final, get_type_hints
+from typing import ClassVar, Final, get_type_hints
 
 import msgspec
 import pytest
@@ -56,6 +56,8 @@ POWERS: Final[dict[type, Power]] = {Launches: Power.LAUNCHES, Refuse: Power.REFU
 class AgentHookConformance(Kit):
     """Subclass it and give the fixture `make_hook`: a function from a run directory to a new hook."""
 
+    page: ClassVar[str] = "hook.md"
+
     @pytest.fixture
     def make_hook(self) -> MakeHook:
         """Return a function that makes a hook: the one fixture that a subclass must give."""
@@ -82,22 +84,30 @@ class AgentHookConformance(Kit):
         check_api_version(type(hook))
 
     def test_the_options_are_declared_well(self, hook: AgentHook) -> None:
-        """Users can be told what is wrong with a value."""
+        """The core can report each wrong value of an option."""
         check_options(type(hook).__name__, type(hook).options)
 
     def test_the_powers_are_stated_well(self, hook: AgentHook) -> None:
         """`powers` is a set of `Power`."""
         cls = type(hook)
-        assert isinstance(cls.powers, (set, frozenset)), f"`powers` of {cls.__name__} is no set: {cls.powers!r}"
-        assert all(isinstance(power, Power) for power in cls.powers), f"`powers` has more than Power: {cls.powers!r}"
+        assert isinstance(cls.powers, (set, frozenset)), (
+            f"`powers` of {cls.__name__} is {cls.powers!r}; expected a set of Power"
+        )
+        assert all(isinstance(power, Power) for power in cls.powers), (
+            f"`powers` of {cls.__name__} is {cls.powers!r}; expected only Power"
+        )
         closed = getattr(cls, "fail_closed", False)
-        assert not closed or Power.REFUSAL in cls.powers, f"{cls.__name__} states fail_closed without Power.REFUSAL"
+        assert not closed or Power.REFUSAL in cls.powers, (
+            f"{cls.__name__} has fail_closed without Power.REFUSAL; expected both"
+        )
         for name, power in (("worker_starter", Power.STARTS), ("master_server", Power.HOSTS)):
             assert _overrides(hook, name) == (power in cls.powers), (
-                f"{cls.__name__} has `{name}` or states the power {power.value!r}; expected both"
+                f"{cls.__name__} has only one of `{name}` and the power {power.value!r}; expected both"
             )
         if Power.HOLDS in cls.powers:
-            assert Power.RUN in cls.powers, f"{cls.__name__} needs Power.RUN for `self.run.release_stop()`"
+            assert Power.RUN in cls.powers, (
+                f"{cls.__name__} has Power.HOLDS without Power.RUN; expected both, for `self.run.release_stop()`"
+            )
             hold_s = hook.hold_s
             known = isinstance(hold_s, int | float) and 0 <= hold_s < float("inf")
             assert known, f"`hold_s` is {hold_s!r}; expected a number of seconds"
@@ -109,9 +119,13 @@ class AgentHookConformance(Kit):
     def test_it_is_told_of_something(self, hook: AgentHook) -> None:
         """At least one moment's method is overridden, by its right name."""
         told = {name for name in (*METHODS.values(), _CATCH_ALL) if _overrides(hook, name)}
-        assert told or {Power.STARTS, Power.HOSTS} & type(hook).powers, "the hook overrides no moment"
+        assert told or {Power.STARTS, Power.HOSTS} & type(hook).powers, (
+            "the hook overrides no moment; expected at least one `on_…` method of AgentHook"
+        )
         strange = {name for name in dir(type(hook)) if name.startswith("on_")} - {*METHODS.values(), _CATCH_ALL}
-        assert not strange, f"no agent calls {sorted(strange)}; the moments are {sorted(METHODS.values())}"
+        assert not strange, (
+            f"the class has {sorted(strange)}, which nothing calls; expected some of {sorted(METHODS.values())}"
+        )
 
     def test_every_moment_is_taken(self, hook: AgentHook, moments: tuple[Moment, ...]) -> None:
         """The moments of a run with failures, restarts, newcomers and a stop signal: none raises."""
@@ -124,7 +138,7 @@ class AgentHookConformance(Kit):
             began_s = SYSTEM_CLOCK.monotonic_s()
             _tell(hook, moment)
             took_s = SYSTEM_CLOCK.monotonic_s() - began_s
-            assert took_s < QUICK_S, f"{METHODS[type(moment)]} took {took_s:.1f} s; an agent goes on after at most 5 s"
+            assert took_s < QUICK_S, f"{METHODS[type(moment)]} took {took_s:.1f} s; expected less than {QUICK_S:g} s"
 
     def test_nothing_heavy_is_imported_on_the_way(self, hook: AgentHook, moments: tuple[Moment, ...]) -> None:
         """Neither torch nor numpy comes with a call."""
@@ -133,21 +147,21 @@ class AgentHookConformance(Kit):
                 _tell(hook, moment)
 
     def test_answers_are_what_the_moment_allows(self, hook: AgentHook, moments: tuple[Moment, ...]) -> None:
-        """Only two moments may be answered, each in its way and with its power; a refusal says why."""
+        """Only two moments accept a return value, each its own type and with its power. A refusal has a reason."""
         for moment in moments:
             answer, name = _tell(hook, moment), _taken_by(hook, moment)
             if answer is None:
                 continue
             allowed = () if name == _CATCH_ALL else ANSWERS.get(type(moment), ())
             assert isinstance(answer, allowed), (
-                f"{name} answered {answer!r}; {[cls.__name__ for cls in allowed] or 'nothing'} or None is allowed"
+                f"{name} returned {answer!r}; expected {' or '.join([*(cls.__name__ for cls in allowed), 'None'])}"
             )
             needed = POWERS[type(answer)]
             assert needed in type(hook).powers, (
-                f"{name} answers {type(answer).__name__} without the power {needed.value!r}: it would be left alone"
+                f"{name} returned {type(answer).__name__} without the power {needed.value!r}; expected it in `powers`"
             )
             if isinstance(answer, Refuse):
-                assert answer.reason.strip(), f"{name} refuses without a reason"
+                assert answer.reason.strip(), f"{name} returned Refuse with an empty reason; expected a line for people"
             if isinstance(answer, Launches):
                 _check_launches(answer, moment)
 
@@ -176,7 +190,7 @@ class AgentHookConformance(Kit):
             in_time(hook, "close", hook.close, within_s=ABANDONED_S)
 
     def test_its_own_calls_are_taken(self, hook: AgentHook, moments: tuple[Moment, ...]) -> None:
-        """What it has the run's handle call later raises as little as a moment, in the minute after each of them."""
+        """Calls that it scheduled on the run's handle do not raise, in the minute after each moment."""
         for moment in moments:
             _tell(hook, moment)
             run = getattr(hook, "run", None)
@@ -241,20 +255,28 @@ def _check_launches(answer: Launches, moment: Moment) -> None:
     assert isinstance(moment, WorkersStarting)
     _check_variables(answer.environment)
     for rank, change in answer.workers.items():
-        assert type(rank) is int, f"the worker {rank!r} is no local rank"
-        assert 0 <= rank < moment.round.local_world_size, f"there is no worker of local rank {rank}"
-        assert isinstance(change, LaunchChange), f"the worker {rank} is changed by {change!r}, which is no LaunchChange"
+        assert type(rank) is int, f"`Launches.workers` has the key {rank!r}; expected a local rank"
+        assert 0 <= rank < moment.round.local_world_size, (
+            f"`Launches.workers` has the local rank {rank}; expected one below {moment.round.local_world_size}"
+        )
+        assert isinstance(change, LaunchChange), f"`Launches.workers[{rank}]` is {change!r}; expected a LaunchChange"
         _check_variables(change.environment)
         words = change.command
-        assert isinstance(words, (tuple, list)), f"{words!r} is no command; expected a tuple of words"
-        assert all(isinstance(word, str) and "\0" not in word for word in words), f"{words!r} is no command"
+        assert isinstance(words, (tuple, list)), f"`command` is {words!r}; expected a tuple of texts"
+        assert all(isinstance(word, str) and "\0" not in word for word in words), (
+            f"`command` is {words!r}; expected texts without null characters"
+        )
         names = change.startup
-        assert isinstance(names, (tuple, list)), f"{names!r} is no tuple of functions"
-        assert all(isinstance(name, str) and name.count(":") == 1 for name in names), f"{names!r}: 'module:function'"
+        assert isinstance(names, (tuple, list)), f"`startup` is {names!r}; expected a tuple of texts"
+        assert all(isinstance(name, str) and name.count(":") == 1 for name in names), (
+            f"`startup` is {names!r}; expected 'module:function'"
+        )
         missing = [name for name in names if not _is_module(name.partition(":")[0])]
-        assert not missing, f"startup names {missing}: no such module is installed, and a worker would start without"
+        assert not missing, f"`startup` names the modules {missing}, which are not installed; expected installed ones"
         cpus = change.processors
-        assert cpus is None or (cpus and all(type(cpu) is int and cpu >= 0 for cpu in cpus)), f"processors {cpus!r}"
+        assert cpus is None or (cpus and all(type(cpu) is int and cpu >= 0 for cpu in cpus)), (
+            f"`processors` is {cpus!r}; expected numbers"
+        )
 
 
 def _is_module(name: str) -> bool:
@@ -267,4 +289,4 @@ def _is_module(name: str) -> bool:
 def _check_variables(variables: Mapping[str, str]) -> None:
     for name, value in variables.items():
         fault = fault_of_variable(name, value)
-        assert not fault, f"the variable {name!r} may not be set: {fault}"
+        assert not fault, f"the variable {name!r} can't be set: {fault}"

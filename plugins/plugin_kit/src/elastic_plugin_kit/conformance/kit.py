@@ -1,4 +1,4 @@
-"""What all kits share: the rule for overriding, declarations, and calls that must end in time."""
+"""Shared parts of all kits: the rule for overriding, declarations, and calls that must end in time."""
 
 import math
 import os
@@ -6,7 +6,7 @@ import re
 import threading
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Final, Generic, TypeVar
+from typing import ClassVar, Final, Generic, TypeVar
 
 from elastic_core.api import API_VERSION, SYSTEM_CLOCK, OptionSpec, WaitBudget
 
@@ -25,6 +25,9 @@ _OPTION_NAME: Final = re.compile(r"[a-z][a-z0-9_]*")
 class Kit:
     """Base of all kits."""
 
+    page: ClassVar[str] = "conformance.md"
+    """The page with the rules of the interface, in `docs/plugin_authors`; the report of a failed test names it."""
+
     def __init_subclass__(cls) -> None:
         """Refuse to let a test of a kit be overridden in silence."""
         super().__init_subclass__()
@@ -41,28 +44,34 @@ class Kit:
 def check_api_version(cls: type) -> None:
     """Fail unless a plugin class states, itself, the version of the interfaces that it was written for."""
     stated = vars(cls).get("api_version")
-    assert stated is not None, f"{cls.__name__} does not state its own `api_version`; an inherited one doesn't count"
+    assert stated is not None, (
+        f"{cls.__name__} has no `api_version` of its own; expected {API_VERSION} (an inherited one does not count)"
+    )
     served = type(stated) is int and stated == API_VERSION
-    assert served, f"{cls.__name__} states api_version {stated!r}; expected {API_VERSION}"
+    assert served, f"{cls.__name__} has api_version {stated!r}; expected {API_VERSION}"
 
 
 def check_options(owner: str, options: Sequence[OptionSpec]) -> None:
-    """Fail unless options are declared so that users can be told of their mistakes."""
+    """Fail unless options are declared so that the core can report wrong values."""
     names = [spec.name for spec in options]
-    assert len(names) == len(set(names)), f"{owner} declares an option twice: {sorted(names)}"
+    assert len(names) == len(set(names)), f"{owner} declares an option twice; expected different names: {sorted(names)}"
     for spec in options:
         what = f"option {spec.name!r} of {owner}"
-        assert _OPTION_NAME.fullmatch(spec.name), f"{what}: names are lower case, digits and underscores"
+        assert _OPTION_NAME.fullmatch(spec.name), (
+            f"{what}: expected a name of lower-case letters, digits and underscores"
+        )
         assert spec.type in _TYPES, f"{what} has type {spec.type!r}; expected one of {sorted(_TYPES)}"
-        assert spec.help, f"{what} has no help text"
+        assert spec.help, f"{what} has no `help`; expected a short text"
         if spec.default is not None:
-            assert not spec.required, f"{what} is required and has a default"
+            assert not spec.required, f"{what} is required and has a default; expected one of both"
             kind = str if spec.many else _TYPES[spec.type]  # a list's is as users type it
             fits = isinstance(spec.default, kind) and isinstance(spec.default, bool) == (
                 spec.type == "bool" and not spec.many
             )
-            assert fits, f"{what} has the default {spec.default!r}, which is no {spec.type}"
-            assert not isinstance(spec.default, float) or not math.isnan(spec.default), f"{what} has NaN as default"
+            assert fits, f"{what} has the default {spec.default!r}; expected a value of type {spec.type}"
+            assert not isinstance(spec.default, float) or not math.isnan(spec.default), (
+                f"{what} has the default NaN; expected a number"
+            )
 
 
 class Ended(Generic[T]):
@@ -126,7 +135,7 @@ class Started(Generic[T]):
     def ended(self, *, within_s: float, what: str) -> Ended[T]:
         """Wait for the call's end; fail where it does not come in time."""
         self._thread.join(within_s)
-        assert not self._thread.is_alive(), f"{what}: not ended within {within_s:g} s"
+        assert not self._thread.is_alive(), f"{what}: still running after {within_s:g} s; expected it to end"
         return self._ended
 
 
@@ -138,7 +147,7 @@ def in_time(plugin: object, method: str, work: Callable[[], T], *, within_s: flo
     """Return what a call of a plugin's method returns; fail where it has not returned in time, now or before.
 
     Args:
-        plugin: Whose method it is.
+        plugin: The object with the method.
         method: Its name.
         work: Makes the call.
         within_s: How long an agent waits for it.
@@ -147,13 +156,13 @@ def in_time(plugin: object, method: str, work: Callable[[], T], *, within_s: flo
     cls = type(plugin)
     called = f"{method} of {cls.__name__}" + (f", {what}," if what else "")
     before = _HUNG.get((cls, method))
-    assert before is None, f"{before} (in a test before this one)"
+    assert before is None, f"{before} (in an earlier test)"
     call = Started(work)
     try:
         return call.ended(within_s=within_s, what=called).value()
     except AssertionError:
         if call.running:
-            _HUNG[cls, method] = f"{called} has not returned within {within_s:g} s"
+            _HUNG[cls, method] = f"{called} has not returned within {within_s:g} s; expected it to return"
             raise AssertionError(_HUNG[cls, method]) from None
         raise
 

@@ -1,4 +1,4 @@
-"""What a plugin does to its process: modules that it imports, threads that it leaves, doors that it opens."""
+"""Effects of a plugin on its process: modules that it imports, threads that it leaves, files that it opens."""
 
 import gc
 import os
@@ -37,9 +37,11 @@ def check_imports(cls: type) -> None:
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
     if "ModuleNotFoundError" in done.stderr and cls.__module__.partition(".")[0] in done.stderr:
         pytest.skip(f"{cls.__module__} can't be imported outside of these tests")
-    assert done.returncode == 0, f"importing {cls.__module__} failed: {done.stderr}"
+    assert done.returncode == 0, f"importing {cls.__module__} failed; expected it to succeed: {done.stderr}"
     heavy = HEAVY & set(done.stdout.split())
-    assert not heavy, f"importing {cls.__module__} imports {sorted(heavy)}; import it where it is used, in a worker"
+    assert not heavy, (
+        f"importing {cls.__module__} imports {sorted(heavy)}; expected that import only where it is used, in a worker"
+    )
 
 
 @contextmanager
@@ -48,7 +50,7 @@ def no_heavy_imports(what: str) -> Iterator[None]:
     before = set(sys.modules)
     yield
     heavy = HEAVY & (set(sys.modules) - before)
-    assert not heavy, f"{what} imported {sorted(heavy)} into the agent's process"
+    assert not heavy, f"{what} imported {sorted(heavy)} in the agent's process; expected no torch and no numpy there"
 
 
 @contextmanager
@@ -58,7 +60,7 @@ def no_threads_left(what: str, *, within_s: float = 2.0) -> Iterator[None]:
     yield
     end_s = SYSTEM_CLOCK.monotonic_s() + within_s
     while left := [thread.name for thread in set(threading.enumerate()) - before]:
-        assert SYSTEM_CLOCK.monotonic_s() < end_s, f"{what} left the threads {left}"
+        assert SYSTEM_CLOCK.monotonic_s() < end_s, f"{what} left the threads {left}; expected all of them to end"
         settle(0.02)
 
 
@@ -74,7 +76,8 @@ def nothing_left(what: str, *, within_s: float = 2.0) -> Iterator[None]:
     end_s = SYSTEM_CLOCK.monotonic_s() + within_s
     while left := sorted(set(_descriptors().items()) - set(before.items())):
         assert SYSTEM_CLOCK.monotonic_s() < end_s, (
-            f"{what} left open: {', '.join(f'{target} (descriptor {number})' for number, target in left)}"
+            f"{what} left open: {', '.join(f'{target} (descriptor {number})' for number, target in left)}; "
+            "expected all of them closed"
         )
         gc.collect()
         settle(0.02)
@@ -93,10 +96,12 @@ def nothing_changed(what: str) -> Iterator[None]:
             os.dup2(kept, 1)
             os.close(kept)
         changed = changes()
-        assert not changed, f"{what} changed {', '.join(changed)}: all workers start from that"
+        assert not changed, f"{what} changed {', '.join(changed)}, which all workers inherit; expected no change"
         written.seek(0)
         text = written.read().decode(errors="replace")
-        assert not text, f"{what} wrote {text[:80]!r} to stdout, which is the workers'"
+        assert not text, (
+            f"{what} wrote {text[:80]!r} to stdout; expected no output there: stdout belongs to the workers"
+        )
 
 
 @contextmanager
@@ -135,7 +140,7 @@ def _descriptors() -> dict[int, str]:
 
 
 class _Watchman:
-    """Hears of all I/O of this interpreter, and notes that of the thread that is watched."""
+    """Receives the audit events of all I/O of this interpreter, and records those of the watched thread."""
 
     def __init__(self) -> None:
         self._installed = False

@@ -1,10 +1,10 @@
-"""The kit for servers at MASTER_PORT: does a `MasterServer` listen for each round, anew, and leave nothing?"""
+"""The kit for servers at MASTER_PORT: tests that a `MasterServer` listens for each round, and leaves nothing behind."""
 
 import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from typing import Final
+from typing import ClassVar, Final
 
 import pytest
 
@@ -64,7 +64,9 @@ class Node:
         ask(answers.append)
         self.took_s.append(time.monotonic() - began_s)
         answered = self.loop.turn_until(lambda: bool(answers), within_s=self._ready_s)
-        assert answered, f"`{what}` has not answered within {self._ready_s:g} s: {self.loop.notices}"
+        assert answered, (
+            f"`{what}` has not called `done` within {self._ready_s:g} s; expected the call: {self.loop.notices}"
+        )
         return answers[0]
 
     def close(self) -> None:
@@ -74,7 +76,7 @@ class Node:
 
 
 def listens(port: int) -> bool:
-    """Return whether somebody takes connections there."""
+    """Return whether the port accepts connections."""
     with suppress(OSError), socket.create_connection(("127.0.0.1", port), CONNECT_S):
         return True
     return False
@@ -82,6 +84,8 @@ def listens(port: int) -> bool:
 
 class MasterServerConformance(Kit):
     """Subclass it and give the fixture `make_server`: a function from a loop to a new server."""
+
+    page: ClassVar[str] = "master_server.md"
 
     ready_s = 60.0
     """How long the server may take to listen."""
@@ -103,30 +107,30 @@ class MasterServerConformance(Kit):
         """At the port that the agent holds; workers start then, and connect."""
         node.server.prepare()
         port = node.hold()
-        assert node.open(port) is None, "it can't listen at a port that the agent holds"
-        assert listens(port), "nothing listens at the port, though `open` has returned"
+        assert node.open(port) is None, "`open` failed for a port that the agent holds; expected `done(None)`"
+        assert listens(port), "no server listens after `open` called `done`; expected one at the port"
 
     def test_each_round_has_a_port_of_its_own(self, node: Node) -> None:
         """Nothing listens where the last round met: its workers are gone, and what they have left must be."""
         first = node.hold()
         node.open(first)
-        assert node.shut() is None, "it could not be shut"
-        assert not listens(first), "it listens after `shut`"
+        assert node.shut() is None, "`shut` failed; expected `done(None)`"
+        assert not listens(first), "the port accepts connections after `shut`; expected none"
         second = node.hold()
-        assert node.open(second) is None, "it can't listen for a second round"
-        assert listens(second), "nothing listens at the port in the second round"
+        assert node.open(second) is None, "`open` failed for a second round; expected `done(None)`"
+        assert listens(second), "no server listens in the second round; expected one at the new port"
 
     def test_a_chosen_port_serves_round_after_round(self, node: Node) -> None:
         """`--master-port` is held again after `shut`."""
         port = node.hold()
         for _ in range(2):
-            assert node.open(port) is None, "it can't listen again at the same port"
-            assert node.shut() is None, "it could not be shut"
+            assert node.open(port) is None, "`open` failed for the same port in the next round; expected `done(None)`"
+            assert node.shut() is None, "`shut` failed; expected `done(None)`"
             node.hold(port)
 
     def test_shutting_what_is_not_open_is_answered(self, node: Node) -> None:
         """As it is asked before the first round, and on nodes that never have rank 0."""
-        assert node.shut() is None, "`shut` fails where nothing is open"
+        assert node.shut() is None, "`shut` failed before any `open`; expected `done(None)`"
 
     def test_a_port_that_is_taken_is_an_error_with_its_reason(self, node: Node) -> None:
         """For people: it ends the run."""
@@ -134,14 +138,16 @@ class MasterServerConformance(Kit):
             taken.bind(("0.0.0.0", 0))
             taken.listen()
             error = node.open(taken.getsockname()[1])
-        assert isinstance(error, BackendUnavailableError), f"a port that is taken is answered by {error!r}"
-        assert str(error).strip(), "the error has no text"
+        assert isinstance(error, BackendUnavailableError), (
+            f"`open` with a port in use returned {error!r}; expected BackendUnavailableError"
+        )
+        assert str(error).strip(), "the error of `open` has no text; expected the reason"
 
     def test_every_call_is_quick(self, node: Node) -> None:
         """All that the agent does waits for it."""
         node.open(node.hold())
         node.shut()
-        assert max(node.took_s) < QUICK_S, f"a call took {max(node.took_s):.1f} s"
+        assert max(node.took_s) < QUICK_S, f"a call took {max(node.took_s):.1f} s; expected less than {QUICK_S:g} s"
 
     def test_the_end_leaves_nothing(self, make_server: MakeServer) -> None:
         """No listener, no process, no reader and no timer; a second `close` does nothing."""
@@ -153,6 +159,10 @@ class MasterServerConformance(Kit):
         node.close()
         node.close()
         gone = loop.turn_until(lambda: not listens(port) and not any(map(is_alive, pids)), within_s=END_S)
-        assert gone, f"it listens after its end, or of its processes {sorted(pids)} some live on"
-        assert not loop.readers, "it still reads descriptors"
-        assert all(timer.cancelled for timer in loop.timers), "it still has timers"
+        assert gone, (
+            f"after `close` the port accepts connections, or some of the processes {sorted(pids)} run; expected neither"
+        )
+        assert not loop.readers, "after `close` it still has readers on the loop; expected none"
+        assert all(timer.cancelled for timer in loop.timers), (
+            "after `close` it still has timers on the loop; expected none"
+        )

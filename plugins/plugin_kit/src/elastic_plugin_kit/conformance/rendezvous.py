@@ -1,4 +1,4 @@
-"""The kit for rendezvous backends: does a `RendezvousHandler` form rounds that agree, and end when it is told to?"""
+"""The kit for rendezvous backends: tests that a `RendezvousHandler` forms consistent rounds, and can be cancelled."""
 
 import math
 from collections.abc import Iterator
@@ -62,10 +62,12 @@ class RendezvousConformance(Kit):
     which returns a new handler of one node. Give it short timeouts, a last call of a fraction of a second say.
     """
 
+    page: ClassVar[str] = "rendezvous_handler.md"
+
     most_nodes: ClassVar[int] = 3
     """How many nodes the backend can bring together; 1 skips the tests of several nodes."""
     round_s: ClassVar[float] = 10.0
-    """How long forming a round, or hearing of a change, may take before a test gives up."""
+    """How long forming a round, or noticing a change, may take before a test gives up."""
 
     @pytest.fixture
     def make_handler(self) -> MakeHandler:
@@ -86,15 +88,19 @@ class RendezvousConformance(Kit):
         check_api_version(type(run.node()))
 
     def test_the_options_are_declared_well(self, run: RendezvousRun) -> None:
-        """Users can be told what is wrong with a value."""
+        """The core can report each wrong value of an option."""
         cls = type(run.node())
         check_options(cls.__name__, cls.options)
 
     def test_capabilities_are_known_ones(self, run: RendezvousRun) -> None:
         """The agent relies on what is declared."""
         capabilities = type(run.node()).capabilities
-        assert isinstance(capabilities, frozenset), f"capabilities is {capabilities!r}; expected a frozenset"
-        assert capabilities <= set(Capability), f"unknown capabilities: {capabilities - set(Capability)}"
+        assert isinstance(capabilities, frozenset), (
+            f"`capabilities` is {capabilities!r}; expected a frozenset of Capability"
+        )
+        assert capabilities <= set(Capability), (
+            f"`capabilities` has {capabilities - set(Capability)}; expected only Capability"
+        )
 
     def test_its_import_is_light(self, run: RendezvousRun) -> None:
         """Neither torch nor numpy comes into the agent's process."""
@@ -104,7 +110,7 @@ class RendezvousConformance(Kit):
         """Run id and backend are those of the settings; whether the agent hosts a store is yes or no."""
         handler = run.node()
         assert handler.get_run_id() == run.run_id
-        assert handler.get_backend(), "get_backend is empty"
+        assert handler.get_backend(), "get_backend returned an empty text; expected the backend's name"
         assert isinstance(handler.use_agent_store, bool)
 
     # --- one node ---
@@ -120,7 +126,7 @@ class RendezvousConformance(Kit):
         tokens = [self._joined(handler).round_token for _ in range(3)]
         if set(tokens) == {0}:
             pytest.skip("the handler gives its rounds no tokens")
-        assert tokens == sorted(set(tokens)), f"tokens must rise: {tokens}"
+        assert tokens == sorted(set(tokens)), f"round_token was {tokens} in successive rounds; expected rising numbers"
 
     def test_a_quiet_round_is_quiet(self, run: RendezvousRun) -> None:
         """Watching a round in which nothing happens returns None, at its timeout."""
@@ -128,8 +134,12 @@ class RendezvousConformance(Kit):
         self._joined(handler)
         for _ in range(2):
             ended = Started(lambda: _bound(handler).watch(QUIET_S)).ended(within_s=QUIET_S + LATE_S, what="watch")
-            assert ended.value() is None, f"watch returned {ended.value()!r} of a round in which nothing happened"
-            assert ended.took_s >= 0.9 * QUIET_S, "watch returned before its timeout without a change"
+            assert ended.value() is None, (
+                f"watch returned {ended.value()!r} for a round in which nothing happened; expected None"
+            )
+            assert ended.took_s >= 0.9 * QUIET_S, (
+                f"watch returned None after {ended.took_s:.2f} s; expected it to wait for its timeout of {QUIET_S:g} s"
+            )
         assert handler.num_nodes_waiting() == 0
         assert handler.is_closed() is False
 
@@ -141,7 +151,9 @@ class RendezvousConformance(Kit):
         handler.wait = WaitBudget()
         handler.wait.cancel()
         ended = Started(handler.next_rendezvous).ended(within_s=cancel_s(), what="next_rendezvous, cancelled before")
-        assert isinstance(ended.error, WaitCancelledError), f"no WaitCancelledError but {ended.error!r}"
+        assert isinstance(ended.error, WaitCancelledError), (
+            f"a cancelled next_rendezvous ended with {ended.error!r}; expected WaitCancelledError"
+        )
 
     def test_next_rendezvous_ends_when_cancelled(self, run: RendezvousRun) -> None:
         """Within 100 ms, while it waits for another node."""
@@ -154,7 +166,9 @@ class RendezvousConformance(Kit):
             pytest.skip("the handler forms a round without waiting for the other node")
         wait.cancel()
         error = joining.ended(within_s=cancel_s(), what="next_rendezvous that was cancelled").error
-        assert isinstance(error, WaitCancelledError), f"no WaitCancelledError but {error!r}"
+        assert isinstance(error, WaitCancelledError), (
+            f"next_rendezvous ended with {error!r}; expected WaitCancelledError"
+        )
 
     def test_next_rendezvous_ends_at_its_deadline(self, run: RendezvousRun) -> None:
         """The budget's, whatever the handler's own timeouts are; with an error of ours."""
@@ -164,7 +178,9 @@ class RendezvousConformance(Kit):
         ended = Started(handler.next_rendezvous).ended(within_s=QUIET_S + LATE_S, what="next_rendezvous")
         if ended.error is None:
             pytest.skip("the handler forms a round without waiting for the other node")
-        assert isinstance(ended.error, ElasticError), f"no error of ours but {ended.error!r}"
+        assert isinstance(ended.error, ElasticError), (
+            f"next_rendezvous ended with {ended.error!r} at its deadline; expected an ElasticError"
+        )
 
     def test_watch_ends_when_cancelled(self, run: RendezvousRun) -> None:
         """Within 100 ms, with WaitCancelledError; the handler can be used again."""
@@ -175,7 +191,9 @@ class RendezvousConformance(Kit):
         settle()
         wait.cancel()
         error = watching.ended(within_s=cancel_s(), what="a watch that was cancelled").error
-        assert isinstance(error, WaitCancelledError), f"no WaitCancelledError but {error!r}"
+        assert isinstance(error, WaitCancelledError), (
+            f"a cancelled watch ended with {error!r}; expected WaitCancelledError"
+        )
         assert self._joined(handler).world_size == 1
 
     # --- the end ---
@@ -204,10 +222,12 @@ class RendezvousConformance(Kit):
         _bound(handler).set_closed()
         if not handler.is_closed():
             if Capability.CONTROL in type(handler).capabilities:
-                pytest.fail("the handler declares `control`, and is_closed is False after set_closed")
+                pytest.fail("is_closed returned False after set_closed; expected True, as the class declares `control`")
             pytest.skip("closing means nothing to this handler")
         ended = Started(_bound(handler).next_rendezvous).ended(within_s=self.round_s, what="next_rendezvous")
-        assert isinstance(ended.error, RendezvousClosedError), f"no RendezvousClosedError but {ended.error!r}"
+        assert isinstance(ended.error, RendezvousClosedError), (
+            f"next_rendezvous of a closed run ended with {ended.error!r}; expected RendezvousClosedError"
+        )
 
     # --- several nodes ---
 
@@ -224,7 +244,9 @@ class RendezvousConformance(Kit):
         first, second = self._all_joined(handlers), self._all_joined(handlers)
         _check_one_round(second)
         if first[0].round_token:
-            assert second[0].round_token > first[0].round_token, "the next round's token is not higher"
+            assert second[0].round_token > first[0].round_token, (
+                "the next round's round_token is not higher; expected a rising number"
+            )
 
     def test_runs_do_not_meet(self, make_handler: MakeHandler) -> None:
         """Nodes of two runs form two rounds, whatever their run ids have in common."""
@@ -240,7 +262,7 @@ class RendezvousConformance(Kit):
     # --- capabilities ---
 
     def test_a_newcomer_is_told(self, run: RendezvousRun) -> None:
-        """`membership`: a round with room hears of a node that wants to join, and takes it in."""
+        """`membership`: a round below MAX nodes notices a node that wants to join, and the next round includes it."""
         self._needs(2, Capability.MEMBERSHIP, run)
         first = run.node(0, nodes=1, max_nodes=2)
         self._joined(first)
@@ -253,7 +275,7 @@ class RendezvousConformance(Kit):
         assert _info(infos[0]).world_size == 2
 
     def test_a_departure_is_told(self, run: RendezvousRun) -> None:
-        """`membership`: a round hears of a node that has left."""
+        """`membership`: a round notices a node that has left."""
         self._needs(2, Capability.MEMBERSHIP, run)
         handlers = [run.node(rank, nodes=2) for rank in range(2)]
         self._all_joined(handlers)
@@ -289,7 +311,9 @@ class RendezvousConformance(Kit):
             within_s=self.round_s + LATE_S, what=f"watch for {what}"
         )
         told = change.value()
-        assert isinstance(told, get_args(RoundChange)), f"watch returned {told!r} of {what}"
+        assert isinstance(told, get_args(RoundChange)), (
+            f"watch returned {told!r} for {what}; expected one of the round changes"
+        )
         return told  # type: ignore[no-any-return]  # one of the union, as was just checked
 
 
@@ -308,14 +332,18 @@ def _info(formed: RendezvousInfo | tuple[object, int, int]) -> RendezvousInfo:
 
 def _check_one_round(infos: list[RendezvousInfo]) -> None:
     count = len(infos)
-    assert sorted(info.rank for info in infos) == list(range(count)), f"ranks: {[info.rank for info in infos]}"
+    assert sorted(info.rank for info in infos) == list(range(count)), (
+        f"the ranks of one round are {[info.rank for info in infos]}; expected 0 to {count - 1}"
+    )
     assert {info.world_size for info in infos} == {count}
     for field in ("round_token", "nonce", "members", "master_addr", "master_port"):
         values = {getattr(info, field) for info in infos}
-        assert len(values) == 1, f"the nodes of one round don't agree on {field}: {values}"
+        assert len(values) == 1, f"the nodes of one round have different values of {field}; expected one: {values}"
     info = infos[0]
     if info.members:
-        assert len(info.members) == count, f"a round of {count} nodes has {len(info.members)} members"
-        assert len({member.node_id for member in info.members}) == count, "two members have one node id"
+        assert len(info.members) == count, f"a round of {count} nodes has {len(info.members)} members; expected {count}"
+        assert len({member.node_id for member in info.members}) == count, (
+            "two members have the same node id; expected different ones"
+        )
     agree = info.master_addr is not None or all(info.store is not None for info in infos) or bool(info.members)
     assert agree, "no master address, and neither a store nor addresses by which the nodes could agree on one"

@@ -1,21 +1,21 @@
-"""What a store can't do of what some tests of the kit need, each with the reason."""
+"""Capabilities that some tests of the store kit need, and why a store lacks them."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, kw_only=True)
 class Requirements:
-    """Why tests of the store kit can't be run against a store: what has a reason here skips them, with that reason.
+    """Why tests of the store kit can't run against a store: a reason here skips them.
 
-    Empty: the store can. Declare no more than what is so by the store's nature; what it should do and does not is an
+    An empty text means that the store can. Declare only limits by the store's nature; a defect of the store is an
     `xfail` with a reason.
     """
 
     pause: str = ""
-    """Its server can't be made to stand still: there is no `pause_server`."""
+    """Its server can't be paused: there is no `pause_server`."""
     paused_reads_wait: str = ""
-    """Reads are served while the server stands still, from a snapshot or a replica; its writes wait."""
+    """Reads succeed while the server is paused, from a snapshot or a replica; only writes wait."""
     empty: str = ""
     """Its content can't be lost: there is no `empty_server`."""
     nowhere: str = ""
-    """There is no endpoint at which nobody listens: there is no `connect_nowhere`."""
+    """There is no endpoint without a server: there is no `connect_nowhere`."""

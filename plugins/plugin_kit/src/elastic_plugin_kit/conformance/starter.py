@@ -1,4 +1,4 @@
-"""The kit for starters of workers: is what a `WorkerStarter` starts the worker that was asked for, and nothing else?"""
+"""The kit for worker starters: tests that a `WorkerStarter` starts the requested worker, and nothing else."""
 
 import json
 import os
@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import msgspec
 import pytest
@@ -158,6 +158,8 @@ class WorkerStarterConformance(Kit):
     One that never starts such a worker fails.
     """
 
+    page: ClassVar[str] = "starter.md"
+
     ready_s = 30.0
     """How long the starter may take to be ready."""
 
@@ -183,38 +185,46 @@ class WorkerStarterConformance(Kit):
         worker = agent.begin_round(*words, **different)
         if worker.started is None:
             ready = agent.loop.turn_until(lambda: self.is_ready(agent.starter), within_s=self.ready_s)
-            assert ready, f"it does not get ready within {self.ready_s:g} s: {agent.loop.notices}"
+            assert ready, f"the starter is not ready within {self.ready_s:g} s; expected it ready: {agent.loop.notices}"
             agent.end_round()
             worker = agent.begin_round(*words, **different)
-        assert worker.started is not None, f"it starts no worker such as {worker.wanted.argv}: {agent.loop.notices}"
-        assert worker.report, f"its worker says nothing: {worker.errors}"
+        assert worker.started is not None, (
+            f"`start` returned None for {worker.wanted.argv}; expected a StartedProcess: {agent.loop.notices}"
+        )
+        assert worker.report, f"the started worker wrote no report; expected it to run its script: {worker.errors}"
         return worker
 
     def test_the_worker_is_the_one_that_was_asked_for(self, agent: Agent) -> None:
         """Its arguments, all of its environment and nothing else, its folder and its stdin."""
         worker = self._start(agent, "sleep")
         report = worker.report
-        assert report["arguments"] == ["sleep"], "it has other arguments"
+        assert report["arguments"] == ["sleep"], "the worker has other arguments; expected those of `WorkerStart.argv`"
         wanted = {"LC_CTYPE": report["environment"].get("LC_CTYPE"), **worker.wanted.environment}
-        assert {"LC_CTYPE": None, **report["environment"]} == wanted, "it has another environment"  # Python sets that
-        assert report["folder"] == os.getcwd(), "it works in another directory"  # noqa: PTH109  # text
-        assert report["stdin"] == list(os.fstat(0)[1:3]), "it has another stdin"
+        assert {"LC_CTYPE": None, **report["environment"]} == wanted, (
+            "the worker has another environment; expected exactly `WorkerStart.environment`"
+        )  # Python sets that
+        assert report["folder"] == os.getcwd(), "the worker has another working directory; expected the agent's"  # noqa: PTH109  # text
+        assert report["stdin"] == list(os.fstat(0)[1:3]), "the worker has another stdin; expected the agent's"
         assert worker.started is not None
-        assert report["pid"] == worker.started.pid, "another process is the worker"
+        assert report["pid"] == worker.started.pid, "the worker has another pid; expected `StartedProcess.pid`"
 
     def test_it_leads_a_session(self, agent: Agent) -> None:
-        """Stops signal its process group, and nobody else must be in it."""
+        """The agent signals its process group, so no other process may be in it."""
         worker = self._start(agent, "sleep")
         assert worker.started is not None
         pid = worker.started.pid
-        assert (os.getsid(pid), os.getpgid(pid)) == (pid, pid), "it leads no session and no process group"
+        assert (os.getsid(pid), os.getpgid(pid)) == (pid, pid), (
+            "the worker leads no session or no process group; expected both"
+        )
 
     def test_it_writes_to_its_streams_and_nobody_holds_them(self, agent: Agent) -> None:
         """What reads a worker's output sees its end when the worker has ended."""
         read_fd, write_fd = os.pipe()
         try:
             worker = self._start(agent, "exit", "0", stderr=write_fd)
-            assert os.fstat(write_fd), "it has closed a descriptor that was not its own"
+            assert os.fstat(write_fd), (
+                "the starter closed a descriptor of the caller; expected it to close only its own"
+            )
             assert worker.report["arguments"] == ["exit", "0"]
             agent.end_of_worker()
         finally:
@@ -231,34 +241,42 @@ class WorkerStarterConformance(Kit):
             return False
 
         try:
-            assert agent.loop.turn_until(ended, within_s=5.0), "a process holds the worker's stderr after its end"
+            assert agent.loop.turn_until(ended, within_s=5.0), (
+                "a process holds the worker's stderr after the worker's end; expected all copies closed"
+            )
         finally:
             os.close(read_fd)
-        assert b"to stderr\n" in text, "what it writes to stderr goes elsewhere"
+        assert b"to stderr\n" in text, "the worker's stderr is not in its stream; expected it there"
 
     @pytest.mark.parametrize("code", [0, 7])
     def test_its_exit_code_is_told(self, agent: Agent, code: int) -> None:
-        """By whoever reaps it."""
+        """The process that reaps it returns the code."""
         self._start(agent, "exit", str(code))
-        assert agent.end_of_worker() == code, "its exit code is lost"
+        assert agent.end_of_worker() == code, "`reap` returned another exit code; expected the worker's"
 
     def test_a_signal_ends_it_and_is_told(self, agent: Agent) -> None:
         """A code of -N is a death by signal N."""
         self._start(agent, "sleep")
-        assert agent.end_round(signal.SIGTERM) == -signal.SIGTERM, "how it ended is lost"
+        assert agent.end_round(signal.SIGTERM) == -signal.SIGTERM, (
+            "`reap` returned another code; expected -N after signal N"
+        )
 
     def test_it_runs_on_its_processors(self, agent: Agent) -> None:
         """On those alone, if they are given."""
         one = frozenset({min(os.sched_getaffinity(0))})
         report = self._start(agent, "sleep", processors=one).report
-        assert report["processors"] == sorted(one), "it runs on other processors"
+        assert report["processors"] == sorted(one), (
+            "the worker runs on other processors; expected those of `WorkerStart.processors`"
+        )
 
     def test_the_sweep_finds_what_it_leaves(self, agent: Agent) -> None:
         """The process was started with the mark in its environment."""
         worker = self._start(agent, "sleep")
         assert worker.started is not None
         entries = Path(f"/proc/{worker.started.pid}/environ").read_bytes().split(b"\0")
-        assert b"ELASTIC_INCARNATION=the-kit" in entries, "its process was started without ELASTIC_INCARNATION"
+        assert b"ELASTIC_INCARNATION=the-kit" in entries, (
+            "the worker's process started without ELASTIC_INCARNATION; expected the variable from its start"
+        )
 
     def test_every_call_is_quick(self, agent: Agent) -> None:
         """All that the agent does waits for it."""
@@ -266,14 +284,16 @@ class WorkerStarterConformance(Kit):
         agent.loop.turn_until(lambda: self.is_ready(agent.starter), within_s=self.ready_s)
         agent.end_round()
         took_s.append(agent.begin_round("sleep").took_s)
-        assert max(took_s) < QUICK_S, f"`start` took {max(took_s):.1f} s"
+        assert max(took_s) < QUICK_S, f"`start` took {max(took_s):.1f} s; expected less than {QUICK_S:g} s"
 
     def test_one_that_keeps_the_terminal_stays_in_this_session(self, agent: Agent) -> None:
         """Or is left to the core."""
         starter = agent.starter
         worker = agent.begin_round("exit", "0", terminal=True)
         if worker.started is not None:
-            assert worker.report["session"] == os.getsid(0), "it has left the terminal's session"
+            assert worker.report["session"] == os.getsid(0), (
+                "a worker with `terminal` left the terminal's session; expected this one"
+            )
         agent.end_of_worker()
         starter.round_stopping()
 
@@ -288,11 +308,14 @@ class WorkerStarterConformance(Kit):
         agent.close()
         agent.close()
         gone = loop.turn_until(lambda: not any(map(is_alive, pids)), within_s=5.0)
-        assert gone, f"of its processes {sorted(pids)} some live on"
-        assert not agent.starter.pids(), "it still has processes"
-        assert not loop.readers, "it still reads descriptors"
-        assert all(timer.cancelled for timer in loop.timers), "it still has timers"
-        assert sorted(os.listdir("/proc/self/fd")) == before, "it leaves descriptors open"  # noqa: PTH208  # as above
+        assert gone, f"some of the starter's processes {sorted(pids)} run after `close`; expected none"
+        assert not agent.starter.pids(), "`pids()` is not empty after `close`; expected no processes"
+        assert not loop.readers, "the starter has readers on the loop after `close`; expected none"
+        assert all(timer.cancelled for timer in loop.timers), (
+            "the starter has timers on the loop after `close`; expected none"
+        )
+        after = sorted(os.listdir("/proc/self/fd"))  # noqa: PTH208  # as above
+        assert after == before, "the starter left descriptors open after `close`; expected none"
 
 
 def is_alive(pid: int) -> bool:

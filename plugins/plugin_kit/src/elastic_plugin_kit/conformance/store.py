@@ -1,4 +1,4 @@
-"""The kit for key-value servers: the promises of `CoordinationStore`, which the core's rendezvous is built on."""
+"""The kit for stores: tests the promises of `CoordinationStore`, on which the core's rendezvous relies."""
 
 from collections.abc import Callable, Iterator
 from typing import ClassVar
@@ -41,23 +41,25 @@ class CoordinationStoreConformance(
     """Subclass it and give the fixture `connect`.
 
     `connect` returns a function that takes a run id and returns a new client of that run, not yet connected. (One that
-    takes no argument, for a run of this test's own, will do; then runs can't be told apart, and that test is skipped.)
+    takes no argument, for a run of this test's own, is enough; the test with two runs is then skipped.)
 
-    Three more fixtures are asked for by some tests, which are skipped without them:
+    Some tests need three more fixtures, and are skipped without them:
 
-    - `pause_server` returns a function that gives a context manager: inside of it the server answers nobody and keeps
-      its content (SIGSTOP does it);
+    - `pause_server` returns a function that gives a context manager: inside of it the server sends no replies and
+      keeps its content (SIGSTOP, for example);
     - `empty_server` returns a function that makes the server lose all content, as an operator would: remove the file,
       flush the server, put an empty one in its place (deleting rows through a client of the store's own is not that);
-    - `connect_nowhere` returns a function that gives a client of an endpoint where nobody listens.
+    - `connect_nowhere` returns a function that gives a client of an endpoint without a server.
 
-    What a store can't have by its nature it declares, with the reason: `requirements = Requirements(
+    A store declares what it can't have by its nature, with the reason: `requirements = Requirements(
     paused_reads_wait="readers of the write-ahead log see a snapshot")`. The tests that need it are skipped with that.
 
     Times are the store's own: a test waits for real leases of `lease_s`, or of the store's `min_ttl_s` if that is more.
     A server that lives in this process needs a clock which the tests' clients don't share (`ManualClock`, moved by
     `pass_time`, say): one test moves all clocks of this process, as if it ran on another host.
     """
+
+    page: ClassVar[str] = "coordination_store.md"
 
     lease_s: ClassVar[float] = 1.0
     """Leases whose end a test waits for; longer where the server or the machine is slow."""

@@ -1,4 +1,4 @@
-"""Promises about every call: cancellation, deadlines, servers that stand still or are not there, and the end."""
+"""Promises about every call: cancellation, deadlines, servers that are paused or missing, and the end."""
 
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -46,9 +46,13 @@ class WaitPromises(Kit):
         wait.cancel()
         for name, call in _calls(seat, run.lease_s).items():
             ended = Started(partial(call, client.store, wait)).ended(within_s=cancel_s(), what=name)
-            assert isinstance(ended.error, WaitCancelledError), f"{name} with a cancelled budget: {_told(ended.error)}"
-        assert client.records() == {seat.number: b"old"}, "a call with a cancelled budget wrote something"
-        assert client.load() is None, "a swap with a cancelled budget wrote something"
+            assert isinstance(ended.error, WaitCancelledError), (
+                f"{name} with a cancelled budget: {_told(ended.error)}; expected WaitCancelledError"
+            )
+        assert client.records() == {seat.number: b"old"}, (
+            "a call with a cancelled budget wrote a record; expected no write"
+        )
+        assert client.load() is None, "a swap with a cancelled budget wrote a document; expected no write"
 
     def test_a_passed_deadline_ends_every_call(self, run: StoreRun) -> None:
         """At once, with WaitExpiredError, and nothing is written."""
@@ -57,9 +61,13 @@ class WaitPromises(Kit):
         for name, call in _calls(seat, run.lease_s).items():
             work = Started(partial(call, client.store, WaitBudget.lasting(0)))
             ended = work.ended(within_s=late_s(LATE_S), what=f"{name} whose deadline has passed")
-            assert isinstance(ended.error, WaitExpiredError), f"{name}, its deadline passed: {_told(ended.error)}"
-        assert client.records() == {seat.number: b"old"}, "a call whose deadline has passed wrote something"
-        assert client.load() is None, "a swap whose deadline has passed wrote something"
+            assert isinstance(ended.error, WaitExpiredError), (
+                f"{name}, its deadline passed: {_told(ended.error)}; expected WaitExpiredError"
+            )
+        assert client.records() == {seat.number: b"old"}, (
+            "a call whose deadline had passed wrote a record; expected no write"
+        )
+        assert client.load() is None, "a swap whose deadline had passed wrote a document; expected no write"
 
     def test_one_budget_serves_many_calls(self, run: StoreRun) -> None:
         """Nothing of a call is left on its budget that a later cancellation could hurt."""
@@ -68,7 +76,9 @@ class WaitPromises(Kit):
             client.watch(Revisions(), Topic.MEMBERS, timeout_s=0, wait=wait)
         wait.cancel()
         client.enlist()
-        assert len(client.members().members) == 1, "cancelling an old budget hurt the client"
+        assert len(client.members().members) == 1, (
+            "cancelling an earlier call's budget broke the client; expected no effect on later calls"
+        )
 
     def test_a_client_may_change_threads(self, run: StoreRun) -> None:
         """One thread at a time, not always the same."""
@@ -79,7 +89,7 @@ class WaitPromises(Kit):
 
 
 class ClosePromises(Kit):
-    """`close` can't do harm."""
+    """`close` is always safe."""
 
     def test_close_is_idempotent(self, run: StoreRun) -> None:
         """Also on a client that has never connected."""
@@ -98,7 +108,9 @@ class ClosePromises(Kit):
         client, other = run.client(), run.client()
         seat = client.enlist()
         client.store.close()
-        assert other.numbers() == [seat.number], "closing a client removed its member"
+        assert other.numbers() == [seat.number], (
+            "close removed the client's member; expected it to stay until its lease ends"
+        )
         assert other.renew(seat) is not None
 
     def test_close_leaves_nothing(self, run: StoreRun) -> None:
@@ -114,13 +126,13 @@ class ClosePromises(Kit):
 
 
 class TroublePromises(Kit):
-    """A server that stands still, or is not there."""
+    """A server that is paused, or is missing."""
 
     requirements: ClassVar[Requirements] = Requirements()
     """What the store can't do, and why."""
 
     def test_writes_to_a_paused_server_end_at_their_deadline(self, run: StoreRun, pause_server: Pause) -> None:
-        """With an error that says whether something may have been written; then the client is of use again."""
+        """With an error that distinguishes whether the write may have happened. The client works again afterwards."""
         _expect_deadlines(_each_on_its_own_client(run, reads=False), pause_server)
 
     def test_reads_of_a_paused_server_end_at_their_deadline(self, run: StoreRun, pause_server: Pause) -> None:
@@ -130,7 +142,7 @@ class TroublePromises(Kit):
         _expect_deadlines(_each_on_its_own_client(run, reads=True), pause_server)
 
     def test_writes_to_a_paused_server_end_when_cancelled(self, run: StoreRun, pause_server: Pause) -> None:
-        """Within 100 ms, with WaitCancelledError; then the client is of use again."""
+        """Within 100 ms, with WaitCancelledError. The client works again afterwards."""
         _expect_cancellation(_each_on_its_own_client(run, reads=False), pause_server)
 
     def test_reads_of_a_paused_server_end_when_cancelled(self, run: StoreRun, pause_server: Pause) -> None:
@@ -148,9 +160,11 @@ class TroublePromises(Kit):
             error = work.ended(within_s=DEADLINE_S + late_s(LATE_S), what="enlist to a server that is paused").error
         settle(0.3)
         if other.members().members:
-            assert not isinstance(error, BackendUnavailableError), "what was called unavailable was carried out"
+            assert not isinstance(error, BackendUnavailableError), (
+                "enlist raised BackendUnavailableError, and the member exists; expected OutcomeUnknownError"
+            )
         seat = client.enlist("late")
-        assert other.numbers() == [seat.number], "repeating an enlist of unknown outcome left a ghost"
+        assert other.numbers() == [seat.number], "a repeated enlist of unknown outcome left two members; expected one"
 
     def test_a_server_that_is_not_there_is_unavailable(self, connect_nowhere: Callable[[], CoordinationStore]) -> None:
         """Every call says so, in one line, and soon."""
@@ -159,8 +173,10 @@ class TroublePromises(Kit):
         for name, call in _calls(seat, 10.0).items():
             work = Started(partial(call, store, budget()))
             ended = work.ended(within_s=OPEN_S, what=f"{name} to a server that is not there")
-            assert isinstance(ended.error, BackendUnavailableError), f"{name}, no server: {_told(ended.error)}"
-            assert "\n" not in str(ended.error), f"{name}: the error's text has several lines"
+            assert isinstance(ended.error, BackendUnavailableError), (
+                f"{name}, no server: {_told(ended.error)}; expected BackendUnavailableError"
+            )
+            assert "\n" not in str(ended.error), f"{name}: the error's text has several lines; expected one"
         store.close()
 
 
@@ -194,7 +210,8 @@ def _expect_deadlines(calls: dict[str, tuple[CoordinationStore, Call]], pause_se
         ends = {name: work.ended(within_s=DEADLINE_S + late_s(LATE_S), what=name) for name, work in started.items()}
     for name, ended in ends.items():
         assert isinstance(ended.error, (BackendUnavailableError, OutcomeUnknownError, WaitExpiredError)), (
-            f"{name} to a server that is paused: {_told(ended.error)}"
+            f"{name} to a paused server: {_told(ended.error)}; "
+            "expected BackendUnavailableError, OutcomeUnknownError or WaitExpiredError"
         )
     _expect_of_use(calls)
 
@@ -207,18 +224,22 @@ def _expect_cancellation(calls: dict[str, tuple[CoordinationStore, Call]], pause
             settle(0.05)
             wait.cancel()
             ended = work.ended(within_s=cancel_s(), what=f"{name} that was cancelled")
-            assert isinstance(ended.error, WaitCancelledError), f"{name} that was cancelled: {_told(ended.error)}"
+            assert isinstance(ended.error, WaitCancelledError), (
+                f"{name} that was cancelled: {_told(ended.error)}; expected WaitCancelledError"
+            )
     _expect_of_use(calls)
 
 
 def _expect_of_use(calls: dict[str, tuple[CoordinationStore, Call]]) -> None:
     for name, (store, _) in calls.items():
         again = Started(partial(store.members, wait=budget())).ended(within_s=CALL_S, what="members")
-        assert again.error is None, f"after {name} had failed the client was of no use: {_told(again.error)}"
+        assert again.error is None, (
+            f"after {name} failed, `members` of the same client failed; expected a new connection: {_told(again.error)}"
+        )
 
 
 def _told(error: BaseException | None) -> str:
     if error is None:
         return "no error was raised"
     known = isinstance(error, (BackendError, ElasticError))
-    return f"{error!r} was raised" + ("" if known else ", which is none of the contract's errors")
+    return f"{error!r} was raised" + ("" if known else ", which is no error of the contract")

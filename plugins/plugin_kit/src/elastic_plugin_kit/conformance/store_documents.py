@@ -21,7 +21,7 @@ class SwapPromises(Kit):
         """Applied; the answer is what others load."""
         swapped = run.client().swap(b"one")
         assert _applied(swapped).value == b"one"
-        assert run.client().load() == swapped.current, "the answer to a swap is not what load returns"
+        assert run.client().load() == swapped.current, "swap and load returned different documents; expected the same"
 
     def test_swap_replaces_the_version_that_it_knows(self, run: StoreRun) -> None:
         """Applied; the new version is what others load."""
@@ -40,7 +40,7 @@ class SwapPromises(Kit):
         after = reader.load()
         values = before and before.value, after and after.value
         assert values == (b"one", b"two"), (
-            f"a client read {values[0]!r}, then {values[1]!r}; another had put b'two' there"
+            f"a client loaded {values[0]!r}, then {values[1]!r}; expected b'one', then the later b'two'"
         )
 
     def test_a_document_is_of_the_types_of_the_interface(self, run: StoreRun) -> None:
@@ -48,15 +48,17 @@ class SwapPromises(Kit):
         client = run.client()
         swapped = client.swap(b"one")
         for call, found in (("swap", swapped.current), ("load", client.load())):
-            assert type(found) is Document, f"{call} gave {type(found).__name__}; expected Document"
+            assert type(found) is Document, f"{call} returned {type(found).__name__}; expected Document"
             given = type(found.value).__name__, type(found.version).__name__
-            assert given == ("bytes", "str"), f"{call} gave a document of {' and '.join(given)}; expected bytes and str"
+            assert given == ("bytes", "str"), (
+                f"{call} returned a document of {' and '.join(given)}; expected bytes and str"
+            )
 
     def test_swap_of_no_document_is_refused_where_there_is_one(self, run: StoreRun) -> None:
         """`expect=None` never overwrites."""
         client = run.client()
         one = _applied(client.swap(b"one"))
-        assert not client.swap(b"two").applied, "expect=None overwrote a document"
+        assert not client.swap(b"two").applied, "swap with expect=None replaced a document; expected it to be rejected"
         assert client.load() == one
 
     def test_swap_of_another_version_is_refused(self, run: StoreRun) -> None:
@@ -64,11 +66,13 @@ class SwapPromises(Kit):
         client = run.client()
         one = _applied(client.swap(b"one"))
         two = _applied(client.swap(b"two", one.version))
-        assert not client.swap(b"three", one.version).applied, "a swap that expects an old version was applied"
-        assert client.load() == two, "a refused swap changed the document"
+        assert not client.swap(b"three", one.version).applied, (
+            "swap with an old version as `expect` was applied; expected it to be rejected"
+        )
+        assert client.load() == two, "a rejected swap changed the document; expected no write"
 
     def test_swap_of_a_missing_document_is_refused(self, run: StoreRun) -> None:
-        """With None as what stands, and nothing is made."""
+        """`current` is None, and no document is made."""
         client = run.client()
         version = _applied(client.swap(b"x", key="other")).version
         swapped = client.swap(b"y", version)
@@ -77,13 +81,13 @@ class SwapPromises(Kit):
         assert client.load() is None
 
     def test_a_refused_swap_returns_what_stands(self, run: StoreRun) -> None:
-        """So that nobody has to load it."""
+        """The caller need not load it."""
         client = run.client()
         one = _applied(client.swap(b"one"))
         two = _applied(client.swap(b"two", one.version))
         for expect in (None, one.version):
             current = client.swap(b"three", expect).current
-            assert current == two, f"a refused swap returned {current}; expected {two}, the current document"
+            assert current == two, f"a rejected swap returned {current}; expected the current document {two}"
 
     def test_a_version_is_never_used_again(self, run: StoreRun) -> None:
         """Not even for the same bytes: a slow writer must not overwrite what it has never seen."""
@@ -91,12 +95,16 @@ class SwapPromises(Kit):
         versions: list[str] = []
         for value in (b"a", b"b", b"a", b"b", b"a", b"a"):
             current = _applied(client.swap(value, versions[-1] if versions else None))
-            assert current.version not in versions, f"version {current.version!r} was used twice"
+            assert current.version not in versions, (
+                f"the version {current.version!r} was used twice; expected a new one for each swap"
+            )
             versions.append(current.version)
-        assert not any(client.swap(b"late", version).applied for version in versions[:-1]), "an old version was taken"
+        assert not any(client.swap(b"late", version).applied for version in versions[:-1]), (
+            "swap accepted an old version; expected it to be rejected"
+        )
 
     def test_concurrent_swaps_are_applied_once(self, run: StoreRun) -> None:
-        """Of those that expect the same version exactly one wins; the others are told which."""
+        """Of those that expect the same version exactly one is applied; the others return the new document."""
         clients = [run.client() for _ in range(8)]
         expect: str | None = None
         for turn in range(3):
@@ -104,14 +112,14 @@ class SwapPromises(Kit):
             works = [_swapping(client, value, expect) for client, value in zip(clients, values, strict=True)]
             answers = all_at_once(works, within_s=10, what="eight swaps")
             won = [value for value, answer in zip(values, answers, strict=True) if answer.applied]
-            assert len(won) == 1, f"{len(won)} of eight swaps that expected the same version were applied"
-            stands = clients[0].load()
-            assert stands is not None
-            assert stands.value == won[0]
-            assert all(answer.current == stands for answer in answers), (
-                "a refused swap did not return the current document"
+            assert len(won) == 1, f"{len(won)} of eight swaps that expected the same version were applied; expected 1"
+            current = clients[0].load()
+            assert current is not None
+            assert current.value == won[0]
+            assert all(answer.current == current for answer in answers), (
+                "a rejected swap did not return the current document; expected the one that was applied"
             )
-            expect = stands.version
+            expect = current.version
 
 
 class DocumentPromises(Kit):
@@ -123,7 +131,9 @@ class DocumentPromises(Kit):
         made = {key: _applied(client.swap(key.encode(), key=key)) for key in (ROUND_KEY, CONTROL_KEY, "a key/of:ours")}
         _applied(client.swap(b"new", made[ROUND_KEY].version))
         for key in (CONTROL_KEY, "a key/of:ours"):
-            assert client.load(key) == made[key], f"the document {key!r} was changed with another"
+            assert client.load(key) == made[key], (
+                f"a swap of another key changed the document {key!r}; expected no change"
+            )
 
     def test_documents_and_members_are_apart(self, run: StoreRun) -> None:
         """A document whose key is a topic's name is a document."""
@@ -138,8 +148,10 @@ class DocumentPromises(Kit):
         for value in BYTES:
             current = _applied(client.swap(value, version))
             loaded = client.load()
-            assert loaded is not None, f"the document {value!r} is not there"
-            assert (current.value, loaded.value) == (value, value), f"the document {value!r} was changed"
+            assert loaded is not None, f"load returned None for the document {value!r}; expected the document"
+            assert (current.value, loaded.value) == (value, value), (
+                f"the document {value!r} came back as {loaded.value!r}; expected the same bytes"
+            )
             version = current.version
 
     def test_a_document_may_have_a_mebibyte(self, run: StoreRun) -> None:
@@ -157,7 +169,7 @@ class DocumentPromises(Kit):
         seat = client.enlist(ttl_s=run.lease_s)
         one = _applied(client.swap(b"x", keep_s=2 * run.lease_s))
         run.pass_time(3 * run.lease_s, renewing=[(client, seat)])
-        assert client.load() == one, "a document was dropped though a member called"
+        assert client.load() == one, "a document was removed though a member renewed within keep_s; expected it kept"
         assert client.numbers() == [seat.number]
 
     def test_the_age_of_keep_s_is_not_that_of_the_last_call(self, run: StoreRun) -> None:
@@ -172,28 +184,30 @@ class DocumentPromises(Kit):
             return
         # A server may count whole seconds; a busy machine adds to what has passed.
         within_s = SYSTEM_CLOCK.monotonic_s() - began_s + 1.0
-        assert 0 <= age_s <= within_s, f"{age_s} s, at most {within_s} s after the change"
+        assert 0 <= age_s <= within_s, f"keep_age_s returned {age_s} s; expected 0 to {within_s} s"
         run.pass_time(2 * run.lease_s)
         _applied(client.swap(b"the same", two.version, keep_s=200.0))
         late.load()
         age_s = late.keep_age_s()
         within_s = SYSTEM_CLOCK.monotonic_s() - began_s + 2 * run.lease_s + 1.0
-        assert age_s is not None, "the age of keep_s is not known any more"
-        assert 2 * run.lease_s - 1.0 <= age_s <= within_s, f"{age_s} s, {2 * run.lease_s} s after the change"
+        assert age_s is not None, "keep_age_s returned None after a number; expected a number"
+        assert 2 * run.lease_s - 1.0 <= age_s <= within_s, (
+            f"keep_age_s returned {age_s} s; expected about {2 * run.lease_s} s"
+        )
 
     def test_content_is_dropped_when_nobody_calls(self, run: StoreRun) -> None:
         """Some time after `keep_s` nothing is left: no server fills up with old runs."""
         client = run.client()
         old = _applied(client.swap(b"x", keep_s=run.lease_s))
         run.pass_time(2 * run.lease_s + 0.5)
-        assert client.load() is None, "a document outlived keep_s although no client called"
+        assert client.load() is None, "a document was there after keep_s without calls; expected None"
         swapped = client.swap(b"y", old.version)
-        assert not swapped.applied, "the version of a dropped document was taken"
+        assert not swapped.applied, "swap accepted the version of a removed document; expected it to be rejected"
 
 
 def _applied(swapped: Swapped) -> Document:
-    assert swapped.applied, "a swap that expects the current version was refused"
-    assert swapped.current is not None, "an applied swap must return the new document"
+    assert swapped.applied, "swap was rejected with the current version as `expect`; expected it to be applied"
+    assert swapped.current is not None, "an applied swap returned None as `current`; expected the new document"
     return swapped.current
 
 

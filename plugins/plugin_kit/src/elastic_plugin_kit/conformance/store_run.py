@@ -23,7 +23,7 @@ Connect = Callable[..., CoordinationStore]
 """What the fixture `connect` gives: called with a run id, or without any, it returns a new client."""
 
 Pause = Callable[[], AbstractContextManager[None]]
-"""What the fixture `pause_server` gives: within it the server answers nobody, and keeps its content."""
+"""What the fixture `pause_server` gives: within it the server sends no replies, and keeps its content."""
 
 
 class Client:
@@ -130,7 +130,7 @@ class StoreRun:
         return lambda: now_s() - began_s + (self._asked_s - asked_s if self._moves else 0.0)
 
     def pass_time(self, seconds: float, *, renewing: Sequence[tuple[Client, Seat]] = ()) -> None:
-        """Let time pass on the store's clock while those named renew short leases, often enough to be heard."""
+        """Let time pass on the store's clock while the named seats renew short leases, often enough to stay."""
         steps = max(1, round(seconds / (self.lease_s / 5)))
         for _ in range(steps):
             began_s = now_s()

@@ -14,7 +14,7 @@ from elastic_plugin_kit.conformance.store_run import Client, StoreRun, now_s
 
 EVERY: Final = tuple(Topic)
 WAKE_S: Final = 1.0
-"""Within this long a watcher hears of another client's change, on a machine that has nothing else to do."""
+"""Within this time a watcher is notified of another client's change, on an idle machine."""
 _LONG_S: Final = 2 * MOST_CROWDED * WAKE_S
 QUIET_S: Final = 0.3
 """How long nothing must happen to count as nothing."""
@@ -79,11 +79,11 @@ class RevisionPromises(Kit):
         birth = client.revisions().birth
         client.withdraw(seat)
         client.swap(b"x")
-        assert birth, "a run that has content has a birth"
+        assert birth, "`Revisions.birth` is empty for a run with content; expected a random text"
         assert [client.revisions().birth, run.client().revisions().birth] == [birth, birth]
 
     def test_other_runs_have_other_births(self, run: StoreRun) -> None:
-        """It is random: content that is made anew is told apart from what was."""
+        """It is random: new content differs from earlier content."""
         if run.names_runs:
             clients = [run.client(), run.client(run.run_id + "x")]
             for client in clients:
@@ -92,7 +92,7 @@ class RevisionPromises(Kit):
 
 
 class WatchPromises(Kit):
-    """Watchers hear of what they wait for, soon, and of nothing else."""
+    """Watchers are notified of the topics that they wait for, soon, and of no others."""
 
     def test_watch_returns_at_once_what_has_moved_before(self, run: StoreRun) -> None:
         """Of each topic that has moved between two calls."""
@@ -102,8 +102,12 @@ class WatchPromises(Kit):
             act()
             began_s = now_s()
             seen = client.watch(since, topic, timeout_s=_LONG_S)
-            assert topic in seen.changed, f"watch missed a change of {topic!r} that came before the call"
-            assert now_s() - began_s < late_s(WAKE_S), f"watch of {topic!r} waited though there was something to tell"
+            assert topic in seen.changed, (
+                f"watch did not return {topic!r}, which had moved before the call; expected it in `changed`"
+            )
+            assert now_s() - began_s < late_s(WAKE_S), (
+                f"watch of {topic!r} waited though the topic had moved; expected it to return at once"
+            )
             since = seen.revisions
 
     def test_watch_wakes_on_each_topic(self, run: StoreRun) -> None:
@@ -117,7 +121,7 @@ class WatchPromises(Kit):
             seen = watch.ended(
                 within_s=late_s(WAKE_S), what=f"a watch of {topic!r}, which another client moved"
             ).value()
-            assert topic in seen.changed, f"watch ended for {topic!r} and does not say so"
+            assert topic in seen.changed, f"watch returned without {topic!r} in `changed`; expected it there"
             assert seen.revisions.of(topic) > since.of(topic)
 
     def test_watch_wakes_every_watcher(self, run: StoreRun) -> None:
@@ -131,7 +135,7 @@ class WatchPromises(Kit):
             assert watch.ended(within_s=late_s(WAKE_S), what="one of four watches").value().changed == {Topic.MEMBERS}
 
     def test_watch_ignores_other_topics(self, run: StoreRun) -> None:
-        """What was not asked for neither ends the wait nor is called changed."""
+        """Topics that were not requested neither end the wait nor are in `changed`."""
         watcher, other = run.client(), run.client()
         other.enlist()
         since = watcher.revisions()
@@ -141,11 +145,15 @@ class WatchPromises(Kit):
         other.swap(b"x")
         ended = watch.ended(within_s=2 * QUIET_S + WAKE_S, what="watch")
         seen = ended.value()
-        assert ended.took_s >= 0.9 * 2 * QUIET_S, "watch ended for a topic that was not asked for"
-        assert seen.changed == frozenset(), f"watch called {set(seen.changed)} changed, which was not asked for"
+        assert ended.took_s >= 0.9 * 2 * QUIET_S, (
+            "watch returned early for a topic that was not requested; expected it to wait"
+        )
+        assert seen.changed == frozenset(), (
+            f"watch returned {set(seen.changed)} in `changed`; expected only requested topics"
+        )
 
     def test_watch_tells_how_far_every_topic_is(self, run: StoreRun) -> None:
-        """Also of those that were not asked for; what it says is right to go on from."""
+        """Also of topics that were not requested; a watcher can go on from these revisions."""
         client = run.client()
         since = client.revisions()
         client.enlist()
@@ -161,7 +169,9 @@ class WatchPromises(Kit):
         since, began_s = client.revisions(), now_s()
         seen = client.watch(since, *EVERY, timeout_s=QUIET_S)
         assert seen == Watched(revisions=since, changed=frozenset())
-        assert 0.9 * QUIET_S <= now_s() - began_s <= QUIET_S + WAKE_S, "watch did not keep its timeout"
+        assert 0.9 * QUIET_S <= now_s() - began_s <= QUIET_S + WAKE_S, (
+            "watch did not return at its timeout; expected it to wait for that long"
+        )
 
     def test_watch_without_time_only_looks(self, run: StoreRun) -> None:
         """A timeout of zero."""
@@ -173,7 +183,7 @@ class WatchPromises(Kit):
         assert now_s() - began_s < WAKE_S
 
     def test_watch_misses_no_change(self, run: StoreRun) -> None:
-        """Whenever a change comes, the call that is under way or the next one tells of it, within a second."""
+        """Each change is returned by the call in progress or by the next one, within a second."""
         watcher, other, told = run.client(), run.client(), SimpleQueue[int]()
         seat = other.enlist()
         since = watcher.revisions()
@@ -211,14 +221,16 @@ class ResetPromises(Kit):
         assert seen == Watched(revisions=now, changed=frozenset({Topic.MEMBERS}), reset=True)
 
     def test_an_emptied_server_is_noticed(self, run: StoreRun, empty_server: Callable[[], None]) -> None:
-        """Nothing is left, watchers are told of the reset, and what was known before is of no use."""
+        """Nothing is left, watchers get `reset`, and earlier seats and versions are invalid."""
         client = run.client()
         seat = client.enlist()
         old = client.swap(b"x").current
         assert old is not None
         since = client.revisions()
         empty_server()
-        assert client.watch(since, *EVERY).reset, "watch did not notice that the server was emptied"
+        assert client.watch(since, *EVERY).reset, (
+            "watch returned reset=False after the server was emptied; expected True"
+        )
         assert client.renew(seat) is None
         assert client.update(seat, b"new") is False
         assert client.members().members == ()
@@ -226,14 +238,16 @@ class ResetPromises(Kit):
         assert not client.swap(b"y", old.version).applied
         made = client.swap(b"y").current
         assert made is not None
-        assert made.version != old.version, "a version from before the server was emptied was used again"
+        assert made.version != old.version, (
+            "swap returned a version from before the server was emptied; expected a new one"
+        )
         seen = client.watch(since, *EVERY)
-        assert seen.reset, "content that was made anew passes for what was before"
+        assert seen.reset, "watch returned reset=False for content that was made again; expected True"
         assert seen.revisions.birth != since.birth
 
 
 class WatchEndPromises(Kit):
-    """A watch ends when it is told to."""
+    """A watch ends when it is cancelled, or at its deadline."""
 
     def test_watch_ends_when_cancelled(self, run: StoreRun) -> None:
         """Within 100 ms, with WaitCancelledError; the client can be used again."""
@@ -245,9 +259,11 @@ class WatchEndPromises(Kit):
             settle(0.03 * turn)
             wait.cancel()
             error = watch.ended(within_s=cancel_s(), what="a watch that was cancelled").error
-            assert isinstance(error, WaitCancelledError), f"a cancelled watch must raise WaitCancelledError: {error!r}"
+            assert isinstance(error, WaitCancelledError), (
+                f"a cancelled watch ended with {error!r}; expected WaitCancelledError"
+            )
         seat = client.enlist()
-        assert client.numbers() == [seat.number], "the client is of no use after a cancelled watch"
+        assert client.numbers() == [seat.number], "enlist failed after a cancelled watch; expected the client to work"
 
     def test_watch_ends_at_its_deadline(self, run: StoreRun) -> None:
         """The budget's, where it comes before the timeout."""
@@ -256,7 +272,7 @@ class WatchEndPromises(Kit):
         watch = Started(lambda: client.watch(since, *EVERY, timeout_s=4, wait=WaitBudget.lasting(0.3)))
         ended = watch.ended(within_s=0.3 + late_s(0.5), what="a watch whose budget has a deadline")
         assert isinstance(ended.error, WaitExpiredError) or (ended.result and not ended.result.changed), (
-            f"at its deadline watch must raise WaitExpiredError or return that nothing changed: {ended.error!r}"
+            f"watch ended with {ended.error!r} at its deadline; expected WaitExpiredError, or no changes"
         )
 
 
@@ -267,7 +283,7 @@ def _expect_told(told: SimpleQueue[int], revision: int) -> None:
         try:
             known = told.get(timeout=max(0.0, end_s - now_s()))
         except Empty:
-            raise AssertionError(f"a change was missed: no notification within {WAKE_S:g} s") from None
+            raise AssertionError(f"watch did not return a change within {WAKE_S:g} s; expected every change") from None
 
 
 def _changes(client: Client) -> dict[Topic, Callable[[], object]]:
@@ -286,4 +302,4 @@ def _moves(client: Client, act: Callable[[], object], topics: set[Topic], what: 
     act()
     after = client.revisions()
     moved = {topic for topic in Topic if after.of(topic) != before.of(topic)}
-    assert moved == topics, f"{what} moved {sorted(moved) or 'nothing'}; {sorted(topics) or 'nothing'} is right"
+    assert moved == topics, f"{what} moved {sorted(moved) or 'no topic'}; expected {sorted(topics) or 'no topic'}"

@@ -1,4 +1,4 @@
-"""The kit for backends under stock torchrun: is one there by its name, and do two nodes of torch's meet by it?"""
+"""The kit for backends under stock torchrun: tests that torch finds the backend, and that two nodes meet through it."""
 
 import importlib.util
 import json
@@ -82,28 +82,38 @@ class TorchrunConformance(Kit):
         )  # fmt: skip
         assert done.returncode == 0, f"the entry point {self.backend!r} can't be loaded: {_last(done.stderr)}"
         answer = json.loads(done.stdout)
-        assert answer["callable"], f"the entry point {self.backend!r} gives no function that makes a handler"
-        assert not answer["heavy"], f"loading it imports {', '.join(answer['heavy'])}; import them where they are used"
+        assert answer["callable"], (
+            f"the entry point {self.backend!r} did not return a function; expected one that makes a handler"
+        )
+        assert not answer["heavy"], (
+            f"loading the entry point imports {', '.join(answer['heavy'])}; expected these imports where they are used"
+        )
 
     def test_two_nodes_meet_share_a_store_and_learn_that_the_run_is_closed(self, endpoint: str) -> None:
-        """Ranks 0 and 1 of 2, one store for both, and an end that each is told of."""
+        """Ranks 0 and 1 of 2, one store for both, and both nodes learn that the run is closed."""
         run_id = fresh("kit")
         with self._nodes(2, endpoint, run_id=run_id, nodes=2, conf=self.conf) as nodes:
             ends = [self._answers(node) for node in nodes]
         met, closed = [end[0] for end in ends], [end[-1] for end in ends]
         assert {(one["backend"], one["run_id"]) for one in met} == {(self.backend, run_id)}, met
-        assert {one["rank"] for one in met} == {0, 1}, f"the ranks of two nodes are {met}"
-        assert {one["world"] for one in met} == {2}, f"the world of two nodes is {met}"
-        assert all(one["others"] == ["0", "1"] for one in met), f"the nodes don't share a store: {met}"
-        assert not any(one["closed"] for one in met), "a rendezvous is closed before anybody has closed it"
-        assert all(one["closed"] for one in closed), "a node does not learn that the rendezvous was closed"
+        assert {one["rank"] for one in met} == {0, 1}, f"two nodes got other ranks than 0 and 1: {met}"
+        assert {one["world"] for one in met} == {2}, f"two nodes got another world size than 2: {met}"
+        assert all(one["others"] == ["0", "1"] for one in met), (
+            f"the nodes did not read each other's keys; expected one store: {met}"
+        )
+        assert not any(one["closed"] for one in met), "is_closed returned True before set_closed; expected False"
+        assert all(one["closed"] for one in closed), (
+            "is_closed returned False after set_closed of the other node; expected True"
+        )
 
     def test_a_node_that_waits_in_vain_is_told_so_in_time(self, endpoint: str) -> None:
         """By torch's `RendezvousTimeoutError`, which torchrun knows."""
         conf = {**self.conf, **self.late_conf}
         with self._nodes(1, endpoint, run_id=fresh("kit"), nodes=2, conf=conf) as (node,):
             (answer,) = self._answers(node)
-        assert answer.get("timeout"), f"next_rendezvous of one node of two gave {answer}"
+        assert answer.get("timeout"), (
+            f"next_rendezvous of one node of two returned {answer}; expected RendezvousTimeoutError"
+        )
 
     @contextmanager
     def _nodes(
@@ -136,4 +146,4 @@ class TorchrunConformance(Kit):
 
 
 def _last(text: str) -> str:
-    return next((line for line in reversed(text.splitlines()) if line.strip()), "without a word")
+    return next((line for line in reversed(text.splitlines()) if line.strip()), "no output")

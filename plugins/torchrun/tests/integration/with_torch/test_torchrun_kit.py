@@ -35,8 +35,8 @@ def broken(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("source", "said"),
     [
-        ("import elastic_core.api\ndef handler():\n    return print\n", "loading it imports elastic_core"),
-        ("def handler():\n    return 7\n", "'acme' gives no function that makes a handler"),
+        ("import elastic_core.api\ndef handler():\n    return print\n", "loading the entry point imports elastic_core"),
+        ("def handler():\n    return 7\n", "'acme' did not return a function"),
         ("import no_such_client\n", "can't be loaded: ModuleNotFoundError: No module named 'no_such_client'"),
     ],
 )
