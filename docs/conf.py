@@ -19,6 +19,7 @@ html_theme = "furo"
 html_title = f"elastic-core {release}"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
+html_search_scorer = str(HERE / "_ext" / "search_scorer.js")
 html_copy_source = False
 html_show_sourcelink = False
 smartquotes = False  # or the dashes of options would become one

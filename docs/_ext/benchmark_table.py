@@ -14,7 +14,11 @@ def benchmarks() -> str:
     """Return a table of the medians of each measure, and of its budget."""
     document = json.loads((PICTURES / "benchmarks.json").read_text())
     rows = (
-        (one["measure"], *(_median(one, launcher) for launcher in ("floor", "elastic run", "torchrun")), _budget(one))
+        (
+            f"{one['measure']}, {one['unit']}",
+            *(_median(one, launcher) for launcher in ("floor", "elastic run", "torchrun")),
+            _budget(one),
+        )
         for one in document["results"]
     )
     machine = document["machine"]
@@ -23,11 +27,14 @@ def benchmarks() -> str:
 
 
 def _median(one: Mapping[str, Any], launcher: str) -> str:
-    return f"{number(one['launchers'][launcher]['median'])} {one['unit']}" if launcher in one["launchers"] else ""
+    return number(one["launchers"][launcher]["median"]) if launcher in one["launchers"] else ""
 
 
 def _budget(one: Mapping[str, Any]) -> str:
-    return f"{one['budget']}: {VERDICTS[one['kept']]}" if one["kept"] in VERDICTS else ""
+    if one["kept"] not in VERDICTS:
+        return ""
+    text = one["budget"].replace("<=", "at most").replace(">=", "at least").replace(" x ", " times ")
+    return f"{text.replace('times faster than', 'times as fast as')}: {VERDICTS[one['kept']]}"
 
 
 GENERATORS: Final[Mapping[str, Callable[[], str]]] = {"benchmarks": benchmarks}

@@ -12,6 +12,7 @@ from drain_picture import drain_picture
 from join_picture import join_picture
 from matplotlib.figure import Figure
 from recordings import stored
+from search_words import with_entries
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 from state_diagram import draw
@@ -24,7 +25,7 @@ class Mermaid(SphinxDirective):
 
     def run(self) -> list[nodes.Node]:
         """Return the picture as inline SVG."""
-        return [nodes.raw("", draw(list(self.content)), format="html")]
+        return [nodes.raw("", f'<div class="picture">{draw(list(self.content))}</div>', format="html")]
 
 
 class Picture(SphinxDirective):
@@ -64,12 +65,16 @@ PICTURES: Final[Mapping[str, tuple[Callable[[], Figure], str]]] = {
 _FILE = re.compile(r"^<!-- (file|more): (\S+) -->\n```(\w+)\n", re.M)
 
 
-def name_files(_app: Sphinx, _page: str, source: list[str]) -> None:
-    """Put the name of each file above its code. Called: by Sphinx, with the text of a page before it is parsed."""
+def name_files(_app: Sphinx, page: str, source: list[str]) -> None:
+    """Put the name of each file above its code, and the page's words for the search after its title.
+
+    Called: by Sphinx, with the text of a page before it is parsed.
+    """
     source[0] = _FILE.sub(
         lambda found: f"```{{code-block}} {found[3]}\n:caption: {found[2]}{' (continued)' * (found[1] == 'more')}\n\n",
         source[0],
     )
+    source[0] = with_entries(page, source[0])
 
 
 def hide_decisions(app: Sphinx, _tree: nodes.document) -> None:
@@ -78,10 +83,18 @@ def hide_decisions(app: Sphinx, _tree: nodes.document) -> None:
         app.env.metadata[app.env.docname]["orphan"] = True
 
 
+def mark_long_names(_app: Sphinx, tree: nodes.document) -> None:
+    """Let names in code break where they are wider than a column of a table. Called: by Sphinx, with a page's tree."""
+    for code in tree.findall(nodes.literal):
+        if max(map(len, code.astext().split()), default=0) > 30:
+            code["classes"].append("long")
+
+
 def setup(app: Sphinx) -> dict[str, object]:
     """Register all of it. Called: by Sphinx."""
     app.add_directive("mermaid", Mermaid)
     app.add_directive("picture", Picture)
     app.connect("source-read", name_files)
     app.connect("doctree-read", hide_decisions)
+    app.connect("doctree-read", mark_long_names)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

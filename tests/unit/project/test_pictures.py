@@ -47,10 +47,10 @@ def test_the_chart_and_the_table_of_the_benchmarks_have_the_same_figures():
     svg = pictures.as_svg(pictures.benchmark_picture(results), name="test")
     table = benchmark_table.benchmarks()
     for one in results:
-        row = next(line for line in table.splitlines() if line.startswith(f"| {one['measure']} |"))
+        row = next(line for line in table.splitlines() if line.startswith(f"| {one['measure']}, {one['unit']} |"))
         for launcher, figures in one["launchers"].items():
-            figure = f"{pictures.number(figures['median'])} {one['unit']}"
-            assert f"{figure}  {launcher}<" in svg
+            figure = pictures.number(figures["median"])
+            assert f"{figure} {one['unit']}  {launcher}<" in svg
             assert f"| {figure} |" in row
         assert ("kept" in row, "exceeded" in row) == (one["kept"] is True, one["kept"] is False)
 
