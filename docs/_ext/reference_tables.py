@@ -160,7 +160,8 @@ def options() -> str:
     every = [*OPTIONS, *all_hook_options()]
     for section in dict.fromkeys((*map(str, Section), *(str(row.heading) for row in every))):
         rows = [row for row in every if row.heading == section]
-        parts += [f"## {section}", table(("option", "meaning", "default", "variable", ""), map(_option, rows))]
+        head = ("option", "meaning", "default", "variable", "in torchrun")
+        parts += [f"## {section}", table(head, map(_option, rows))]
     return "\n\n".join(parts)
 
 
@@ -171,7 +172,7 @@ def _option(row: RunOption) -> tuple[str, ...]:
         "" if not row.value_name else row.default_note or (f"`{row.default_text}`" if row.default_text else "none")
     )
     many = " May be given several times." if row.many else ""
-    return typed, row.help + many, default, f"`{row.env_name}`" if row.env_name else "", "" if row.torch else "ours"
+    return typed, row.help + many, default, f"`{row.env_name}`" if row.env_name else "", "yes" if row.torch else "no"
 
 
 def worker_variables() -> str:
@@ -207,11 +208,11 @@ def read_variables() -> str:
 def pet_variables() -> str:
     """The variable of each option."""
     rows = (
-        (f"`{row.env_name}`", f"`--{row.flag}`", "" if row.torch else "ours")
+        (f"`{row.env_name}`", f"`--{row.flag}`", "yes" if row.torch else "no")
         for row in (*OPTIONS, *all_hook_options())
         if row.env_name
     )
-    return table(("variable", "option", ""), rows)
+    return table(("variable", "option", "in torchrun"), rows)
 
 
 def exit_codes() -> str:
