@@ -89,10 +89,8 @@ def drain_spans(asked_s: float, ranks: Sequence[Seen], ended_s: float) -> list[S
                 agreed_s = max(agreed_s, next_s)
     step = ranks[0][-1][1]
     saved_s = max(seen[-1][2] for seen in ranks)
-    found.append(Span("agent", "steps?", 0.0, ms(agreed_s), BUSY))
-    found.append(
-        Span("agent", f"step {step} is not begun: ranks before it go on, all save", ms(agreed_s), ms(saved_s), BUSY)
-    )
+    found.append(Span("agent", "agree", 0.0, ms(agreed_s), BUSY))
+    found.append(Span("agent", "finish step, save", ms(agreed_s), ms(saved_s), BUSY))
     found.append(Span("agent", "end", ms(saved_s), ms(ended_s), STOPPED))
     return found
 
@@ -100,20 +98,23 @@ def drain_spans(asked_s: float, ranks: Sequence[Seen], ended_s: float) -> list[S
 def drain_picture(found: Sequence[Span]) -> Figure:
     """Draw the timeline."""
     rows = ["agent", *sorted({span.row for span in found} - {"agent"})]
-    figure, axes = canvas(9.2, 2.0)
+    figure, axes = canvas(9.2, 2.4)
     axes.axis("on")
     for span in found:
         y, left_ms = rows.index(span.row), max(span.from_ms, BEFORE_MS)
         axes.barh(
             y, span.to_ms - left_ms, left=left_ms, height=0.62, color=span.colour, alpha=0.75, edgecolor=INK, lw=0.4
         )
-        where = {"ha": "center", "va": "center", "fontsize": 7, "color": INK, "clip_on": True}
-        axes.text((left_ms + span.to_ms) / 2, y, span.label, **where)
+        if span.row == "agent":
+            axes.text(left_ms, y - 0.6, span.label, ha="left", va="center", fontsize=10, color=INK)
+        else:
+            where = {"ha": "center", "va": "center", "fontsize": 10, "color": INK, "clip_on": True}
+            axes.text((left_ms + span.to_ms) / 2, y, span.label, **where)
     axes.axvline(0.0, color=INK, lw=0.8, ls="--")
     end_ms = max(span.to_ms for span in found)
-    axes.set(xlim=(BEFORE_MS, end_ms + 5), ylim=(len(rows) - 0.4, -0.7), yticks=range(len(rows)), yticklabels=rows)
-    axes.set_xlabel("milliseconds after SIGTERM; numbers are steps, amber is waiting", fontsize=8, color=INK)
-    axes.tick_params(colors=INK, labelsize=8)
+    axes.set(xlim=(BEFORE_MS, end_ms + 5), ylim=(len(rows) - 0.4, -1.0), yticks=range(len(rows)), yticklabels=rows)
+    axes.set_xlabel("milliseconds after SIGTERM; numbers are steps, amber is waiting", fontsize=10, color=INK)
+    axes.tick_params(colors=INK, labelsize=10)
     for side in ("top", "right", "left"):
         axes.spines[side].set_visible(False)
     axes.spines["bottom"].set_color(INK)

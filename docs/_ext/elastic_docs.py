@@ -2,11 +2,17 @@
 
 import json
 import re
-from pathlib import Path
+from collections.abc import Callable, Mapping
+from typing import Final
 
+import diagrams
 import pictures
 from docutils import nodes
-from drain_picture import drain_picture, drain_spans, recorded_drain
+from drain_picture import drain_picture
+from join_picture import join_picture
+from matplotlib.figure import Figure
+from recordings import stored
+from search_words import with_entries
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 from state_diagram import draw
@@ -19,11 +25,11 @@ class Mermaid(SphinxDirective):
 
     def run(self) -> list[nodes.Node]:
         """Return the picture as inline SVG."""
-        return [nodes.raw("", draw(list(self.content)), format="html")]
+        return [nodes.raw("", f'<div class="picture">{draw(list(self.content))}</div>', format="html")]
 
 
 class Picture(SphinxDirective):
-    """Draws a picture where it stands: `{picture} run`, `crash`, `drain` or `benchmarks`."""
+    """Draws a picture where it stands: `{picture} run`, or another name of `PICTURES`."""
 
     required_arguments = 1
 
@@ -31,31 +37,57 @@ class Picture(SphinxDirective):
         """Return the picture as inline SVG."""
         self.env.note_reread()
         name = self.arguments[0]
-        if name == "benchmarks":
-            document = json.loads(Path(self.env.srcdir, "pictures", "benchmarks.json").read_text())
-            figure = pictures.benchmark_picture(document["results"])
-        elif name == "drain":
-            figure = drain_picture(drain_spans(*recorded_drain()))
-        else:
-            figure = pictures.run_picture() if name == "run" else pictures.crash_picture(pictures.spans(self._crash()))
-        return [nodes.raw("", pictures.as_svg(figure, name=name), format="html")]
+        if name not in PICTURES:
+            raise self.error(f"picture {name!r}: unknown; expected one of {', '.join(PICTURES)}")
+        draw_it, what = PICTURES[name]
+        svg = pictures.as_svg(draw_it(), name=name).replace("<svg ", f'<svg role="img" aria-label="{what}" ', 1)
+        return [nodes.raw("", f'<div class="picture">{svg}</div>', format="html")]
 
-    def _crash(self) -> list[dict[str, object]]:
-        """Return the journal of one real run for all pages of a build."""
-        if not hasattr(self.env, "elastic_crash"):
-            self.env.elastic_crash = pictures.recorded_crash()  # type: ignore[attr-defined]  # ours, kept with the build
-        return self.env.elastic_crash  # type: ignore[attr-defined,no-any-return]  # as above
+
+def _benchmarks() -> Figure:
+    return pictures.benchmark_picture(json.loads((pictures.PICTURES / "benchmarks.json").read_text())["results"])
+
+
+PICTURES: Final[Mapping[str, tuple[Callable[[], Figure], str]]] = {
+    "run": (diagrams.run_picture, "Two nodes with agent, guard and workers, the store in which they meet, the plugins"),
+    "round": (diagrams.round_picture, "Three nodes take seats, the leader writes the round, the workers start"),
+    "crash": (lambda: pictures.crash_picture(stored("crash")), "Timeline: rank 1 fails, both workers start again"),
+    "join": (lambda: join_picture(stored("join")), "Timeline: node b joins, node a restarts its workers"),
+    "drain": (lambda: drain_picture(stored("drain")), "Timeline: three ranks agree on a step, save and end"),
+    "hang": (diagrams.hang_picture, "Timeline: rank 1 hangs, its stacks are kept at half of the time-out"),
+    "settings": (diagrams.settings_picture, "Default, proposal, variable, command line: each overrides the former"),
+    "house": (diagrams.house_picture, "The packages of the core in layers, and the distributions beside it"),
+    "benchmarks": (_benchmarks, "Bars: medians of elastic run, torchrun and the floor; the table has the figures"),
+}
+"""The pictures of the pages: how each is drawn, and its text for readers who don't see it."""
 
 
 _FILE = re.compile(r"^<!-- (file|more): (\S+) -->\n```(\w+)\n", re.M)
 
 
-def name_files(_app: Sphinx, _page: str, source: list[str]) -> None:
-    """Put the name of each file above its code. Called: by Sphinx, with the text of a page before it is parsed."""
+def name_files(_app: Sphinx, page: str, source: list[str]) -> None:
+    """Put the name of each file above its code, and the page's words for the search after its title.
+
+    Called: by Sphinx, with the text of a page before it is parsed.
+    """
     source[0] = _FILE.sub(
         lambda found: f"```{{code-block}} {found[3]}\n:caption: {found[2]}{' (continued)' * (found[1] == 'more')}\n\n",
         source[0],
     )
+    source[0] = with_entries(page, source[0])
+
+
+def hide_decisions(app: Sphinx, _tree: nodes.document) -> None:
+    """Keep each decision out of the sidebar, without a warning: its own table of contents links all of them."""
+    if re.match(r"decisions/\d", app.env.docname):
+        app.env.metadata[app.env.docname]["orphan"] = True
+
+
+def mark_long_names(_app: Sphinx, tree: nodes.document) -> None:
+    """Let names in code break where they are wider than a column of a table. Called: by Sphinx, with a page's tree."""
+    for code in tree.findall(nodes.literal):
+        if max(map(len, code.astext().split()), default=0) > 30:
+            code["classes"].append("long")
 
 
 def setup(app: Sphinx) -> dict[str, object]:
@@ -63,4 +95,6 @@ def setup(app: Sphinx) -> dict[str, object]:
     app.add_directive("mermaid", Mermaid)
     app.add_directive("picture", Picture)
     app.connect("source-read", name_files)
+    app.connect("doctree-read", hide_decisions)
+    app.connect("doctree-read", mark_long_names)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

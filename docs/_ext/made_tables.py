@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Final
 
 from agent_states import GENERATORS as OF_STATES
+from benchmark_table import GENERATORS as OF_BENCHMARKS
 from migration_tables import GENERATORS as OF_TORCH
 from reference_tables import GENERATORS
 from stacks_table import GENERATORS as OF_STACKS
 
 DOCS: Final = Path(__file__).resolve().parents[1]
-ALL: Final[Mapping[str, Callable[[], str]]] = {**GENERATORS, **OF_TORCH, **OF_STACKS, **OF_STATES}
+ALL: Final[Mapping[str, Callable[[], str]]] = {**GENERATORS, **OF_TORCH, **OF_STACKS, **OF_STATES, **OF_BENCHMARKS}
 MADE: Final = re.compile(r"^<!-- table: (?P<name>\S+) -->\n(?P<text>.*?)^<!-- end of table -->$", re.M | re.S)
 
 

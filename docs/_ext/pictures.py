@@ -20,7 +20,6 @@ from typing import Any, Final, NamedTuple
 import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import FancyBboxPatch
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 PICTURES: Final = ROOT / "docs" / "pictures"
@@ -49,9 +48,6 @@ class Span(NamedTuple):
     colour: str
 
 
-# --- a run and its parts
-
-
 def entry_points() -> dict[str, list[str]]:
     """Return the names that the distributions of this tree offer, by entry-point group."""
     found: dict[str, list[str]] = {}
@@ -60,36 +56,6 @@ def entry_points() -> dict[str, list[str]]:
         for group, names in groups.items():
             found.setdefault(group, []).extend(names)
     return {group: sorted(names) for group, names in found.items()}
-
-
-def run_picture() -> Figure:
-    """Draw two nodes of a run, the store in which they meet, and where plugins come in."""
-    offered = entry_points()
-    figure, axes = canvas(9.2, 4.5)
-    axes.set(xlim=(0, 92), ylim=(0, 45))
-    for left, node in ((2, "node a"), (48, "node b")):
-        _box(axes, left, 13, 42, 21, node, dashed=True)
-        _box(axes, left + 2, 25, 20, 5, "agent: elastic run")
-        _box(axes, left + 25, 25, 15, 5, "guard")
-        for number in range(3):
-            _box(axes, left + 2 + 13 * number, 15.5, 12, 4.5, f"worker, rank {number + (3 if left > 2 else 0)}")
-            _arrow(axes, (left + 12, 25), (left + 8 + 13 * number, 20))
-        _arrow(axes, (left + 22, 27.5), (left + 25, 27.5))
-        _arrow(axes, (left + 12, 30), (38 if left < 10 else 54, 38), both=True)
-        axes.text(
-            left + 2, 13.7, "it starts, watches and stops them; the guard ends them if it dies", fontsize=6.5, color=INK
-        )
-    backends = ", ".join(name for name in offered["elastic_core.rendezvous"] if name != "local")
-    _box(axes, 28, 38, 36, 6, f"rendezvous: seats, rounds, decisions\n{backends}")
-    for left, group, what in (
-        (2, "elastic_core.failure", "failure: restart or stop"),
-        (33, "elastic_core.hooks", "hooks: what a node does beside"),
-        (64, "elastic_core.rendezvous", "rendezvous: how nodes meet"),
-    ):
-        names = ", ".join(offered.get(group, ["yours"]))
-        _box(axes, left, 2, 27, 7, f"{what}\n{textwrap.fill(names, 44)}", colour=OURS)
-    axes.text(46, 10.4, "plugins, found by entry points", ha="center", fontsize=8, color=INK)
-    return figure
 
 
 # --- the timeline of one crash
@@ -106,8 +72,14 @@ def recorded_crash() -> list[dict[str, Any]]:
             [sys.executable, "-m", "elastic_core.run", *words, str(script)],
             env=env, cwd=folder, capture_output=True, timeout=60, check=False,
         )  # fmt: skip
-        lines = Path(folder, "run", "journal.jsonl").read_text().splitlines()
-        return [event for event in map(json.loads, lines) if event["name"] == "step"]
+        return steps_of(Path(folder, "run", "journal.jsonl"))
+
+
+def steps_of(path: Path) -> list[dict[str, Any]]:
+    """Return the steps of an agent from its journal, without a line that is still being written."""
+    lines = path.read_text().splitlines(keepends=True) if path.exists() else []
+    events = map(json.loads, (line for line in lines if line.endswith("\n")))
+    return [event for event in events if event["name"] == "step"]
 
 
 def spans(journal: Sequence[Mapping[str, Any]]) -> list[Span]:
@@ -125,8 +97,8 @@ def spans(journal: Sequence[Mapping[str, Any]]) -> list[Span]:
         found.append(Span(row, "round 0", _ms(spawned[0] - crash_s), _ms(ended[rank] - crash_s), RUNS))
         found.append(Span(row, label, _ms(ended[rank] - crash_s), _ms(again_s - crash_s), colour))
         found.append(Span(row, "round 1", _ms(again_s - crash_s), _ms(again_s - crash_s) + 60, RUNS))
-    marks = {"Examined": "settle: does another fail?", "DecisionMade": "evidence, policy", "WorkersStopped": "stop",
-             "RoundFormed": "rendezvous", "WorkersSpawned": "start"}  # fmt: skip
+    marks = {"Examined": "wait for other failures", "DecisionMade": "evidence, policy", "WorkersStopped": "stop rank 0",
+             "RoundFormed": "rendezvous", "WorkersSpawned": "start both"}  # fmt: skip
     begin_s = crash_s
     for entry in journal:
         at_s, event = entry["at_s"], entry["values"]["event"]
@@ -139,29 +111,31 @@ def spans(journal: Sequence[Mapping[str, Any]]) -> list[Span]:
 def crash_picture(found: Sequence[Span]) -> Figure:
     """Draw the timeline."""
     rows = ["agent", *sorted({span.row for span in found} - {"agent"})]
-    figure, axes = canvas(9.2, 2.3)
+    figure, axes = canvas(9.2, 2.9)
     axes.axis("on")
     for span in found:
         y = rows.index(span.row)
-        axes.barh(y, span.to_ms - span.from_ms, left=span.from_ms, height=0.62, color=span.colour, alpha=0.75)
+        style = {"height": 0.7, "color": span.colour, "alpha": 0.65, "edgecolor": INK, "lw": 0.4}
+        axes.barh(y, span.to_ms - span.from_ms, left=span.from_ms, **style)
         if span.row != "agent":
-            left_ms = span.from_ms + 22 if span.label == "round 1" else max(span.from_ms, -55) + 1.5
-            axes.text(left_ms, y, span.label, va="center", fontsize=7, color=INK)
+            left_ms = max(span.from_ms, -58) + 2
+            axes.text(left_ms, y, span.label, va="center", fontsize=10, color=INK, clip_on=True)
     end_ms = max(span.to_ms for span in found)
     steps = [span for span in found if span.row == "agent"]
     for number, span in enumerate(steps):
+        text = f"{span.label}, {span.to_ms - span.from_ms:.0f} ms"
+        if number == 0:
+            axes.text(span.from_ms + 2, 0, text, va="center", fontsize=10, color=INK)
+            continue
         middle = (span.from_ms + span.to_ms) / 2
-        text = f"{span.label}, {span.to_ms - span.from_ms:.1f} ms"
-        place = (
-            (middle, -0.75)
-            if number == 0
-            else (steps[0].to_ms + 30 * (number - 2), -0.75 - 0.42 * (len(steps) - number))
-        )
-        line = {"arrowstyle": "-", "color": INK, "lw": 0.5}
-        axes.annotate(text, (middle, -0.3), place, fontsize=7, color=INK, ha="center", arrowprops=line)
-    axes.set(xlim=(-60, end_ms), ylim=(len(rows) - 0.4, -2.6), yticks=range(len(rows)), yticklabels=rows)
-    axes.set_xlabel("milliseconds after the crash", fontsize=8, color=INK)
-    axes.tick_params(colors=INK, labelsize=8)
+        line = {"arrowstyle": "-", "color": INK, "lw": 0.6, "relpos": (0, 0.5)}
+        place = (steps[0].to_ms + 14 * (number - 1), -0.8 - 0.62 * (len(steps) - number))
+        axes.annotate(text, (middle, -0.35), place, fontsize=10, color=INK, arrowprops=line)
+    axes.axvline(0.0, color=INK, lw=0.8, ls="--")
+    axes.text(2, -0.7, "rank 1 raises ValueError", va="center", fontsize=10, color=INK)
+    axes.set(xlim=(-60, end_ms), ylim=(len(rows) - 0.4, -3.6), yticks=range(len(rows)), yticklabels=rows)
+    axes.set_xlabel("milliseconds after the crash", fontsize=10, color=INK)
+    axes.tick_params(colors=INK, labelsize=10)
     for side in ("top", "right", "left"):
         axes.spines[side].set_visible(False)
     axes.spines["bottom"].set_color(INK)
@@ -172,37 +146,32 @@ def crash_picture(found: Sequence[Span]) -> Figure:
 
 
 def benchmark_picture(results: Iterable[Mapping[str, Any]]) -> Figure:
-    """Draw each measure's medians on a logarithmic scale, with their spread and the budget's verdict."""
+    """Draw each measure's medians as bars and the spread as a line, on a logarithmic scale."""
     measures = [one for one in results if one["launchers"]]
     bars = sum(len(one["launchers"]) for one in measures)
-    figure, axes = canvas(9.2, 0.6 + 0.17 * bars + 0.22 * len(measures))
+    figure, axes = canvas(9.2, 0.6 + 0.23 * bars + 0.2 * len(measures))
     axes.axis("on")
     y, ticks, labels = 0.0, [], []
     for one in measures:
         ticks.append(y + (len(one["launchers"]) - 1) / 2)
-        verdict = {True: ": kept", False: ": MISSED", None: ""}[one["kept"]]
-        budget = f"\n{one['budget']}{verdict}" if one["budget"] else ""
-        labels.append(f"{one['measure']}, {one['unit']}{budget}")
+        labels.append(textwrap.fill(one["measure"], 20))
         for launcher, figures in one["launchers"].items():
             colour = {"floor": FLOOR, "torchrun": TORCHRUN}.get(launcher, OURS)
             least = max(min(figures["least"], figures["median"]), 1e-3)
-            axes.barh(y, max(figures["median"], 1e-3), height=0.8, color=colour)
-            axes.plot([least, max(figures["most"], least)], [y, y], color=INK, lw=0.6)
-            axes.text(
-                max(figures["most"], least) * 1.08,
-                y,
-                f"{_number(figures['median'])}  {launcher}",
-                fontsize=6,
-                va="center",
-                color=INK,
-            )
+            axes.barh(y, max(figures["median"], 1e-3), height=0.85, color=colour)
+            axes.plot([least, max(figures["most"], least)], [y, y], color=INK, lw=0.8)
+            text = f"{number(figures['median'])} {one['unit']}  {launcher}"
+            axes.text(max(figures["most"], least) * 1.08, y, text, fontsize=10, va="center", color=INK)
             y += 1
         y += 0.8
     axes.set_xscale("log")
-    axes.set(ylim=(y, -1), yticks=ticks)
-    axes.set_yticklabels(labels, fontsize=6)
-    axes.margins(x=0.25)
-    axes.tick_params(colors=INK, labelsize=6)
+    axes.set(ylim=(y - 0.8, -1), yticks=ticks)
+    axes.set_yticklabels(labels, fontsize=10)
+    axes.margins(x=0.45)
+    axes.set_xlim(left=1)
+    axes.set_xticks([1, 10, 100, 1000], ["1", "10", "100", "1000"])
+    axes.minorticks_off()
+    axes.tick_params(colors=INK, labelsize=10)
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
     for side in ("bottom", "left"):
@@ -222,12 +191,8 @@ def as_svg(figure: Figure, *, name: str) -> str:
         )
     text = out.getvalue()
     text = text[text.index("<svg") :].replace(INK, "currentColor")
-    return re.sub(
-        r'<svg [^>]*?width="[\d.]+pt"',
-        lambda m: re.sub(r'(height|width)="[\d.]+pt" ?', "", m[0]) + ' width="100%"',
-        text,
-        count=1,
-    )
+    head, _, rest = text.partition(">")
+    return re.sub(r'(height|width)="[\d.]+pt" ?', "", head).replace("<svg ", '<svg width="100%" ', 1) + ">" + rest
 
 
 def texts(svg: str) -> list[str]:
@@ -243,24 +208,8 @@ def canvas(width: float, height: float) -> tuple[Figure, Axes]:
     return figure, axes
 
 
-def _box(
-    axes: Axes, x: float, y: float, width: float, height: float, text: str, *, dashed: bool = False, colour: str = INK
-) -> None:
-    style = "--" if dashed else "-"
-    axes.add_patch(
-        FancyBboxPatch((x, y), width, height, boxstyle="round,pad=0.2", fill=False, edgecolor=colour, linestyle=style)
-    )
-    if dashed:
-        axes.text(x + 1, y + height - 2, text, fontsize=8, color=INK)
-    else:
-        axes.text(x + width / 2, y + height / 2, text, ha="center", va="center", fontsize=7.5, color=INK)
-
-
-def _arrow(axes: Axes, start: tuple[float, float], end: tuple[float, float], *, both: bool = False) -> None:
-    axes.annotate("", end, start, arrowprops={"arrowstyle": "<->" if both else "->", "color": INK, "lw": 0.9})
-
-
-def _number(value: float) -> str:
+def number(value: float) -> str:
+    """Return a figure with three digits."""
     return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
 
 

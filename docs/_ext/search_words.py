@@ -1,0 +1,34 @@
+"""Words that a reader types into the site's search, by the page that should be its first result.
+
+They become entries of the index, which the search ranks above all other matches. Each word of a phrase must be on its
+page, so that the page is found by parts of it, too; a test checks that.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+PHRASES: Final[Mapping[str, tuple[str, ...]]] = {
+    "howto/troubleshooting": (
+        "exit code 137", "exit code 139", "exit code 143", "out of memory", "NCCL timeout", "port in use",
+        "connection refused",
+    ),
+    "howto/several-nodes": ("scale up", "scale down", "join a run", "spare nodes", "node lost"),
+    "howto/slurm": ("preemption", "time limit", "requeue", "sbatch", "srun"),
+    "howto/kubernetes": ("JobSet", "pods"),
+    "howto/save-and-resume": ("resume", "checkpoint", "resume training"),
+    "howto/from-torchrun": ("replace torchrun", "move from torchrun"),
+    "reference/differences": ("torchrun differences", "differences from torchrun"),
+    "howto/debugging": ("debug rank 0", "breakpoint", "py-spy"),
+    "howto/hangs": ("hang", "deadlock", "heartbeat", "stacks"),
+    "howto/logs": ("where are the logs", "log files"),
+    "howto/operating-a-run": ("drain a node", "stop a run"),
+    "howto/policies-and-hooks": ("max restarts", "restart policy"),
+    "plugin_authors/coordination_store": ("write a backend",),
+}  # fmt: skip
+
+
+def with_entries(page: str, source: str) -> str:
+    """Return the text of a page with its phrases as entries of the index, after its title."""
+    title, line, rest = source.partition("\n")
+    entries = "".join(f"\n```{{index}} ! {phrase}\n```\n" for phrase in PHRASES.get(page, ()))
+    return f"{title}{line}{entries}{rest}"
