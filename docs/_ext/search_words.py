@@ -19,7 +19,7 @@ PHRASES: Final[Mapping[str, tuple[str, ...]]] = {
     "howto/from-torchrun": ("replace torchrun", "move from torchrun"),
     "reference/differences": ("torchrun differences", "differences from torchrun"),
     "howto/debugging": ("debug rank 0", "breakpoint", "py-spy"),
-    "howto/hangs": ("hang", "deadlock", "heartbeat", "stacks"),
+    "howto/hangs": ("hang", "heartbeat", "stacks"),
     "howto/logs": ("where are the logs", "log files"),
     "howto/operating-a-run": ("drain a node", "stop a run"),
     "howto/policies-and-hooks": ("max restarts", "restart policy"),
@@ -28,7 +28,16 @@ PHRASES: Final[Mapping[str, tuple[str, ...]]] = {
 
 
 def with_entries(page: str, source: str) -> str:
-    """Return the text of a page with its phrases as entries of the index, after its title."""
-    title, line, rest = source.partition("\n")
-    entries = "".join(f"\n```{{index}} ! {phrase}\n```\n" for phrase in PHRASES.get(page, ()))
-    return f"{title}{line}{entries}{rest}"
+    """Return the text of a page with its phrases as entries of the index.
+
+    Each is before the first heading with its words, so that a search result leads there; else it is after the title.
+    """
+    lines = source.split("\n")
+    for phrase in PHRASES.get(page, ()):
+        entry = f"```{{index}} ! {phrase}\n```\n"
+        headings = (n for n, line in enumerate(lines) if line.startswith("##") and phrase.lower() in line.lower())
+        if at := next(headings, 0):
+            lines[at] = f"{entry}\n{lines[at]}"
+        else:
+            lines[0] += f"\n\n{entry}"
+    return "\n".join(lines)

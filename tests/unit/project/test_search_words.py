@@ -16,8 +16,8 @@ def test_a_phrase_leads_to_one_page():
     assert len(phrases) == len(set(phrases))
 
 
-def test_the_phrases_follow_the_title():
-    text = search_words.with_entries("reference/differences", "# Title\n\nText.\n")
-    assert text.startswith("# Title\n\n```{index} ! torchrun differences\n```\n")
-    assert text.endswith("\n\nText.\n")
+def test_a_phrase_is_before_the_heading_that_has_it_else_after_the_title():
+    text = search_words.with_entries("reference/differences", "# Title\n\nText.\n\n## A torchrun differences\n\nIt.\n")
+    first, second = "```{index} ! differences from torchrun\n```\n", "```{index} ! torchrun differences\n```\n"
+    assert text == f"# Title\n\n{first}\n\nText.\n\n{second}\n## A torchrun differences\n\nIt.\n"
     assert search_words.with_entries("index", "# Title\n\nText.\n") == "# Title\n\nText.\n"
