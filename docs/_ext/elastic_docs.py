@@ -86,7 +86,7 @@ def hide_decisions(app: Sphinx, _tree: nodes.document) -> None:
 def mark_long_names(_app: Sphinx, tree: nodes.document) -> None:
     """Let names in code break where they are wider than a column of a table. Called: by Sphinx, with a page's tree."""
     for code in tree.findall(nodes.literal):
-        if max(map(len, code.astext().split()), default=0) > 28:
+        if max(map(len, code.astext().split()), default=0) > 26:
             code["classes"].append("long")
 
 
