@@ -45,7 +45,7 @@ def parse_std(value: str, nproc: int, *, option: str = "--redirects") -> dict[in
     for item in text.split(","):
         rank_text, colon, std_text = (part.strip() for part in item.partition(":"))
         if not colon or std_text not in _MEANINGS:
-            raise ConfigError(f"{option}: {item.strip()!r} in {value!r}; expected 0 to 3, or RANK:STD", hint=_FORMS)
+            raise ConfigError(f"{option} {value!r}: {item.strip()!r}; expected 0 to 3, or RANK:STD", hint=_FORMS)
         rank = _parse_rank(rank_text, nproc, option=option, value=value)
         if rank in named:
             raise ConfigError(f"{option} {value!r}: local rank {rank} is given twice", hint="name each rank once")
