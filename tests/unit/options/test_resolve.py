@@ -183,8 +183,8 @@ def test_one_time_said_twice_in_two_units_is_one(run):
 
 @pytest.mark.parametrize("dest", ["redirects", "tee", "local_ranks_filter"])
 def test_bad_stream_options_are_named(run, dest):
-    assert refused(run, **{dest: "7:9"}).startswith(f"--{dest.replace('_', '-')} '7:9'")
-    assert refused(run, environ={f"PET_{dest.upper()}": "7:9"}).startswith(f"PET_{dest.upper()} '7:9'")
+    assert refused(run, **{dest: "7:9"}).startswith(f"--{dest.replace('_', '-')}: '7:9'")
+    assert refused(run, environ={f"PET_{dest.upper()}": "7:9"}).startswith(f"PET_{dest.upper()}: '7:9'")
 
 
 def test_every_option_names_a_setting_that_there_is(run):
