@@ -50,7 +50,7 @@ class TestOneRule(FailureHandlerConformance):
 
 
 def test_a_file_with_problems_makes_no_policy(tmp_path):
-    with pytest.raises(ConfigError, match=r"rules.yaml:1:18: action: 'strat' .* Try: restart$"):
+    with pytest.raises(ConfigError, match=r"rules.yaml:1:18: action: 'strat'; expected .* Try: restart$"):
         policy_of(tmp_path, "rules: [{action: strat}]")
 
 

@@ -139,7 +139,7 @@ def test_the_built_in_policy_can_be_simulated_with_failures_from_stdin(trace, ca
         (["--policy", "broken"], 3, "policy 'broken' about failure 1: it raised KeyError: 'no\\nsuch'"),
         (["--policy", "broken", "--max-restarts", "1"], 3, "it answered NoneType; expected Restart, Stop or Ignore"),
         (["--policy", "patient", "--trace", "/no/such"], 2, "--trace '/no/such' can't be read: No such file"),
-        (["--policy", "patient", "--max-restarts", "x"], 2, "--max-restarts 'x'"),
+        (["--policy", "patient", "--max-restarts", "x"], 2, "--max-restarts: 'x'; expected a whole number"),
         ([], 2, "no policy is named; expected a rule file or a policy"),
         (
             ["r.yaml", "--policy", "patient"],

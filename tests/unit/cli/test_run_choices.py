@@ -35,7 +35,7 @@ def test_the_options_of_the_backend():
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"rdzv_id": "x"}, "no rendezvous backend named"),
+        ({"rdzv_id": "x"}, "no rendezvous backend is named; expected"),
         ({"rdzv_backend": "redis"}, "no run id"),
         (REDIS | {"rdzv_conf": "nonsense"}, "has no value"),
         (REDIS | {"connect_timeout": "0"}, "connect-timeout"),

@@ -183,8 +183,8 @@ def test_one_time_said_twice_in_two_units_is_one(run):
 
 @pytest.mark.parametrize("dest", ["redirects", "tee", "local_ranks_filter"])
 def test_bad_stream_options_are_named(run, dest):
-    assert refused(run, **{dest: "7:9"}).startswith(f"--{dest.replace('_', '-')} '7:9'")
-    assert refused(run, environ={f"PET_{dest.upper()}": "7:9"}).startswith(f"PET_{dest.upper()} '7:9'")
+    assert refused(run, **{dest: "7:9"}).startswith(f"--{dest.replace('_', '-')}: '7:9'")
+    assert refused(run, environ={f"PET_{dest.upper()}": "7:9"}).startswith(f"PET_{dest.upper()}: '7:9'")
 
 
 def test_every_option_names_a_setting_that_there_is(run):
@@ -301,7 +301,7 @@ def test_other_backends_need_an_id_over_several_nodes(run):
     ("conf", "text"), [("a=", "'a=' has no value"), ("=b", "'=…' has no key"), ("a", "'a' has no value")]
 )
 def test_bad_rdzv_conf_is_refused_without_showing_values(run, conf, text):
-    assert refused(run, rdzv_conf=conf) == f"--rdzv-conf: {text}. Try: KEY=VALUE,KEY=VALUE"
+    assert refused(run, rdzv_conf=conf) == f"--rdzv-conf: {text}; expected KEY=VALUE. Try: KEY=VALUE,KEY=VALUE"
     assert refused(run, environ={"PET_RDZV_CONF": conf}).startswith("PET_RDZV_CONF: ")
 
 
@@ -363,7 +363,7 @@ def test_timeouts_are_options_of_the_backend(run):
 
 def test_a_timeout_given_twice_must_be_the_same(run):
     assert refused(run, **ELASTIC, join_timeout="90", rdzv_conf="join_timeout=60") == (
-        "--join-timeout 90 and join_timeout=60 in --rdzv-conf say different things. Try: one of them"
+        "--join-timeout 90 and join_timeout=60 in --rdzv-conf disagree. Try: one of them"
     )
     variables = {"PET_JOIN_TIMEOUT": "90", "PET_RDZV_CONF": "join_timeout=60"}
     assert refused(run, **ELASTIC, environ=variables).startswith("PET_JOIN_TIMEOUT 90 and join_timeout=60 in PET_RDZV")
@@ -498,7 +498,7 @@ def test_shutdown_timeout_falls_back_to_torchs_variable(run):
     assert resolution.origins["stops.shutdown_timeout_s"] == "env TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
     assert run(environ=environ, shutdown_timeout="2").settings.stops.shutdown_timeout_s == 2
     assert refused(run, environ={"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "x"}).startswith(
-        "TORCH_ELASTIC_SHUTDOWN_TIMEOUT='x'"
+        "TORCH_ELASTIC_SHUTDOWN_TIMEOUT: 'x'; expected seconds"
     )
 
 

@@ -80,7 +80,7 @@ def test_nodes_that_do_not_come_and_nodes_that_differ_fail_it(server):
     (leader,) = [one for one in came.values() if one.leader]
     assert [one.failed for one in came.values()] == [True, True]
     what = [each.what for each in leader.together]
-    assert what[0] == "2 of 3 nodes have come"
+    assert what[0] == "2 of 3 nodes have joined"
     assert sorted(what[1].removeprefix("not the same: ").split("; ")) == ["2.12 on n1", "2.13 on n0"]
 
 

@@ -323,7 +323,7 @@ def test_a_kubeconfig_that_can_not_be_used(k8s, tmp_path, monkeypatch, text, wor
     ("text", "words"),
     [
         ("", "is empty"),
-        ("a: [", "is no YAML: "),
+        ("a: [", "is not YAML: "),
         ("- 7", "has a document without kind or name; expected Kubernetes objects"),
         (
             "{apiVersion: v1, kind: Service, metadata: {}}",

@@ -205,7 +205,7 @@ def test_a_patch_decides_how_long_a_host_may_be_lost(render, toleration, kept):
     [
         ("- a", "it is a list; expected a map of fields"),
         ("nodeSelector: {a: b}", "'nodeSelector' at the top; expected metadata or spec, as in a pod"),
-        ("spec: [a", "is no YAML"),
+        ("spec: [a", "is not YAML"),
         ("a: &b [*b]", "has a value that JSON does not allow: Circular reference"),
         ("spec: {nodeSelector: {since: 2026-01-01}}", "has a value that JSON does not allow"),
         ("kind: Jop", "Jop is no object of this manifest (Service bert-7, Job bert-7)"),

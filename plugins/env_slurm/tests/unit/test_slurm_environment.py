@@ -125,7 +125,7 @@ def test_a_second_agent_of_a_node_is_refused(variables, own):
     first = variables | own | {"SLURM_PROCID": "0"}
     for given in ({}, {"nnodes": "24"}, {"nnodes": "24", "rdzv_backend": "static"}, {"rdzv_endpoint": "h:1"}):
         text = refused(first, **given)
-        assert "more than one task a node" in text
+        assert "more than one task per node" in text
         assert "Try: srun --ntasks-per-node 1" in text
     assert refused(variables | own | {"SLURM_PROCID": "5"}) == ""  # the step's first task reports it for all
     assert proposed(variables | own, standalone="1") == ({}, [])

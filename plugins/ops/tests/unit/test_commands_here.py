@@ -99,7 +99,7 @@ def test_variables_without_a_store_name_none(monkeypatch, backend):
 
 
 def test_an_option_that_lacks_a_backend_or_names_another_run_is_one_line():
-    with pytest.raises(ConfigError, match="no rendezvous backend named"):
+    with pytest.raises(ConfigError, match="no rendezvous backend is named; expected"):
         asked("bert-7", rdzv_endpoint="r:6379")
     with pytest.raises(click.UsageError, match="RUN 'bert-7' and --rdzv-id 'gpt' name two runs; expected one"):
         asked("bert-7", rdzv_backend="redis", rdzv_id="gpt")

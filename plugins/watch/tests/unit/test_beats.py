@@ -148,7 +148,7 @@ def test_scripts_find_the_names_in_the_core_where_the_distribution_is_there(monk
     monkeypatch.setattr(sys, "path", [])
     for name in ("elastic_watch", "elastic_watch.beats"):
         monkeypatch.delitem(sys.modules, name)
-    with pytest.raises(ImportError, match=r"heartbeat comes with elastic-watch\. Try: pip install \. \./plugins/watch"):
+    with pytest.raises(ImportError, match=r"heartbeat comes with elastic-watch\. Try: pip install -r sets/train\.txt"):
         worker.heartbeat  # noqa: B018  # that it is looked up is what is tried
 
 

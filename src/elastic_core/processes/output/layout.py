@@ -45,8 +45,8 @@ def parse_std(value: str, nproc: int, *, option: str = "--redirects") -> dict[in
     for item in text.split(","):
         rank_text, colon, std_text = (part.strip() for part in item.partition(":"))
         if not colon or std_text not in _MEANINGS:
-            raise ConfigError(f"{option}: {item.strip()!r} in {value!r}; expected 0 to 3, or RANK:STD", hint=_FORMS)
-        rank = _parse_rank(rank_text, nproc, option=option, value=value)
+            raise ConfigError(f"{option}: {item.strip() or value!r}; expected 0 to 3, or RANK:STD", hint=_FORMS)
+        rank = _parse_rank(rank_text, nproc, option=option)
         if rank in named:
             raise ConfigError(f"{option} {value!r}: local rank {rank} is given twice", hint="name each rank once")
         named.add(rank)
@@ -62,19 +62,15 @@ def parse_ranks(value: str, nproc: int, *, option: str = "--local-ranks-filter")
     """
     if not value.strip():
         return None
-    return frozenset(_parse_rank(item.strip(), nproc, option=option, value=value) for item in value.split(","))
+    return frozenset(_parse_rank(item.strip(), nproc, option=option) for item in value.split(","))
 
 
-def _parse_rank(text: str, nproc: int, *, option: str, value: str) -> int:
+def _parse_rank(text: str, nproc: int, *, option: str) -> int:
     digits = text.lstrip("0") or "0"
-    if not (text.isascii() and text.isdigit()):
-        what, hint = f"{text!r} is not a local rank", f"use numbers from 0 to {nproc - 1}"
-    elif len(digits) > 9 or int(digits) >= nproc:
-        what = f"there is no local rank {digits[:10]} among {nproc} workers"
-        hint = f"use ranks from 0 to {nproc - 1}, or raise --nproc-per-node"
-    else:
+    if text.isascii() and text.isdigit() and len(digits) < 10 and int(digits) < nproc:
         return int(digits)
-    raise ConfigError(f"{option} {value!r}: {what}", hint=hint)
+    needed = f"a local rank from 0 to {nproc - 1}"
+    raise ConfigError(f"{option}: {text[:40]!r}; expected {needed}", hint="such a rank, or a larger --nproc-per-node")
 
 
 _SAFE = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_.~")
