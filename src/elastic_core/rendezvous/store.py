@@ -195,8 +195,8 @@ class CoordinationStore(ABC):
     library; `connect` does. All content belongs to `settings.run_id`: two runs on one server never share any.
 
     Every blocking method takes a `wait`: its calls to the server last at most `wait.remaining_s()`, and it ends within
-    100 ms of `wait.cancel()` (`wait.on_cancel` can close or wake a socket). Every method may raise these errors, and must
-    distinguish them:
+    100 ms of `wait.cancel()` (`wait.on_cancel` can close or wake a socket). Every method may raise these errors and
+    must distinguish them:
 
     - `BackendUnavailableError`: the server could not be reached, or takes no writes now, and nothing was written;
     - `OutcomeUnknownError`: the reply was lost, so the write may have been applied; never repeat it silently;
