@@ -102,7 +102,7 @@ class PolicyRunner:
         """Call the policy, and post its result. Threading: the thread of this call."""
         try:
             answer: object = self._handler.decide(failure, history)
-        except BaseException as err:  # noqa: BLE001  # plugin code on its own thread: whatever it raises is an answer too
+        except BaseException as err:  # noqa: BLE001  # plugin code on its own thread: any exception is a result too
             reason = f"{self._title} raised {self._faults.raised(self._title, 'decide', err).text}"
             self._post(lambda: settle(None, reason))
             return

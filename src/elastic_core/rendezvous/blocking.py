@@ -92,7 +92,7 @@ class HandlerThread(Rendezvous):
     def _call(self, operation: str, call: Callable[[], None]) -> None:
         try:
             call()
-        except Exception as err:  # noqa: BLE001  # a plugin's code: the supervisor must go on all the same
+        except Exception as err:  # noqa: BLE001  # a plugin's code: the supervisor must continue
             fault = self._agent.raised(operation, err)
             if not fault.again:
                 self._agent.take(m.PrintLine(text=fault.text))
@@ -159,7 +159,7 @@ class HandlerThread(Rendezvous):
             return
         except ElasticError as err:
             outcome = err
-        except Exception as err:  # noqa: BLE001  # a plugin's code: whatever it raises must end in one clear line
+        except Exception as err:  # noqa: BLE001  # a plugin's code: any error must become one clear line
             outcome = m.RendezvousFailed(summary=self._agent.raised("next_rendezvous", err).text)
         finally:
             self._busy = False
@@ -181,7 +181,7 @@ class HandlerThread(Rendezvous):
             change = self._handler.watch(WATCH_S)
         except WaitCancelledError:
             raise
-        except Exception as err:  # noqa: BLE001  # a plugin's code: workers go on, the trouble is reported once
+        except Exception as err:  # noqa: BLE001  # a plugin's code: workers run on, and the trouble is reported once
             if not self._in_trouble:
                 self._notice(self._fault_line("watch", err, "; the workers go on, it is called again"))
             self._in_trouble = True
@@ -195,7 +195,7 @@ class HandlerThread(Rendezvous):
             if close:
                 self._handler.set_closed()
             self._handler.shutdown()
-        except Exception as err:  # noqa: BLE001  # leaving must not replace the run's result; it is reported, not raised
+        except Exception as err:  # noqa: BLE001  # leaving must not replace the run's result; it is reported only
             self._notice(self._fault_line("shutdown", err))
         finally:
             self._agent.post(self._leave)

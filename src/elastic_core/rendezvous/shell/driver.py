@@ -274,7 +274,7 @@ class Driver:
                     break
                 answer = self._perform(done.operation)
                 events = (*(() if answer is None else (answer,)), *self._take())
-        except Exception as err:  # noqa: BLE001  # whatever a store raises must reach the agent as one clear line
+        except Exception as err:  # noqa: BLE001  # any error of a store must reach the agent as one clear line
             failure = err
         finally:
             self._ended(self._close(failure))
@@ -285,7 +285,7 @@ class Driver:
             try:
                 if held is not None:
                     held.close()
-            except Exception as err:  # noqa: BLE001  # as in `_run`: whoever waits for the end must hear of it
+            except Exception as err:  # noqa: BLE001  # as in `_run`: a caller that waits for the end needs the error
                 failure = failure or (_fault("close", err) if held is self._store else err)
         return failure
 
