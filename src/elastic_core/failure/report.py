@@ -40,7 +40,7 @@ def render_incident(
     title: str = "",
     host: str = "",
 ) -> str:
-    """Return the block that ends a failed run: at most 25 lines, only those with paths wider than `width`.
+    """Return the block that ends a failed run: at most 25 lines; only lines with paths may exceed `width`.
 
     Args:
         incident: The incident.

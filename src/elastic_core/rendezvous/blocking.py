@@ -14,7 +14,7 @@ from elastic_core.system.clock import WaitBudget
 from elastic_core.types import Capability, RendezvousInfo, Round, RoundChange
 
 CANCEL_GRACE_S = 0.1
-"""How long the agent waits for a cancelled call before it leaves: some handlers block in calls without interruption."""
+"""How long the agent waits for a cancelled call before it leaves, in seconds; some handlers can't interrupt a call."""
 WATCH_S = 3600.0
 """The longest single `watch` call; the next call follows immediately."""
 WATCH_RETRY_S = 1.0

@@ -298,7 +298,7 @@ def hunt(
     fenced_agent: int | None = None,
     still: Callable[[], bool] = lambda: True,
 ) -> bool:
-    """Kill the descendants of workers until two scans in a row find none; return whether that was achieved.
+    """Kill workers and their descendants until two scans in a row find none; return whether that succeeded.
 
     It ends after half a minute at the latest, or when `still` returns False. `fenced_agent` is the agent's pid if the
     agent lives and only its workers must be killed.

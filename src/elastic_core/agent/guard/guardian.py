@@ -244,7 +244,7 @@ def _has_stderr() -> bool:
 
 
 def _spawn_guard(greeting: bytes, last_act_line: bytes) -> tuple[int, int]:
-    """Start a guard with `greeting` and, if it fits, the last act's line in its pipe; return its pid and the pipe's end.
+    """Start a guard with `greeting` and, if it fits, the last act's line in its pipe; return its pid and the pipe.
 
     posix_spawn is used because importing subprocess takes 8 ms. It is taken from `posix`: a debugger that follows
     children replaces the one in `os` and adds its own code to every Python command. Every signal is blocked from the
