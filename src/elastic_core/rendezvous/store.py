@@ -191,7 +191,7 @@ def own_content(key: str | bytes, errors: tuple[type[Exception], ...] = UNREADAB
 class CoordinationStore(ABC):
     """Drives one server for one run. Subclass it and register the class under `elastic_core.rendezvous`.
 
-    The agent creates it once per run as `cls(settings)`. The constructor makes no connection and imports no client
+    elastic-core creates it once per run as `cls(settings)`. The constructor makes no connection and imports no client
     library; `connect` does. All content belongs to `settings.run_id`: two runs on one server never share any.
 
     Every blocking method takes a `wait`: its calls to the server last at most `wait.remaining_s()`, and it ends within
@@ -199,7 +199,7 @@ class CoordinationStore(ABC):
     must distinguish them:
 
     - `BackendUnavailableError`: the server could not be reached, or takes no writes now, and nothing was written;
-    - `OutcomeUnknownError`: the reply was lost, so the write may have been applied; never repeat it silently;
+    - `OutcomeUnknownError`: the reply was lost, so the request may have been carried out; never repeat it silently;
     - `BackendRefusedError`: the server replied and rejects this client (password, permission, version, another kind of
       server), so that a retry does not help;
     - `WaitCancelledError`, `WaitExpiredError`: from `wait`.
@@ -245,7 +245,7 @@ class CoordinationStore(ABC):
 
     @abstractmethod
     def enlist(self, record: bytes, *, incarnation: str, ttl_s: float, wait: WaitBudget) -> Seat:
-        """Add a member with a lease of `ttl_s` seconds, in a seat with a higher number than before; return the seat.
+        """Add a member with a lease of `ttl_s` seconds in a seat with the highest number so far; return the seat.
 
         If the incarnation has a live seat, return that seat, replace its record and renew its lease: a repeated call
         after a lost reply adds no second member. Expired members are removed first, as in `renew`.
@@ -260,8 +260,8 @@ class CoordinationStore(ABC):
         """Extend the lease to `ttl_s` from now by the store's clock; return `None` if the seat is gone.
 
         The store first removes expired members of the run and notifies watchers. If no member of the run has called for
-        two thirds of `ttl_s`, the store was away, not the members. The store then removes no member and first extends
-        every lease to `ttl_s` from now. `enlist` does the same, because a new member may call first.
+        two thirds of `ttl_s`, the store was unreachable: it then removes no member, and first extends every lease to
+        `ttl_s` from now. `enlist` does the same, because a new member may call first.
         """
 
     @abstractmethod
