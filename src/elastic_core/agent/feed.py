@@ -1,4 +1,4 @@
-"""The feed of an agent: each step of its machine with its event and the phases that it ended, and what else happens."""
+"""The feed of an agent: each step of its machine with the event and the completed phases, and all other moments."""
 
 from collections.abc import Callable, Iterator
 
@@ -25,14 +25,14 @@ class Phases:
         self._formed_s: float | None = None
         self._restart_s: float | None = None
         self.rendezvous_s = 0.0
-        """How long the last rendezvous took."""
+        """The duration of the last rendezvous, in seconds."""
         self.formed_s = 0.0
         """When the last round was formed, on the clock of the caller of `enter`."""
         self.stop_s: float | None = None
-        """How long the workers of this round took to stop; None: they have not."""
+        """How long the workers of this round took to stop, in seconds; `None` if they have not stopped."""
 
     def enter(self, state: s.AgentState, at_s: float) -> Iterator[Phase]:
-        """Take a state of another type than the last; yield what has ended by it."""
+        """Record a change to a state of another type; yield the phases that it completes."""
         before, self._state = self._state, type(state)
         took_s = at_s - self._since_s
         self._since_s = at_s
@@ -55,7 +55,7 @@ class Phases:
             yield from self._running(at_s, well=False)
 
     def _running(self, at_s: float, *, well: bool) -> Iterator[Phase]:
-        """End what leads to running workers, if any of it was begun."""
+        """Complete the phases that lead to running workers, as far as they were begun."""
         for name, since_s in (("start", self._formed_s), ("initialize", self._joined_s), ("restart", self._restart_s)):
             if since_s is not None:
                 yield Phase(name=name, took_s=at_s - since_s, well=well)
@@ -63,9 +63,9 @@ class Phases:
 
 
 class StepTaken(Record, frozen=True, kw_only=True):
-    """A step of the machine, and the event that led to it.
+    """A step of the machine, and the event that caused it.
 
-    `entered`: its state is of another kind than the one before; `phases` are those that ended by it.
+    `entered` means that its state is of another type than the previous one; `phases` are those that it completed.
     """
 
     event: AgentEvent
@@ -80,16 +80,16 @@ Observer = Callable[[Observation], None]
 
 
 class Feed:
-    """Hands each observation to every observer, in the order in which they subscribed.
+    """Passes each observation to every observer, in the order of their subscriptions.
 
-    Threading: the supervisor's thread; an observer neither blocks nor raises.
+    Threading: the supervisor's thread; an observer must neither block nor raise.
     """
 
     def __init__(self) -> None:
         self._observers: list[Observer] = []
 
     def subscribe(self, observer: Observer) -> None:
-        """Have `observer` get all that is published from now on."""
+        """Pass all later observations to `observer`."""
         self._observers.append(observer)
 
     def publish(self, what: Observation) -> None:
@@ -99,7 +99,7 @@ class Feed:
 
 
 def described(what: Observation) -> tuple[str, dict[str, object]]:
-    """Return name and values of an observation as hooks get them: of a step, its event's, and what it led to."""
+    """Return name and values of an observation for hooks: of a step, those of its event and of the new state."""
     if not isinstance(what, StepTaken):
         return _snake_case(type(what).__name__), asdict(what)
     state = what.step.state

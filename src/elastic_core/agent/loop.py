@@ -1,6 +1,6 @@
-"""The shell around the agent machine: events in, commands out, on one thread.
+"""The loop around the agent machine: it passes events in and carries out commands, on one thread.
 
-All that can be decided is decided in `machine`; all here is wiring. Other threads only post to the reactor.
+`machine` makes all decisions; this module only connects the parts. Other threads only post to the reactor.
 """
 
 import os
@@ -59,7 +59,7 @@ FENCED = "this agent stood still for longer than its lease"
 
 
 class Agent:
-    """Supervises this node's workers. Build it on the thread that will call `run`."""
+    """Supervises this node's workers. Create it on the thread that will call `run`."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class Agent:
         incidents: Incidents,
         log: Logger,
     ) -> None:
-        """Take the parts that do not need the agent; `attach` brings the others."""
+        """Set the parts that do not need the agent; `attach` sets the others."""
         self._options = options
         self._reactor = reactor
         self._feed = feed
@@ -99,12 +99,12 @@ class Agent:
         self._failed_code: int | None = None
 
     def attach(self, *, rendezvous: Rendezvous, hooks: HookRunner, progress: Callable[[], int | None]) -> None:
-        """Take the parts that report to the agent, and so are built after it. Called: once, before the first event.
+        """Set the parts that report to the agent, and so are created after it. Called: once, before the first event.
 
         Args:
             rendezvous: Forms rounds.
-            hooks: Asked before this node joins, before workers start, and before a planned stop.
-            progress: Returns the furthest step of this node's workers; None: it is not known.
+            hooks: Decide before this node joins, before workers start, and before a planned stop.
+            progress: Returns the highest step of this node's workers; `None` if unknown.
         """
         self._rendezvous = rendezvous
         self._hooks = hooks
@@ -132,7 +132,7 @@ class Agent:
     # --- life
 
     def run(self) -> AgentResult:
-        """Run to the end. Threading: the caller's; on the main thread, signals are handled until it returns."""
+        """Run until the end; return the result. Threading: the caller's; the main thread handles signals until then."""
         options = self._options
         signals = _Signals(options, dispatch=self.dispatch, child_ended=self._child_ended, suspend=self._suspend)
         signals.handle(self._reactor)
@@ -153,7 +153,7 @@ class Agent:
                 stop_signals=options.stops.ending,
                 stands_aside=rendezvous.stands_aside,
                 join_timeout_s=options.join_timeout_s,
-                spread=os.urandom(1)[0] / 256,  # `random` takes a millisecond to import
+                spread=os.urandom(1)[0] / 256,  # importing `random` takes a millisecond
             )
         )
         while not isinstance(self._state, Ended):
@@ -161,7 +161,7 @@ class Agent:
         outcome = self._state.outcome
         code = outcome.exit_code
         if outcome.ending is AgentEnd.FAILED and self._failed_code is not None:
-            # The worker that failed first in the run gives the exit code, also where another node had it.
+            # The first failed worker of the run sets the exit code, even if it was on another node.
             code = self._failed_code
         if code == 0 and any(exit.unreapable for exit in self._exits):
             self._log.notice("exit code 1: a worker is still in uninterruptible sleep, and holds what it has")
@@ -174,12 +174,12 @@ class Agent:
         self._workers.reap_adopted()
 
     def _suspend(self) -> None:
-        from elastic_core.agent.suspension import suspend_node  # for a user at a terminal alone
+        from elastic_core.agent.suspension import suspend_node  # only for users at a terminal
 
         suspend_node(self._reactor, self._workers, self._guardian, log=self._log)
 
     def dispatch(self, event: m.AgentEvent) -> None:
-        """Give the machine an event and carry out what it commands; events that arise meanwhile wait their turn."""
+        """Pass an event to the machine and carry out its commands; events that arise meanwhile are queued."""
         self._events.append(event)
         if self._dispatching:
             return
@@ -205,12 +205,12 @@ class Agent:
     # --- what others report
 
     def on_worker_exit(self, exit: WorkerExit) -> None:
-        """Take a worker's end from the group."""
+        """Process the end of a worker. Called: by the worker group."""
         self._exits.append(exit)
         self._note_alive()
         self._feed.publish(moments.WorkerEnded(round_index=self._round_index, exit=exit))
         if exit.code == -signal.SIGKILL and exit.stop_signal is None and self._guardian.fence_passed(exit.at_s):
-            # The guard did it, in place of this agent: no failure of the worker's, and the round goes on without us.
+            # The guard killed it, so the worker did not fail by itself; the round continues without this node.
             ended = RoundEnded(reason=FENCED, lost=(self.node_id,), stop_within_s=0.0)
             self.dispatch(m.RoundChanged(change=ended))
         self.dispatch(m.WorkerExited(exit=exit))
@@ -221,7 +221,7 @@ class Agent:
         self._guardian.note_workers([pids[rank] for rank in alive if rank in pids])
 
     def report_failure(self, hook: str, report: FailureReport) -> None:
-        """Take a failure that a hook has found, unless another is being decided, or the workers are being stopped."""
+        """Process a failure that a hook found, unless another is being decided or the workers are being stopped."""
         state, now_s = self._state, self._reactor.now_s()
         if not isinstance(state, Running):
             return
@@ -234,7 +234,7 @@ class Agent:
         self.dispatch(m.HangFound(failure=failure))
 
     def on_overdue(self, exit: WorkerExit) -> None:
-        """Report a worker that recorded an uncaught exception and does not end; `exit` is how it would have ended."""
+        """Report a worker that recorded an uncaught exception and does not end; `exit` is its expected exit."""
         state = self._state
         if not isinstance(state, Running) or exit.local_rank not in state.alive - state.ignored:
             return
@@ -243,11 +243,11 @@ class Agent:
         self.dispatch(m.HangFound(failure=self._examine((exit,), state.round)))
 
     def release_stop(self, hook: str) -> None:
-        """Let the stop ladder begin, as far as a hook that holds it is concerned."""
+        """End one hook's hold on the stop sequence."""
         self._ladder.release(hook)
 
     def on_workers_stopped(self) -> None:
-        """Take the end of the stop ladder from the group."""
+        """Process the end of the stop sequence. Called: by the worker group."""
         self.dispatch(m.WorkersStopped())
 
     # --- commands
@@ -255,12 +255,12 @@ class Agent:
     def _perform(self, command: m.AgentCommand) -> None:
         match command:
             case m.AskToJoin():
-                self._exits = []  # the last round's are in its incident
+                self._exits = []  # the last round's exits are in its incident
                 self._ask_to_join(command)
             case m.JoinRendezvous():
                 self._rendezvous.post(command)
             case m.AskToStart(round=round_, restart_count=count):
-                # From here on it is the round that failures are about, whether or not its workers ever start.
+                # From here on, failures are about this round, whether or not its workers ever start.
                 self._round = round_
                 self._context.joined(round_)
                 self._run_decision.begin_round()
@@ -284,7 +284,7 @@ class Agent:
             case m.AskPolicy(failure=failure, history=history):
                 self._ask_policy(failure, history)
             case m.RecordIncident(failure=failure, decision=decision, evidence=evidence):
-                # No `ReportDecision` precedes the end of the run: hooks get that decision here.
+                # No `ReportDecision` precedes the end of the run: hooks receive that decision here.
                 if evidence:
                     self._run_decision.publish_decision(failure, decision, evidence=evidence)
                 self._failed_code = self._incidents.record(
@@ -336,7 +336,7 @@ class Agent:
         def answer(changes: tuple[LaunchChange, ...], refusal: Refuse | None, hook: str) -> None:
             if refusal is not None:
                 self._on_join_answer(refusal, hook)
-            elif isinstance(self._state, Gating):  # else this agent is on its way out
+            elif isinstance(self._state, Gating):  # else this agent is leaving
                 join()
 
         if command.refused is None:
@@ -355,12 +355,12 @@ class Agent:
         if refusal is not None:
             self.dispatch(m.StartRefused(hook=hook, reason=refusal.reason, again_s=refusal.again_s))
             return
-        if not isinstance(self._state, Preparing):  # we are stopping: no file of a worker is made any more
+        if not isinstance(self._state, Preparing):  # the agent is stopping: create no more files of workers
             return
         round_ = self._state.round
 
         def prepared() -> None:
-            if isinstance(self._state, Preparing) and self._state.round is round_:  # else we are stopping
+            if isinstance(self._state, Preparing) and self._state.round is round_:  # else the agent is stopping
                 self.dispatch(m.StartAllowed(changes=changes))
 
         self._planner.prepare(round_, prepared)
@@ -388,8 +388,8 @@ class Agent:
         try:
             self._workers.start(self._planner.plan(command))
         except (OSError, RuntimeError) as err:
-            # No process or descriptor is free now (EAGAIN, EMFILE): the policy may try again. Other errors are defects,
-            # and end the agent.
+            # No process or descriptor is free now (EAGAIN, EMFILE): the policy may retry. Other errors are defects, and
+            # end the agent.
             if not is_momentary(err):
                 raise
             raise WorkerError(f"the workers can't be started: {err}") from err
@@ -400,10 +400,10 @@ class Agent:
     # --- one decision for the whole run
 
     def _judge(self, failure: Failure, round_: Round) -> None:
-        """Report that the evidence was read: at once, or later if it shows only that workers lost a peer.
+        """Report that the evidence was read: immediately, or later if it only shows that workers lost a peer.
 
-        The lost peer, on another node, may still write its error record or end with an exit code. Stopping it before
-        would leave the run without the first cause.
+        The lost peer, on another node, may still write its error record or exit with a code. If it were stopped before
+        that, the run would not have the first cause.
         """
         origins = {worker.origin for worker in self._incidents.failed_workers} - {Origin.STOPPED}
         gathers = isinstance(self._state, Deciding) and self._state.ledger.gathers
@@ -413,7 +413,7 @@ class Agent:
 
         def judge() -> None:
             state = self._state
-            if isinstance(state, Deciding) and state.round is round_:  # and others of this node may have ended since
+            if isinstance(state, Deciding) and state.round is round_:  # other workers of this node may have ended since
                 self.dispatch(m.Examined(failure=self._examine(state.exits, round_)))
 
         self._reactor.call_later(PEERS_SETTLE_S, judge)
@@ -422,7 +422,7 @@ class Agent:
         return self._run_decision.report(round_, self._exits, self._restart_count, final=final)
 
     def decide_for_run(self, reports: Sequence[NodeReport], history: Sequence[Failure], question: str) -> None:
-        """Have the policy decide for all nodes; the answer goes to the rendezvous."""
+        """Request the policy's decision for all nodes; the result goes to the rendezvous."""
         self._run_decision.decide(reports, history, question)
 
     def _decide_alone(self, command: m.DecideAlone) -> None:
@@ -442,7 +442,7 @@ class Agent:
 
     @property
     def node_id(self) -> str:
-        """This node's id as the others of its last round know it."""
+        """This node's id in the roster of its last round."""
         return self._context.node_id
 
     @property
@@ -450,7 +450,7 @@ class Agent:
         return -1 if self._round is None else self._round.index
 
     def _located(self, failure: Failure) -> Failure:
-        """Return a failure with its node, round and time, if it has none yet."""
+        """Return a failure with node, round and time added if they are missing."""
         return self._context.of_machine(failure, self._round)
 
     def _ask_policy(self, failure: Failure, history: tuple[Failure, ...]) -> None:
@@ -462,7 +462,7 @@ class Agent:
 
         def decide(decision: Decision, fallback_reason: str) -> None:
             if asked != self._question or not isinstance(self._state, Deciding):
-                return  # settled meanwhile: by the user, or for the whole run
+                return  # the user or the run has decided meanwhile
             if isinstance(decision, Ignore) or not self._run_decides:
                 self._incidents.decided(stamped, decision, fallback_reason)
                 self._run_decision.publish_decision(stamped, decision, fallback_reason)
@@ -472,13 +472,13 @@ class Agent:
 
 
 class _Signals:
-    """The signals that the agent takes while it runs, as events of the machine.
+    """Converts the signals that the agent handles into events of the machine.
 
     Args:
-        options: Which of them stop the job, and which are the workers' to have.
-        dispatch: Takes an event.
-        child_ended: Called when some child has ended.
-        suspend: Called when the terminal, or a batch system, wants this node to stop for a while.
+        options: Which signals stop the run, and which are for the workers.
+        dispatch: Receives the events.
+        child_ended: Called when a child process has ended.
+        suspend: Called when the terminal, or a batch system, suspends this node.
     """
 
     def __init__(
@@ -495,10 +495,10 @@ class _Signals:
         self._suspend = suspend
 
     def handle(self, reactor: Reactor) -> None:
-        """Take them from now on, until the reactor is closed."""
+        """Handle the signals from now on, until the reactor is closed."""
         if threading.current_thread() is not threading.main_thread():
-            return  # Python delivers signals to the main thread only; they stay its owner's business
-        # A signal that was ignored when we were started (nohup) stays ignored, here and in the workers.
+            return  # Python delivers signals to the main thread only, and its owner handles them
+        # A signal that was ignored at the agent's start (nohup) stays ignored, here and in the workers.
         asked = (*self._options.stops.ending, *self._options.stops.forwarded, signal.SIGTSTP)
         wanted = [signum for signum in asked if signal.getsignal(signum) is not signal.SIG_IGN]
         reactor.handle_signals([*wanted, signal.SIGCHLD], self._take)
@@ -506,7 +506,7 @@ class _Signals:
     def _take(self, signum: int) -> None:
         if signum == signal.SIGCHLD:
             self._child_ended()
-        # Ctrl-C in the debugger of one rank: the kernel gives it to the agent, too, and the run must go on.
+        # Ctrl-C in the debugger of one rank: the kernel sends SIGINT to the agent too, and the run must continue.
         elif signum == signal.SIGINT and self._options.keep_interrupt:
             return
         elif signum in self._options.stops.ending:
@@ -526,12 +526,12 @@ class _Timers:
         self._pending: dict[str, Timer] = {}
 
     def set(self, name: str, delay_s: float) -> None:
-        """Begin, or begin anew."""
+        """Start the timer, or restart it."""
         self.cancel(name)
         self._pending[name] = self._reactor.call_later(delay_s, lambda: self._fire(name))
 
     def cancel(self, name: str) -> None:
-        """Forget it, if it is set."""
+        """Cancel the timer if it is set."""
         timer = self._pending.pop(name, None)
         if timer is not None:
             timer.cancel()

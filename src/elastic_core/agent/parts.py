@@ -1,4 +1,4 @@
-"""The parts that the agent's loop is wired to, its options, and its result."""
+"""The parts to which the agent's loop is connected, its options, and its result."""
 
 import signal
 from collections.abc import Callable, Mapping
@@ -14,7 +14,7 @@ class Planner(Protocol):
     """Plans the start of workers. Threading: the agent's loop."""
 
     def prepare(self, round_: Round, done: Callable[[], None]) -> None:
-        """Have made what a round's workers need on disk, and call `done`."""
+        """Create the files that a round's workers need, then call `done`."""
         ...
 
     def plan(self, command: m.SpawnWorkers) -> list[WorkerLaunch]:
@@ -24,28 +24,28 @@ class Planner(Protocol):
 
 DEFAULT_SIGNALS: Final = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT")
 ENDING_SIGNALS: Final = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT})
-"""Those that workers end by, too; a notice by another one is the agent's alone."""
+"""The signals by which workers end, too; another signal as a preemption notice is for the agent only."""
 _FORWARDED: Final = frozenset({signal.SIGUSR1, signal.SIGUSR2})
 
 
 class StopSettings(Record, frozen=True, kw_only=True):
-    """What ends the run, and how long workers have to end."""
+    """The signals that end the run, and the time that workers have to end."""
 
     signals_to_handle: tuple[str, ...] = DEFAULT_SIGNALS
     shutdown_timeout_s: float = 30.0
     exit_timeout_s: float = 5.0
-    """How long a worker whose uncaught exception is on record may take to end; 0: for ever."""
+    """How long a worker with a recorded uncaught exception may take to end, in seconds; 0 means no limit."""
     preemption_signal: str = ""
-    """One that ends the run on this node, too; empty: none does."""
+    """An additional signal that ends the run on this node; empty means none."""
 
     @property
     def ending(self) -> tuple[int, ...]:
-        """The signals that end the run, of those that are handled."""
+        """The handled signals that end the run."""
         return tuple(sorted((self._listed() & ENDING_SIGNALS) | self._notice()))
 
     @property
     def forwarded(self) -> tuple[int, ...]:
-        """The signals that are for the workers, and never end the run."""
+        """The signals that are forwarded to the workers, and never end the run."""
         return tuple(sorted((self._listed() | _FORWARDED) - ENDING_SIGNALS - self._notice()))
 
     def _listed(self) -> set[int]:
@@ -56,7 +56,7 @@ class StopSettings(Record, frozen=True, kw_only=True):
 
 
 class AgentOptions(Record, frozen=True, kw_only=True):
-    """The loop's own settings."""
+    """The options of the loop."""
 
     run_id: str
     node_id: str
@@ -64,13 +64,13 @@ class AgentOptions(Record, frozen=True, kw_only=True):
     pid: int
     stops: StopSettings = StopSettings(signals_to_handle=(), exit_timeout_s=0.0)
     join_timeout_s: float = 600.0
-    """How long a hook may refuse where no other node can go on without this one."""
+    """How long a hook may refuse if no other node can continue without this one, in seconds."""
     start_up: Mapping[str, float] = {}
-    """What this process has done before, in order, each with when it ended in monotonic seconds."""
+    """The earlier steps of this process, in order, each with its end in monotonic seconds."""
     keep_interrupt: bool = False
-    """SIGINT belongs to a worker that has the terminal (`--debug-rank`): the agent lets it pass."""
+    """Whether SIGINT is for a worker that has the terminal (`--debug-rank`), so that the agent ignores it."""
     longest_option_s: float = 0.0
-    """The longest time that the user gave an option of a hook (`--save-timeout`); 0: none."""
+    """The longest time in the user's hook options (`--save-timeout`), in seconds; 0 means none."""
 
 
 class AgentResult(Record, frozen=True, kw_only=True):

@@ -1,4 +1,4 @@
-"""The port of a round: held by its agent, free for its worker, taken for everybody else."""
+"""The TCP port of a round: its agent reserves it, its worker can listen on it, other processes can't use it."""
 
 import errno
 import os
@@ -10,31 +10,31 @@ from elastic_core.errors import ConfigError, RendezvousError
 class HeldPort:
     """A TCP port that is bound but not listened on, for rank 0's worker to listen on.
 
-    A port that the kernel chooses is bound without any reuse option, so that nobody else has it; only then do
-    SO_REUSEADDR and SO_REUSEPORT let a worker that sets one of them (torch's store does) bind and listen on it beside
-    us, again after each crash, whatever connections of the dead linger. A plain bind of others fails, and the kernel
-    gives the port to no one who asks for any.
+    A port that the kernel chooses is bound without any reuse option, so that no other process has it. Only then are
+    SO_REUSEADDR and SO_REUSEPORT set. A worker that sets one of them (torch's store does) can bind and listen on the
+    port beside the agent, even after a crash that left connections. A plain bind by another process fails, and the
+    kernel never chooses the port for another process.
     """
 
     def __init__(self, bound: socket.socket, *, fresh: bool) -> None:
-        """Take over a bound socket, and the name of its port, which another agent may have unless the port is fresh."""
+        """Own a bound socket, and the name of its port; another agent may have the name unless the port is fresh."""
         self._socket = bound
         self.port: int = bound.getsockname()[1]
-        # Sockets that reuse their address can all be bound to a port that nobody listens on: the name has one owner.
+        # Sockets that reuse their address can all be bound to a port without a listener; the name has one owner.
         self._name = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             self._name.bind(f"\0elastic-core/master-port/{self.port}")
-        except OSError as error:  # no such names here, perhaps: then the bound socket has to do
+        except OSError as error:  # the system may lack such names: then the bound socket must suffice
             if error.errno == errno.EADDRINUSE and not fresh and not _held_for_us(self.port):
                 self.close()
                 raise
 
     @classmethod
     def reserve(cls) -> "HeldPort":
-        """Hold a port that the kernel chooses.
+        """Return a reserved port that the kernel chooses.
 
         Raises:
-            RendezvousError: none is to be had.
+            RendezvousError: no port can be reserved.
         """
         try:
             return cls(_bind(0, reuse=False), fresh=True)
@@ -46,16 +46,16 @@ class HeldPort:
 
     @classmethod
     def hold(cls, port: int) -> "HeldPort":
-        """Hold the port that the user chose.
+        """Return the reserved port that the user chose.
 
         Raises:
-            ConfigError: it can't be ours.
+            ConfigError: the port can't be bound, or another process uses it.
         """
         if port == 0:
             return cls.reserve()
         try:
-            # With reuse, or what is left of the connections of an earlier run would keep us out for a minute. Whoever
-            # listens there keeps us out all the same.
+            # With reuse, because connections of an earlier run would block the port for a minute. A listening process
+            # blocks it anyway.
             return cls(_bind(port, reuse=True), fresh=False)
         except OverflowError as error:
             raise ConfigError(f"--master-port: {port}; expected a TCP port, 1 to 65535") from error
@@ -72,15 +72,15 @@ class HeldPort:
             ) from error
 
     def close(self) -> None:
-        """Give the port back; idempotent. Called: when the round's workers are gone."""
+        """Release the port; idempotent. Called: when the round's workers have ended."""
         self._socket.close()
         self._name.close()
 
 
 def is_this_host(host: str, *, look_up: bool = True) -> bool | None:
-    """Return whether a name or an address is this host's: it can be bound here.
+    """Return whether a name or an address belongs to this host, so that it can be bound here.
 
-    `look_up` False: no name server is asked, which may block; None if one has to be.
+    With `look_up` False, no name server is queried, which could block; the result is `None` if a query is needed.
     """
     if host.rstrip(".").lower() in ("localhost", socket.gethostname().lower()):
         return True
@@ -93,7 +93,7 @@ def is_this_host(host: str, *, look_up: bool = True) -> bool | None:
 
 
 def _held_for_us(port: int) -> bool:
-    """Return whether an outer agent holds the port for its worker with rank 0, and that worker has started this one."""
+    """Return whether an outer agent holds the port for its worker with rank 0, and that worker started this agent."""
     own = {"RANK": "0", "MASTER_PORT": str(port)}
     return "ELASTIC_INCARNATION" in os.environ and own.items() <= os.environ.items()
 
@@ -101,14 +101,14 @@ def _held_for_us(port: int) -> bool:
 def _can_be_bound(family: int, address: object) -> bool:
     try:
         with socket.socket(family, socket.SOCK_STREAM) as sock:
-            sock.bind(address)  # type: ignore[arg-type]  # as various as families
+            sock.bind(address)  # type: ignore[arg-type]  # its type depends on the family
     except OSError:
         return False
     return True
 
 
 def _bind(port: int, *, reuse: bool) -> socket.socket:
-    """Bind on every address: IPv6 and IPv4 at once, IPv4 alone where the host has no IPv6."""
+    """Bind on every address: IPv6 and IPv4 together, or IPv4 alone if the host has no IPv6."""
     try:
         return _bound(socket.AF_INET6, "::", port, reuse=reuse)
     except OSError as error:

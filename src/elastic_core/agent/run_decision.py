@@ -1,4 +1,4 @@
-"""A failure on its way from this node's evidence to a decision: where and when it was, and who is asked about it."""
+"""The path of a failure from this node's evidence to a decision: its node, round and time, and the deciding policy."""
 
 from collections.abc import Callable, Sequence
 
@@ -20,41 +20,41 @@ NO_STORE_CODE = 4
 
 
 class FailureContext:
-    """Where and when a failure was: which node, how far into the run, how long after its workers' start.
+    """The context of failures: which node, how far into the run, how long after the workers' start.
 
-    It fills these fields in, and makes the failures that no worker has. Threading: the supervisor's thread only.
+    It adds these fields, and creates the failures that no worker caused. Threading: the supervisor's thread only.
 
     Args:
-        node_id: This node's, until a round gives it one.
-        progress: Returns the furthest step of this node's workers, None: not known.
-        clock: This node's.
+        node_id: This node's id until a round assigns one.
+        progress: Returns the highest step of this node's workers; `None` if unknown.
+        clock: This node's clock.
     """
 
     def __init__(self, node_id: str, clock: Clock, *, progress: Callable[[], int | None] = lambda: None) -> None:
         self.node_id = self._own_id = node_id
-        """This node's id as the others of its last round know it."""
-        # Counts from now on, until there is a round that knows how old the run is.
+        """This node's id in the roster of its last round."""
+        # Counts from now on, until a round provides the run's age.
         self.progress = progress
         self._clock = clock
         self._began_s = self.spawned_s = clock.monotonic_s()
 
     def joined(self, round_: Round) -> None:
-        """Take this node's id from a round that was formed just now, and the run's age.
+        """Set this node's id and the run's age from a round that has just formed.
 
-        By that policies compare failures of different nodes.
+        With that, policies can compare failures of different nodes.
         """
         self.node_id = round_.node_id or self._own_id
         if round_.at_s is not None:
             self._began_s = self._clock.monotonic_s() - round_.at_s
 
     def spawning(self) -> None:
-        """Take note that workers are started now."""
+        """Record that workers are started now."""
         self.spawned_s = self._clock.monotonic_s()
 
     def of_worker(self, failure: Failure, exits: Sequence[WorkerExit], round_: Round) -> Failure:
-        """Return a worker's failure, with when that worker ended: not when its evidence had settled and was read."""
+        """Return a worker's failure with the time of that worker's exit, not the time when its evidence was read."""
         at_s = next((exit.at_s for exit in exits if exit.local_rank == failure.local_rank), None)
-        if at_s is None:  # it hangs, and has not ended
+        if at_s is None:  # the worker hangs, and has not ended
             at_s = exits[0].at_s if exits else self._clock.monotonic_s()
         return replace(
             failure,
@@ -66,7 +66,7 @@ class FailureContext:
         )
 
     def of_machine(self, failure: Failure, round_: Round | None) -> Failure:
-        """Return a failure that the machine made up, with where and when: between two rounds, in the last one."""
+        """Return a failure of the machine with node and time; between two rounds it belongs to the last one."""
         if failure.node_id:
             return failure
         if round_ is not None and failure.round_index < 0:
@@ -74,13 +74,13 @@ class FailureContext:
         return replace(self.of_run(failure, round_), node_id=self.node_id, progress=self.progress())
 
     def of_run(self, failure: Failure, round_: Round | None) -> Failure:
-        """Return a failure that is no node's own, with when, and in a round of how many nodes."""
+        """Return a failure of no single node, with its time and the round's number of nodes."""
         count = None if round_ is None else round_.node_count
         at_s = self._clock.monotonic_s() - self._began_s
         return replace(failure, at_s=at_s, node_count=failure.node_count or count)
 
     def no_start(self, err: ElasticError, round_: Round) -> Failure:
-        """Return the failure of workers that could not be started; another try can mend what was refused for now."""
+        """Return the failure of workers that could not be started; it is retryable if the system may recover."""
         return Failure(
             failure_class=FailureClass.START_UP,
             summary=str(err),
@@ -95,7 +95,7 @@ class FailureContext:
         )
 
     def no_store(self, reason: str, round_: Round) -> Failure:
-        """Return the failure of a run whose store is gone."""
+        """Return the failure of a run that lost its store."""
         return Failure(
             failure_class=FailureClass.STORE,
             summary=reason,
@@ -111,9 +111,9 @@ class FailureContext:
 
 
 class RunDecision:
-    """This node's part in the one decision about a failure: its evidence, and the decision where it is asked for one.
+    """This node's part in the run's decision about a failure: its evidence, and the decision if this node must make it.
 
-    Hooks and the run get a round's failure once each. Threading: the supervisor's thread only.
+    Hooks and the run receive a round's failure once each. Threading: the supervisor's thread only.
     """
 
     def __init__(
@@ -133,9 +133,9 @@ class RunDecision:
         self._clock = clock
         self._context = context
         self._question = ""
-        """The last for the whole run that this node has answered."""
+        """The last decision request for the whole run that this node answered."""
         self._answered: tuple[str, str] | None = None
-        """Of this node's last answer for the whole run: what is known of the failure, and why not by the policy."""
+        """Evidence of this node's last decision for the run, and why the chosen policy did not make it, if so."""
         self.begin_round()
 
     def begin_round(self) -> None:
@@ -145,21 +145,21 @@ class RunDecision:
         self._seen = self._taken = False
 
     def stop_ordered(self) -> None:
-        """Note when this node ordered the stop, or was ordered to: its failures are so much older than now."""
+        """Record when this node ordered the stop or received the order: ages of its failures count from then."""
         if self._ordered_s is None:
             self._ordered_s = self._clock.monotonic_s()
 
     def order_stop(self, failure: Failure, round_: Round, exits: Sequence[WorkerExit], restart_count: int) -> None:
-        """Have all nodes stop, and report what is known so far."""
+        """Order the stop of all nodes, with a report of the evidence so far."""
         self.stop_ordered()
-        # A failed start or a hook's report: no exit of a worker will show it when the evidence is read.
+        # A failed start or a hook's report: the workers' exits will not show it when the evidence is read.
         if failure.local_rank is None:
             self._cause = failure
         report = self.report(round_, exits, restart_count, final=False)
         self._rendezvous.post(m.OrderStop(failure=failure, report=report))
 
     def report(self, round_: Round, exits: Sequence[WorkerExit], restart_count: int, *, final: bool) -> NodeReport:
-        """Return what this node has seen of the round."""
+        """Return this node's report about the round."""
         ordered_s = self._clock.monotonic_s() if self._ordered_s is None else self._ordered_s
         report = self._incidents.report(round_, exits, restart_count, ordered_s=ordered_s)
         if report.failure is not None:
@@ -171,7 +171,7 @@ class RunDecision:
         return replace(report, final=final, progress=self._context.progress())
 
     def decide(self, reports: Sequence[NodeReport], history: Sequence[Failure], question: str) -> None:
-        """Have the policy decide for all nodes; this one may have had no part in the round."""
+        """Request the policy's decision for all nodes; this node may have had no part in the round."""
         restarts = max(spent(history), sum(isinstance(past.decision, Restart) for past in history))
         failure, evidence = self._incidents.merge(reports, restarts)
         if not failure.node_id:
@@ -179,14 +179,14 @@ class RunDecision:
 
         def answer(decision: Decision, fallback_reason: str) -> None:
             self._incidents.print_fallback(fallback_reason)
-            if isinstance(decision, Ignore):  # the node where it failed had not: all workers are gone
+            if isinstance(decision, Ignore):  # the failed node did not ignore it: all workers have ended
                 decision = Stop(reason="there is no worker to go on with", rule=decision.rule)
-            # The question is asked every 5 s until an answer is in the store; hooks get the decision once.
+            # The request is repeated every 5 s until a decision is in the store; hooks receive the decision once.
             again, self._question = question == self._question, question
             self._answered = (evidence, fallback_reason)
             here = self._context.node_id
             if not again and not any(report.node_id == here for report in reports if report.absence is None):
-                self.begin_failure()  # no part in the round: the decision itself does not come here
+                self.begin_failure()  # without a part in the round, this node does not receive the decision
                 self.publish_decision(failure, decision, evidence=evidence)
             self._rendezvous.post(
                 m.PublishDecision(
@@ -203,11 +203,11 @@ class RunDecision:
     # --- the hooks
 
     def begin_failure(self) -> None:
-        """Let hooks have the next failure, too, and what is decided about it: another one of the same round."""
+        """Let hooks receive the next failure and its decision, too, although it is of the same round."""
         self._seen = self._taken = False
 
     def publish_failure(self, failure: Failure) -> None:
-        """Give the hooks the failure, once."""
+        """Publish the failure to the hooks, once."""
         if not self._seen:
             self._seen = True
             workers = () if failure.local_rank is None else self._incidents.failed_workers
@@ -216,7 +216,7 @@ class RunDecision:
     def publish_decision(
         self, failure: Failure, decision: Decision, fallback_reason: str = "", *, evidence: str = ""
     ) -> None:
-        """Give the hooks the decision, once; `evidence` is that of all nodes, where it is for the whole run."""
+        """Publish the decision to the hooks, once; `evidence` is that of all nodes if it is for the whole run."""
         if self._taken:
             return
         self._taken = True

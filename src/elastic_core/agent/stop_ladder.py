@@ -1,4 +1,4 @@
-"""The stop of this node's workers: hooks may hold it first, then the stop ladder of the worker group runs."""
+"""The stop of this node's workers: hooks may hold it first, then the worker group sends SIGTERM, later SIGKILL."""
 
 import signal
 from collections.abc import Callable, Mapping, Sequence
@@ -13,26 +13,26 @@ from elastic_core.processes.group import WorkerGroup
 from elastic_core.system.reactor import Timer
 
 MOST_HOLD_S: Final = 3600.0
-"""The longest that hooks hold a stop, unless the user gave the grace period or an option of a hook a longer time."""
+"""The longest hold of a stop by hooks, in seconds, unless the grace period or a hook's option is longer."""
 NOTICE_S: Final = 1.0
-"""Exit handlers that take longer are reported: most take less."""
+"""Exit handlers that take longer are reported, in seconds; most take less."""
 ANSWER_S: Final = 10.0
-"""How long a stop waits until its hooks have answered: twice what one call of one hook may take."""
+"""How long a stop waits for its hooks' replies, in seconds: twice the limit of one call of one hook."""
 
 
 class StopLadder:
-    """Stops workers: at once, or (healthy ones) once no hook holds the stop any more.
+    """Runs the stop sequence of workers: immediately, or for healthy workers when no hook holds the stop any more.
 
     A stop that ends the run waits for workers that are ending by themselves: see `_left_for_handlers_s`.
 
     Args:
-        workers: This node's.
-        log: Takes lines for people.
-        feed: Takes the moments of a stop.
-        longest_grace_s: The grace period, as the user set it.
-        longest_option_s: The longest time that the user gave an option of a hook; 0: none.
-        ask_holds: Finds out which hooks hold a planned stop, and for how long at the longest; may answer later.
-        call_later: Calls back after so many seconds.
+        workers: This node's workers.
+        log: Receives lines for people.
+        feed: Receives the moments of a stop.
+        longest_grace_s: The user's grace period, in seconds.
+        longest_option_s: The longest time in the user's hook options, in seconds; 0 means none.
+        ask_holds: Calls back, perhaps later, with the hooks that hold a planned stop and their longest holds.
+        call_later: Calls back after a number of seconds.
         now_s: Returns the time on the reactor's clock.
     """
 
@@ -59,44 +59,44 @@ class StopLadder:
         self._ends_s = self._hold_ends_s = now_s()
         self._held: tuple[m.StopWorkers, int] | None = None
         self._asked = False
-        """Whether hooks have not said yet how long they hold it."""
+        """Whether replies of hooks about their holds are still due."""
         self._bounded = False
         self._handlers = False
-        """Whether the exit handlers of the workers hold it."""
+        """Whether exit handlers of the workers hold the stop."""
         self._holding: set[str] = set()
         self._timer: Timer | None = None
 
     def stop(self, command: m.StopWorkers, round_index: int) -> None:
-        """Begin, or hold a planned stop until the hooks that asked for it let it go on."""
+        """Begin the stop sequence, or hold a planned stop until the hooks that requested it release it."""
         grace_s, now_s = self._grace_s(command.grace_s), self._now_s()
         self._held, self._asked, self._bounded = (command, round_index), True, command.grace_s is not None
         self._ends_s = self._hold_ends_s = now_s + grace_s
-        # The run ends here, and every worker has failed and runs its exit handlers: a signal would only cut off what
+        # The run ends here, and every worker has failed and runs its exit handlers: a signal would only interrupt what
         # they save.
         if command.ends_run and (left_s := self._left_for_handlers_s()) > 0:
             self._asked, self._bounded, self._handlers, self._ends_s = False, True, True, now_s + left_s
             self._hold_until(self._ends_s)
             self._call_later(NOTICE_S, self._report_handlers)
             return
-        # Peers of a failed worker hang in a collective and can save nothing, so no hook holds their stop.
+        # Peers of a failed worker hang in a collective and can't save, so no hook holds their stop.
         if not command.planned or not self._workers.alive:
             self._take_holds({})
             return
         held = self._held
-        # A late answer can be about an earlier stop, or about one that a second signal has cut short since.
+        # A late reply may be about an earlier stop, or about one that a second signal has shortened since.
         self._ask_holds(lambda holds: self._take_holds(holds) if self._asked and self._held is held else None)
-        # A hook that hangs gives no answer at all, and must not keep the node beyond a deadline.
+        # A hook that hangs never replies, and must not keep the node beyond a deadline.
         if self._asked:
             self._hold_until(now_s + (min(ANSWER_S, grace_s) if self._bounded else ANSWER_S))
 
     def _left_for_handlers_s(self) -> float:
-        """Return how long threads and exit handlers may still run if all live workers have raised an exception; else 0.
+        """Return how long exit handlers may still run if all live workers have raised an exception; otherwise 0.
 
-        SIGTERM ends an interpreter at once, in the middle of what its exit handlers save or upload. So they get the
+        SIGTERM ends an interpreter immediately, even while its threads or exit handlers save or upload. So they get the
         grace period without a signal, counted from the last exception.
         """
         raised_s = self._workers.raised_s
-        # A worker without an exception may wait for a failed one in a collective, for ever.
+        # A worker without an exception may wait for a failed one in a collective without end.
         if not raised_s or not self._workers.alive <= raised_s.keys():
             return 0.0
         return max(raised_s.values()) + self._longest_grace_s - self._now_s()
@@ -109,17 +109,17 @@ class StopLadder:
             )
 
     def _take_holds(self, holds: Mapping[str, float]) -> None:
-        """Hold what was ordered, or begin: its hooks have answered."""
+        """Hold the stop, or begin it, after the hooks have replied."""
         assert self._held is not None
         command, round_index = self._held
         most_s = self._most_hold_s
         for hook in sorted(hook for hook, hold_s in holds.items() if hold_s > most_s):
             self._log.notice(f"hook {hook!r}: hold_s is {holds[hook]:g}; it holds this stop for {most_s:g} s at most")
         hold_s = min(max(holds.values(), default=0.0), most_s)
-        if self._bounded:  # all that the workers have
+        if self._bounded:  # this is all the time that the workers have
             hold_s = min(hold_s, self._left_s())
         else:
-            # However late the hooks answer, workers have their whole grace period after the hold.
+            # However late the hooks reply, workers have their whole grace period after the hold.
             self._ends_s = self._now_s() + hold_s + self._longest_grace_s
         self._asked = False
         if command.drain:
@@ -134,19 +134,19 @@ class StopLadder:
         self._feed.publish(moments.StopPlanned(round_index=round_index, reason=command.reason, hold_s=hold_s))
 
     def release(self, hook: str) -> None:
-        """Go on, unless another hook holds the stop."""
+        """Begin the stop sequence unless another hook holds it."""
         if hook in self._holding:
             self._holding.discard(hook)
             if not self._holding:
                 self._begin()
 
     def worker_ended(self) -> None:
-        """Begin the ladder if no worker is left that could save anything."""
+        """Begin the stop sequence if no worker is left that could save anything."""
         if self._held is not None and not self._workers.alive:
             self._begin()
 
     def shorten(self, bound_s: float, *, at_once: bool) -> None:
-        """Bound the workers' remaining time; `at_once`: begin the ladder now, even if hooks hold the stop."""
+        """Limit the workers' remaining time; `at_once` begins the stop sequence now, even if hooks hold it."""
         self._ends_s = min(self._ends_s, self._now_s() + max(0.0, bound_s))
         self._bounded = True
         # The workers have had their signal: only the time until SIGKILL can change.
@@ -158,20 +158,20 @@ class StopLadder:
             self._hold_until(min(self._hold_ends_s, self._ends_s))
 
     def kill(self) -> None:
-        """Cut the ladder short, as the user asked."""
-        # Some hooks act on the drain itself, as one does that has Slurm requeue the job: they get it before the workers
-        # are killed.
+        """Kill the workers immediately, at the user's request."""
+        # Some hooks act on the drain itself, for example to have Slurm requeue the job: they are notified before the
+        # workers are killed.
         self._answer_for_hooks()
         self._log.notice("second signal: killing the workers")
         self._forget()
         self._workers.kill()
 
     def announce_drain(self, signum: int) -> None:
-        """Announce that the user wants an end of what is being stopped already, or of a node without workers."""
+        """Announce a drain of workers that are already being stopped, or of a node without workers."""
         self._announce(signum, self._left_s() if self._workers.alive else 0.0)
 
     def _answer_for_hooks(self) -> None:
-        """Announce a stop about which hooks have not answered in time, as if none held it."""
+        """Announce a stop without replies of its hooks in time, as if no hook held it."""
         if not self._asked or self._held is None:
             return
         self._asked = False
@@ -197,8 +197,8 @@ class StopLadder:
         command, round_index = held
         grace_s = self._grace_s(self._left_s()) if grace_s is None else grace_s
         self._feed.publish(moments.WorkersStopping(round_index=round_index, reason=command.reason, grace_s=grace_s))
-        # A scheduler's notice (`--preemption-signal SIGUSR1`) is for the agent: a worker would not end by it, or die at
-        # once.
+        # A scheduler's notice (`--preemption-signal SIGUSR1`) is for the agent: a worker would ignore it, or die
+        # immediately.
         self._workers.stop(command.signum if command.signum in ENDING_SIGNALS else signal.SIGTERM, grace_s=grace_s)
 
     def _forget(self) -> tuple[m.StopWorkers, int] | None:

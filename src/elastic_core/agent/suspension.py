@@ -1,4 +1,4 @@
-"""The stop of a terminal (Ctrl-Z, SIGTSTP) for a whole node: workers, in sessions of their own, do not get it."""
+"""The suspension of a whole node by the terminal (Ctrl-Z, SIGTSTP), which does not reach workers in other sessions."""
 
 import math
 import signal
@@ -20,11 +20,11 @@ def suspend_node(
     stop_agent: Callable[[], None] = lambda: signal.raise_signal(signal.SIGSTOP),
     clock: Clock = SYSTEM_CLOCK,
 ) -> None:
-    """Stop the workers, then this process; continue the workers when a SIGCONT has continued this process.
+    """Suspend the workers, then this process; continue the workers when SIGCONT has continued this process.
 
-    The time in between counts for no timer of the agent. A lease goes on.
+    The time in between does not count for timers of the agent. It counts for the lease.
 
-    Threading: the main thread. Blocks for as long as the process is stopped.
+    Threading: the main thread. Blocks while the process is suspended.
     """
     left_s, count = guardian.fence_left_s, len(workers.alive)
     if count and math.isfinite(left_s):

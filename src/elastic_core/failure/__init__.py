@@ -1,1 +1,1 @@
-"""What a failure was, and what to do about it."""
+"""The classification of failures, restart policies, and failure reports (incidents)."""

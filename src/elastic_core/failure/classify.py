@@ -1,4 +1,4 @@
-"""What kind of failure a worker's end was, and which of several came first. Pure."""
+"""Classifies the exits of workers, and ranks several failed workers by first cause. Pure."""
 
 import itertools
 import re
@@ -10,21 +10,21 @@ from elastic_core.processes.errors.causes import ELSEWHERE, MEMBER
 from elastic_core.types import DeviceFault, ErrorRecord, FailedWorker, FailureClass, Origin, WorkerExit
 
 COLLATERAL_WINDOW_NS = 100_000_000
-"""A lost connection may be noticed this much before its cause is known: the cause still goes first."""
+"""A lost connection may be noticed this much earlier than its cause is recorded: the cause still ranks first."""
 ENDING_NS = 1_000_000_000
-"""The same for a cause of which only its end is known: its connections go first, then its interpreter, then it ends."""
+"""The same for a cause without an error time: its connections close first, then its interpreter, then it exits."""
 TIMED_SOURCES = ("hook", "record")
-"""Where an error's time is the error's own; elsewhere it is that of the worker's end."""
+"""Sources that record when the error happened; for other sources only the time of the worker's exit is known."""
 
 MAX_SUMMARY_CHARS = 300
 MAX_REASONED_CHARS = 200
-"""A summary that names a cause is no longer than a restart line shows whole."""
+"""A summary that names a cause is short enough for a restart line to show it uncut."""
 MAX_REASON_CHARS = 120
 
 _COLLATERAL_TYPES = frozenset({"ConnectionResetError", "BrokenPipeError", "ConnectionAbortedError"})
-# What torch 2.13 to 2.15, gloo and NCCL say where a peer is gone or does not answer (2.15 has another implementation of
-# NCCL's backend, with words of its own). A hang's own detection (the watchdog) is among them: the rank that notices is
-# not the one that hangs.
+# Messages of torch 2.13 to 2.15, gloo and NCCL when a peer is gone or does not respond (2.15 has a new NCCL backend
+# with other messages). The watchdog's hang messages are among them: the rank that notices a hang is not the one that
+# hangs.
 _COLLATERAL = re.compile(
     "|".join(
         (
@@ -63,15 +63,15 @@ _KILLED_CHILD = re.compile(r"killed by signal: Killed")
 def classify(
     exit: WorkerExit, error: ErrorRecord | None, *, script_missing: bool = False
 ) -> tuple[Origin, FailureClass, str]:
-    """Judge one worker's end.
+    """Return origin, class and one-line summary of one worker's exit.
 
     Args:
-        exit: How it ended; not with code 0, unless we had stopped it.
-        error: What it left about it, None where there is nothing.
-        script_missing: The script was not there (or not readable) when somebody looked after this exit.
+        exit: How the worker ended; not with code 0, unless the agent had stopped it.
+        error: The error that it recorded; `None` if there is none.
+        script_missing: Whether the script was missing or unreadable when it was checked after this exit.
 
     Returns:
-        Cause or consequence, what kind, and one line for people.
+        Whether the exit is a cause or a consequence, the failure class, and one line for people.
     """
     kind, summary = _kind(exit, error, script_missing=script_missing)
     if was_stopped(exit, error):
@@ -83,7 +83,7 @@ def classify(
 def judge(
     exit: WorkerExit, error: ErrorRecord | None, *, log_paths: Iterable[str] = (), script_missing: bool = False
 ) -> FailedWorker:
-    """Return one worker's part in an incident: its end, its evidence, and what `classify` says of them."""
+    """Return one worker's part in an incident: its exit, its evidence, and the result of `classify`."""
     origin, kind, summary = classify(exit, error, script_missing=script_missing)
     return FailedWorker(
         exit=exit,
@@ -97,10 +97,10 @@ def judge(
 
 
 def rank_causes(workers: Iterable[FailedWorker]) -> tuple[FailedWorker, ...]:
-    """Order workers by who failed first; those that we stopped follow, by rank.
+    """Return workers in the order of their failures; workers that the agent stopped follow, by rank.
 
-    A collateral failure goes behind every intrinsic one that is at most `COLLATERAL_WINDOW_NS` younger. Where one would
-    still be first, it makes way for a worker that only its end tells of, if that came at most `ENDING_NS` later.
+    A collateral failure ranks behind each intrinsic one that is at most `COLLATERAL_WINDOW_NS` later. If a collateral
+    failure would still be first, it ranks behind a worker without an error time that exited at most `ENDING_NS` later.
     """
     everyone = tuple(workers)
     failed = [worker for worker in everyone if worker.origin is not Origin.STOPPED]
@@ -120,7 +120,7 @@ def _cause_order(worker: FailedWorker) -> tuple[int, int, int]:
 
 
 def is_timed(error: ErrorRecord | None) -> bool:
-    """Return whether a worker has said itself when it failed; else its end is all that is known of that."""
+    """Return whether the worker recorded when it failed; if not, only the time of its exit is known."""
     return error is not None and error.source in TIMED_SOURCES
 
 
@@ -131,9 +131,9 @@ def _ended_slowly(worker: FailedWorker, first: FailedWorker) -> bool:
 
 
 def was_stopped(exit: WorkerExit, error: ErrorRecord | None) -> bool:
-    """Return whether we ended the worker: it failed, if at all, only after our signal.
+    """Return whether the agent ended the worker, which then failed, if at all, only after the agent's signal.
 
-    A worker that had recorded its own error before that has failed by itself, whatever it died of.
+    If the worker recorded its own error before that signal, it failed by itself, whatever ended it.
     """
     if exit.stop_signal is None:
         return False
@@ -143,19 +143,19 @@ def was_stopped(exit: WorkerExit, error: ErrorRecord | None) -> bool:
 
 
 def is_collateral(error: ErrorRecord) -> bool:
-    """Return whether an error says no more than that a peer is gone or silent."""
+    """Return whether an error only reports that a peer is gone or silent."""
     if not error.type:
-        return False  # loose last lines of stderr, which warn of lost connections on every way out
+        return False  # the last lines of stderr, which may warn of lost connections after any failure
     kind, message = error.type, error.message
     if kind == "SystemExit" and error.causes:
-        _, kind, message, _ = error.causes[0]  # which the script has handled by leaving
+        _, kind, message, _ = error.causes[0]  # the script handled this error by exiting
     if re.search(r"server socket has failed|address already in use", message, re.IGNORECASE):
         return False  # the same exception class, but about this worker's own port
     return _short(kind) in _COLLATERAL_TYPES or _COLLATERAL.search(message) is not None
 
 
 def signal_name(signum: int) -> str:
-    """Return `SIGKILL (9)`, or `signal 99` for a number without a name."""
+    """Return a signal as `SIGKILL (9)`, or as `signal 99` if the number has no name."""
     try:
         return f"{signal.Signals(signum).name} ({signum})"
     except ValueError:
@@ -163,14 +163,14 @@ def signal_name(signum: int) -> str:
 
 
 def one_line(text: str, limit: int = MAX_SUMMARY_CHARS) -> str:
-    """Return the first line of `text` that says something, in at most `limit` characters."""
+    """Return the first line of `text` that is not blank, in at most `limit` characters."""
     return shortened(next((stripped for line in text.splitlines() if (stripped := line.strip())), ""), limit)
 
 
 def shortened(text: str, limit: int) -> str:
-    """Return `text` in at most `limit` characters: what is left out stands in the middle, and has the fewest digits.
+    """Return `text` in at most `limit` characters: a part near the middle with the fewest digits is left out.
 
-    A message begins with what went wrong and ends with the numbers and addresses that tell one case from another.
+    A message begins with the error and ends with the numbers and addresses that distinguish one case from another.
     """
     if len(text) <= limit:
         return text
@@ -203,18 +203,18 @@ def _exception_kind(exit: WorkerExit, error: ErrorRecord) -> FailureClass:
     fault = fault_among(((error.type, error.message), *(cause[1:3] for cause in error.causes)))
     if fault is DeviceFault.OUT_OF_MEMORY:
         return FailureClass.OOM_DEVICE
-    if fault is not None and not is_collateral(error):  # else it is a peer that is gone, whatever has said so
+    if fault is not None and not is_collateral(error):  # else a peer is gone, whichever library reports it
         return FailureClass.DEVICE
     if name == "MemoryError" or _HOST_OOM.search(error.message):
         return FailureClass.OOM_HOST
     if exit.oom_kills > 0 and _KILLED_CHILD.search(error.message):
-        return FailureClass.OOM_HOST  # a data loader's process was what the kernel chose
+        return FailureClass.OOM_HOST  # the kernel killed a data loader's process
     return FailureClass.SIGNAL if name == "KeyboardInterrupt" else FailureClass.USER_EXCEPTION
 
 
 def _describe(error: ErrorRecord, name: str = "") -> str:
-    """Return the class (or `name`) and message that was raised, and what led to it: bounded, so that both are there."""
-    name = name or _short(error.type)  # its module is in the record
+    """Return the raised class (or `name`) and message with the cause, each shortened so that both fit."""
+    name = name or _short(error.type)  # the record has its module
     message, causes = error.message, list(error.causes)
     if causes and causes[0][0].startswith(ELSEWHERE):
         (_, kind, message, _), *causes = causes
@@ -240,7 +240,7 @@ def _named(name: str, message: str) -> str:
 
 
 def _headline(message: str) -> str:
-    """Return a message's first line, with the lines that it announces (pydantic's, or a list after a colon)."""
+    """Return a message's first line, with the lines that it introduces (pydantic's, or a list after a colon)."""
     lines = [line.strip() for line in message.splitlines() if line.strip()]
     if len(lines) > 1 and (lines[0].endswith(":") or _ANNOUNCES.match(lines[0])):
         return " ".join(lines[:3])

@@ -1,4 +1,4 @@
-"""The lines of a run's failures on the console. What words them is imported when there is one to print."""
+"""Prints the failures of a run on the console. The modules that format them are imported at the first failure."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ class FailureConsole:
     """Prints the line about a restart, and the block that ends a failed run. Threading: the supervisor's thread only.
 
     Args:
-        log: Takes the lines.
-        run_id: The run's.
-        endpoint: Where its nodes meet: that names a run without an id.
-        max_restarts: The built-in policy's promise; None: another policy's budget is its own.
+        log: Receives the lines.
+        run_id: The run's id.
+        endpoint: Where its nodes meet; it identifies a run without an id.
+        max_restarts: The limit of the built-in policy; `None` for another policy, which has its own budget.
     """
 
     def __init__(self, log: Logger, run_id: str, *, endpoint: str = "", max_restarts: int | None = None) -> None:
@@ -30,7 +30,7 @@ class FailureConsole:
         self._max_restarts = max_restarts
 
     def restart(self, incident: Incident, count: int, *, node_id: str) -> None:
-        """Print what failed, and that it is followed by the run's restart of this number; `node_id` is this node's."""
+        """Print the failure and its restart; `count` is the number of the restart, `node_id` this node."""
         from elastic_core.failure.report import render_attempt
 
         elsewhere, encoding = _is_elsewhere(incident, node_id), _encoding()
@@ -40,8 +40,8 @@ class FailureConsole:
         self._log.notice(text)
 
     def end(self, incident: Incident, path: str, *, node_id: str, host: str) -> None:
-        """Print the block, or a line if another node prints the block, or if the run was asked to end."""
-        if incident.failure_class is FailureClass.PREEMPTED:  # nothing is to be mended
+        """Print the block, or a line if another node prints the block or the run was preempted."""
+        if incident.failure_class is FailureClass.PREEMPTED:  # there is nothing to repair
             where = f". Incident: {path}" if path else ""
             self._log.notice(f"run {self._run_id!r} was preempted: {incident.summary}{where}")
             return
@@ -59,7 +59,7 @@ class FailureConsole:
 
 
 def _is_elsewhere(incident: Incident, node_id: str) -> bool:
-    """Return whether the node where it failed will print it: it was there when its workers had been stopped."""
+    """Return whether the node of the failure prints it, because that node reported after its workers had stopped."""
     whose = incident.node_id
     return whose != node_id and any(node.complete and node.node_id == whose for node in incident.nodes)
 
@@ -72,4 +72,4 @@ def _width() -> int:
 
 
 def _encoding() -> str:
-    return getattr(sys.stderr, "encoding", None) or "utf-8"  # None: text in memory, as of a notebook
+    return getattr(sys.stderr, "encoding", None) or "utf-8"  # None: an in-memory stream, for example of a notebook

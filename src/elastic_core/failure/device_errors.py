@@ -1,4 +1,4 @@
-"""What accelerators, their drivers and libraries say when they fail: one table for reports, policies and rules."""
+"""Error messages of accelerators, their drivers and libraries, in one table for reports, policies and rules."""
 
 import re
 from collections.abc import Iterable
@@ -48,7 +48,7 @@ TABLE: dict[DeviceFault, str] = {
         r"|\bUR_RESULT_ERROR_|\bNVRM: Xid\b"
     ),
 }
-"""The first that is found counts."""
+"""A pattern for each kind of device fault. The first pattern that matches counts."""
 _COMPILED = tuple((fault, re.compile(pattern)) for fault, pattern in TABLE.items())
 _TYPES = {
     "OutOfMemoryError": DeviceFault.OUT_OF_MEMORY,
@@ -59,11 +59,11 @@ MAX_CHARS = 8_192
 
 
 def device_fault(exception_type: str, text: str) -> DeviceFault | None:
-    """Return what an accelerator or its software has said in an exception; None: nothing.
+    """Return the device fault in an exception; `None` if there is none.
 
     Args:
         exception_type: The exception's class, with or without its module.
-        text: Its message; 8,192 characters of it are looked at.
+        text: The exception's message; only the first 8,192 characters are searched.
     """
     name = exception_type.rpartition(".")[2].rpartition(":")[2]
     text = text[:MAX_CHARS]
@@ -74,6 +74,6 @@ def device_fault(exception_type: str, text: str) -> DeviceFault | None:
 
 
 def fault_among(texts: Iterable[tuple[str, str]]) -> DeviceFault | None:
-    """Return the most exact fault that classes and messages have: those of an exception and of what led to it."""
+    """Return the most specific fault among classes and messages of an exception and its causes, or `None`."""
     found = [fault for fault in (device_fault(kind, text) for kind, text in texts) if fault is not None]
     return next((fault for fault in found if fault is not DeviceFault.OTHER), found[0] if found else None)

@@ -1,7 +1,8 @@
 """The evidence of a failure that nodes exchange, and the incident of the whole run with the first cause of all. Pure.
 
-No clock of another host is compared. Each node reports how long before the order to stop its first failure happened.
-All nodes get that order at the same moment, but for the time on the way: tenths of a second on a busy machine.
+Clocks of different hosts are never compared. Each node reports how long before the order to stop its first failure
+happened. All nodes get that order at the same moment, except for the network delay: tenths of a second on a busy
+machine.
 """
 
 from collections.abc import Iterable, Sequence
@@ -25,19 +26,19 @@ from elastic_core.reports import Absence, NodeReport
 from elastic_core.types import FailedWorker, Failure, FailureClass, Origin, Record
 
 LOST_PEER_S = 0.5
-"""A failure that only reports a lost peer ranks behind another node's own failure that is at most so much younger.
-A node with such a failure waits for as long before it orders the stop (`PEERS_SETTLE_S` of the agent)."""
+"""A failure that only reports a lost peer ranks behind another node's own failure that is at most this much later, in
+seconds. A node with such a failure waits as long before it orders the stop (`PEERS_SETTLE_S` of the agent)."""
 CALLSTACK_CHARS = 8_192
 MESSAGE_CHARS = 2_048
 FRAMES = 16
 LINE_CHARS = 200
 NODE_WORKERS = 8
-"""How many workers a node's evidence has in full besides the first; of the others it has the ranks."""
+"""How many workers after the first a node's evidence has in full; it has only the ranks of further workers."""
 RUN_WORKERS = 16
 RUN_NODES = 32
 FEW_NODES = 4
 HOOKS_BYTES = 4_096
-"""The limit of the fields of hooks in a node's evidence, those of a report included. Longer ones stay out."""
+"""The most bytes of hooks' fields in a node's evidence, including a report's. Longer fields are left out."""
 NODE_BYTES = 15_000
 RUN_BYTES = 24_000
 _T = TypeVar("_T")
@@ -45,7 +46,7 @@ _NOTHING_FAILED = "the run was stopped, and no node has said why"
 
 
 class NodeEvidence(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """The evidence of one node; `incident` is None if no worker of it failed by itself, `stopped_ranks` are spans."""
+    """The evidence of one node; `incident` is `None` if no worker of it failed by itself, `stopped_ranks` are spans."""
 
     host: str
     incident: Incident | None = None
@@ -64,7 +65,7 @@ def node_evidence(host: str, workers: Iterable[FailedWorker], incident: Incident
         stopped_ranks=spans(worker.exit.global_rank for worker in stopped),
     )
     if len(encode_json(evidence)) > NODE_BYTES:
-        # Long paths, summaries or lines: what failed first is what counts.
+        # Paths, summaries or lines are too long: keep the first failure.
         evidence = replace(evidence, stopped=(), incident=None)
         room = NODE_BYTES - len(encode_json(evidence))
         evidence = replace(evidence, incident=None if small is None else _bounded(small, room))
@@ -72,11 +73,10 @@ def node_evidence(host: str, workers: Iterable[FailedWorker], incident: Incident
 
 
 def first_cause(reports: Iterable[NodeReport]) -> NodeReport | None:
-    """Return the report of the node that failed first; None: no worker of any node failed by itself.
+    """Return the report of the node that failed first; `None` if no worker of any node failed by itself.
 
-    A failure that only reports a lost peer ranks behind every other failure that is at most half a second younger (100
-    ms within a node, which has one clock). It also ranks behind a failure that is at most a second younger if only the
-    end of a worker shows that one.
+    A failure that only reports a lost peer ranks behind each other failure that is at most 0.5 s later (100 ms within a
+    node, which has one clock). If the other failure is known only from a worker's exit, the limit is 1 s.
     """
     failed = sorted((report for report in reports if report.failure is not None), key=_order)
     if not failed:
@@ -94,13 +94,13 @@ def _order(report: NodeReport) -> tuple[float, bool, int, str]:
 
 
 def run_incident(reports: Sequence[NodeReport], *, run_id: str, at_ns: int, restarts: int) -> tuple[Failure, Incident]:
-    """Return the failure that a policy decides about, and the incident of the whole run, without a decision.
+    """Return the failure for the policy, and the incident of the whole run, without a decision.
 
     Args:
-        reports: Those of all nodes that have reported, in any order.
+        reports: The reports of all nodes that sent one, in any order.
         run_id: The run.
-        at_ns: The time of the incident if no worker is to blame.
-        restarts: Failure restarts of the run before this.
+        at_ns: The time of the incident if no worker caused it, in nanoseconds since the Unix epoch.
+        restarts: The number of earlier failure restarts of the run.
     """
     absent = [report for report in reports if report.absence is not None]
     reports = [report for report in reports if report.absence is None]
@@ -142,12 +142,12 @@ def run_incident(reports: Sequence[NodeReport], *, run_id: str, at_ns: int, rest
 
 
 def read_run(text: str) -> Incident | None:
-    """Return an incident that `run_incident` made on another node; None: there is none, or it can't be read."""
+    """Return an incident that `run_incident` made on another node; `None` if there is none or it can't be parsed."""
     return _read(text, Incident)
 
 
 def spans(ranks: Iterable[int]) -> tuple[tuple[int, int], ...]:
-    """Return first and last of each row of ranks without a hole."""
+    """Return the first and last rank of each gapless range."""
     found: list[tuple[int, int]] = []
     for rank in sorted(set(ranks)):
         if found and rank == found[-1][1] + 1:
@@ -168,7 +168,7 @@ def _read(text: str, kind: type[_T]) -> _T | None:
 
 
 def _listed(first: NodeReport, reports: Sequence[NodeReport]) -> Sequence[NodeReport]:
-    """Return the reports of the nodes that the incident names; the first failed node is among the few always kept."""
+    """Return the reports of the nodes that the incident names; the first failed node is always among them."""
     if first in reports[FEW_NODES:]:
         reports = (first, *(report for report in reports if report is not first))
     return reports[:RUN_NODES]
@@ -200,7 +200,7 @@ def _absence(node_id: str, absence: Absence | None, at_ns: int) -> IncidentAbsen
 def _others_failed(
     first: NodeReport, reports: Sequence[NodeReport], evidence: dict[str, NodeEvidence | None]
 ) -> list[FailedWorker]:
-    """Return the failed workers of the other nodes, by which node's failed first."""
+    """Return the failed workers of the other nodes, in the order of the nodes' failures."""
     found: list[FailedWorker] = []
     others = [report for report in reports if report.failure is not None and report.node_id != first.node_id]
     for report in sorted(others, key=_order):
@@ -224,7 +224,7 @@ def _joined(evidence: Iterable[NodeEvidence | None]) -> tuple[tuple[int, int], .
 
 
 def _brief(worker: FailedWorker) -> FailedWorker:
-    """Leave out the traceback."""
+    """Return the worker without its traceback."""
     error = worker.error
     if error is None:
         return worker
@@ -250,7 +250,7 @@ def _cut(incident: Incident, callstack_chars: int, frame_count: int = FRAMES) ->
         return incident
     error = first.error
     frames = error.frames
-    if len(frames) > frame_count:  # the outermost, and those next to where it was raised
+    if len(frames) > frame_count:  # keep the outermost frames, and those next to the raise
         outer = frame_count // 4
         frames = (*frames[:outer], *frames[len(frames) - (frame_count - outer) :])
     error = replace(
@@ -267,7 +267,7 @@ def _cut(incident: Incident, callstack_chars: int, frame_count: int = FRAMES) ->
 
 
 def _bounded(incident: Incident, most_bytes: int) -> Incident:
-    """Return an incident that is small enough to travel; what counts least is left out first."""
+    """Return an incident of at most `most_bytes`; the least important parts are left out first."""
     for shorten in (_shortened, _barest):
         if len(encode_json(incident)) <= most_bytes:
             break
@@ -276,7 +276,7 @@ def _bounded(incident: Incident, most_bytes: int) -> Incident:
 
 
 def _shortened(incident: Incident) -> Incident:
-    """Return it with a quarter of the first traceback, and with fewer workers and nodes beside that."""
+    """Return the incident with a quarter of the first traceback, and with fewer workers and nodes."""
     return replace(
         _cut(incident, CALLSTACK_CHARS // 4, FRAMES // 4),
         secondary=tuple(map(_bare, incident.secondary[:NODE_WORKERS])),
@@ -287,7 +287,7 @@ def _shortened(incident: Incident) -> Incident:
 
 
 def _barest(incident: Incident) -> Incident:
-    """Return it without texts that may be of any length."""
+    """Return the incident without texts of unlimited length."""
     return replace(
         incident,
         first=incident.first and _bare(incident.first),

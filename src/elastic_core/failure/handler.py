@@ -1,4 +1,4 @@
-"""The interface of a restart policy."""
+"""The interface of a restart policy: `FailureHandler`."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -11,16 +11,16 @@ from elastic_core.types import Decision, Failure, PolicySettings
 class FailureHandler(ABC):
     """Decides what happens after a failure. Subclass it and register the class under `elastic_core.failure`.
 
-    Built once per run as `cls(settings)`. `decide` is pure: the same failure and history give the same decision; no
-    I/O, no clock. One that raises, or takes longer than a second, is replaced for that failure by the built-in
-    `intensity`, and an event says so.
+    The agent creates it once per run as `cls(settings)`. `decide` is pure: the same failure and history give the same
+    decision, without I/O or clock. If it raises, or takes longer than a second, the built-in policy `intensity` decides
+    about that failure, and an event reports that.
 
-    Threading: called on a thread of its own, one call at a time.
+    Threading: called on its own thread, one call at a time.
     """
 
     api_version: ClassVar[int]
     options: ClassVar[Sequence[OptionSpec]] = ()
-    """The `--policy-conf` keys that this policy takes."""
+    """The `--policy-conf` keys that this policy accepts."""
 
     settings: PolicySettings
 
@@ -30,16 +30,16 @@ class FailureHandler(ABC):
 
     @abstractmethod
     def decide(self, failure: Failure, history: Sequence[Failure]) -> Decision:
-        """Return what happens after `failure`; `history` has the run's earlier failures, oldest first.
+        """Return the decision about `failure`; `history` has the run's earlier failures, oldest first.
 
-        It has the last 64, without their logs and device faults, and with at most 200 characters of each message.
-        `spent` of the last one is how many restarts all failures have cost, however long ago; its `rule_counts` is how
+        `history` has the last 64 failures, without logs and device faults, and at most 200 characters of each message.
+        The last failure's `spent` is how many restarts all failures have cost so far, and its `rule_counts` is how
         often each rule has decided.
         """
 
     def explain(self, failure: Failure, history: Sequence[Failure]) -> Sequence[str]:
-        """Return in lines for people why `decide` answers as it does; for `elastic policy simulate`. Default: nothing.
+        """Return lines that explain the result of `decide`, for `elastic policy simulate`. The default returns none.
 
-        As pure as `decide`; never called in a run.
+        It must be as pure as `decide`, and is never called in a run.
         """
         return ()

@@ -1,4 +1,4 @@
-"""The incident: what failed first, what followed from it, and what was decided. One JSON file for people and tools."""
+"""The incident: the first failure, its consequences, and the decision. One JSON file for people and tools."""
 
 import signal
 from collections.abc import Iterable, Mapping
@@ -30,18 +30,18 @@ from elastic_core.types import (
 SCHEMA_VERSION = 2
 
 MAX_FILE_BYTES = 16 << 20
-"""The longest incident that is read."""
-# The file also travels through the rendezvous store: bounded for a node of many workers with long tracebacks.
+"""The longest incident file that is read, in bytes."""
+# The rendezvous store transfers the content too, so it is limited even for a node of many workers with long tracebacks.
 MAX_CALLSTACK_CHARS = 32_768
 MAX_SECONDARY_CALLSTACK_CHARS = 2_048
 MAX_MESSAGE_CHARS = 8_192
 MAX_LOG_TAIL_CHARS = 4_096
 MAX_CAUSE_CHARS = 500
-"""The part of the message of a cause, member or note by which failures are compared, and that nodes report."""
+"""The part of a cause's, member's or note's message that nodes report and that fingerprints compare."""
 
 
 class IncidentPhases(Record, frozen=True, kw_only=True):
-    """How long each part of the recovery took, in seconds; None: it did not happen, or not yet."""
+    """How long each part of the recovery took, in seconds; `None` if it did not happen, or not yet."""
 
     detect_s: float | None = None
     stop_s: float | None = None
@@ -52,9 +52,9 @@ class IncidentPhases(Record, frozen=True, kw_only=True):
 class IncidentHungRank(Record, frozen=True, kw_only=True):
     """One rank of this node during a hang.
 
-    `quiet_s`: seconds without a sign of life, None where that was no longer than usual. `state` is the kernel's letter
-    for the process, `wait` where in the kernel it sleeps, `cpu_share` how many processors it used. `place` is its
-    innermost line of the user's code, `stacks` the file with all its threads, in the hang's folder.
+    `quiet_s` is the number of seconds without a sign of life, `None` if that was no longer than usual. `state` is the
+    kernel's letter for the process, `wait` where it sleeps in the kernel, `cpu_share` how many processors it used.
+    `place` is its innermost line of the user's code; `stacks` is the file with all its threads, in the hang's folder.
     """
 
     global_rank: int
@@ -69,9 +69,9 @@ class IncidentHungRank(Record, frozen=True, kw_only=True):
 
 
 class IncidentHang(Record, frozen=True, kw_only=True):
-    """What is known of a hang: `step` is the furthest that any rank had come, `section` one that was over its limit.
+    """A hang: `step` is the highest step of any rank; `section` is a section that exceeded its limit.
 
-    `ranks` are at most 16, those to blame first.
+    `ranks` are at most 16; the blamed ranks come first.
     """
 
     ranks: tuple[IncidentHungRank, ...]
@@ -84,8 +84,8 @@ class IncidentHang(Record, frozen=True, kw_only=True):
 class IncidentNode(Record, frozen=True, kw_only=True):
     """One node's part in an incident of the whole run.
 
-    `age_s`: how long before it ordered the stop, or heard of it, its first worker failed by itself; None: none did.
-    Not `complete`: its workers took so long to stop that it was decided without knowing how they ended.
+    `age_s` is how long its first worker had failed when the node ordered the stop or received the order; `None` if no
+    worker failed by itself. If not `complete`, the decision was made before its workers had stopped.
     """
 
     node_id: str
@@ -98,25 +98,25 @@ class IncidentNode(Record, frozen=True, kw_only=True):
 
 
 class IncidentAbsence(Record, frozen=True, kw_only=True):
-    """A node that was there when others failed, and had no part in their round: it was left out."""
+    """A node that was left out: it was present when other nodes failed, and had no part in their round."""
 
     node_id: str
     by: str
     """A hook of that node with its distribution, or the run's policy."""
     reason: str
-    """Why."""
+    """The reason."""
     refused: bool
-    """The hook refused; else the policy had left the node out."""
+    """Whether the hook refused; otherwise the policy left the node out."""
     until_ns: int = 0
-    """When the hook is asked again, at the latest, or the policy's time is over; 0: with the policy's next decision."""
+    """The latest time of the hook's next check, or the end of the policy's time; 0 means the policy's next decision."""
 
 
 class Incident(Record, frozen=True, kw_only=True):
-    """One failure of a run: as seen from one node, or of all nodes where `report_count` is not 0.
+    """One failure of a run: the view of one node, or of all nodes if `report_count` is not 0.
 
-    `source` is `worker`, or `launcher` where no worker was to blame (rendezvous, a health check, start-up); `first` is
-    None then. `secondary` failed because of it or after it, in order; `stopped` were ended by us, by rank; tracebacks
-    are cut (`bounded`). `exit_code` is what the run ends with if this is the end.
+    `source` is `worker`, or `launcher` if no worker caused the failure (rendezvous, a health check, start-up); `first`
+    is `None` then. `secondary` failed because of it or after it, in order. `stopped` were ended by the agent, by rank.
+    Tracebacks are shortened (`bounded`). `exit_code` is the run's exit code if the run ends with this incident.
     """
 
     schema_version: int = SCHEMA_VERSION
@@ -132,61 +132,61 @@ class Incident(Record, frozen=True, kw_only=True):
     round_token: int = 0
     """Its fencing token."""
     restart_count: int = 0
-    """Restarts of the run before it."""
+    """The number of earlier restarts of the run."""
     at_ns: int
     """When the first worker failed, nanoseconds since the Unix epoch."""
     at: str
-    """The same as text, UTC."""
+    """The same time as text, in UTC."""
     source: str
-    """Where it was seen: `worker`, or what else found it."""
+    """The source of the failure: `worker`, or `launcher`."""
     failure_class: FailureClass
-    """What kind of failure it is."""
+    """The failure class."""
     reported_by: str = ""
-    """The hook that has reported it; empty: the agent saw it itself."""
+    """The hook that reported it; empty if the agent found it."""
     fields: Mapping[str, object] = {}
-    """What that report has besides."""
+    """Further fields of that report."""
     decided_by: str = ""
-    """The node whose agent asked the policy for the whole run; empty: each node asked its own."""
+    """The node with the policy that decided for the whole run; empty if each node's policy decided."""
     summary: str
     """One line for people."""
     exit_code: int
-    """The run's exit code, if it ends with this."""
+    """The run's exit code, if it ends with this incident."""
     retryable: bool = True
-    """Whether another try may help."""
+    """Whether a restart may help."""
     first: FailedWorker | None = None
-    """The first failed worker; None: no worker is to blame."""
+    """The first failed worker; `None` if no worker caused the failure."""
     elsewhere_rank: int | None = None
-    """The global rank of the worker that failed first, where another node has it: `host` is that node then."""
+    """The global rank of the first failed worker if it is on another node; `host` is that node then."""
     secondary: tuple[FailedWorker, ...] = ()
     """Workers that failed because of it, or after it."""
     stopped: tuple[FailedWorker, ...] = ()
     """Ranks that the agent stopped."""
     finished_count: int = 0
-    """Workers of this node (of all nodes) that had ended with 0 by themselves."""
+    """How many workers of this node (or of all nodes) had exited with 0 by themselves."""
     node_count: int | None = None
-    """How many nodes the round had; None: there was none."""
+    """The number of nodes in the round; `None` if there was no round."""
     report_count: int = 0
-    """How many nodes have reported; 0: it is the view of one node alone. What follows is empty then."""
+    """The number of nodes that reported; 0 means the view of one node alone, without the next five fields."""
     nodes: tuple[IncidentNode, ...] = ()
-    """What each node has seen; empty: there is one."""
+    """The part of each node that reported, for at most 32 nodes."""
     absent: tuple[IncidentAbsence, ...] = ()
-    """Nodes that were left out at that moment."""
+    """The nodes that were left out at that moment."""
     failed_count: int = 0
-    """Workers of all nodes that failed by themselves after the first; `secondary` has some of them."""
+    """How many workers of all nodes failed by themselves after the first; `secondary` has some of them."""
     stopped_count: int = 0
     """How many workers were stopped on all nodes."""
     stopped_ranks: tuple[tuple[int, int], ...] = ()
-    """Workers of all nodes that the launcher ended, as first and last ranks of rows; `stopped` has some of them."""
+    """First and last rank of each range of workers that the launcher stopped, on all nodes."""
     decision: Decision | None = None
-    """What was decided; None: not yet."""
+    """The decision; `None` if there is none yet."""
     progress: int | None = None
-    """The furthest step that any worker had said; None: not known."""
+    """The highest step that any worker reported; `None` if unknown."""
     phases: IncidentPhases = IncidentPhases()
-    """How long the stations took."""
+    """How long each part of the recovery took."""
     hang: IncidentHang | None = None
-    """Set where workers of this node were taken for hung."""
+    """The hang; `None` if no hang of this node's workers was reported."""
     hooks: Mapping[str, Mapping[str, object]] = {}
-    """What hooks of this node say, by their names."""
+    """The fields that hooks of this node published, by hook name."""
 
 
 def build_incident(
@@ -205,26 +205,26 @@ def build_incident(
     decision: Decision | None = None,
     phases: IncidentPhases | None = None,
 ) -> Incident:
-    """Put an incident together from all workers that failed or were stopped, in any order.
+    """Return an incident of all workers that failed or were stopped, which may be in any order.
 
     Args:
-        failure: What failed if no worker of these is to blame: rendezvous, a health check, start-up; None: the first of
-            the workers that failed by itself.
+        failure: The failure if none of these workers caused it: rendezvous, a health check, start-up. `None` means the
+            first worker that failed by itself.
         run_id: The run.
         host: This node's host name, for people.
-        at_ns: When `failure` was.
-        node_id: This node; of a `failure` it is the failure's, as the next two are.
+        at_ns: The time of `failure`, in nanoseconds since the Unix epoch.
+        node_id: This node. A `failure` has its own node, round and number of nodes.
         round_index: The round that failed.
-        node_count: How many nodes it had.
-        workers: As `classify.judge` made them, without those that finished well.
-        round_token: The round's fencing token, 0 where none had formed.
-        restart_count: Failure restarts of the run before this.
-        finished_count: How many workers had ended well.
-        decision: The policy's answer, None as long as there is none.
-        phases: How long what took.
+        node_count: The number of nodes in the round.
+        workers: The results of `classify.judge`, without workers that finished with 0.
+        round_token: The round's fencing token; 0 if no round had formed.
+        restart_count: The number of earlier failure restarts of the run.
+        finished_count: How many workers had exited with 0.
+        decision: The policy's decision; `None` if there is none yet.
+        phases: How long each part of the recovery took.
 
     Raises:
-        ValueError: there is neither a failure nor a worker that failed by itself, so there is nothing to report.
+        ValueError: there is neither a failure nor a worker that failed by itself.
     """
     ranked = rank_causes(workers)
     failed = [worker for worker in ranked if worker.origin is not Origin.STOPPED]
@@ -262,7 +262,7 @@ def build_incident(
 
 
 def _failure_of(first: FailedWorker, node_id: str, round_index: int, node_count: int | None) -> Failure:
-    """Return the failure of a worker, without when it was and what it left."""
+    """Return the failure of a worker, without time and evidence."""
     return Failure(
         failure_class=first.failure_class,
         summary=first.summary,
@@ -277,24 +277,24 @@ def _failure_of(first: FailedWorker, node_id: str, round_index: int, node_count:
 
 
 def bounded(worker: FailedWorker, callstack_chars: int = 0, log_tail_chars: int = 0) -> FailedWorker:
-    """Return a worker as an incident has it: with the end of its traceback, and with frames where it has any."""
+    """Return a worker shortened for an incident: with the end of its traceback, and with its frames if there is one."""
     error = worker.error
     if error is not None:
         error = replace(
             error,
             message=error.message[:MAX_MESSAGE_CHARS],
             frames=error.frames if callstack_chars else (),
-            # The end names the exception; of a cut one that is what matters.
+            # The end of a traceback names the exception, so it is kept.
             callstack=error.callstack[-callstack_chars:] if callstack_chars else "",
         )
     return replace(worker, error=error, log_tail=worker.log_tail[-log_tail_chars:] if log_tail_chars else "")
 
 
 def to_failure(incident: Incident, *, at_s: float, uptime_s: float) -> Failure:
-    """Return what a FailureHandler decides about.
+    """Return the failure for a FailureHandler.
 
     Args:
-        incident: What happened.
+        incident: The incident.
         at_s: Seconds since the run began.
         uptime_s: Seconds since the round's workers were started.
     """
@@ -326,7 +326,7 @@ def to_failure(incident: Incident, *, at_s: float, uptime_s: float) -> Failure:
 def _fingerprint(incident: Incident) -> str:
     error = None if incident.first is None else incident.first.error
     if error is None or not error.type:
-        # Loose last lines of stderr are other ones each time; how the worker ended is not.
+        # The last lines of stderr differ each time; the exit of the worker does not.
         kind, where, message = "", "", incident.summary
     else:
         kind, where, message = error.type, place_of(error.frames), _distinctive(error)
@@ -341,42 +341,42 @@ def _fault(incident: Incident) -> DeviceFault | None:
 
 
 def _whole_message(error: ErrorRecord) -> str:
-    """Return the message with what is known beside it, a line each: what rules look for may be in any of them."""
+    """Return the message with its notes and causes, one per line: rules search all of them."""
     causes = (f"{relation} {kind}: {message}" for relation, kind, message, _ in error.causes)
     return "\n".join([error.message, *error.notes, *causes])
 
 
 def _distinctive(error: ErrorRecord) -> str:
-    """Return what tells this failure from others of its class: of another process's, what that one has raised."""
+    """Return the text that identifies the failure within its class; a relayed failure has that of its first process."""
     relayed = bool(error.causes) and error.causes[0][0].startswith(ELSEWHERE)
     causes = [f"{place} {kind}: {message[:MAX_CAUSE_CHARS]}" for _, kind, message, place in error.causes]
     return "\n".join([*causes, *error.notes, *(() if relayed else (error.message,))])
 
 
 def _own_signal(exit: WorkerExit) -> int | None:
-    """Return what killed a worker, unless it was we who sent it."""
+    """Return the signal that killed a worker; `None` if there is none or the agent sent it."""
     ours = exit.stop_signal is not None and exit.signal in (exit.stop_signal, signal.SIGKILL)
     return None if ours else exit.signal
 
 
 def _ended_by_us(worker: FailedWorker) -> bool:
-    # It had failed, but was slow to end when it was stopped with the others: that signal says nothing about the run,
-    # and 128+N would look like a run that was told to stop.
+    # The worker had failed, but ended only after a stop signal: that signal is no information about the run, and 128+N
+    # would look like a run that was ordered to stop.
     exit = worker.exit
     if worker.failure_class is FailureClass.HANG and exit.code < 0:
-        return True  # with a signal of its own choice, perhaps
+        return True  # possibly with a signal of its own
     return exit.stop_signal is not None and exit.code in (-exit.stop_signal, -signal.SIGKILL)
 
 
 def exit_code_for(code: int) -> int:
-    """Return the run's exit code for a worker's: its own, 128+N for death by signal N, 1 where there is no better."""
+    """Return the run's exit code for a worker's code: the same code, 128+N after signal N, or 1 if the code is 0."""
     if code < 0:
         return 128 - code
     return code or 1
 
 
 def iso_time(at_ns: int) -> str:
-    """Return `2026-01-31T12:00:00.123456789Z`."""
+    """Return a time as `2026-01-31T12:00:00.123456789Z`."""
     import datetime
 
     whole = datetime.datetime.fromtimestamp(at_ns // 10**9, tz=datetime.UTC)
@@ -384,31 +384,31 @@ def iso_time(at_ns: int) -> str:
 
 
 def write_incident(path: Path, incident: Incident) -> None:
-    """Replace the file at once, readable by its owner only.
+    """Write an incident as a file that only its owner can read, atomically.
 
     Raises:
-        OSError: it can't be written; what was there before is unchanged.
+        OSError: the file can't be written; an earlier file is unchanged.
     """
     replace_file(path, msgspec.json.format(encode_json(incident), indent=2) + b"\n")
 
 
 def read_incident(path: Path) -> Incident:
-    """Return what `write_incident` wrote.
+    """Return the incident in a file of `write_incident`.
 
     Raises:
-        OSError: it can't be read, or is too long.
-        ConfigError: it is an incident of another schema version.
-        msgspec.DecodeError: it is no incident.
+        OSError: the file can't be read, or is too long.
+        ConfigError: the incident has another schema version.
+        msgspec.DecodeError: the file is not an incident.
     """
     return decode_incident(read_file(path, most_bytes=MAX_FILE_BYTES), str(path))
 
 
 def decode_incident(text: str | bytes, where: str) -> Incident:
-    """Return the incident in a text; `where` names it in errors.
+    """Return the incident in a text; `where` names the text in errors.
 
     Raises:
-        ConfigError: it is an incident of another schema version.
-        msgspec.DecodeError: it is no incident.
+        ConfigError: the incident has another schema version.
+        msgspec.DecodeError: the text is not an incident.
     """
     version = decode_json(text, _SchemaVersion).schema_version
     if version != SCHEMA_VERSION:

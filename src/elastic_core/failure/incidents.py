@@ -1,6 +1,6 @@
-"""The incidents of a run: made of what failed workers left, written to the run directory, and printed.
+"""The incidents of a run: built from the evidence of failed workers, written to the run directory, and printed.
 
-What makes them is imported where it is used: `warm` does so once the workers run.
+The modules for that are imported when needed; `warm` imports them in advance, while the workers run.
 """
 
 from __future__ import annotations
@@ -31,34 +31,34 @@ if TYPE_CHECKING:
     from elastic_core.types import Decision, Round, WorkerExit
 
 WRITE_S = 2.0
-"""How long an incident may take to be written before it is told without its path."""
+"""How long writing an incident may take, in seconds; after that it is printed without its path."""
 
 
 class IncidentWriter(Protocol):
-    """The incidents in the run directory."""
+    """Writes incidents to the run directory."""
 
     @property
     def path(self) -> Path:
-        """The file of the last one."""
+        """The file of the last incident."""
         ...
 
     def write(self, incident: Incident, *, again: bool = False) -> str:
-        """Write an incident (`again`: the last one, of which more is known now), and return its path."""
+        """Write an incident and return its path; `again` replaces the last one by a more complete version."""
         ...
 
 
 class Incidents:
-    """Makes, writes and prints the incidents of one run. Threading: the supervisor's thread only.
+    """Builds, writes and prints the incidents of one run. Threading: the supervisor's thread only.
 
     Args:
-        run_id: The run's.
-        files: Where incidents are written.
+        run_id: The run's id.
+        files: Writes the incidents.
         disk: Reads and writes files.
-        log: Takes lines for people.
-        console: Prints what failed.
-        node_id: This node's, until a round gives it one.
-        script: What the workers run; None: no script.
-        clock: This node's.
+        log: Receives lines for people.
+        console: Prints failures.
+        node_id: This node's id until a round assigns one.
+        script: The script of the workers; `None` if they run no script.
+        clock: This node's clock.
     """
 
     def __init__(
@@ -81,14 +81,14 @@ class Incidents:
         self._script = script
         self._lane: Lane | None = None
         self.writing = 0
-        """How many incidents are being written; what follows them waits."""
+        """The number of incidents that are being written; later steps wait for them."""
         self._evidence: WorkerEvidence | None = None
         self.cause = ""
-        """What ended the run, in few words; empty: nothing that was recorded."""
+        """A short cause of the run's end; empty if no failure was recorded."""
         self.began = True
-        """Whether a round was ever formed, or failed for another reason than that."""
+        """False if the run ended with a rendezvous failure before any round formed."""
         self.final_failure: Failure | None = None
-        """What ended the run; None: nothing that was recorded."""
+        """The failure that ended the run; `None` if none was recorded."""
         self._node_id = node_id
         self._host = socket.gethostname()
         self._clock = clock
@@ -99,21 +99,21 @@ class Incidents:
         self._before_restart: Incident | None = None
         self._reported: Reported | None = None
         self._hook_fields: dict[str, dict[str, object]] = {}
-        """What hooks publish, by their names."""
+        """The fields that hooks published, by hook name."""
         self.failed_workers: tuple[FailedWorker, ...] = ()
-        """The failed and stopped workers that the last examination found."""
+        """The failed and stopped workers of the last examination."""
 
     def warm(self) -> None:
-        """Import what a failure will need, while all is well: a restart then waits for neither it nor a sick disk."""
+        """Import the modules for failures early, so that a restart waits neither for imports nor for a slow disk."""
         from elastic_core.failure import evidence, report, worker_evidence  # noqa: F401  # for later
 
     def observe(self, what: object) -> None:
-        """Keep the fields that a hook publishes."""
+        """Keep the fields that a hook published."""
         if isinstance(what, FieldsPublished):
             self._hook_fields[what.hook] = dict(what.fields)
 
     def begin_round(self, paths: dict[int, WorkerPaths], restart_count: int) -> None:
-        """Take the files that the round's workers will leave, and how often the run was restarted before."""
+        """Set the evidence files of the round's workers, and the number of earlier restarts."""
         self._paths = paths
         self._restarts = restart_count
         self._reported = None
@@ -122,7 +122,7 @@ class Incidents:
     # --- evidence
 
     def _left(self) -> WorkerEvidence:
-        """Return what the round's workers leave."""
+        """Return the evidence of the round's workers."""
         if self._evidence is None:
             from elastic_core.failure.worker_evidence import WorkerEvidence
 
@@ -130,14 +130,14 @@ class Incidents:
         return self._evidence
 
     def read_ahead(self, exit: WorkerExit, done: Callable[[], None]) -> None:
-        """Have what a worker that ended has left be read, and call `done`."""
+        """Read the evidence of a worker that ended, and call `done`."""
         if exit.local_rank not in self._paths or (exit.code == 0 and exit.stop_signal is None):
             done()
         else:
             self._left().read_ahead(exit, done, disk=self._disk, log=self._log)
 
     def examine(self, round_: Round, exits: Iterable[WorkerExit], restart_count: int) -> Failure:
-        """Read what the exits left, and return the first cause."""
+        """Read the evidence of the exits, and return the first cause."""
         evidence = self._left().gather(exits, self._reported)
         incident = self._incident(round_, evidence, restart_count, None)
         self._examined, self.failed_workers = incident, evidence.failed
@@ -148,7 +148,7 @@ class Incidents:
     def reported(
         self, round_: Round, report: FailureReport, pids: Mapping[int, int], *, hook: str, uptime_s: float
     ) -> Failure:
-        """Take a hook's report for the first cause, and return it as a failure that is not yet placed in time."""
+        """Use a hook's report as the first cause, and return it as a failure without its time in the run."""
         from elastic_core.failure.reported import Reported
 
         now_ns, now_s = self._clock.wall_ns(), self._clock.monotonic_s()
@@ -159,9 +159,9 @@ class Incidents:
         return replace(failure, node_id="", uptime_s=uptime_s)
 
     def report(self, round_: Round, exits: Iterable[WorkerExit], restart_count: int, *, ordered_s: float) -> NodeReport:
-        """Return what the exits left, for a decision about the whole run.
+        """Return this node's report about the exits, for a decision about the whole run.
 
-        `ordered_s`: when this node ordered the stop, or was ordered to, in monotonic seconds.
+        `ordered_s` is when this node ordered the stop or received the order, in monotonic seconds.
         """
         from elastic_core.failure.classify import TIMED_SOURCES
         from elastic_core.failure.evidence import node_evidence
@@ -192,7 +192,7 @@ class Incidents:
         )
 
     def merge(self, reports: Sequence[NodeReport], restarts: int) -> tuple[Failure, str]:
-        """Return the first cause among those of all nodes, and what is known of it, as text for every node."""
+        """Return the first cause of all nodes' reports, and the run's incident as text for every node."""
         from elastic_core.encoding import encode_json
         from elastic_core.failure.evidence import run_incident
 
@@ -200,7 +200,7 @@ class Incidents:
         return failure, encode_json(replace(incident, decided_by=self._node_id)).decode()
 
     def _of_this_node(self, round_: Round) -> Incident | None:
-        """Return the incident that a hook has reported of this node, and of none of its workers."""
+        """Return the incident that a hook reported about this node and none of its workers; `None` if there is none."""
         if self._reported is None or self._reported.blamed:
             return None
         failure = replace(self._reported.without_workers(), node_id=self._node_id, node_count=round_.node_count)
@@ -225,14 +225,14 @@ class Incidents:
         return self._with_hooks(incident)
 
     def _with_hooks(self, incident: Incident) -> Incident:
-        """Return an incident with what hooks publish, and with what the one that has reported it says of it."""
+        """Return an incident with the fields of hooks, and with the details of the hook that reported it."""
         incident = replace(incident, hooks=dict(self._hook_fields))
         return incident if self._reported is None else self._reported.described(incident)
 
     # --- decisions
 
     def decided(self, failure: Failure, decision: Decision, fallback_reason: str) -> None:
-        """Print what happens next; the end of the run is printed by `record`, when all evidence is in."""
+        """Print what happens next; `record` prints the end of the run, when all evidence is complete."""
         self._decided_s = self._clock.monotonic_s()
         self.print_fallback(fallback_reason)
         if isinstance(decision, Stop):
@@ -246,12 +246,12 @@ class Incidents:
         self._print_restart(incident, decision)
 
     def print_fallback(self, reason: str) -> None:
-        """Print that the built-in policy has decided, and why the chosen one has not; empty: it has."""
+        """Print why the built-in policy decided in place of the chosen one; print nothing if `reason` is empty."""
         if reason:
             self._log.notice(f"{reason}; the built-in policy 'intensity' decided in its place")
 
     def followed(self, failure: Failure, decision: Restart | Stop, evidence: str = "", *, restarts: int) -> None:
-        """Print what was decided for the whole run, in place of what was decided here; it makes so many restarts."""
+        """Print the run's decision, which replaces this node's own; `restarts` is the run's new count of restarts."""
         self._decided_s = self._clock.monotonic_s()
         self._restarts = restarts
         if isinstance(decision, Restart):
@@ -308,8 +308,8 @@ class Incidents:
     ) -> int:
         """Write the incident with all evidence, print it if it ends the run, and return the run's exit code.
 
-        `evidence` is that of all nodes, where one of them has decided on it; `stop_s`: what stopping took here. A run
-        that never began (no round was formed) is one line, and leaves nothing to keep.
+        `evidence` is the incident of all nodes, if one node decided for the run. `stop_s` is how long the stop took on
+        this node. If no round was formed, only one line is printed and no file is written.
         """
         self.final_failure = failure if isinstance(decision, Stop) else None
         if round_ is None and failure.failure_class is FailureClass.RENDEZVOUS:
@@ -336,7 +336,7 @@ class Incidents:
         return incident.exit_code
 
     def restarted(self, *, rendezvous_s: float, start_s: float) -> None:
-        """Write once more the incident that led to a restart, now that it is known what that took, in seconds."""
+        """Write the incident of a restart again, with the duration of rendezvous and start, in seconds."""
         incident = self._before_restart
         if incident is None:
             return
@@ -371,7 +371,7 @@ class Incidents:
     def _write(
         self, incident: Incident, *, again: bool = False, then: Callable[[str], None] = lambda path: None
     ) -> None:
-        """Write an incident, and call `then` with its path, empty where it could not be written."""
+        """Write an incident, and call `then` with its path, which is empty if it could not be written."""
         path = str(self._files.path)
 
         def work() -> str:
@@ -399,7 +399,7 @@ def _read_run(evidence: str) -> Incident | None:
 
 
 def _is_here(failure: Failure, round_: Round | None) -> bool:
-    """Return whether it is the failure of a worker of this node."""
+    """Return whether this is the failure of a worker of this node."""
     if failure.local_rank is None or failure.global_rank is None or round_ is None:
         return False
     here = range(round_.base_rank, round_.base_rank + round_.local_world_size)

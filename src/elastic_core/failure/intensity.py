@@ -9,21 +9,21 @@ from elastic_core.history import HISTORY_LIMIT, cost_a_restart, spent
 from elastic_core.types import Decision, Failure, FailureClass, PolicySettings, Restart, Stop
 
 QUICK_S: Final = 60.0
-"""A failure later than this after the workers' start begins the pauses anew."""
+"""A failure later than this after the workers' start resets the pauses, in seconds."""
 LONGEST_BACKOFF_S: Final = 30.0
 
 
 class Intensity(FailureHandler):
-    """Restarts at most `--max-restarts` times in a run, or within `--restart-window`; the next failure ends it.
+    """Restarts at most `--max-restarts` times in a run, or within `--restart-window`; the next failure ends the run.
 
-    The first restart comes at once; while the workers fail within 60 s of their start, the next ones wait 0.5, 1, 2 …
-    30 s (`--restart-backoff` is the first of these, 0 turns them off). What a retry can't mend is not retried: an exit
-    code of `--fatal-exit-codes`, a script that is missing or can't be compiled. Preemption costs no budget, ignored
-    failures cost none either.
+    The first restart is immediate. While workers fail within 60 s of their start, the next restarts wait 0.5, 1, 2 … 30
+    s (`--restart-backoff` sets the first pause, 0 disables them). Failures that a restart can't repair end the run:
+    exit codes in `--fatal-exit-codes`, a missing script, or one that can't be compiled. Preemptions and ignored
+    failures cost no budget.
 
-    Where the same exception comes again from the same place, and the run got no further than the last time, a restart
-    says so; the one that makes it `--same-failure-limit` in a row ends the run. Further is a step of `heartbeat` or
-    `should_stop`; if workers call neither, more than 60 s after their start.
+    If the same exception repeats at the same place and the run made no progress in between, the restart line reports
+    that. The `--same-failure-limit`-th such failure in a row ends the run. Progress is a higher step of `heartbeat` or
+    `should_stop`; if workers call neither, it is more than 60 s of uptime.
 
     Threading: pure; called on the supervisor's thread.
 
@@ -54,9 +54,9 @@ class Intensity(FailureHandler):
             raise ConfigError(f"--restart-backoff is {settings.restart_backoff_s:g} s; expected 0 (none) or more")
 
     def decide(self, failure: Failure, history: Sequence[Failure], *, used: int | None = None) -> Decision:
-        """Return Restart while there is budget left and another try can help, else Stop.
+        """Return Restart if budget is left and a restart can help, else Stop.
 
-        `used` is how much of the budget has been used; None: what all failures have cost.
+        `used` is the part of the budget that is used; `None` means the cost of all failures.
         """
         if not failure.retryable:
             return Stop(reason="another try would fail in the same way", rule="not-retryable")
@@ -75,7 +75,7 @@ class Intensity(FailureHandler):
         return Restart(delay_s=self._backoff_s(failure, paid), rule="max-restarts", reason=reason)
 
     def explain(self, failure: Failure, history: Sequence[Failure], *, used: int | None = None) -> Sequence[str]:
-        """Return how much of the budget was used before; `used` as for `decide`."""
+        """Return a line about the budget used before; `used` as for `decide`."""
         used = self._spent(history, [past for past in history if cost_a_restart(past)], failure, used)
         window_s = self.settings.restart_window_s
         within = "" if window_s is None else f" within {window_s:g} s"
@@ -95,7 +95,7 @@ class Intensity(FailureHandler):
         return f"restart budget of {budget}{within} used up"
 
     def _backoff_s(self, failure: Failure, paid: Sequence[Failure]) -> float:
-        """Double the pause with each quick failure in a row; the first restart of a row comes at once."""
+        """Return the pause, which doubles with each quick failure in a row; the first restart of a row has none."""
         if failure.uptime_s > QUICK_S:
             return 0.0
         row = 0
@@ -106,7 +106,7 @@ class Intensity(FailureHandler):
         if row == 0:
             return 0.0
         base_s = self.settings.restart_backoff_s
-        doublings = min(row - 1, 64)  # far beyond the cap, and no float overflows
+        doublings = min(row - 1, 64)  # far above the limit, without float overflow
         return min(base_s * 2.0**doublings, max(base_s, LONGEST_BACKOFF_S))
 
 
@@ -114,7 +114,7 @@ class Intensity(FailureHandler):
 
 
 def _same_in_a_row(failure: Failure, history: Sequence[Failure]) -> int:
-    """Return how many failures in a row, this one the last, are the same exception, and got no further."""
+    """Return how many failures in a row, including this one, are the same exception without progress in between."""
     row, newer = 1, failure
     for past in reversed(history):
         known = newer.exception_type and newer.fingerprint
@@ -136,7 +136,7 @@ def _in_words(row: int) -> str:
 
 
 def _after_a_change(failure: Failure, history: Sequence[Failure]) -> str:
-    """Return what to say of an exception at once after nodes had come or gone: the script may not fit the new size."""
+    """Return a remark on an exception soon after a membership change: the script may not fit the new size."""
     before = (history[-1].membership_changes or 0) if history else 0
     changed = failure.membership_changes is not None and failure.membership_changes > before
     at_once = failure.exception_type and failure.uptime_s <= QUICK_S

@@ -1,4 +1,4 @@
-"""The last block of a run's output, and the line about a failure that is restarted: an incident in words. Pure."""
+"""Formats an incident as text: the last block of a failed run's output, and the line about a restart. Pure."""
 
 import re
 import signal
@@ -25,7 +25,7 @@ MAX_GROUPS = 3
 MAX_NODES = 4
 MAX_SUMMARY_LINES = 5
 NO_ID = "none"
-"""What a run with `static` is called by, as in torch, where nobody gave it a name: none at all."""
+"""The run id, as in torch, of a `static` run without a given id."""
 
 _PLAIN = {"…": "...", "─": "-", "·": "-"}
 _VARYING = re.compile(r"0x[0-9a-fA-F]+|\d+")
@@ -40,19 +40,19 @@ def render_incident(
     title: str = "",
     host: str = "",
 ) -> str:
-    """Return the block that ends a failed run: at most 25 lines, none but those of paths wider than `width`.
+    """Return the block that ends a failed run: at most 25 lines; only lines with paths may exceed `width`.
 
     Args:
-        incident: What happened.
-        width: The terminal's width; less than 40 is taken as 40.
-        encoding: What the stream can show; other characters are replaced (by several, where one does not do).
-        incident_path: Where the incident's file is; empty: it was not written.
-        title: What the run is called; empty: by its id.
-        host: The host of that file, where there are several.
+        incident: The incident.
+        width: The terminal's width in characters; less than 40 is treated as 40.
+        encoding: The stream's encoding; characters that it lacks are replaced, some by several.
+        incident_path: The incident's file; empty if it was not written.
+        title: The name of the run; empty means by its id.
+        host: The host of that file, if the run has several nodes.
     """
     title = title or _title(incident)
     width = max(width, MIN_WIDTH)
-    # Fewer frames first: all the rest is bounded, and a shorter traceback loses least.
+    # The number of frames is reduced first: all other parts are limited, and a shorter traceback loses least.
     for frames, details in (
         (4, MAX_DETAILS),
         (3, MAX_DETAILS),
@@ -69,7 +69,7 @@ def render_incident(
 def render_elsewhere(
     incident: Incident, *, title: str = "", incident_path: str = "", host: str = "", encoding: str = "utf-8"
 ) -> str:
-    """Return the one line about the end of a run whose block another node prints; for the rest see `render`."""
+    """Return the one line about a run that failed on another node, which prints the block; see `render_incident`."""
     summary = shortened(incident.summary, MAX_SUMMARY)
     summary = f"{_subject(incident, verb=False)} on {_node(incident)}: {summary}{_where(incident, there=True)}"
     decision = f"; {_decision(incident.decision)}" if incident.decision is not None else ""
@@ -81,14 +81,14 @@ def render_elsewhere(
 def render_attempt(
     incident: Incident, *, restart: int, max_restarts: int | None, elsewhere: bool = False, encoding: str = "utf-8"
 ) -> str:
-    """Return the one line about a failure that the run survives; rather long than without what matters.
+    """Return the one line about a failure that the run survives; it may be long, because it keeps all essential parts.
 
     Args:
-        incident: What happened, with its decision.
-        restart: Which restart this causes, from 1.
-        max_restarts: How many there may be; None: not limited by count.
-        elsewhere: Another node has the worker that failed: the line names that node and its host.
-        encoding: What the stream can show.
+        incident: The incident with its decision.
+        restart: The number of the restart that it causes, from 1.
+        max_restarts: The limit of restarts; `None` means no limit by count.
+        elsewhere: Whether the failed worker is on another node, which the line then names with its host.
+        encoding: The stream's encoding.
     """
     decision = incident.decision if isinstance(incident.decision, Restart) else Restart()
     delay_s = decision.delay_s
@@ -111,12 +111,12 @@ def render_attempt(
 
 
 def headline(incident: Incident) -> str:
-    """Return what failed and where, in few words: `ValueError: boom (train.py:11)`."""
+    """Return a short cause with its place: `ValueError: boom (train.py:11)`."""
     return clean(f"{shortened(incident.summary, MAX_SUMMARY)}{_where(incident, there=True)}")
 
 
 def encodable(text: str, encoding: str) -> str:
-    """Return `text` with whatever `encoding` can't express put in other words, or escaped."""
+    """Return `text` with characters that `encoding` lacks replaced or escaped."""
     try:
         text.encode(encoding)
     except LookupError:
@@ -154,7 +154,7 @@ def _block(
 
 
 def _headline(incident: Incident, title: str) -> str:
-    """Return what failed: the round alone, where the run goes on with a restart."""
+    """Return the title of the block; it names only the round if the run continues with a restart."""
     failed = f"{title} failed: {_subject(incident, verb=False)}"
     if not isinstance(incident.decision, Restart):
         return failed
@@ -205,14 +205,14 @@ def _identity(incident: Incident, width: int) -> Iterator[str]:
 
 
 def _node(incident: Incident) -> str:
-    """Return this node's id, with its host if the id does not name it; the host alone before the node has an id."""
+    """Return this node's id, with its host if the id does not contain it; only the host before the node has an id."""
     node, host = incident.node_id, incident.host
     return (node or host) if not node or host in node else f"{node} ({host})"
 
 
 def _message(incident: Incident, width: int, detail_count: int) -> Iterator[str]:
     first = incident.first
-    # Nothing else tells of what the launcher itself could not do, or of how it was used: the advice stands at the end.
+    # For failures of the launcher or its usage, no other text explains them: the advice is at the end of the summary.
     advises = first is None or incident.failure_class is FailureClass.USAGE
     room = MAX_SUMMARY_LINES if advises else MAX_MESSAGE_LINES
     passed_on = [] if first is None else _elsewhere_in(first)
@@ -231,16 +231,16 @@ def _message(incident: Incident, width: int, detail_count: int) -> Iterator[str]
         yield "the end of its stderr:"
         lines = lines[-MAX_MESSAGE_LINES:]
     elif passed_on:
-        lines = []  # that process's traceback
+        lines = []  # this is the other process's traceback
     else:
-        lines = lines[1:]  # its first line is the summary
+        lines = lines[1:]  # the summary has its first line
     reasons = _reasons(incident, error)[:detail_count]
     for line in _ends_of(lines, min(MAX_MESSAGE_LINES + 1, detail_count - len(reasons))) + reasons:
         yield f"  {shortened(line.strip(), width - 2)}"
 
 
 def _ends_of(lines: list[str], room: int) -> list[str]:
-    """Return a message's lines; of many the first and the last, where most messages have their reason."""
+    """Return a message's lines, of a long message the first and the last ones, which usually have the reason."""
     if len(lines) <= room:
         return lines
     last = max(0, room - 2)
@@ -248,7 +248,7 @@ def _ends_of(lines: list[str], room: int) -> list[str]:
 
 
 def _reasons(incident: Incident, error: ErrorRecord) -> list[str]:
-    """Return what the summary has no room for: notes but the first, and causes, with their places."""
+    """Return what the summary omits: all notes but the first, and causes with their places."""
     shown = [line for note in error.notes for line in note.splitlines() if line.strip()][1:MAX_MESSAGE_LINES]
     causes = [cause for cause in error.causes if not cause[0].startswith(ELSEWHERE)]
     for relation, kind, message, place in causes[:MAX_REASONS]:
@@ -286,7 +286,7 @@ def _others(incident: Incident, width: int) -> Iterator[str]:
 
 
 def _absent(incident: Incident, width: int) -> Iterator[str]:
-    """Name who was left out when it happened, the first in full."""
+    """Yield the line about nodes that were left out, with details of the first."""
     for node in incident.absent[:1]:
         reason = f"{node.by} refused: {node.reason}" if node.refused else f"by {node.by}: {node.reason}"
         end = iso_time(node.until_ns) if node.until_ns else "its next decision"
@@ -296,7 +296,7 @@ def _absent(incident: Incident, width: int) -> Iterator[str]:
 
 
 def _on_nodes(incident: Incident) -> str:
-    """Name the nodes where there are several."""
+    """Return the names of the nodes if there are several."""
     if incident.report_count < 2:
         return ""
     names = [node.node_id for node in incident.nodes[:MAX_NODES]]
@@ -305,7 +305,7 @@ def _on_nodes(incident: Incident) -> str:
 
 
 def _grouped(workers: Sequence[FailedWorker]) -> list[list[FailedWorker]]:
-    """Put workers with the same story together: numbers in it (ports, pids, addresses) differ between ranks."""
+    """Return workers grouped by equal summary; numbers in it (ports, pids, addresses) differ between ranks."""
     groups: dict[str, list[FailedWorker]] = {}
     for worker in workers:
         groups.setdefault(_VARYING.sub("#", worker.summary), []).append(worker)
@@ -314,14 +314,14 @@ def _grouped(workers: Sequence[FailedWorker]) -> list[list[FailedWorker]]:
 
 def _listing(what: str, workers: Sequence[FailedWorker], story: str, width: int) -> str:
     noun = "rank" if len(workers) == 1 else "ranks"
-    # Scattered ranks of a large node must not push the story off the line.
+    # A long list of ranks must not hide the summary.
     numbers = cut(rank_ranges(worker.exit.global_rank for worker in workers), width // 2)
     line = f"  {what}: {noun} {numbers}"
     return cut(f"{line}: {story}" if story else line, width)
 
 
 def _logs(incident: Incident) -> Iterator[str]:
-    """Give the first worker's log files, uncut: they are there to be copied; if there are none, what keeps them."""
+    """Yield the first worker's log files, uncut for copying; if there are none, the option that keeps them."""
     paths = () if incident.first is None else incident.first.log_paths
     title = f"Logs on {incident.node_id}:" if incident.report_count > 1 else "Logs:"
     for index, path in enumerate(paths[:MAX_LOG_PATHS]):
@@ -340,7 +340,7 @@ def _decision(decision: Decision) -> str:
 
 
 def _where(incident: Incident, *, there: bool = False) -> str:
-    """Return the place, and the node where there are several, in parentheses; `there`: the line has named the node."""
+    """Return the place in parentheses, with the node if there are several; `there`: the line already names the node."""
     if incident.elsewhere_rank is not None:
         return f" (on {incident.host})"
     if incident.first is None:
@@ -353,7 +353,7 @@ def _where(incident: Incident, *, there: bool = False) -> str:
 
 
 def _elsewhere_in(worker: FailedWorker) -> list[str]:
-    """Return place and process of the exception that a process of the worker's passed on; empty: its own."""
+    """Return place and process of an exception that a subprocess passed on; empty if it is the worker's own."""
     causes = () if worker.error is None else worker.error.causes
     if not causes or not causes[0][0].startswith(ELSEWHERE):
         return []
@@ -370,7 +370,7 @@ def _count(number: int, noun: str) -> str:
 
 
 def _wrapped(text: str, width: int, count: int) -> Iterator[str]:
-    """Yield `text` in at most `count` lines, broken at blanks where there are any; a longer one lacks its middle."""
+    """Yield `text` in at most `count` lines, broken at blanks if possible; the middle of a longer text is left out."""
     whole = text
     while len(lines := list(_broken(text, width))) > count:
         text = shortened(whole, min(len(text) - 1, count * width))

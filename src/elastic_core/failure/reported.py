@@ -1,4 +1,4 @@
-"""What a failure that a hook has reported becomes: the evidence of the workers to blame."""
+"""Converts a failure that a hook reported into the evidence of the blamed workers."""
 
 from collections.abc import Iterable, Mapping
 
@@ -11,16 +11,16 @@ from elastic_core.types import FailedWorker, Failure, FailureClass, Origin, Roun
 
 
 class Reported:
-    """One report, as the evidence of the workers that it blames.
+    """One report of a hook, as evidence of the workers that it blames.
 
     Args:
-        report: What was reported.
-        hook: By which hook.
-        round_: The round whose workers run.
-        pids: Theirs, by local rank.
-        now_ns: When, in nanoseconds since the Unix epoch.
-        now_s: The same in monotonic seconds.
-        uptime_s: How long the workers have run.
+        report: The report.
+        hook: The hook that reported.
+        round_: The round of the running workers.
+        pids: The workers' process ids, by local rank.
+        now_ns: The time of the report, in nanoseconds since the Unix epoch.
+        now_s: The same time in monotonic seconds.
+        uptime_s: How long the workers have run, in seconds.
     """
 
     def __init__(
@@ -46,11 +46,11 @@ class Reported:
 
     @property
     def detect_s(self) -> float:
-        """How long it took from when the first was seen well to now."""
+        """Seconds from the first blamed worker's last sign of life until the report."""
         return self._faults[self.blamed[0]].quiet_s if self.blamed else 0.0
 
     def without_workers(self) -> Failure:
-        """Return the failure of this node, where the report blames none of its workers."""
+        """Return the failure of this node for a report that blames none of its workers."""
         return Failure(
             failure_class=self._report.failure_class,
             summary=self._report.summary,
@@ -64,7 +64,7 @@ class Reported:
         )
 
     def described(self, incident: Incident) -> Incident:
-        """Return an incident with what the report says of it, if that is what it is about."""
+        """Return an incident with the report's details, if the incident is about this report."""
         first, report = incident.first, self._report
         if incident.reported_by != self._hook if first is None else first.exit.local_rank not in self._faults:
             return incident
@@ -77,7 +77,7 @@ class Reported:
         )
 
     def exit_of(self, local_rank: int) -> WorkerExit:
-        """Return the end of a worker that has not ended yet, as if it were now."""
+        """Return the exit of a worker that is still running, as of the time of the report."""
         return WorkerExit(
             local_rank=local_rank,
             global_rank=self._round.global_rank(local_rank),
@@ -89,7 +89,7 @@ class Reported:
         )
 
     def worker(self, local_rank: int, exit: WorkerExit, log_paths: Iterable[str]) -> FailedWorker:
-        """Return the part of a worker that is to blame: it failed when it was last seen well."""
+        """Return the part of a blamed worker; its failure time is its last sign of life."""
         fault = self._faults[local_rank]
         at_ns = self._now_ns - int(fault.quiet_s * 1e9)
         return FailedWorker(
@@ -106,5 +106,5 @@ class Reported:
 def _hang(field: object) -> IncidentHang | None:
     try:
         return None if field is None else msgspec.convert(field, IncidentHang, from_attributes=True)
-    except msgspec.ValidationError:  # of another shape: the summary has to do
+    except msgspec.ValidationError:  # of another shape: the summary must suffice
         return None

@@ -1,4 +1,4 @@
-"""Asks the restart policy in a way that the agent always gets an answer."""
+"""Calls the restart policy so that the agent always gets a decision."""
 
 import math
 import threading
@@ -11,16 +11,16 @@ from elastic_core.plugin_faults import PluginFaults, PluginLabel
 from elastic_core.types import Decision, Failure, Ignore, Restart, Stop
 
 OnDecision = Callable[[Decision, str], None]
-"""Takes the decision, and why the built-in policy made it in the place of the chosen one (empty: it did not)."""
+"""Receives the decision, and why the built-in policy made it; the reason is empty if the chosen policy decided."""
 
 
 class PolicyRunner:
-    """Runs a policy with a deadline; what raises, overruns or answers nonsense is replaced by `intensity` that once.
+    """Runs a policy with a deadline; after an exception, a timeout or an invalid result, `intensity` decides instead.
 
-    The built-in policy is ours and quick: it is called in place. Any other runs on a thread of its own for each call; a
-    call that never returns is left behind, and while it lasts the policy is not asked again.
+    The built-in policy is fast and is called directly. Each call of another policy runs on its own thread. A call that
+    never returns is abandoned, and the policy is not called again while it lasts.
 
-    Threading: `decide` is called on the reactor's thread, and answers there.
+    Threading: `decide` is called on the reactor's thread, and calls back there.
     """
 
     def __init__(
@@ -35,17 +35,17 @@ class PolicyRunner:
         label: PluginLabel | None = None,
         faults: PluginFaults | None = None,
     ) -> None:
-        """Bind a policy.
+        """Set the policy.
 
         Args:
             handler: The policy that the user chose.
-            fallback: Answers in its place.
+            fallback: The policy that decides in its place.
             name: The policy's name, for messages.
-            post: Runs a callback on the reactor's thread; may be called from any.
-            call_later: Runs a callback on the reactor's thread after so many seconds.
-            timeout_s: How long the policy may take.
-            label: The policy in messages; None: its name is all that is known.
-            faults: Keeps what the policy raises; None: for this runner alone.
+            post: Runs a callback on the reactor's thread; may be called from any thread.
+            call_later: Runs a callback on the reactor's thread after a number of seconds.
+            timeout_s: How long the policy may take, in seconds.
+            label: The policy in messages; `None` means its name only.
+            faults: Keeps the exceptions of the policy; `None` means a collection for this runner alone.
         """
         self.name = name
         self._title = PluginLabel("policy", name, module=type(handler).__module__) if label is None else label
@@ -60,7 +60,7 @@ class PolicyRunner:
         self._later: deque[Callable[[], None]] = deque()
 
     def decide(self, failure: Failure, history: Sequence[Failure], on_decision: OnDecision) -> None:
-        """Have a failure decided; `on_decision` is called exactly once, perhaps before this returns."""
+        """Request a decision about a failure; `on_decision` is called exactly once, possibly before this returns."""
         if type(self._handler) is Intensity:
             on_decision(self._handler.decide(failure, history), "")
             return
@@ -68,14 +68,14 @@ class PolicyRunner:
             reason = f"{self._title} still hangs in an earlier decision"
             on_decision(self._fallback.decide(failure, history), reason)
             return
-        if self._busy:  # a run and this node may ask at the same time
+        if self._busy:  # the run and this node may request decisions at the same time
             self._later.append(lambda: self.decide(failure, history, on_decision))
             return
         self._busy, past, answered = True, tuple(history), False
 
         def settle(decision: Decision | None, reason: str) -> None:
             nonlocal answered
-            if answered:  # an answer after the deadline: the built-in policy has decided
+            if answered:  # a result after the deadline: the built-in policy has decided
                 return
             answered, self._busy = True, False
             on_decision(self._fallback.decide(failure, past) if decision is None else decision, reason)
@@ -91,7 +91,7 @@ class PolicyRunner:
         thread = threading.Thread(target=self._ask, args=(failure, past, settle), name=name, daemon=True)
         try:
             thread.start()
-        except RuntimeError as err:  # none is to be had now
+        except RuntimeError as err:  # no thread can be started now
             settle(None, f"{self._title} was not asked ({err})")
             return
         self._call_later(self._timeout_s, overrun)
@@ -99,10 +99,10 @@ class PolicyRunner:
     def _ask(
         self, failure: Failure, history: tuple[Failure, ...], settle: Callable[[Decision | None, str], None]
     ) -> None:
-        """Call the policy, and post its answer. Threading: a thread of this call alone."""
+        """Call the policy, and post its result. Threading: the thread of this call."""
         try:
             answer: object = self._handler.decide(failure, history)
-        except BaseException as err:  # noqa: BLE001  # plugin code on its own thread: whatever it raises is an answer too
+        except BaseException as err:  # noqa: BLE001  # plugin code on its own thread: any exception is a result too
             reason = f"{self._title} raised {self._faults.raised(self._title, 'decide', err).text}"
             self._post(lambda: settle(None, reason))
             return
@@ -111,7 +111,7 @@ class PolicyRunner:
 
 
 def checked_decision(answer: object) -> tuple[Decision | None, str]:
-    """Return a policy's answer if it is one, else None and what is wrong with it."""
+    """Return a policy's result if it is a valid decision, else `None`, and its fault (empty if valid)."""
     match answer:
         case Restart():
             fault = _fault_of_restart(answer)

@@ -1,4 +1,4 @@
-"""A traceback in a few lines: the frames that a user can act on, the others counted."""
+"""Formats a traceback in a few lines: the frames that a user can act on, and the number of others."""
 
 from collections.abc import Iterator, Sequence
 
@@ -9,11 +9,11 @@ MAX_PATH_CHARS = 60
 
 
 def frame_lines(frames: Sequence[Frame], *, count: int, width: int) -> Iterator[str]:
-    """Give at most `count` frames, outermost first, each with its source line; the others are counted where they were.
+    """Yield at most `count` frames with source lines, outermost first; omitted frames are counted at their place.
 
     Args:
-        frames: Without launcher frames, outermost first.
-        count: At least 1.
+        frames: The frames without launcher frames, outermost first.
+        count: The most frames; at least 1.
         width: Longer lines are cut.
     """
     if not frames:
@@ -36,7 +36,7 @@ def _gap(count: int) -> Iterator[str]:
 
 
 def _chosen(frames: Sequence[Frame], count: int) -> set[int]:
-    """Choose by use: the user's innermost line, where it was raised, where it began, the callers of the first."""
+    """Return the most useful frames: the user's innermost, the raise, the outermost, then the first one's callers."""
     last = len(frames) - 1
     innermost = _innermost_user(frames)
     callers = range(innermost - 1, -1, -1)
@@ -50,7 +50,7 @@ def _innermost_user(frames: Sequence[Frame]) -> int:
 
 
 def _short_path(path: str) -> str:
-    """Return a package's file from the package on; another long path's end, whole components."""
+    """Return a package's file from the package name on; of another long path, the last whole components."""
     for mark in _PACKAGE_FOLDERS:
         if mark in path:
             return path.rpartition(mark)[2]
@@ -63,5 +63,5 @@ def _short_path(path: str) -> str:
 
 
 def cut(text: str, width: int) -> str:
-    """Return `text` in at most `width` characters, the end left out."""
+    """Return `text` in at most `width` characters; the end is cut."""
     return text if len(text) <= width else text[: width - 1].rstrip() + "…"

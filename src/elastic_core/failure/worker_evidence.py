@@ -1,4 +1,4 @@
-"""What the workers of one round have left on this node: error files and the ends of logs, read and judged once each."""
+"""The evidence of one round's workers on this node: error files and the ends of logs, each read and classified once."""
 
 import os
 from collections.abc import Callable, Iterable, Mapping
@@ -18,22 +18,22 @@ from elastic_core.types import FailedWorker, FailureClass, Origin, Record, Worke
 STDERR_TAIL_BYTES = 16_384
 LOG_TAIL_BYTES = 4_096
 EVIDENCE_S = 3.0
-"""How long the files of a worker that ended may take to be read."""
+"""How long reading the files of an ended worker may take, in seconds."""
 
 
 class Evidence(Record, frozen=True, kw_only=True):
-    """What is known about a round's failure at one moment."""
+    """The known evidence of a round's failure at one moment."""
 
     failed: tuple[FailedWorker, ...]
     finished_count: int
 
 
 class WorkerEvidence:
-    """The evidence of a round's workers. Threading: the supervisor's thread; `read_ahead` has files read on the disk's.
+    """The evidence of a round's workers. Threading: the supervisor's thread; `read_ahead` reads on the disk's thread.
 
     Args:
-        paths: The files that they leave, by local rank.
-        script: What they run; None: no script.
+        paths: The workers' files, by local rank.
+        script: The script of the workers; `None` if they run no script.
     """
 
     def __init__(self, paths: Mapping[int, WorkerPaths], *, script: str | None) -> None:
@@ -42,7 +42,7 @@ class WorkerEvidence:
         self._judged: dict[int, FailedWorker] = {}
 
     def read_ahead(self, exit: WorkerExit, done: Callable[[], None], *, disk: Disk, log: Logger) -> None:
-        """Read what a worker that ended has left, and call `done`; a disk that does not answer is not waited for."""
+        """Read the evidence of a worker that ended, then call `done`, after `EVIDENCE_S` even if the disk hangs."""
         paths = self._paths[exit.local_rank]
 
         def take(worker: FailedWorker | None, error: Exception | None) -> None:
@@ -55,7 +55,7 @@ class WorkerEvidence:
         disk.run(paths.error_file, lambda: self._judge(exit, paths), take, within_s=EVIDENCE_S)
 
     def gather(self, exits: Iterable[WorkerExit], reported: Reported | None) -> Evidence:
-        """Return what the exits left, and those that a report blames, whether or not they have ended since."""
+        """Return the evidence of the exits, and of workers that a report blames, even if they have not ended."""
         failed, finished = [], 0
         ends = {exit.local_rank: exit for exit in exits}
         if reported is not None:
@@ -75,9 +75,9 @@ class WorkerEvidence:
         return Evidence(failed=tuple(failed), finished_count=finished)
 
     def _failed_before(self, exit: WorkerExit) -> FailedWorker | None:
-        """Return the part of a worker that hangs because it has failed: its interpreter waits for a peer, or a device.
+        """Return the part of a worker that failed and now hangs: its interpreter waits for a peer or a device.
 
-        Its record alone is read; the end of its stderr tells of warnings, too.
+        Only its error record is read, because the end of its stderr may also contain warnings.
         """
         paths = self._paths.get(exit.local_rank)
         if paths is None or not paths.error_file:
@@ -103,7 +103,7 @@ class WorkerEvidence:
         if tail:
             worker = replace(worker, log_tail=tail[-LOG_TAIL_BYTES:].decode(errors="replace"))
         if worker.failure_class is FailureClass.EXIT and worker.origin is not Origin.STOPPED and _on_full_disk(paths):
-            # A worker that can't write its own log can't write down what went wrong either.
+            # A worker that can't write its own log can't record its error either.
             return replace(worker, summary=f"{worker.summary}; the disk of its log and error files is full")
         return worker
 
@@ -120,7 +120,7 @@ def _logs_in(paths: WorkerPaths) -> tuple[str, ...]:
 
 
 def _on_full_disk(paths: WorkerPaths) -> bool:
-    """Return whether there is no room left where this worker's files are."""
+    """Return whether the disk of this worker's files is full."""
     for file in (paths.stderr.file, paths.stdout.file, paths.error_file):
         with suppress(OSError):
             if file and os.statvfs(Path(file).parent).f_bavail == 0:
@@ -129,9 +129,9 @@ def _on_full_disk(paths: WorkerPaths) -> bool:
 
 
 def _tail(path: str | None) -> bytes | None:
-    """Return the end of a log file, None where there is none: a missing log is no error here.
+    """Return the end of a log file; `None` if it does not exist, which is no error here.
 
-    What was rotated away just before the end is looked at, too.
+    If the log was rotated just before the end, the end of the rotated file is included.
     """
     if path is None:
         return None
@@ -146,6 +146,6 @@ def _end_of(path: str, most_bytes: int) -> bytes | None:
         with Path(path).open("rb") as file:
             file.seek(0, os.SEEK_END)
             file.seek(max(0, file.tell() - most_bytes))
-            return file.read(most_bytes)  # whoever writes on meanwhile
+            return file.read(most_bytes)  # other processes may still write to it
     except OSError:
         return None

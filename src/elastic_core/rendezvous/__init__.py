@@ -1,8 +1,8 @@
-"""How agents find each other and agree on rounds."""
+"""The rendezvous of a run: how agents find each other and agree on rounds."""
 
 
 def __getattr__(name: str) -> object:
-    if name == "registry":  # as a module, for `elastic_core.rendezvous.registry.register` without an import of its own
+    if name == "registry":  # so that `elastic_core.rendezvous.registry.register` needs no import of its own
         import importlib
 
         return importlib.import_module(f"{__name__}.registry")

@@ -1,8 +1,8 @@
-"""The addresses of this host: loopback or not, and those at which other hosts may reach it.
+"""The addresses of this host: loopback or not, and the addresses at which other hosts can reach it.
 
 A node publishes the source address of its connection to the store. If that is a loopback address, the node also
-publishes a second one: the source of its route to members on other hosts, else of its route outside, else its full
-name. `roster` uses the second address unless all nodes are on one host. Source: DESIGN section 4.
+publishes a second address. That is the source of its route to members on other hosts, else of its route outside, else
+its full name. `roster` uses the second address unless all nodes are on one host. Source: DESIGN section 4.
 """
 
 import os
@@ -24,13 +24,13 @@ _FULL_NAME_LIMIT_S = 5.0
 
 
 def is_ipv6(host: str) -> bool:
-    """Return whether this is an IPv6 address, without brackets; a zone (`fe80::1%eth0`) may follow."""
+    """Return whether `host` is an IPv6 address without brackets; a zone may follow (`fe80::1%eth0`)."""
     address, percent, zone = host.partition("%")
     return (not percent or bool(_ZONE.fullmatch(zone))) and _is_address(socket.AF_INET6, address)
 
 
 def is_ip(host: str) -> bool:
-    """Return whether this is an address, not a name that must be resolved."""
+    """Return whether `host` is an IP address, not a name that must be resolved."""
     return is_ipv6(host) or _is_address(socket.AF_INET, host)
 
 
@@ -43,7 +43,7 @@ def _is_address(family: int, text: str) -> bool:
 
 
 def is_loopback(address: str) -> bool:
-    """Return whether an address (not a name) is a loopback or an unspecified one, at which no other host reaches it."""
+    """Return whether an address (not a name) is loopback or unspecified, so that no other host can reach it."""
     plain = address.partition("%")[0].lower()
     if is_ipv6(plain):
         packed = socket.inet_pton(socket.AF_INET6, plain)
@@ -54,9 +54,9 @@ def is_loopback(address: str) -> bool:
 
 
 def host_identity() -> str:
-    """Return the boot id and the network namespace of this host, equal for members on one host; empty: unknown.
+    """Return the boot id and the network namespace of this host, equal for members on one host; empty if unknown.
 
-    Two containers share the boot id but have a loopback each, so the network namespace is part of it.
+    Two containers share the boot id, but each has its own loopback: so the network namespace is part of the identity.
     """
     try:
         return f"{_BOOT_ID.read_text().strip()}/{_NETWORK_NAMESPACE.stat().st_ino}"
@@ -65,7 +65,7 @@ def host_identity() -> str:
 
 
 def route_source(address: str) -> str:
-    """Return the source address of packets to `address`; empty: there is no route, or it is a name.
+    """Return the source address of packets to `address`; empty if there is no route or `address` is a name.
 
     Nothing is sent: connecting a datagram socket only makes the kernel choose the route.
     """
@@ -82,10 +82,10 @@ def route_source(address: str) -> str:
 
 
 def full_name(*, wait: WaitBudget) -> str:
-    """Return the host's full name, or its short one if name servers don't answer within seconds.
+    """Return the host's full name, or its short name if name servers do not answer within 5 seconds.
 
     Raises:
-        WaitCancelledError: the agent has cancelled the call.
+        WaitCancelledError: the agent cancelled the call.
 
     Threading: any; blocks.
     """

@@ -1,4 +1,4 @@
-"""A blocking `RendezvousHandler` as a rendezvous of events: one thread makes its calls."""
+"""Adapter from a blocking `RendezvousHandler` to the event interface: one thread makes the handler's calls."""
 
 import threading
 from collections.abc import Callable
@@ -14,28 +14,28 @@ from elastic_core.system.clock import WaitBudget
 from elastic_core.types import Capability, RendezvousInfo, Round, RoundChange
 
 CANCEL_GRACE_S = 0.1
-"""A cancelled call that blocks for longer is left behind: some handlers block in calls that can't be interrupted."""
+"""How long the agent waits for a cancelled call before it leaves, in seconds; some handlers can't interrupt a call."""
 WATCH_S = 3600.0
-"""The longest single `watch`; a new one follows at once."""
+"""The longest single `watch` call; the next call follows immediately."""
 WATCH_RETRY_S = 1.0
 
 
 class BlockingSide(AgentSide, Protocol):
-    """The agent as the thread of a handler calls it. Threading: that thread; both methods block."""
+    """The agent as seen by the handler's thread. Threading: the handler's thread; both methods block."""
 
     def await_port(self, wait: WaitBudget) -> int:
-        """Return the port that `reserve_port` calls back with."""
+        """Return the port that `reserve_port` passes to its callback."""
         ...
 
     def resolve(self, info: RendezvousInfo | tuple[object, int, int], wait: WaitBudget) -> Round:
-        """Return the round of a place that a handler returned."""
+        """Return the complete round for the place that a handler returned."""
         ...
 
 
 class HandlerThread(Rendezvous):
-    """Makes the blocking calls of a handler (join, watch, leave), one at a time, in the order of the requests.
+    """Runs the blocking calls of a handler (join, watch, leave), one at a time, in the order of the requests.
 
-    Methods of the handler that don't block are called at once, on the loop.
+    Methods of the handler that don't block are called directly on the loop.
 
     Args:
         handler: The handler.
@@ -55,7 +55,7 @@ class HandlerThread(Rendezvous):
         handler.services = HandlerServices(agent, handler)
 
     def post(self, request: m.RendezvousRequest) -> None:
-        """Begin a request of the agent."""
+        """Start a request of the agent."""
         handler = self._handler
         match request:
             case m.JoinRendezvous():
@@ -67,7 +67,7 @@ class HandlerThread(Rendezvous):
             case m.LeaveRendezvous(close=close):
                 self._go(close=close)
             case m.PublishDecision(decision=decision, failure=failure):
-                assert failure is not None  # only decisions of the core's rendezvous can lack one
+                assert failure is not None  # only the core's own rendezvous publishes decisions without a failure
                 self._call("publish", lambda: handler.publish(decision, failure))
             case m.RequestRestart(reason=reason):
                 self._call("request_restart", lambda: handler.request_restart(reason))
@@ -80,19 +80,19 @@ class HandlerThread(Rendezvous):
             case m.OrderStop() | NodeReport() | m.AskSteps() | m.ReportSteps():
                 pass  # `gathers` is not set: this node decides alone about its failures
             case m.StandAside() | m.StateNumber():
-                pass  # neither `stands_aside` nor `agrees` is set: the others wait for this node's place
+                pass  # neither `stands_aside` nor `agrees` is set: the other nodes wait for this one
             case _:
                 assert_never(request)
 
     def close(self) -> None:
-        """Let the thread end when its current call returns."""
+        """End the thread when its current call returns."""
         super().close()
         self._queue.put(None)
 
     def _call(self, operation: str, call: Callable[[], None]) -> None:
         try:
             call()
-        except Exception as err:  # noqa: BLE001  # a plugin's code: the supervisor must go on all the same
+        except Exception as err:  # noqa: BLE001  # a plugin's code: the supervisor must continue
             fault = self._agent.raised(operation, err)
             if not fault.again:
                 self._agent.take(m.PrintLine(text=fault.text))
@@ -106,7 +106,7 @@ class HandlerThread(Rendezvous):
         self._queue.put(lambda: self._form(join, wait))
 
     def _watch(self, delay_s: float) -> None:
-        if self._watching:  # at most one runs
+        if self._watching:  # at most one watch runs
             return
         self._watching = True
         wait = self._budget()
@@ -117,16 +117,16 @@ class HandlerThread(Rendezvous):
         return self._wait
 
     def _cancel(self) -> None:
-        """End the call in which the thread blocks."""
+        """Cancel the call in which the thread blocks."""
         super()._cancel()
         self._watching = False
         if self._wait is not None:
             self._wait.cancel()
 
     def _go(self, *, close: bool) -> None:
-        """Close the rendezvous if `close`, release it, and report that, also when an earlier call is stuck.
+        """Close the rendezvous if `close`, release it, and report that, even if an earlier call is stuck.
 
-        Leaving itself has no time limit here: a seat is given back over the network.
+        Leaving itself has no time limit here, because a handler returns its seat over the network.
         """
         self._cancel()
         if self._thread is None:
@@ -159,7 +159,7 @@ class HandlerThread(Rendezvous):
             return
         except ElasticError as err:
             outcome = err
-        except Exception as err:  # noqa: BLE001  # a plugin's code: whatever it raises must end in one clear line
+        except Exception as err:  # noqa: BLE001  # a plugin's code: any error must become one clear line
             outcome = m.RendezvousFailed(summary=self._agent.raised("next_rendezvous", err).text)
         finally:
             self._busy = False
@@ -181,7 +181,7 @@ class HandlerThread(Rendezvous):
             change = self._handler.watch(WATCH_S)
         except WaitCancelledError:
             raise
-        except Exception as err:  # noqa: BLE001  # a plugin's code: workers go on, the trouble is reported once
+        except Exception as err:  # noqa: BLE001  # a plugin's code: workers run on, and the trouble is reported once
             if not self._in_trouble:
                 self._notice(self._fault_line("watch", err, "; the workers go on, it is called again"))
             self._in_trouble = True
@@ -195,13 +195,13 @@ class HandlerThread(Rendezvous):
             if close:
                 self._handler.set_closed()
             self._handler.shutdown()
-        except Exception as err:  # noqa: BLE001  # leaving must not replace the run's result; it is reported, not raised
+        except Exception as err:  # noqa: BLE001  # leaving must not replace the run's result; it is reported only
             self._notice(self._fault_line("shutdown", err))
         finally:
             self._agent.post(self._leave)
 
     def _fault_line(self, operation: str, err: Exception, fate: str = "") -> str:
-        """Return the line about an error of a call: the text of an `ElasticError` as the handler wrote it."""
+        """Return the line about a failed call: the handler's own text if it raised an `ElasticError`."""
         if isinstance(err, ElasticError):
             return f"{operation} of the rendezvous failed: {err}"
         return self._agent.raised(operation, err, fate).text
@@ -211,14 +211,14 @@ class HandlerThread(Rendezvous):
 
 
 class HandlerServices(AgentServices):
-    """The services of an agent to a blocking handler. Threading: any."""
+    """The services of an agent for a blocking handler. Threading: any."""
 
     def __init__(self, agent: BlockingSide, handler: RendezvousHandler) -> None:
         self._agent = agent
         self._handler = handler
 
     def reserve_port(self) -> int:
-        """Hold a fresh port for the worker of rank 0, in place of the last one, and return it."""
+        """Return a new reserved port for the worker of rank 0; it replaces the previous one."""
         return self._agent.await_port(self._handler.wait)
 
     def notice(self, text: str) -> None:
@@ -226,5 +226,5 @@ class HandlerServices(AgentServices):
         self._agent.post(lambda: self._agent.take(m.PrintLine(text=text)))
 
     def ticked_s(self) -> float:
-        """Return when the agent's loop last turned, and have it turn again."""
+        """Return when the agent's loop last ran, and make it run again."""
         return self._agent.turned_s()

@@ -1,4 +1,4 @@
-"""The core's own rendezvous: nodes meet in a store, and decide together for the whole run."""
+"""The core's own rendezvous: nodes meet in a `CoordinationStore` and make one decision for the whole run."""
 
 from typing import TYPE_CHECKING, ClassVar
 
@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
 
 class CoordinatedRendezvous:
-    """A `CoordinationStore`, and the settings with which nodes meet in it.
+    """A `CoordinationStore` with the settings of the nodes that meet in it.
 
-    An agent calls nothing of it that blocks: its rounds are requests and events.
+    The agent makes no blocking call to it: it sends requests and receives events.
     """
 
     capabilities: ClassVar[frozenset[Capability]] = frozenset({Capability.CONTROL, Capability.MEMBERSHIP})
@@ -23,20 +23,20 @@ class CoordinatedRendezvous:
 
     def __init__(self, store: CoordinationStore, settings: RendezvousSettings, *, clock: Clock = SYSTEM_CLOCK) -> None:
         self.store = store
-        """While there are rounds, only they call it."""
+        """The store. Only the rounds call it while they exist."""
         self.settings = settings
         self._clock = clock
 
     def attach(self, agent: "AgentSide") -> "MemberRounds":
-        """Return the rounds; no connection is made before the first join."""
-        from elastic_core.rendezvous.shell.member_rounds import MemberRounds  # the algorithm: only a run needs it
+        """Return the rounds of this rendezvous; no connection is made before the first join."""
+        from elastic_core.rendezvous.shell.member_rounds import MemberRounds  # the protocol: only a run needs it
 
         return MemberRounds(self.store, self.settings, agent, clock=self._clock)
 
     def pids(self) -> frozenset[int]:
-        """Return the processes that the store keeps on this host (a server of its own)."""
+        """Return the process ids that the store keeps on this host, for example of a server that it started."""
         return self.store.pids()
 
 
 Backend = RendezvousHandler | CoordinatedRendezvous
-"""A backend of a run: its authors' own handler, or the core's rendezvous on their store."""
+"""The backend of a run: a plugin's own handler, or the core's rendezvous on a plugin's store."""

@@ -1,4 +1,4 @@
-"""The `--rdzv-conf` keys that every backend on a `CoordinationStore` takes, beside its own."""
+"""The `--rdzv-conf` keys that every backend on a `CoordinationStore` accepts, in addition to its own."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -44,21 +44,21 @@ COORDINATED_OPTIONS: Final = (
         help="how long to try to reach the store at first",
     ),
 )
-"""`last_call_timeout` None: 30 before a run's first round, 2 after."""
+"""The options. A `last_call_timeout` of `None` means 30 s before a run's first round and 2 s after it."""
 
 COORDINATED_KEYS: Final = frozenset(spec.name for spec in COORDINATED_OPTIONS)
 
 
 def check_coordinated(options: Mapping[str, object], *, backend: str, min_ttl_s: float) -> None:
-    """Refuse a lease that the backend's server can't keep.
+    """Reject a `lease_ttl` that is shorter than the backend's server supports.
 
     Args:
         options: The resolved options of a backend.
-        backend: Its name, for messages.
-        min_ttl_s: The shortest lease that its server can keep.
+        backend: The backend's name, for messages.
+        min_ttl_s: The shortest lease that the server supports, in seconds.
 
     Raises:
-        ConfigError: it is too short.
+        ConfigError: `lease_ttl` is too short.
     """
     lease_s = options.get("lease_ttl")
     if isinstance(lease_s, (int, float)) and lease_s < min_ttl_s:

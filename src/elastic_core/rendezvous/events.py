@@ -1,7 +1,7 @@
 """The interface between a rendezvous and its agent: requests go in, events come out, both on the agent's loop.
 
-Every backend has this form. The core's algorithm on a store and `local` have it by themselves; `HandlerThread` gives it
-to a `RendezvousHandler`, whose calls block.
+Every backend has this form. The core's protocol on a store and `local` implement it directly. `HandlerThread` adapts a
+`RendezvousHandler`, which has blocking calls.
 """
 
 from collections.abc import Callable
@@ -20,11 +20,11 @@ from elastic_core.reports import AgentChannel
 from elastic_core.types import Decided, RendezvousInfo, Round
 
 JoinOutcome = Round | ElasticError
-"""The end of a join: the round, or the error."""
+"""The result of a join: the round, or the error."""
 
 
 class AgentSide(Protocol):
-    """The agent as its rendezvous calls it. Threading: the agent's loop, unless stated otherwise; nothing blocks."""
+    """The agent as seen by its rendezvous. Threading: the agent's loop, unless stated otherwise; nothing blocks."""
 
     def post(self, callback: Callable[[], None]) -> None:
         """Call `callback` on the loop. Threading: any."""
@@ -35,66 +35,66 @@ class AgentSide(Protocol):
         ...
 
     def take(self, event: RendezvousEvent) -> None:
-        """Pass an event on to the agent."""
+        """Deliver an event to the agent."""
         ...
 
     def raised(self, operation: str, error: BaseException, fate: str = "") -> Fault:
-        """Record an error that the backend raised, and return the line about it; `fate` is its end. Threading: any."""
+        """Record an error that the backend raised; return the line about it, which ends with `fate`. Threading: any."""
         ...
 
     @property
     def backend(self) -> PluginLabel:
-        """The backend's name in messages."""
+        """The backend as messages name it."""
         ...
 
     def turned_s(self) -> float:
-        """Return when the loop last turned, in monotonic seconds, and have it turn again. Threading: any."""
+        """Return when the loop last ran, in monotonic seconds, and make it run again. Threading: any."""
         ...
 
     def reserve_port(self, done: Callable[[int | ElasticError], None]) -> None:
-        """Hold a fresh port for the worker of rank 0, in place of the last one, and call back with it."""
+        """Reserve a new port for the worker of rank 0, in place of the previous one, and call `done` with it."""
         ...
 
     def form(self, info: RendezvousInfo, done: Callable[[JoinOutcome], None]) -> None:
-        """Make the round of a place, which may lack the master's address and port, and call back with it."""
+        """Build the round for a place, which may lack the master's address and port, and call `done` with it."""
         ...
 
 
 class Rendezvous:
-    """The base of all rendezvous. At most one join runs at a time; a cancelled join leads to no event.
+    """Base class of every rendezvous. At most one join runs at a time; a cancelled join produces no event.
 
     Threading: the agent's loop; nothing blocks.
     """
 
     control: bool = False
-    """Whether one decision, and one end, holds for the whole run."""
+    """Whether one decision and one result apply to the whole run."""
     gathers: bool = False
-    """Whether that decision is made on the evidence of all nodes, when all workers have ended."""
+    """Whether that decision uses the evidence of all nodes, after all workers have ended."""
     takes_requests: bool = False
     """Whether a user's request for a restart reaches all nodes."""
     agrees: bool = False
-    """Whether its nodes can agree about a number."""
+    """Whether the nodes can agree on a number."""
     stands_aside: bool = False
-    """Whether this node can wait in it without a place, while the other nodes form rounds."""
+    """Whether this node can wait in the rendezvous without a place while the other nodes form rounds."""
 
     def __init__(self, agent: AgentSide) -> None:
         self._agent = agent
         self._joins = 0
         self._joining = self._left = False
         self.error: ElasticError | None = None
-        """The error of the last join that failed."""
+        """The error of the last failed join."""
 
     def post(self, request: RendezvousRequest) -> None:
-        """Begin a request of the agent; its results are events."""
+        """Start a request of the agent; the results are events."""
         raise NotImplementedError
 
     @property
     def channel(self) -> AgentChannel | None:
-        """The secret by which the run's agents know each other; None: not yet, or there is none. Threading: any."""
+        """The secret by which the run's agents identify each other; `None` if it is not known. Threading: any."""
         return None
 
     def measure_store(self) -> None:
-        """Report each call to the store as a `StoreCall`. Called: before the first request, if a hook takes them."""
+        """Report each store call as a `StoreCall`. Called: before the first request, if a hook uses these reports."""
 
     def close(self) -> None:
         """End the rendezvous on this node; idempotent. Called: when the agent's loop has ended."""
@@ -102,7 +102,7 @@ class Rendezvous:
         self._left = True
 
     def _begin(self) -> int:
-        """Begin a join; return its number."""
+        """Start a join; return its number."""
         self._joins += 1
         self._joining = True
         return self._joins
@@ -112,7 +112,7 @@ class Rendezvous:
         self._joining = False
 
     def _joined(self, join: int, outcome: JoinOutcome | RendezvousFailed, decided: Decided | None = None) -> None:
-        """Report the end of a join, unless it was cancelled; `decided`: the end of the run, if that ended the join."""
+        """Report the result of a join unless it was cancelled; `decided` is the run's result if that ended the join."""
         if self._left or join != self._joins:
             return
         self._joining = False
@@ -124,7 +124,7 @@ class Rendezvous:
         self._agent.take(RoundFormed(round=outcome) if isinstance(outcome, Round) else outcome)
 
     def _leave(self) -> None:
-        """Report, once, that this node has left: no event follows."""
+        """Report, once, that this node has left; no event follows."""
         if not self._left:
             self._left = True
             self._agent.take(RendezvousLeft())

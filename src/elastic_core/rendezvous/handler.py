@@ -1,4 +1,4 @@
-"""The interface of a rendezvous: how agents find each other and agree on rounds."""
+"""The interface of a rendezvous backend: how agents find each other and agree on rounds."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -20,13 +20,13 @@ from elastic_core.types import (
 
 
 class AgentServices:
-    """An agent's services to its rendezvous handler. This base serves a handler without an agent: it does nothing.
+    """An agent's services to its rendezvous handler. This base class, for use without an agent, does nothing.
 
     Every method may be called from any thread. Only `reserve_port` may block.
     """
 
     def reserve_port(self) -> int:
-        """Hold a fresh port for the worker of rank 0, in place of the last one, and return it; 0: none is held.
+        """Return a new reserved port for the worker of rank 0, in place of the previous one; 0 means none.
 
         Called: in `next_rendezvous`, when no worker exists.
         """
@@ -36,9 +36,9 @@ class AgentServices:
         """Print one line."""
 
     def ticked_s(self) -> float:
-        """Return when the agent's loop last turned, in monotonic seconds, and have it turn again.
+        """Return when the agent's loop last ran, in monotonic seconds, and make it run again.
 
-        A handler that keeps a lease on a thread of its own gives it up when the loop no longer turns.
+        A handler that renews a lease on its own thread must give the lease up when the loop no longer runs.
         """
         return float("inf")
 
@@ -46,9 +46,9 @@ class AgentServices:
 class RendezvousHandler(ABC):
     """Forms rounds. Subclass it, override `next_rendezvous`, and register the class under `elastic_core.rendezvous`.
 
-    Built once per run as `cls(settings)`, after options are validated and before any worker exists; the default
-    constructor keeps the settings. The agent binds `wait` before each blocking call: check it, sleep through it, and
-    let its errors pass.
+    The agent creates it once per run as `cls(settings)`, after options are validated and before any worker exists. The
+    default constructor keeps the settings. The agent sets `wait` before each blocking call: check it, sleep through it,
+    and let its errors pass.
 
     Threading: every method but `set_closed` and `shutdown` is called on the agent's rendezvous thread, one at a time.
     """
@@ -56,20 +56,20 @@ class RendezvousHandler(ABC):
     api_version: ClassVar[int]
     capabilities: ClassVar[frozenset[Capability]] = frozenset()
     options: ClassVar[Sequence[OptionSpec]] = ()
-    """The `--rdzv-conf` keys that this backend takes."""
+    """The `--rdzv-conf` keys that this backend accepts."""
 
     wait: WaitBudget
     settings: RendezvousSettings
-    """Bound by the agent anew, before its first call, to a handler with `Capability.CONTROL`: without a node id, unless
-    the user chose one, for the handler then adds this node's address to the host's name."""
+    """The run's settings. The agent sets them again before its first call if the handler has `Capability.CONTROL`. They
+    have no node id then unless the user chose one: the handler adds this node's address to the host's name."""
     services: AgentServices = AgentServices()
-    """Bound by the agent before its first call."""
+    """The agent's services; the agent sets them before its first call."""
 
     def __init__(self, settings: RendezvousSettings | None = None) -> None:
         """Keep the settings; no connection is made before the first `next_rendezvous`.
 
-        Classes with torch's methods have no settings and call it without any, or not at all; the agent then treats
-        them as torch's own.
+        Classes with torch's methods have no settings: they call this constructor without settings, or not at all. The
+        agent then treats them as torch's own handlers.
         """
         if settings is not None:
             self.settings = settings
@@ -81,16 +81,16 @@ class RendezvousHandler(ABC):
 
         Raises:
             RendezvousClosedError: the run is over.
-            RendezvousTimeoutError: not enough nodes came in time.
+            RendezvousTimeoutError: too few nodes joined in time.
             RendezvousConnectionError: the backend can't be reached.
-            RendezvousGracefulExitError: this node is not needed.
+            RendezvousGracefulExitError: the run does not need this node.
         """
 
     def watch(self, timeout_s: float) -> RoundChange | None:
-        """Block until something that the agent must react to, at most `timeout_s`; None when nothing happened.
+        """Block at most `timeout_s` for a change that the agent must react to; return it, or `None` if nothing changed.
 
-        The default polls `num_nodes_waiting` and `is_closed` every `settings.monitor_interval_s`. A backend whose
-        rounds never change overrides it to sleep through `self.wait`.
+        The default polls `num_nodes_waiting` and `is_closed` every `settings.monitor_interval_s`. A backend with rounds
+        that never change overrides it to sleep through `self.wait`.
         """
         budget_s = timeout_s
         while budget_s > 0:
@@ -117,41 +117,41 @@ class RendezvousHandler(ABC):
         return
 
     def shutdown(self) -> bool:
-        """Release what this object holds on this host; idempotent, never raises. Return whether all went well."""
+        """Release this object's resources on this host; return whether that succeeded. Idempotent, never raises."""
         return True
 
-    # The next methods are for handlers with `Capability.CONTROL`: one decision, and one end, for the whole run. Every
-    # call returns at once, on whatever thread; `watch` reports the result.
+    # The next methods are for handlers with `Capability.CONTROL`: one decision and one result for the whole run. Each
+    # call must return immediately, on any thread; `watch` reports the result.
 
     def publish(self, decision: Restart | Stop, failure: Failure) -> None:
-        """Publish this agent's decision about a failure on its node to all others; the first decision counts.
+        """Publish this agent's decision about a failure on its node to all other nodes; the first one counts.
 
         `watch` then returns the decision that counts, as `Decided`.
         """
         return
 
     def request_restart(self, reason: str) -> None:
-        """Publish a user's request to start all workers again; this agent has begun to stop its own.
+        """Publish a user's request to restart all workers; this agent has already begun to stop its own.
 
-        Nothing has failed, and no count or budget changes: `watch` of the other nodes returns a `Decided` without a
+        No worker has failed, and no count or budget changes: `watch` of the other nodes returns a `Decided` without a
         failure. If a handler does not override this method, users of a run of several nodes get an error.
         """
         return
 
     def report_finishing(self) -> None:
-        """Publish that the first worker of this node has ended well: from now on the run takes no more nodes."""
+        """Publish that the first worker of this node exited with 0: the run admits no more nodes from now on."""
         return
 
     def report_done(self) -> None:
-        """Publish that all workers of this node have ended well; `watch` returns a `Decided` when the run has ended."""
+        """Publish that all workers of this node exited with 0; `watch` returns a `Decided` when the run has ended."""
         return
 
     def announce_departure(self) -> None:
-        """Publish that this agent was ordered to stop, and leaves when its workers have ended."""
+        """Publish that this agent was ordered to stop and will leave when its workers have ended."""
         return
 
     def pids(self) -> frozenset[int]:
-        """Return the processes that the handler keeps on this host: the agent neither ends nor reaps them.
+        """Return the process ids that the handler keeps on this host: the agent neither ends nor reaps these processes.
 
         Threading: the agent's.
         """
@@ -162,15 +162,15 @@ class RendezvousHandler(ABC):
         return self.settings.run_id
 
     def get_backend(self) -> str:
-        """Return the backend's name, as users type it."""
+        """Return the backend's name as users type it."""
         return self.settings.backend
 
     @property
     def use_agent_store(self) -> bool:
-        """Whether workers shall use a store that the agent hosts (exported as TORCHELASTIC_USE_AGENT_STORE)."""
+        """Whether workers must use a store that the agent hosts (exported as TORCHELASTIC_USE_AGENT_STORE)."""
         return False
 
 
 def takes_restarts(handler: RendezvousHandler) -> bool:
-    """Return whether a handler can publish a request for a restart to the other nodes."""
+    """Return whether a handler can publish a restart request to the other nodes."""
     return type(handler).request_restart is not RendezvousHandler.request_restart

@@ -1,7 +1,7 @@
 """The identity of a node in its run: its id, its attempt, and the fingerprint of its command line.
 
-A node with another command line than the run that it joins would wait, hang or train something else beside the others.
-So each node publishes a fingerprint of its command line, and each newcomer compares.
+A node with a different command line from the rest of the run would wait, hang, or train something else. So each node
+publishes a fingerprint of its command line, and each node that joins compares its own with it.
 """
 
 import hashlib
@@ -17,13 +17,13 @@ from elastic_core.errors import ConfigError, RendezvousError, nearest
 from elastic_core.types import Record
 
 REFUSED: Final = frozenset({"nnodes", "entrypoint", "nproc", "backend_options", "agent", "format", "torch"})
-"""Keys of a fingerprint in which a difference can be an error: `_is_slip` decides."""
+"""Fingerprint keys in which a difference can be an error; `_is_slip` decides."""
 WARNED: Final = frozenset({"role", "arguments", "policy", "python"})
-"""Keys in which a difference may be on purpose."""
+"""Fingerprint keys in which a difference may be intended."""
 ALLOWABLE: Final = (REFUSED | WARNED) - {"agent", "format"}
-"""The keys of `--allow-mismatch`: agents of different formats can't be allowed."""
+"""The keys that `--allow-mismatch` accepts. Agents with different formats can't be allowed."""
 AGREED_OPTIONS: Final = ("lease_ttl", "last_call_timeout")
-"""Options of every coordinated backend that are part of the run, not of the node: leases are judged by them."""
+"""Options of every coordinated backend that must be equal on all nodes: they define how leases are judged."""
 
 _LABELS: Final = {
     "nnodes": "--nnodes",
@@ -43,7 +43,7 @@ _JOB_VARIABLES: Final = (
     ("AWS_BATCH_JOB_ID", "batch", False),
     ("ELASTIC_JOB_ID", "job", False),
 )
-"""The variable, the scheduler's name, and whether a job of it that says no count is in its first attempt."""
+"""The variable, the scheduler's name, and whether a job without an attempt count is in its first attempt."""
 _TORCH_VERSION: Final = re.compile(r"(?:^|\n)__version__\s*=\s*['\"]([^'\"]+)")
 _DERIVED: Final = re.compile(r"\S+ \((\d+)\)")
 _ODD: Final = re.compile(r"[^\w.@:%+-]+")
@@ -68,22 +68,22 @@ def fingerprint(
     python: str | None = None,
     policy: str = "intensity",
 ) -> dict[str, str]:
-    """Return the fingerprint that newcomers compare: short texts for people, none of them secret.
+    """Return the fingerprint that joining nodes compare: short texts for people, none of them secret.
 
     Args:
         min_nodes: From `--nnodes`.
         max_nodes: From `--nnodes`.
-        entrypoint: The script's path, of which the name counts (checkouts lie elsewhere on each node), or the module.
-        is_module: Whether it is a module.
-        arguments: The script's; only a digest of them leaves this node, for they may hold tokens.
-        nproc: Workers of this node.
-        role: Their role.
-        backend_options: The backend's resolved options; those of `AGREED_OPTIONS` count.
-        wire_format: The version of what is kept in the store.
-        torch: As `torch_version` gives it.
-        nproc_source: What the number of workers was derived from (`gpu`); empty: it was typed as a number.
-        python: `MAJOR.MINOR` of the workers' Python; None: as ours.
-        policy: What decides after a failure: any node may come to decide for all.
+        entrypoint: The script's path or the module. Only the file name of a path counts: checkouts differ by node.
+        is_module: Whether `entrypoint` is a module.
+        arguments: The script's arguments. Only a digest of them leaves this node, because they may contain tokens.
+        nproc: The number of workers on this node.
+        role: The role of these workers.
+        backend_options: The backend's resolved options; only those in `AGREED_OPTIONS` count.
+        wire_format: The version of the content in the store.
+        torch: The result of `torch_version`.
+        nproc_source: The source of the number of workers (`gpu`); empty if the user typed a number.
+        python: `MAJOR.MINOR` of the workers' Python; `None` means the agent's version.
+        policy: The policy that decides after a failure; any node may have to decide for all nodes.
     """
     options = {name: backend_options[name] for name in AGREED_OPTIONS if backend_options.get(name) is not None}
     return {
@@ -108,7 +108,7 @@ def _plain(value: object) -> str:
 def _digest(arguments: Sequence[str]) -> str:
     if not arguments:
         return "none"
-    # The lengths keep ["a b"] and ["a", "b"] apart.
+    # The lengths make ["a b"] and ["a", "b"] different.
     text = b"".join(b"%d:%s" % (len(raw), raw) for raw in map(os.fsencode, arguments))
     return f"{len(arguments)} (digest {hashlib.sha256(text).hexdigest()[:12]})"
 
@@ -124,9 +124,9 @@ class Difference(Record, frozen=True, kw_only=True):
 def compare_fingerprints(
     mine: Mapping[str, str], theirs: Mapping[str, str], allowed: Collection[str] = ()
 ) -> tuple[list[Difference], list[Difference]]:
-    """Return the differences for which a join is refused, and those for which a warning is enough.
+    """Return the differences that reject a join, and the differences that only need a warning.
 
-    Allowed differences are in neither list. Keys that only one side has don't count: `format` tells versions apart.
+    Allowed differences are in neither list. Keys that only one side has don't count: `format` distinguishes versions.
     """
     refusals: list[Difference] = []
     warnings: list[Difference] = []
@@ -143,8 +143,8 @@ def compare_fingerprints(
 def _is_slip(key: str, mine: Mapping[str, str], theirs: Mapping[str, str]) -> bool:
     """Return whether a difference can only be an error.
 
-    Nodes of another role may have another script and other numbers of workers, and `gpu` may be another number on each
-    node. A torch that one side could not find (the workers have a container of their own, say) may be the same.
+    Nodes of another role may have another script and another number of workers, and `gpu` may mean another number on
+    each node. A torch version that one side could not find (for example in the workers' container) may be equal.
     """
     sides = (mine[key], theirs[key])
     same_role = not ("role" in mine and "role" in theirs) or mine["role"] == theirs["role"]
@@ -167,11 +167,11 @@ def _minor(release: str) -> list[str]:
 
 
 def mismatch_error(run_id: str, where: str, refusals: Sequence[Difference]) -> RendezvousError:
-    """Return the error of a node whose command line differs from that of the run that it would join.
+    """Return the error of a node that has a different command line from the run that it wants to join.
 
     Args:
         run_id: The run.
-        where: The store's endpoint as people know it: `redis at host:6379`.
+        where: The store's endpoint as messages show it: `redis at host:6379`.
         refusals: The differences, at least one.
     """
     allowable = ",".join(difference.key for difference in refusals if difference.key in ALLOWABLE)
@@ -185,7 +185,7 @@ def mismatch_error(run_id: str, where: str, refusals: Sequence[Difference]) -> R
 
 
 def mismatch_warning(run_id: str, warnings: Sequence[Difference]) -> str:
-    """Return the line about differences that may be on purpose."""
+    """Return the line about differences that may be intended."""
     return f"run {run_id!r} {_differing(warnings)}"
 
 
@@ -196,10 +196,10 @@ def _differing(differences: Sequence[Difference]) -> str:
 
 
 def parse_allow_mismatch(texts: Iterable[str]) -> frozenset[str]:
-    """Return the keys of `--allow-mismatch`, which may come several times and hold several each.
+    """Return the keys of `--allow-mismatch`; the option may be repeated, and each value may list several keys.
 
     Raises:
-        ConfigError: a key that can't be allowed; the nearest that can is named.
+        ConfigError: a key can't be allowed; the error names the nearest key that can.
     """
     keys = [key for text in texts for part in text.split(",") if (key := part.strip())]
     for key in keys:
@@ -217,12 +217,12 @@ def parse_allow_mismatch(texts: Iterable[str]) -> frozenset[str]:
 
 
 def torch_version(paths: Sequence[str] | None = None) -> str:
-    """Return torch's release, without its build, as an interpreter with these paths would import it; empty: none.
+    """Return the torch release, without build suffix, that an interpreter with these paths would import; empty if none.
 
-    Read from the metadata's file name, or, where torch runs from its sources, from what its build has written.
+    The release is in the metadata's file name. If torch runs from its sources, a file of the build has it.
 
     Args:
-        paths: Its `sys.path`; None: ours.
+        paths: The interpreter's `sys.path`; `None` means the agent's.
     """
     for entry in dict.fromkeys(sys.path if paths is None else paths):
         version = _torch_in(entry or os.curdir)
@@ -247,7 +247,7 @@ def _torch_in(directory: str) -> str:
 
 
 def user_name() -> str:
-    """Return the name of this process's user; its number if there is no name."""
+    """Return the name of this process's user, or the user id if there is no name."""
     import pwd
 
     try:
@@ -257,10 +257,10 @@ def user_name() -> str:
 
 
 def default_node_id(host_name: str, local_address: str) -> str:
-    """Return a node's id where none was given: `gpu-017@10.0.0.17`, the same after a restart of its agent.
+    """Return the default node id, for example `gpu-017@10.0.0.17`; it is the same after a restart of the agent.
 
-    Printable, without blanks, commas and slashes, for it stands in logs, lists and paths. An address that says nothing
-    more (the usual loopback, or the host's name itself) is left out.
+    It is printable, without blanks, commas and slashes, because logs, lists and paths contain it. The address is left
+    out if it adds no information: the usual loopback address, or the host's name itself.
     """
     host = _ODD.sub("_", host_name.strip()) or "node"
     address = _ODD.sub("_", local_address.strip())
@@ -268,10 +268,10 @@ def default_node_id(host_name: str, local_address: str) -> str:
 
 
 class RunAttempt(Record, frozen=True, kw_only=True):
-    """Which attempt at its run a node belongs to.
+    """The attempt of the run to which a node belongs.
 
-    `job` is the scheduler's name of the job, empty where it has none. `given`: job and count together tell this attempt
-    from every other one.
+    `job` is the scheduler's job name, empty if there is none. `given` means that job and count together distinguish
+    this attempt from every other attempt.
     """
 
     number: int = 0
@@ -280,16 +280,16 @@ class RunAttempt(Record, frozen=True, kw_only=True):
 
 
 def attempt_from_environment(environ: Mapping[str, str]) -> RunAttempt:
-    """Return which attempt at its run this node belongs to; equal on all nodes of one, another after a requeue.
+    """Return the attempt of this node: equal on all nodes of one attempt, different after a requeue.
 
-    What the scheduler says of itself: `SLURM_JOB_ID` with `SLURM_RESTART_COUNT` (absent in the first attempt), or
-    `AWS_BATCH_JOB_ID` with `AWS_BATCH_JOB_ATTEMPT` (from 1). Kubernetes tells pods nothing: manifests map the Job's or
-    JobSet's uid to `ELASTIC_JOB_ID`, and the annotation `jobset.sigs.k8s.io/restart-attempt` of a JobSet's pods to
-    `JOBSET_RESTART_ATTEMPT`; a plain Job has no count. What is no number is passed over.
+    The scheduler's variables are `SLURM_JOB_ID` with `SLURM_RESTART_COUNT` (absent in the first attempt), and
+    `AWS_BATCH_JOB_ID` with `AWS_BATCH_JOB_ATTEMPT` (from 1). Kubernetes sets none: manifests map the uid of the Job or
+    JobSet to `ELASTIC_JOB_ID`, and a JobSet's pod annotation `jobset.sigs.k8s.io/restart-attempt` to
+    `JOBSET_RESTART_ATTEMPT`. A plain Job has no count. Values that are not numbers are ignored.
     """
     number = next((int(text) for name in _ATTEMPT_VARIABLES if _is_number(text := environ.get(name, "").strip())), None)
     for variable, scheduler, counts in _JOB_VARIABLES:
-        name = environ.get(variable, "").strip().partition("#")[0]  # AWS Batch: behind it is the node's index
+        name = environ.get(variable, "").strip().partition("#")[0]  # AWS Batch: the node's index follows the `#`
         if name:
             return RunAttempt(number=number or 0, job=f"{scheduler} {name}", given=counts or number is not None)
     return RunAttempt(number=number or 0)

@@ -1,4 +1,4 @@
-"""The rendezvous of a run on one node: there is nobody to meet."""
+"""The rendezvous backend `local`, for a run on one node: no other node is contacted."""
 
 import os
 from typing import ClassVar
@@ -11,18 +11,18 @@ from elastic_core.types import RendezvousInfo, RendezvousSettings, RosterMember
 
 
 class LocalRendezvous(RendezvousHandler):
-    """Forms a round of this node alone, at once.
+    """Forms a round of this node alone, immediately.
 
-    A master address or port that the user gave is kept; else the agent chooses, and holds the port for the round.
+    The round uses a master address or port that the user gave. Otherwise the agent chooses it and reserves the port.
 
     Raises:
-        ConfigError: the run asks for more than one node.
+        ConfigError: the run needs more than one node.
     """
 
     api_version: ClassVar[int] = 1
 
     def __init__(self, settings: RendezvousSettings) -> None:
-        """Refuse a run of several nodes."""
+        """Reject a run of several nodes."""
         super().__init__(settings)
         if settings.min_nodes != 1 or settings.max_nodes != 1:
             nodes = f"{settings.min_nodes}:{settings.max_nodes}"
@@ -34,7 +34,7 @@ class LocalRendezvous(RendezvousHandler):
         self._token = 0
 
     def next_rendezvous(self) -> RendezvousInfo:
-        """Return a new round of this node, with a token higher than the last one's."""
+        """Return a new round of this node, with a higher token than the previous round."""
         self.wait.check()
         self._token += 1
         settings = self.settings
@@ -55,12 +55,12 @@ class LocalRendezvous(RendezvousHandler):
         )
 
     def watch(self, timeout_s: float) -> None:
-        """Sleep without waking: the round of one node never changes."""
+        """Sleep for `timeout_s`: the round of one node never changes."""
         self.wait.sleep(timeout_s)
 
 
 class LocalRounds(Rendezvous):
-    """The rounds of `local` as events: no thread, nobody to tell anything."""
+    """The rounds of `local` as events, without a thread and without other nodes."""
 
     def __init__(self, handler: LocalRendezvous, agent: AgentSide) -> None:
         super().__init__(agent)
@@ -77,4 +77,4 @@ class LocalRounds(Rendezvous):
             case m.LeaveRendezvous():
                 self._leave()
             case _:
-                pass  # what the others of a round would have to know
+                pass  # requests that concern only other nodes

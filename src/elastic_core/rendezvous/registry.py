@@ -1,4 +1,4 @@
-"""Rendezvous backends registered in code, for a library user who has no entry point to declare."""
+"""Registry of rendezvous backends that Python code adds without declaring an entry point."""
 
 from collections.abc import Callable
 from typing import Final
@@ -10,17 +10,17 @@ from elastic_core.rendezvous.store import CoordinationStore
 from elastic_core.types import RendezvousSettings
 
 BackendMaker = type[RendezvousHandler] | type[CoordinationStore] | Callable[[RendezvousSettings], Backend]
-"""A class, or a function that makes a handler and reads the options as typed: torch's creators are adapted to one."""
+"""A class, or a function that makes a handler from the options as typed, for example an adapted creator of torch."""
 
 _makers: Final[dict[str, BackendMaker]] = {}
 
 
 def register(name: str, cls: BackendMaker) -> None:
-    """Make `cls` available as `--rdzv-backend NAME` in this process, before any installed backend of that name.
+    """Make `cls` available as `--rdzv-backend NAME` in this process; it overrides an installed backend of that name.
 
-    The class is checked as that of an entry point when a run loads it. It may override only `next_rendezvous`, and may
-    return `(store, rank, world_size)` from it. A `CoordinationStore` gets the core's rendezvous around it. Registering
-    the same class again changes nothing.
+    A run checks the class when it loads it, like a class of an entry point. The class may override only
+    `next_rendezvous`, which may return `(store, rank, world_size)`. A `CoordinationStore` gets the core's rendezvous.
+    Registering the same class again changes nothing.
 
     Raises:
         PluginError: the name is empty, or another class has it.
@@ -37,7 +37,7 @@ def register(name: str, cls: BackendMaker) -> None:
 
 
 def registered(name: str) -> BackendMaker | None:
-    """Return what was registered under `name`; None: nothing."""
+    """Return the class or function registered under `name`; `None` if there is none."""
     return _makers.get(name)
 
 
@@ -47,10 +47,10 @@ def registered_names() -> tuple[str, ...]:
 
 
 def unregister(name: str) -> None:
-    """Forget a name; unknown ones are ignored. For tests, and for notebooks that define a class again."""
+    """Remove a name; unknown names are ignored. For tests, and for notebooks that define a class again."""
     _makers.pop(name, None)
 
 
 def describe(maker: Callable[..., object]) -> str:
-    """Return where a class or function comes from: `module:Name`."""
+    """Return the origin of a class or function as `module:Name`."""
     return f"{getattr(maker, '__module__', '?')}:{getattr(maker, '__qualname__', repr(maker))}"

@@ -1,4 +1,4 @@
-"""The round that workers need, made of what a handler returned: global ranks, and the master's address."""
+"""Builds the round that workers need from a handler's result: global ranks, and the master's address."""
 
 from collections.abc import Callable
 from typing import NoReturn, Protocol, TypeVar, cast
@@ -15,7 +15,7 @@ from elastic_core.types import RendezvousInfo, RendezvousSettings, RosterMember,
 ADDRESS_KEY = "MASTER_ADDR"
 PORT_KEY = "MASTER_PORT"
 POLL_S = 0.05
-"""Between looks into a store that can't block, or can't be woken."""
+"""Seconds between reads of a store that can't block, or can't be cancelled."""
 
 _T = TypeVar("_T")
 
@@ -23,14 +23,14 @@ ChooseMaster = Callable[[], tuple[str, int]]
 
 
 class BootstrapStore(Protocol):
-    """What a handler's store must have for nodes to agree on the master's address: torch's `Store` does."""
+    """The methods that a handler's store needs for nodes to agree on the master's address; torch's `Store` has them."""
 
     def set(self, key: str, value: str) -> object:
-        """Write."""
+        """Write a value."""
         ...
 
     def get(self, key: str) -> bytes | str | None:
-        """Read: block until there is a value, or raise LookupError, or return None."""
+        """Return a value; if there is none yet, block, raise LookupError, or return None."""
         ...
 
 
@@ -43,25 +43,25 @@ def resolve_round(
     choose_master: ChooseMaster,
     wait: WaitBudget,
 ) -> Round:
-    """Return the round, complete.
+    """Return the complete round.
 
-    The master's address is the handler's. Where it gives none, rank 0 chooses and the others read it from the handler's
-    store, under a key of this round: its token, or `token` where it has none. A handler without tokens must hence form
-    its rounds on all nodes in step.
+    The master's address is the handler's. If the handler gives none, rank 0 chooses it and the other nodes read it from
+    the handler's store, under a key of this round: the handler's token, else `token`. So a handler without tokens must
+    form its rounds in step on all nodes.
 
     Args:
-        info: What `next_rendezvous` returned.
-        index: How many rounds this agent has had before: the round's index where the handler gives none.
-        settings: What the handler was built with.
-        token: The round's token where the handler gives none.
-        choose_master: Gives the address and port of this node for rank 0's worker; called for rank 0 alone.
+        info: The result of `next_rendezvous`.
+        index: The number of earlier rounds of this agent; the round's index if the handler gives none.
+        settings: The settings of the handler.
+        token: The round's token if the handler gives none.
+        choose_master: Returns this node's address and port for the worker of rank 0; called on rank 0 only.
         wait: Deadline and cancellation.
 
     Raises:
-        RendezvousStateError: what the handler returned can't be a round.
-        RendezvousConnectionError: its store failed.
-        WaitCancelledError: the agent wants no round any more.
-        WaitExpiredError: no address came in time.
+        RendezvousStateError: the handler's result can't be a round.
+        RendezvousConnectionError: the handler's store failed.
+        WaitCancelledError: the agent no longer wants a round.
+        WaitExpiredError: no address was found in time.
 
     Threading: the rendezvous thread; may block.
     """
@@ -124,7 +124,7 @@ def _checked(info: RendezvousInfo, settings: RendezvousSettings) -> RendezvousIn
     if not 0 <= info.rank < info.world_size:
         _refuse(settings, f"returned rank {info.rank} of {info.world_size} nodes; ranks begin at 0")
     within = settings.min_nodes <= info.world_size <= settings.max_nodes
-    if not within and "nnodes" not in settings.allow_mismatch:  # then the limits are those of whoever leads
+    if not within and "nnodes" not in settings.allow_mismatch:  # with an allowed mismatch, the leader's limits apply
         wanted = f"{settings.min_nodes}:{settings.max_nodes}"
         _refuse(settings, f"formed a round of {info.world_size} nodes; --nnodes allows {wanted}")
     if info.master_port is not None:
@@ -150,7 +150,7 @@ def _check_members(info: RendezvousInfo, settings: RendezvousSettings) -> None:
 
 
 def _equal_members(count: int, settings: RendezvousSettings) -> tuple[RosterMember, ...]:
-    """Take every node to be like this one: all that a handler without a roster lets us know."""
+    """Return a roster that assumes that every node is like this one; a handler without a roster gives no more."""
     return (RosterMember(node_id="", local_world_size=settings.local_world_size, role=settings.role),) * count
 
 
@@ -197,9 +197,9 @@ def _read_master(store: BootstrapStore, settings: RendezvousSettings, key: int, 
 
 
 def _read(store: BootstrapStore, settings: RendezvousSettings, key: str, wait: WaitBudget) -> str:
-    """Return a value as soon as it is there.
+    """Return a value as soon as the store has it.
 
-    torch's `get` blocks where no cancellation reaches it; its `check` does not, so it is asked first.
+    torch's `get` blocks without cancellation. Its `check` does not block, so it is called first.
     """
     check = getattr(store, "check", None)
     while True:
@@ -219,7 +219,7 @@ def _get(store: BootstrapStore, key: str) -> bytes | str | None:
 
 
 def _guarded(settings: RendezvousSettings, call: Callable[[], _T]) -> _T:
-    """Call into the handler's store, whose errors are not ours."""
+    """Call the handler's store; report its exceptions as `RendezvousConnectionError`."""
     try:
         return call()
     except ElasticError:

@@ -1,8 +1,8 @@
-"""The narrow seam for key-value servers: what a server must offer for the core's rendezvous to run on it.
+"""The interface for key-value servers: what a server must offer so that the core's rendezvous can run on it.
 
-A run's content in a store is: *members* (leased seats in order of arrival, each with a record of bytes), a few small
-*documents* that are replaced only by compare-and-swap, and a *revision* for each topic, by which watchers learn that
-there is something new. The algorithm is the core's (`machine`); a store only keeps these promises. The kit
+The content of a run in a store has three parts. *Members* are leased seats in order of arrival, each with a record of
+bytes. A few small *documents* are replaced only by compare-and-swap. A *revision* for each topic lets watchers find
+changes. The core has the protocol (`machine`); a store only keeps these promises. The kit
 `elastic_plugin_kit.CoordinationStoreConformance` checks each of them.
 """
 
@@ -22,45 +22,45 @@ CONTROL_KEY = "control"
 
 
 class Topic(enum.StrEnum):
-    """What a watcher can wait for."""
+    """The topics that a watcher can wait for."""
 
     MEMBERS = "members"
     """A member enlisted, updated its record, withdrew or expired."""
     DEPARTURES = "departures"
     """A member withdrew or expired."""
     ROUND = ROUND_KEY
-    """The document of that key was replaced."""
+    """The document with that key was replaced."""
     CONTROL = CONTROL_KEY
-    """The document of that key was replaced."""
+    """The document with that key was replaced."""
 
 
 class Seat(Record, frozen=True, kw_only=True):
-    """A member's place in the order of arrival. Its identity is number and incarnation together.
+    """A member's place in the order of arrival. Number and incarnation together identify it.
 
-    `ahead` is how many live members had a lower number when the store answered: 0 leads.
+    `ahead` is how many live members had a lower number when the store returned it; 0 means that this member leads.
     """
 
     number: int
-    """Its place in the order of arrival; never given twice."""
+    """The place in the order of arrival; never assigned twice."""
     incarnation: str
     """The member's incarnation."""
     ahead: int
-    """How many live members had a lower number; 0: this one leads."""
+    """The number of live members with a lower number; 0 means that this member leads."""
 
 
 class Member(Record, frozen=True, kw_only=True):
-    """One live member, as the store knows it."""
+    """One live member as the store returns it."""
 
     seat: int
-    """The seat's number: earlier ones are lower."""
+    """The seat's number; members that arrived earlier have lower numbers."""
     incarnation: str
-    """Which process of the node it is."""
+    """The process of the node: a restarted agent has a new incarnation."""
     record: bytes
-    """The record that the member has written; the store does not read it."""
+    """The record that the member wrote; the store does not read it."""
 
 
 class Members(Record, frozen=True, kw_only=True):
-    """All live members in order of their seats, and the revision of `Topic.MEMBERS` at which they were so."""
+    """All live members in order of their seats, with the revision of `Topic.MEMBERS` to which the list belongs."""
 
     revision: int
     """The revision of the topic `members`."""
@@ -69,63 +69,63 @@ class Members(Record, frozen=True, kw_only=True):
 
 
 class Survey(Record, frozen=True, kw_only=True):
-    """A run's content as an observer without a seat reads it: all members that have a seat, and documents by key.
+    """The content of a run as an observer without a seat reads it: all members that have a seat, and documents by key.
 
-    `silent` are the incarnations of members whose leases have ended. `unproven` are those for which this client has not
-    looked long enough to know that.
+    `silent` are the incarnations of members with an expired lease. `unproven` are the incarnations that this client has
+    not watched long enough to decide that.
     """
 
     members: tuple[Member, ...]
     """The members that have a seat, in order, expired ones included."""
     silent: frozenset[str] = frozenset()
-    """Incarnations whose leases have ended."""
+    """Incarnations with an expired lease."""
     unproven: frozenset[str] = frozenset()
-    """Incarnations of which the store can't tell whether their leases have ended."""
+    """Incarnations for which the store can't decide whether the lease has expired."""
     documents: Mapping[str, bytes] = {}
-    """Contents by key; a document that does not exist is left out."""
+    """Contents by key; documents that do not exist are left out."""
 
 
 class Renewal(Record, frozen=True, kw_only=True):
-    """The store's answer to a renewal.
+    """The result of a lease renewal.
 
-    `ahead`: live members with a lower seat. `live`: all live members. `next_expiry_s`: seconds from now until the
-    earliest lease of another member ends, by the store's clock; None if there is no other. A store that
-    `announces_expiry` may give `ttl_s` for any other member.
+    `ahead` counts the live members with a lower seat, `live` all live members. `next_expiry_s` is the number of seconds
+    until the earliest lease of another member ends, by the store's clock; `None` if there is no other member. A store
+    that `announces_expiry` may return `ttl_s` for any other member.
     """
 
     ahead: int
-    """How many live members have a lower seat; 0: this one leads."""
+    """The number of live members with a lower seat; 0 means that this member leads."""
     live: int
-    """How many live members there are."""
+    """The number of live members."""
     next_expiry_s: float | None
-    """Seconds to the next end of another member's lease; None: there is no other."""
+    """Seconds until the lease of another member ends; `None` if there is no other member."""
 
 
 class Document(Record, frozen=True, kw_only=True):
-    """A document as it is in the store. Only `swap` uses `version`, and no two contents ever have the same one."""
+    """A document as the store holds it. Only `swap` uses `version`; two contents never have the same version."""
 
     value: bytes
-    """The content, as it was swapped in."""
+    """The content as the last `swap` wrote it."""
     version: str
-    """The version of this content: no other content ever has it."""
+    """The version of this content; no other content ever has it."""
 
 
 class Swapped(Record, frozen=True, kw_only=True):
-    """The outcome of a swap: applied, and `current` is the new document; or refused, and `current` is the old one."""
+    """The result of a swap. `current` is the new document if the swap was applied, else the unchanged old document."""
 
     applied: bool
     """Whether the new content was written."""
     current: Document | None
-    """The document now; None: there is none."""
+    """The document after the call; `None` if there is none."""
 
 
 class Revisions(Record, frozen=True, kw_only=True):
-    """The revision of each topic. `birth` is a random text, made with the content, which tells contents apart."""
+    """The revision of each topic. `birth` is a random text, created with the content, that identifies the content."""
 
     birth: str = ""
-    """A random text of this content; empty: there is no content."""
+    """A random text that identifies this content; empty if there is no content."""
     members: int = 0
-    """How often a member came, left or changed."""
+    """How often a member joined, left or changed its record."""
     departures: int = 0
     """How often a member left."""
     round: int = 0
@@ -142,13 +142,13 @@ class Revisions(Record, frozen=True, kw_only=True):
 class Watched(Record, frozen=True, kw_only=True):
     """The result of `watch`.
 
-    `changed` are the requested topics with a higher revision. `reset`: the content is not the one that `since` came
-    from (the store was emptied), or it went back in time (a failover that lost writes). Then all that was read before
-    must be read again, and `changed` has every requested topic.
+    `changed` are the requested topics with a higher revision. `reset` means that the content is not the one of `since`
+    (the store was emptied) or that it went back in time (a failover lost writes). The caller must then read everything
+    again, and `changed` contains every requested topic.
     """
 
     revisions: Revisions
-    """The revision of each topic now."""
+    """The current revision of each topic."""
     changed: frozenset[Topic]
     """The topics with a higher revision."""
     reset: bool = False
@@ -156,7 +156,7 @@ class Watched(Record, frozen=True, kw_only=True):
 
 
 def compare(since: Revisions, now: Revisions, topics: Collection[Topic]) -> Watched:
-    """Return the result of a watch from `since` on, if the revisions are `now`."""
+    """Return the result of a watch that began at `since`, if the revisions are `now`."""
     back = any(now.of(topic) < since.of(topic) for topic in Topic)
     reset = bool(since.birth) and (now.birth != since.birth or back)
     changed = frozenset(topic for topic in topics if reset or now.of(topic) > since.of(topic))
@@ -164,19 +164,19 @@ def compare(since: Revisions, now: Revisions, topics: Collection[Topic]) -> Watc
 
 
 UNREADABLE: Final = (ValueError, TypeError, LookupError, ArithmeticError, RecursionError)
-"""What Python raises at text that is no number, no JSON, not UTF-8, or has other parts than it should."""
+"""The errors that Python raises when it parses text that is not the expected number, JSON, UTF-8 or structure."""
 
 
 @contextmanager
 def own_content(key: str | bytes, errors: tuple[type[Exception], ...] = UNREADABLE) -> Iterator[None]:
-    """Guard the reading of a key of a run: content that can't be read there was written by another program.
+    """Return a context manager for reading a key of a run; content that can't be parsed came from another program.
 
     Args:
         key: The server's key.
-        errors: The errors that reading raises then.
+        errors: The errors that mean unreadable content.
 
     Raises:
-        BackendRefusedError: reading has raised one of these errors; it names the key.
+        BackendRefusedError: reading raised one of these errors; the message names the key.
     """
     try:
         yield
@@ -191,20 +191,20 @@ def own_content(key: str | bytes, errors: tuple[type[Exception], ...] = UNREADAB
 class CoordinationStore(ABC):
     """Drives one server for one run. Subclass it and register the class under `elastic_core.rendezvous`.
 
-    Built once per run as `cls(settings)`; the constructor makes no connection and imports no client library (that
-    belongs into `connect`). All content belongs to `settings.run_id`: two runs on one server never meet.
+    elastic-core creates it once per run as `cls(settings)`. The constructor makes no connection and imports no client
+    library; `connect` does. All content belongs to `settings.run_id`: two runs on one server never share any.
 
     Every blocking method takes a `wait`: its calls to the server last at most `wait.remaining_s()`, and it ends within
-    100 ms of `wait.cancel()` (`wait.on_cancel` can close or wake a socket). Every method may raise, and must tell
-    apart:
+    100 ms of `wait.cancel()` (`wait.on_cancel` can close or wake a socket). Every method may raise these errors and
+    must distinguish them:
 
     - `BackendUnavailableError`: the server could not be reached, or takes no writes now, and nothing was written;
-    - `OutcomeUnknownError`: the request may have been carried out (the reply was lost); never repeated silently;
-    - `BackendRefusedError`: the server answered and will not serve us (password, permission, version, not this kind of
-      server); trying again would not help;
+    - `OutcomeUnknownError`: the reply was lost, so the request may have been carried out; never repeat it silently;
+    - `BackendRefusedError`: the server replied and rejects this client (password, permission, version, another kind of
+      server), so that a retry does not help;
     - `WaitCancelledError`, `WaitExpiredError`: from `wait`.
 
-    A method that failed leaves the object usable: the next call connects again.
+    The object stays usable after a method failed: the next call connects again.
 
     Threading: one thread at a time, not always the same; `close` may be called from any thread when no call is under
     way.
@@ -212,14 +212,14 @@ class CoordinationStore(ABC):
 
     api_version: ClassVar[int]
     options: ClassVar[Sequence[OptionSpec]] = ()
-    """The `--rdzv-conf` keys of this store, beside those of every coordinated backend (`lease_ttl` and so on)."""
+    """The `--rdzv-conf` keys of this store, in addition to those of all coordinated backends, like `lease_ttl`."""
     min_ttl_s: ClassVar[float] = 1.0
-    """The shortest lease that the server can keep."""
+    """The shortest lease that the server supports, in seconds."""
     announces_expiry: ClassVar[bool] = False
-    """Whether the server itself notifies watchers that a lease has ended, so that a watch of departures ends then."""
+    """Whether the server itself notifies watchers when a lease expires, so that a watch of departures ends then."""
     hosted_by_member: bool = False
-    """Whether the server belongs to one of the run's nodes, so that its loss ends the run. A store that may be either
-    sets it for itself."""
+    """Whether the server belongs to one of the run's nodes, so that its loss ends the run. A store that supports both
+    cases sets it on the instance."""
 
     settings: RendezvousSettings
 
@@ -230,43 +230,43 @@ class CoordinationStore(ABC):
     @property
     @abstractmethod
     def where(self) -> str:
-        """The endpoint as people know it, without secrets.
+        """The endpoint as messages show it, without secrets.
 
-        `redis at localhost:6379`, say.
+        Example: `redis at localhost:6379`.
         """
 
     @abstractmethod
     def connect(self, *, wait: WaitBudget) -> str:
-        """Open a connection and return this host's address on it (`10.0.0.7`; empty: unknown, a unix socket say).
+        """Open a connection; return this host's address on it (`10.0.0.7`), empty if unknown, as on a unix socket.
 
-        One try: names that do not resolve and servers that do not answer raise `BackendUnavailableError`, whose text
-        names what failed (`cannot resolve 'redis.example'`, `connection refused`). The caller tries again.
+        The store tries once. Names that do not resolve and servers that do not respond raise `BackendUnavailableError`,
+        with a text that names the cause (`cannot resolve 'redis.example'`, `connection refused`). The caller retries.
         """
 
     @abstractmethod
     def enlist(self, record: bytes, *, incarnation: str, ttl_s: float, wait: WaitBudget) -> Seat:
-        """Add a member with a lease of `ttl_s`, in a seat with a higher number than any before, or find it.
+        """Add a member with a lease of `ttl_s` seconds in a seat with the highest number so far; return the seat.
 
-        While the incarnation has a live seat, it gets that seat again, with its record replaced and its lease renewed:
-        a repeated call after a lost reply adds no second member. Expired members are removed first, as in `renew`.
+        If the incarnation has a live seat, return that seat, replace its record and renew its lease: a repeated call
+        after a lost reply adds no second member. Expired members are removed first, as in `renew`.
         """
 
     @abstractmethod
     def update(self, seat: Seat, record: bytes, *, wait: WaitBudget) -> bool:
-        """Replace the record of a live seat; False: the seat is gone, nothing was written."""
+        """Replace the record of a live seat; return False, and write nothing, if the seat is gone."""
 
     @abstractmethod
     def renew(self, seat: Seat, *, ttl_s: float, wait: WaitBudget) -> Renewal | None:
-        """Make the lease end `ttl_s` from now by the store's clock; None: the seat is gone.
+        """Extend the lease to `ttl_s` from now by the store's clock; return `None` if the seat is gone.
 
-        Expired members of the run are removed first, and watchers are notified. After a pause in which no member of
-        the run has called for two thirds of `ttl_s`, every lease is first extended to `ttl_s` from now, and no member
-        is removed: the server was away, not the members. `enlist` does the same: the first call may be a newcomer's.
+        The store first removes expired members of the run and notifies watchers. If no member of the run has called for
+        two thirds of `ttl_s`, the store was unreachable: it then removes no member, and first extends every lease to
+        `ttl_s` from now. `enlist` does the same, because a new member may call first.
         """
 
     @abstractmethod
     def withdraw(self, seat: Seat, *, wait: WaitBudget) -> None:
-        """Remove a member now, and notify watchers. A seat that is gone, or another incarnation's, is left alone."""
+        """Remove a member now and notify watchers; do nothing if the seat is gone or belongs to another incarnation."""
 
     @abstractmethod
     def members(self, *, wait: WaitBudget) -> Members:
@@ -274,37 +274,37 @@ class CoordinationStore(ABC):
 
     @abstractmethod
     def load(self, key: str, *, wait: WaitBudget) -> Document | None:
-        """Return a document as it is now; None: there is none."""
+        """Return the current document; `None` if there is none."""
 
     @abstractmethod
     def swap(self, key: str, new: bytes, *, expect: str | None, keep_s: float, wait: WaitBudget) -> Swapped:
-        """Replace a document if its version is `expect` (None: if there is none).
+        """Replace a document if its version is `expect`; an `expect` of `None` means that there must be no document.
 
-        `keep_s`: how long the run's content is kept after the last call of any member, from now on.
+        `keep_s` is how long, in seconds, the run's content is kept after the last call of any member.
         """
 
     def keep_age_s(self, *, wait: WaitBudget) -> float | None:
-        """Return how long ago a `swap` has changed `keep_s`, by the server's own clock; None: the store can't tell.
+        """Return how long ago a `swap` changed `keep_s`, by the server's clock; `None` if the store can't determine it.
 
-        The end of a run changes `keep_s`, so that a newcomer knows how long ago that was. The result may be up to half
-        a minute too low. Override it if the server counts time.
+        The end of a run changes `keep_s`, so that a new node knows how long ago the run ended. The result may be up to
+        30 s too low. Override it if the server counts time.
         """
         return None
 
     @abstractmethod
     def watch(self, since: Revisions, topics: Collection[Topic], *, timeout_s: float, wait: WaitBudget) -> Watched:
-        """Block until the revision of a topic is higher than in `since`, at most `timeout_s`; return all revisions.
+        """Block until a topic's revision is higher than in `since`, at most `timeout_s`; return all revisions.
 
-        Returns at once if a revision is higher already: no change is missed between two calls. `compare` makes the
-        result. A push from the server is only a hint: the revisions are read after it. An expiry that no other call has
-        noticed need not end the wait, unless the store `announces_expiry`.
+        Return immediately if a revision is already higher, so that no change between two calls is missed. `compare`
+        makes the result. A push from the server is only a hint: read the revisions after it. An expiry that no other
+        call has noticed need not end the wait, unless the store `announces_expiry`.
         """
 
     def survey(self, keys: Collection[str], *, wait: WaitBudget) -> Survey:
         """Return the members that have a seat, and those of these documents that exist. Called: by observers.
 
-        The default reads by `members` and `load`. Override it if the server can be read without a trace: no member is
-        removed, no watcher notified, and the content is kept for no longer.
+        The default uses `members` and `load`. Override it if the server can be read without side effects: no member is
+        removed, no watcher is notified, and the content is kept for no longer.
         """
         found = {key: self.load(key, wait=wait) for key in keys}
         documents = {key: document.value for key, document in found.items() if document is not None}
@@ -312,16 +312,16 @@ class CoordinationStore(ABC):
 
     @property
     def hosting(self) -> bool:
-        """Return whether this object keeps the server itself; `withdraw` may then wait until the others have left."""
+        """Whether this object runs the server itself; `withdraw` may then wait until the other nodes have left."""
         return False
 
     def pids(self) -> frozenset[int]:
-        """Return the processes that this object keeps on this host, for the agent to spare when it clears up."""
+        """Return the ids of processes that this object keeps on this host; the agent does not end them at cleanup."""
         return frozenset()
 
     @property
     def notices(self) -> Sequence[str]:
-        """Return lines for people (that the server pushes nothing, say), oldest first; the sequence only grows."""
+        """Lines for people, oldest first, for example that the server pushes nothing; the sequence only grows."""
         return ()
 
     def close(self) -> None:

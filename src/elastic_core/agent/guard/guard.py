@@ -1,22 +1,21 @@
-"""The guard: a process that outlives its agent by as long as it takes to end what the agent's workers left running.
+"""The guard: a process that outlives its agent until it has killed the processes that the agent's workers left running.
 
-It is started by `guardian` with an empty environment, in a session of its own, every signal blocked, and reads lines
-from its standard input; of each kind the latest counts:
+`guardian` starts it with an empty environment, in its own session, with every signal blocked. It reads lines from its
+standard input; the latest line of each kind counts:
 
 - `agent PID`, `incarnation TEXT`;
-- `workers [PID ...]`: those not yet reaped;
-- `fence SECONDS`: when the workers must be dead though the agent lives, by CLOCK_MONOTONIC; `inf`: never;
-- `last TEXT`: what `last_act` is told once the agent has died and the workers have; `-`: nothing;
-- `forget SIGNAL`: the agent has seen that this one is pending;
-- `farewell`: the agent ends in peace, there is nothing to do.
+- `workers [PID ...]`: the workers that are not yet reaped;
+- `fence SECONDS`: when the workers must be dead even if the agent lives, by CLOCK_MONOTONIC; `inf` means never;
+- `last TEXT`: the input of `last_act`, which acts once the agent and the workers are dead; `-` means none;
+- `forget SIGNAL`: the agent has seen that this signal is pending;
+- `farewell`: the agent ends normally, and the guard has nothing to do.
 
-Descriptor 3 is the agent's stderr: when it died without a farewell, its workers are gone, and one line says so.
+Descriptor 3 is the agent's stderr. If the agent died without a farewell, the guard writes one line there after it has
+killed the workers. The guard ignores unknown lines. The hunt begins when the pipe or the agent's process ends without a
+farewell.
 
-Lines that it does not know it ignores. When the pipe ends, or the agent's process does, without a farewell, the hunt
-begins.
-
-It stays tiny: `os`, `select`, `sys` and `time` are all that it imports, beside what every interpreter has. Its limits
-are told in docs/explanation/no-orphans.md.
+The guard stays small: it imports only `os`, `select`, `sys` and `time`, and what every interpreter imports.
+docs/explanation/no-orphans.md describes its limits.
 """
 
 from __future__ import annotations
@@ -35,11 +34,11 @@ if TYPE_CHECKING:
 
 LAST_ACT_MARK = "elastic-last-act"
 SIDECAR_ENTRY = b"ELASTIC_SIDECAR=1"
-"""What marks the agent's own servers, beside its incarnation: a fence spares them, the end of the agent does not."""
+"""The mark of the agent's own servers, besides its incarnation. A fence spares them; the agent's end does not."""
 NEVER_S = float("inf")
 _GIVE_UP_S = 30.0
 _SETTLE_S = 0.1
-"""A worker that the agent was just starting shows its environment only after its exec: look at least this long."""
+"""The shortest hunt, in seconds: a worker that is being started shows its environment only after its exec."""
 _PAUSE_S = 0.02
 _LONGEST_PAUSE_S = 0.5
 _NEWCOMER_LOOKS = 20
@@ -47,55 +46,55 @@ _CHUNK_BYTES = 65536
 _LAST_ACT_WAIT_S = 12.0
 _LONGEST_POLL_MS = 86_400_000.0
 _PEOPLE = 3
-"""Descriptor of what was the agent's stderr."""
-_SIGKILL = 9  # importing signal would double the time and add a quarter to the memory
+"""The descriptor of the agent's stderr."""
+_SIGKILL = 9  # importing signal would double the start time and add a quarter to the memory
 
 
 def main() -> None:
-    """Be a guard on standard input. Called: as the only thing that a fresh interpreter does."""
-    os.chdir("/")  # no directory is kept busy
+    """Run the guard on standard input. Called: as the only function of a new interpreter."""
+    os.chdir("/")  # keep no directory in use
     for fd in procfs.numbers_in("/proc/self/fd"):
         if fd > _PEOPLE:
             _close(fd)
     try:
         os.set_inheritable(_PEOPLE, False)
-    except OSError:  # none was given: no file that is opened later may have the number
+    except OSError:  # no stderr was given: reserve the number, so that no other file gets it
         nowhere = os.open(os.devnull, os.O_WRONLY)
         if nowhere != _PEOPLE:
             os.dup2(nowhere, _PEOPLE, inheritable=False)
     watch = AgentWatch(alone=_is_alone())
     watch.until_agent_ends(0)
     if watch.incarnation and not watch.farewell and watch.may_act():
-        last_act = LastAct(watch.last_act)  # starts while we hunt
+        last_act = LastAct(watch.last_act)  # it starts during the hunt
         cleared = hunt(watch.incarnation, watch.workers)
         _report(watch.dead_agent)
         if cleared:
             last_act.go()
-    os._exit(0)  # nothing to clean up: the interpreter's own shutdown would only take time
+    os._exit(0)  # the interpreter's own shutdown would only take time
 
 
 def _is_alone() -> bool:
-    """Return whether this process runs the guard's code alone. Called: before a hunt, whose threads may stay."""
+    """Return whether only the guard's code runs in this process. Called: before a hunt, which may leave threads."""
     return sys.gettrace() is None and len(procfs.numbers_in("/proc/self/task")) <= 1
 
 
 def _report(agent_pid: int) -> None:
-    """Write the one line that an agent could not write, which ended without a verdict; 0: it lives."""
+    """Write the line about an agent that ended without a result; 0 means that the agent lives, and writes no line."""
     what = f"agent {agent_pid} ended without a verdict, whatever its exit code: it was killed, or called os._exit"
     if agent_pid:
         _write_line(f"{what}; its guard has ended its workers")
-    _close(_PEOPLE)  # somebody may wait for the end of what the agent prints
+    _close(_PEOPLE)  # a reader may wait for the end of the agent's output
 
 
 def _write_line(what: str) -> None:
-    """Write a line to what was the agent's stderr, unless that would block."""
+    """Write a line to the agent's stderr, unless that would block."""
     poll = select.poll()
     poll.register(_PEOPLE, select.POLLOUT)
     try:
         if any(events & select.POLLOUT for _, events in poll.poll(0)):
             os.write(_PEOPLE, f"elastic: {what}\n".encode())
     except OSError:
-        return  # nobody reads it
+        return  # the stream has no reader
 
 
 def _close(fd: int) -> None:
@@ -106,26 +105,26 @@ def _close(fd: int) -> None:
 
 
 def _forget(signum: int) -> None:
-    """Take a pending signal, which we block, so that the next one shows."""
-    import _signal  # type: ignore[import-not-found]  # `signal` around it would add a quarter to the memory
+    """Remove a blocked pending signal, so that the next one can be seen."""
+    import _signal  # type: ignore[import-not-found]  # importing `signal` would add a quarter to the memory
 
     _signal.sigtimedwait({signum}, 0)
 
 
 class AgentWatch:
-    """What the agent has told, until it ends."""
+    """The messages of the agent until it ends."""
 
     def __init__(self, *, alone: bool = True) -> None:
-        """Know nothing yet; `alone`: no debugger or other tool runs in this process."""
+        """Start without any message; `alone` means that no debugger or other tool runs in this process."""
         self._alone = alone
         self.incarnation = ""
         self.farewell = False
         self.last_act = b""
         self.fence_s = NEVER_S
         self.workers: dict[int, int] = {}
-        """When each worker was started, by pid."""
+        """The start time of each worker, by pid."""
         self._any_workers = False
-        """Whether some were named, be it that they had ended before we looked: what they left must go all the same."""
+        """Whether the agent named workers, even if they had ended before: their descendants must be killed too."""
         self._agent_pid = -1
         self._agent_fd = -1
         self._agent_gone = False
@@ -133,10 +132,10 @@ class AgentWatch:
         self._partial = b""
 
     def may_act(self) -> bool:
-        """Return whether what is seen of the agent is to be believed; write a line if not.
+        """Return whether the observed end of the agent is reliable; write a line if not.
 
-        A debugger in here uses descriptors that can be confused with those that we hold: that the agent seems to have
-        ended proves nothing then.
+        A debugger in this process uses descriptors that can be confused with the guard's: the apparent end of the agent
+        proves nothing then.
         """
         if not self._alone:
             _write_line("a debugger or another tool runs in the guard of this agent: the guard ends no worker")
@@ -144,7 +143,7 @@ class AgentWatch:
 
     @property
     def dead_agent(self) -> int:
-        """The agent's process, if it is over; 0: it lives, and has its guard do what is left."""
+        """The agent's pid if the agent has ended; 0 if it lives and leaves the remaining work to its guard."""
         if self._agent_gone:
             return self._agent_pid
         poll = select.poll()
@@ -153,10 +152,10 @@ class AgentWatch:
         return self._agent_pid if poll.poll(0) else 0
 
     def until_agent_ends(self, pipe: int) -> None:
-        """Follow what the agent tells until the pipe ends, the agent ends, or it says farewell; keep its fences.
+        """Read the agent's messages until the pipe ends, the agent ends, or a farewell comes; enforce its fences.
 
-        The agent's process is watched beside the pipe because a fork of it may hold the pipe open: a library user's
-        own, say.
+        The agent's process is watched in addition to the pipe, because another fork of it, such as a library user's,
+        may keep the pipe open.
         """
         os.set_blocking(pipe, False)
         poll = select.poll()
@@ -169,25 +168,25 @@ class AgentWatch:
             ready = {fd for fd, _ in poll.poll(0 if self._agent_gone else self._until_fence_ms())}
             if self._read(pipe):  # no process holds the writing end any more: the agent has ended
                 return
-            # All that was in the pipe is read: what a dead agent had said counts, as does a fence moved just in time.
+            # The whole pipe is read: a dead agent's messages count, and so does a fence that was moved just in time.
             if self._agent_gone or watched_fd in ready:
                 return
             if self._until_fence_ms() == 0:
                 self._enforce(pipe, poll)
 
     def _until_fence_ms(self) -> float | None:
-        """Return how long the workers may still live, None without limit."""
+        """Return how long the workers may still live, in milliseconds; `None` means no limit."""
         # Between rounds no worker lives: the last round's fence would only wake the guard.
         if not self._any_workers or self.fence_s == NEVER_S:
             return None
         return min(max(0.0, (self.fence_s - time.monotonic()) * 1000), _LONGEST_POLL_MS)
 
     def _enforce(self, pipe: int, poll: select.poll) -> None:
-        """End the workers of an agent that lives but let its fence pass: stopped, or stuck.
+        """Kill the workers of an agent that lives but did not move its fence in time: it is stopped, or hangs.
 
-        One that comes back to life, and moves its fence, may start others at once: the hunt ends with its word.
+        If the agent continues and moves its fence, it may start other workers: so the new fence ends the hunt.
         """
-        # A fence is enforced once: an agent that stays stopped moves it no more, and each turn would hunt again.
+        # A fence is enforced once: a stopped agent does not move it, and each turn would start another hunt.
         self.fence_s = NEVER_S
         self._fence_moved = False
 
@@ -199,7 +198,7 @@ class AgentWatch:
             hunt(self.incarnation, self.workers, fenced_agent=self._agent_pid, still=unchanged)
 
     def _read(self, pipe: int) -> bool:
-        """Take what is in the pipe; return whether it has ended."""
+        """Read all messages in the pipe; return whether the pipe has ended."""
         while not self.farewell:
             try:
                 chunk = os.read(pipe, _CHUNK_BYTES)
@@ -213,7 +212,7 @@ class AgentWatch:
         return False
 
     def take(self, line: str) -> None:
-        """Take one line."""
+        """Process one line."""
         word, _, rest = line.partition(" ")
         if word == "incarnation":
             self.incarnation = rest
@@ -241,23 +240,23 @@ class AgentWatch:
             self._agent_gone = True
             return
         except OSError:
-            return  # no pidfds here: the pipe must do
-        # Our parent until it ends: if that is somebody else now, the number may have been given to another process.
+            return  # no pidfds on this system: the pipe must suffice
+        # The agent is the guard's parent until it ends. With another parent, the pid may belong to another process.
         self._agent_gone = os.getppid() != agent_pid
 
 
 class LastAct:
-    """A process that gives the agent's seat back. It prepares itself, and acts when told to."""
+    """A process that gives the agent's seat back. It prepares itself, and acts on request."""
 
     def __init__(self, instructions: bytes) -> None:
-        """Start it with what the agent left for it; empty: there is nothing to do.
+        """Start the process with the agent's instructions; empty means that there is nothing to do.
 
-        It inherits our blocked signals, our session and our empty environment, so that no guard takes it for a worker.
+        It inherits the guard's blocked signals, session and empty environment, so that no guard treats it as a worker.
         """
         self._pid = self._pipe = -1
         if not instructions:
             return
-        root = os.path.abspath(__file__).rpartition("/elastic_core/")[0]  # noqa: PTH100  # pathlib is not ours to load
+        root = os.path.abspath(__file__).rpartition("/elastic_core/")[0]  # noqa: PTH100  # pathlib is too large
         code = f"import sys; sys.path.append({root!r}); from elastic_core.agent.guard.last_act import main; main()"
         try:
             reading, self._pipe = os.pipe2(os.O_CLOEXEC)
@@ -271,15 +270,15 @@ class LastAct:
             os.set_blocking(self._pipe, False)
             self._write(instructions + b"\n")
         except OSError:
-            return  # the seat's lease does without us
+            return  # the lease of the seat ends on its own
 
     def _write(self, line: bytes) -> None:
-        """Write to it; what it is told in part it does not do."""
+        """Write a line to the process; if only a part fits, kill the process, because it must not act on a part."""
         if os.write(self._pipe, line) != len(line):
             os.kill(self._pid, _SIGKILL)
 
     def go(self) -> None:
-        """Have it act, and wait until it has ended, a short time at most."""
+        """Make the process act, and wait a short time until it has ended."""
         if self._pid < 0:
             return
         try:
@@ -289,7 +288,7 @@ class LastAct:
         poll = select.poll()
         poll.register(self._pipe, 0)  # its end closes the other end: this needs no pidfd
         poll.poll(_LAST_ACT_WAIT_S * 1000)
-        os.kill(self._pid, _SIGKILL)  # not reaped: the number is still its own
+        os.kill(self._pid, _SIGKILL)  # it is not reaped, so no other process has its pid
 
 
 def hunt(
@@ -299,32 +298,32 @@ def hunt(
     fenced_agent: int | None = None,
     still: Callable[[], bool] = lambda: True,
 ) -> bool:
-    """Kill what workers left until two looks in a row find nothing; return whether that came to pass.
+    """Kill workers and their descendants until two scans in a row find none; return whether that succeeded.
 
-    It ends after half a minute at most, and when it is `still` wanted no more. `fenced_agent`: the agent, if it exists
-    and only its workers are to go.
+    It ends after half a minute at the latest, or when `still` returns False. `fenced_agent` is the agent's pid if the
+    agent lives and only its workers must be killed.
     """
     if not procfs.is_usable():
         return False
     began_s = time.monotonic()
 
     def is_agents(stat: procfs.ProcessStat) -> bool:
-        if fenced_agent is None:  # it has died: its servers go, too
+        if fenced_agent is None:  # the agent has died: its servers are killed too
             return False
         return stat.pid == fenced_agent or procfs.has_environment_entry(stat.pid, SIDECAR_ENTRY)
 
-    # A worker that ended with the agent has left its session: the kernel gives the number to no process while it lasts.
+    # A worker that ended with the agent left its session: the kernel reuses the number only after the session's end.
     led = [pid for pid in workers if procfs.read_stat(pid) is None]
     lineage = Lineage(incarnation, workers=workers, led=led, spared=is_agents)
     clear_looks = 0
     pause_s = _PAUSE_S
     while clear_looks < 2 or time.monotonic() - began_s < _SETTLE_S:
         alive = procfs.unblocked(lambda: look_and_kill(lineage, still))
-        # A look that was not possible proves nothing: as if something lived.
+        # A scan that failed proves nothing: continue as if a process lived.
         if alive is None or alive:
             clear_looks = 0
             _wait_for_ends(alive or (), pause_s)
-            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)  # what KILL has not ended is stuck in the kernel
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)  # a process that SIGKILL has not ended is stuck in the kernel
         else:
             clear_looks += 1
             _wait_for_ends((), _PAUSE_S)
@@ -335,7 +334,7 @@ def hunt(
 
 
 def _wait_for_ends(pids: Iterable[int], timeout_s: float) -> None:
-    """Wait until these processes have ended, at most `timeout_s`; where none can be waited for, wait that long."""
+    """Wait until these processes have ended, at most `timeout_s`; if none can be waited for, wait that long."""
     until_s = time.monotonic() + timeout_s
     waited = False
     for pid in pids:
@@ -344,7 +343,7 @@ def _wait_for_ends(pids: Iterable[int], timeout_s: float) -> None:
         except ProcessLookupError:  # it has ended
             waited = True
             continue
-        except OSError:  # no pidfds here, or no descriptor left
+        except OSError:  # no pidfds on this system, or no descriptor left
             continue
         poll = select.poll()
         poll.register(pidfd, select.POLLIN)
@@ -356,9 +355,9 @@ def _wait_for_ends(pids: Iterable[int], timeout_s: float) -> None:
 
 
 def look_and_kill(lineage: Lineage, still: Callable[[], bool]) -> list[int] | None:
-    """Kill what is found of a lineage in one look at the whole system.
+    """Kill the processes of a lineage that one scan of the whole system finds.
 
-    Return the processes that were found and lived, None if the look was not possible.
+    Return the processes that were found alive; `None` if the scan failed.
     """
     own = os.getpid()
     seen: set[int] = set()
@@ -366,12 +365,12 @@ def look_and_kill(lineage: Lineage, still: Callable[[], bool]) -> list[int] | No
     for _ in range(_NEWCOMER_LOOKS):
         pids = procfs.list_pids()
         if own not in pids:
-            return None  # no descriptor left in the system, say
-        # A process that forks faster than a look at all takes is caught by the short looks at newcomers alone.
+            return None  # for example, the system has no descriptor left
+        # Only the short scans for new processes catch a process that forks faster than a full scan takes.
         stats = [stat for pid in pids if pid not in seen and pid != own and (stat := procfs.read_stat(pid)) is not None]
         seen.update(stat.pid for stat in stats)
-        # The agent may have moved its fence, and started other workers. This is asked after the listing, so that none
-        # of those is in it.
+        # The agent may have moved its fence, and started other workers. This is checked after the listing, so that the
+        # listing has none of them.
         if not stats or not still():
             break
         for stat in lineage.among(stats, found):
@@ -381,10 +380,10 @@ def look_and_kill(lineage: Lineage, still: Callable[[], bool]) -> list[int] | No
 
 def _kill(stat: procfs.ProcessStat) -> None:
     now = procfs.read_stat(stat.pid)
-    # A pid can be used again between the look and the kill: compare the start time first.
+    # A pid can be reused between the scan and the kill: compare the start time first.
     if now is None or now.start_ticks != stat.start_ticks:
         return
     try:
         os.kill(stat.pid, _SIGKILL)
     except OSError:
-        return  # ended this instant, or another user's: there is nothing more that we could do
+        return  # it has just ended, or belongs to another user, so nothing more can be done

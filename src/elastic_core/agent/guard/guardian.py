@@ -1,4 +1,4 @@
-"""The agent's side of the guard: starts it, tells it what to guard, and starts another when it dies."""
+"""The agent's side of the guard: starts it, sends it messages, and starts another guard when it dies."""
 
 import fcntl
 import os
@@ -20,12 +20,12 @@ from elastic_core.system.reactor import Reactor, Timer
 _START_LIMIT = 5
 _START_WINDOW_S = 10.0
 _RETRY_S = 5.0
-"""When a guard is tried again that the system has refused for want of processes, memory or descriptors."""
+"""Seconds until the next try to start a guard after the system lacked processes, memory or descriptors."""
 _HUNT_WAIT_S = 2.0
 _FAREWELL_WAIT_S = 0.005
 _NEVER_S = float("inf")
 _SPARE_BYTES = 4096
-"""How much of the pipe stays free for short lines, whatever the last act's says."""
+"""How many bytes of the pipe stay free for short lines, whatever the size of the last act's line."""
 _NO_LAST_ACT = "last -\n"
 
 
@@ -36,7 +36,7 @@ class Guardian:
     """
 
     def __init__(self, reactor: Reactor, *, incarnation: str, log: Logger, clock: Clock = SYSTEM_CLOCK) -> None:
-        """Prepare to guard the workers that carry `incarnation`; nothing is started yet. Fences are on `clock`."""
+        """Prepare to guard the workers with this `incarnation`; nothing is started yet. Fences use `clock`."""
         self._clock = clock
         self._reactor = reactor
         self._incarnation = incarnation
@@ -53,15 +53,15 @@ class Guardian:
 
     @property
     def pid(self) -> int | None:
-        """The guard's process, None where there is none."""
+        """The guard's pid; `None` if there is no guard."""
         return self._pid
 
     def pids(self) -> frozenset[int]:
-        """Return the processes that sweeps must spare and others must not reap."""
+        """Return the pids that sweeps must spare and other code must not reap."""
         return frozenset() if self._pid is None else frozenset({self._pid})
 
     def signalled(self, signum: int) -> bool:
-        """Return whether the guard has got a signal since this was last asked: it keeps each, and acts on none.
+        """Return whether the guard has received a signal since the last call; it keeps each signal, and acts on none.
 
         A signal to all processes of the agent's tree, or of its cgroup, reaches the guard as well.
         """
@@ -73,7 +73,7 @@ class Guardian:
     def start(self) -> None:
         """Start the guard, without waiting until it is ready: its messages wait in the pipe.
 
-        If no guard can be started, a line is printed, and the run goes on without one.
+        If no guard can be started, a line is printed, and the run continues without a guard.
         """
         now_s = self._reactor.now_s()
         if len(self._starts) == _START_LIMIT and now_s - self._starts[0] < _START_WINDOW_S:
@@ -84,13 +84,13 @@ class Guardian:
             return
         self._starts.append(now_s)
         try:
-            # In the pipe before there is a guard: the agent may be killed in the moment after.
+            # Written before the guard exists: the agent may be killed immediately afterwards.
             greeting = (
                 f"agent {os.getpid()}\nincarnation {self._incarnation}\n{self._workers_line()}{self._fence_line()}"
             )
             self._pid, self._pipe = _spawn_guard(greeting.encode(), self._last_act.encode())
         except OSError as error:
-            # One line for the whole shortage: the start is tried again every few seconds.
+            # One line for the whole shortage: the start is retried every few seconds.
             if self._retry is None:
                 text = f"no guard could be started ({error}): if this agent is killed, its workers may survive it"
                 self._log.notice(text)
@@ -102,56 +102,56 @@ class Guardian:
             self._log.notice("a guard was started: if this agent is killed, its workers do not survive it")
         try:
             self._death_fd = os.pidfd_open(self._pid)
-        except OSError:  # no pidfds here: a pipe without reader wakes us as well
+        except OSError:  # no pidfds on this system: a pipe without reader also wakes the loop
             self._death_fd = os.dup(self._pipe)
         self._reactor.add_reader(self._death_fd, self._on_death)
 
     def note_workers(self, pids: Iterable[int]) -> None:
-        """Name the workers that exist: call when they were started and whenever one was reaped.
+        """Set the pids of the existing workers: call it when they were started and whenever one was reaped.
 
-        The guard needs no names to find workers by their environment; it needs them to know one that overwrote its
-        environment, as programs do that set their title.
+        The guard finds most workers by their environment. It needs the pids for workers that overwrote their
+        environment, as programs do that set their process title.
         """
         earlier, self._workers = self._workers, tuple(pids)
         if set(self._workers).difference(earlier):
-            self._missed = False  # that was about workers of an earlier round
+            self._missed = False  # the missed fence was about workers of an earlier round
         self._send(self._workers_line())
 
     def fence(self, until_s: float) -> None:
-        """Have the workers killed at this monotonic time even if this agent is stopped or stuck by then.
+        """Make the guard kill the workers at this monotonic time, even if this agent is stopped or hangs by then.
 
-        A later call replaces an earlier one; `inf` lifts the fence. Processes with `ELASTIC_SIDECAR=1` in their
-        environment are spared: they are the agent's, not the workers'. When the time has passed the guard goes on
-        watching. An agent that was late must move the fence before it starts other workers: the guard may still hunt.
+        A later call replaces an earlier one; `inf` removes the fence. Processes with `ELASTIC_SIDECAR=1` in their
+        environment are spared: they belong to the agent, not to the workers. The guard keeps watching after that time.
+        An agent that was late must move the fence before it starts other workers, because the guard may still hunt.
         Without a guard there is no fence.
         """
-        # The agent may have stood still past the fence, and move it only now: its workers were killed meanwhile.
+        # A suspended agent may move the fence only after it has passed: the guard has then killed its workers.
         self._missed = self._missed or (bool(self._workers) and self._clock.monotonic_s() >= self._fence_s)
         self._fence_s = until_s
         self._send(self._fence_line())
 
     @property
     def fence_left_s(self) -> float:
-        """Seconds until the guard kills the workers, unless the fence is moved; `inf`: it never does."""
+        """Seconds until the guard kills the workers, unless the fence is moved; `inf` means never."""
         return self._fence_s - self._clock.monotonic_s()
 
     def fence_passed(self, now_s: float) -> bool:
-        """Return whether the guard may have killed the workers that exist, or existed last: their fence has passed.
+        """Return whether the fence of the current or last workers has passed, so that the guard may have killed them.
 
-        True also when the fence was moved since, until other workers are named.
+        It stays True after the fence was moved, until other workers are named.
         """
         return self._missed or now_s >= self._fence_s
 
     def last_act(self, store: str, seat: bytes, settings: bytes) -> None:
-        """Have a seat withdrawn when this agent and its workers are dead; a later call replaces an earlier one.
+        """Withdraw a seat once this agent and its workers are dead; a later call replaces an earlier one.
 
-        `store` is the class of the store (`module:Class`), empty when there is nothing to do any more; `seat` and
-        `settings` are a `Seat` and `RendezvousSettings` as JSON. The agent's environment and import path are those of
-        this moment. Where they are too long for the pipe, and where there is no guard, the seat's lease must do.
+        `store` is the class of the store (`module:Class`), empty if there is nothing to withdraw. `seat` and `settings`
+        are a `Seat` and `RendezvousSettings` as JSON. The agent's current environment and import path are sent too. If
+        all that is too long for the pipe, or there is no guard, the seat's lease ends on its own.
         """
         self._last_act = _NO_LAST_ACT
         if store:
-            from elastic_core.agent.guard.last_act import encode  # for runs with a store alone: it takes 3 ms
+            from elastic_core.agent.guard.last_act import encode  # only for runs with a store: it takes 3 ms
 
             self._last_act = f"last {encode(store, seat, settings)}\n"
         if self._pid is not None:
@@ -172,10 +172,10 @@ class Guardian:
             if os.write(self._pipe, message) == len(message):
                 return
         except BlockingIOError:
-            pass  # full, as after a short write: below
+            pass  # the pipe is full, as after a short write: see below
         except BrokenPipeError:
-            return  # it just died: the next one is told everything
-        # It does not read (it was stopped, say): another will. What it was told last may be cut, so it must not act.
+            return  # it just died: the next guard receives everything
+        # The guard does not read, perhaps because it was stopped: replace it. It must not act on a cut message.
         with suppress(ProcessLookupError):
             os.kill(self._pid, signal.SIGKILL)
 
@@ -184,20 +184,20 @@ class Guardian:
         self.start()
 
     def _forget(self) -> None:
-        """Reap the guard, which has ended, and give its descriptors back."""
+        """Reap the guard, which has ended, and close its descriptors."""
         if self._pid is None:
             return
         self._reactor.remove_reader(self._death_fd)
         os.close(self._death_fd)
         os.close(self._pipe)
-        with suppress(ChildProcessError):  # somebody else in this process reaps every child
+        with suppress(ChildProcessError):  # other code in this process reaps every child
             os.waitpid(self._pid, 0)
         self._pid = None
 
     def unleash(self) -> None:
-        """Let the guard end what is left of the workers, as if this agent had died. Called: after an error.
+        """Let the guard kill the remaining workers, as if this agent had died. Called: after an error.
 
-        Blocks until it is done, at most two seconds.
+        Blocks until that is done, at most two seconds.
         """
         if self._pid is None:
             return
@@ -206,13 +206,13 @@ class Guardian:
         poll = select.poll()
         poll.register(self._death_fd, select.POLLIN)
         if poll.poll(_HUNT_WAIT_S * 1000):
-            with suppress(ChildProcessError):  # somebody else in this process reaps every child
+            with suppress(ChildProcessError):  # other code in this process reaps every child
                 os.waitpid(self._pid, 0)
         os.close(self._death_fd)
         self._pid = None
 
     def dismiss(self) -> None:
-        """End the guard, which then ends no worker; takes milliseconds, leaves no process; idempotent."""
+        """End the guard, which then kills no worker; takes milliseconds, leaves no process; idempotent."""
         if self._retry is not None:
             self._retry.cancel()
         if self._pid is None:
@@ -221,14 +221,14 @@ class Guardian:
         poll = select.poll()
         poll.register(self._death_fd, select.POLLIN)
         if not poll.poll(_FAREWELL_WAIT_S * 1000):
-            # Still starting, or kept from running: after the farewell there is nothing that it would do.
+            # The guard still starts, or gets no CPU time: after the farewell it has nothing to do.
             with suppress(ProcessLookupError):
                 os.kill(self._pid, signal.SIGKILL)
         self._forget()
 
 
 def _fits(pipe: int, line: bytes) -> bool:
-    """Return whether a line leaves room in an empty pipe: small ones are what a user gets who has very many."""
+    """Return whether a line leaves room in an empty pipe; a user with very many pipes gets small ones."""
     try:
         return len(line) <= fcntl.fcntl(pipe, fcntl.F_GETPIPE_SZ) - _SPARE_BYTES
     except OSError:
@@ -240,22 +240,22 @@ def _has_stderr() -> bool:
         os.fstat(2)
     except OSError:
         return False
-    return sys.stderr is not None  # else a file of somebody's may have the number
+    return sys.stderr is not None  # else another file may have the number 2
 
 
 def _spawn_guard(greeting: bytes, last_act_line: bytes) -> tuple[int, int]:
-    """Start a guard that finds `greeting` in its pipe, and the line if it fits; return its pid and the writing end.
+    """Start a guard with `greeting` and, if it fits, the last act's line in its pipe; return its pid and the pipe.
 
-    By posix_spawn: subprocess would cost 8 ms to import. From `posix`: a debugger that follows children replaces the
-    one in `os`, and puts its own code in front of every Python command. Every signal is blocked from the guard's first
-    instruction, so that there is no moment in which one meant for the agent or its workers ends it; a session of its
-    own keeps the terminal's away.
+    posix_spawn is used because importing subprocess takes 8 ms. It is taken from `posix`: a debugger that follows
+    children replaces the one in `os` and adds its own code to every Python command. Every signal is blocked from the
+    guard's first instruction, so that none that is meant for the agent or its workers ends it. Its own session keeps
+    the terminal's signals away.
     """
     if not sys.executable:
         raise FileNotFoundError("this process does not know its Python interpreter")
     root = str(Path(__file__).absolute()).rpartition("/elastic_core/")[
         0
-    ]  # -I and -S keep the guard from finding our package by itself
+    ]  # -I and -S keep the guard from finding the package on its own
     code = f"import sys; sys.path.append({root!r}); from elastic_core.agent.guard.guard import main; main()"
     shown = _has_stderr()
     reading, writing = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
@@ -268,7 +268,7 @@ def _spawn_guard(greeting: bytes, last_act_line: bytes) -> tuple[int, int]:
             [sys.executable, "-I", "-S", "-c", code, "elastic-guard"],
             {},
             file_actions=[
-                (os.POSIX_SPAWN_DUP2, reading, 0),  # first: it may be 3 itself
+                (os.POSIX_SPAWN_DUP2, reading, 0),  # first, because it may be 3 itself
                 *(((os.POSIX_SPAWN_DUP2, 2, 3),) if shown else ()),
                 (os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_RDWR, 0),
                 *(() if shown else ((os.POSIX_SPAWN_DUP2, 1, 3),)),

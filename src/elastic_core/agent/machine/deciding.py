@@ -1,4 +1,4 @@
-"""Transitions while a failure is looked at: the policy's answer, and how it is carried out on this node."""
+"""Transitions while a failure is examined: the policy's decision, and its execution on this node."""
 
 from msgspec.structs import replace
 
@@ -26,7 +26,7 @@ from elastic_core.types import Failure, Ignore, Restart, Stop
 
 
 def ended_while_deciding(state: Deciding, event: m.WorkerExited, now_s: float) -> Step:
-    """Collect what another worker left while the policy decides."""
+    """Add the exit of another worker while the policy decides."""
     if state.running is None:
         raise IllegalEventError("a worker ended where none had been started")
     running, exits = without(state.running, state.exits, event.exit)
@@ -38,19 +38,19 @@ def ended_while_deciding(state: Deciding, event: m.WorkerExited, now_s: float) -
 
 
 def examined(state: Deciding, event: m.Examined, now_s: float) -> Step:
-    """Ask the policy about the first cause."""
+    """Request the policy's decision about the first cause."""
     ask = m.AskPolicy(failure=event.failure, history=state.ledger.history)
     return Step(state=state, commands=(ask,), reason=event.failure.summary)
 
 
 def decided(state: Deciding, event: m.DecisionMade, now_s: float) -> Step:
-    """Do what the policy decided."""
-    # Where all nodes' evidence counts, the answer of this node's policy only says that its round is over: what follows
-    # is decided once for all. A node that went on by its own answer could restart while the others give up.
+    """Carry out the policy's decision."""
+    # If all nodes' evidence counts, this node's policy only decides that its round is over; the next step is decided
+    # once for the run. A node that followed its own decision could restart while the other nodes end the run.
     gathers = state.ledger.gathers and not state.alone
     match event.decision:
         case Restart() | Stop() if gathers:
-            # The policy of a round's only node decides for the run, too.
+            # In a round with one node, its policy decides for the run, too.
             return _order_stop(state, event.failure, ends_run=isinstance(event.decision, Stop))
         case Restart():
             return _restart(state, event.failure, event.decision)
@@ -61,9 +61,9 @@ def decided(state: Deciding, event: m.DecisionMade, now_s: float) -> Step:
 
 
 def _order_stop(state: Deciding, failure: Failure, *, ends_run: bool = False) -> Step:
-    """Stop all nodes, the others first: what follows is decided for the run, when it is known what all have seen."""
+    """Stop all nodes; the run decides the next step when all nodes have reported."""
     order = (m.OrderStop(failure=failure),)
-    # The others first: their workers wait in collectives for ours, and would fail one by one with errors of their own.
+    # The other nodes come first: their workers wait for this node's in collectives, and would fail with other errors.
     if state.running is not None:
         return stop_and_wait(state.ledger, state.round, failure.summary, order, ends_run=ends_run)
     return wait_for_run(state.ledger, state.round, failure.summary, order)
@@ -83,7 +83,7 @@ def _restart(state: Deciding, failure: Failure, decision: Restart) -> Step:
 
 def _give_up(state: Deciding, failure: Failure, decision: Stop) -> Step:
     ledger = noted(state.ledger, failure, decision, restarts=0)
-    # A policy may take a failure for the job's end, as in a search that has found enough.
+    # A policy may end the job as done after a failure, for example in a search that has found enough.
     if decision.outcome == "done":
         outcome = Outcome(ending=AgentEnd.SUCCEEDED, exit_code=0, reason=decision.reason)
     else:
@@ -106,13 +106,13 @@ def _carry_out(
 
 def _ignore(state: Deciding, failure: Failure, decision: Ignore) -> Step:
     if state.running is None or failure.local_rank is None:
-        # A failed start, or a hook's report about the whole node: there is no single worker to go on without.
+        # A failed start, or a hook's report about the whole node: there is no single worker to ignore.
         if state.ledger.gathers and not state.alone:
             return _order_stop(state, failure)
         return _give_up(state, failure, Stop(reason="there is no worker to go on with", rule=decision.rule))
     ledger = noted(state.ledger, failure, decision, restarts=0)
     running = replace(state.running, ledger=ledger, ignored=state.running.ignored | {failure.local_rank})
-    # What else failed meanwhile is looked at now, at once: it has had the time of a decision to settle.
+    # Other failures are examined now, without a delay: they had the time of the decision to settle.
     others = tuple(e for e in state.exits if e.local_rank not in running.ignored)
     if others:
         return collect_evidence(running, others, settle=False)

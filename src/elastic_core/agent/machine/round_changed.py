@@ -1,8 +1,7 @@
-"""Transitions on `RoundChanged`, one for each state: what the rendezvous reports of the round in progress.
+"""Transitions on `RoundChanged`, one for each state: changes of the current round that the rendezvous reports.
 
-A rendezvous with control reports each thing once, so every state in which the agent is part of a round handles it: a
-decision of the run wins over whatever this node was about to decide. Without control nothing is reported but while
-workers run.
+A rendezvous with control reports each change once, so every state of an agent in a round handles it: a decision of the
+run overrides this node's own. Without control, changes are reported only while workers run.
 """
 
 from collections.abc import Iterable
@@ -67,13 +66,13 @@ NO_ROUND_CODE = 4
 
 
 def running(state: Running, event: m.RoundChanged, now_s: float) -> Step:
-    """Restart, park, follow or note what the rendezvous reports."""
+    """Restart, wait, follow or record the reported change."""
     match event.change:
         case NodesWaiting() if state.done:
-            # A new round would start finished ranks again; the newcomers wait for the end or the next failure.
+            # A new round would start finished ranks again: new nodes wait for the run's end or the next failure.
             watch = m.WatchRound(delay_s=PARKED_WATCH_S)
             return Step(state=state, commands=(watch,), reason="newcomers wait: workers have begun to finish")
-        # Handlers without control report these; with control, the leader ends the round for all nodes at once.
+        # Handlers without control report these; with control, the leader ends the round for all nodes at the same time.
         case NodesWaiting() | MemberLost():
             ledger, first = _regrouped(state.ledger, state.round, event.change)
             planned = isinstance(event.change, NodesWaiting)
@@ -83,7 +82,7 @@ def running(state: Running, event: m.RoundChanged, now_s: float) -> Step:
         case RendezvousClosed():
             return _closed(state)
         case Suspended(reason=reason):
-            # The store can't be asked, which says nothing about the workers: they run on until the lease is lost.
+            # The store can't be reached, but the workers may be well: they run on until the lease is lost.
             return Step(state=state, commands=(m.WatchRound(),), reason=f"suspended: {reason}")
         case Resumed():
             return Step(state=state, commands=(m.WatchRound(),), reason="resumed")
@@ -126,7 +125,7 @@ def follow(running: Running, over: RoundOver, first: Iterable[m.AgentCommand] = 
         then = Rejoin(delay_s=decision.delay_s)
         planned = failure is None
         return stop(ledger, round_, then, reason, first=(*first, *report), incident=incident, planned=planned)
-    # The end of a run whose node was taken away: no worker has failed, and each may save.
+    # The run ends because its node was taken away: no worker has failed, and each may save.
     planned = failure is not None and failure.failure_class is FailureClass.PREEMPTED
     ledger, outcome, incident = _ended(ledger, decision, over, round_.index)
     return stop(ledger, round_, End(outcome=outcome), outcome.reason, first=first, incident=incident, planned=planned)
@@ -144,8 +143,7 @@ def _regrouped(ledger: Ledger, round_: Round, change: RoundChange) -> tuple[Ledg
 def _restarted(ledger: Ledger, decided: Decided) -> tuple[Ledger, m.RecordIncident | None, tuple[m.AgentCommand, ...]]:
     decision, failure = decided.decision, decided.failure
     if failure is None:
-        # A user or a hook asked for this restart. No worker failed, so the restart budget and the incidents stay as
-        # they are.
+        # A user or a hook requested this restart. No worker failed, so restart budget and incidents do not change.
         asked = (m.PrintLine(text=f"all workers are started again: {decision.rule}"),) if decision.rule else ()
         return ledger, None, asked
     ledger = noted(ledger, failure, decision, restarts=1)
@@ -170,7 +168,7 @@ def _ended(
             return ledger, outcome, None
         return noted(ledger, failure, decision, restarts=0), outcome, _incident(failure, decided)
     if failure is None:
-        # No worker failed: the leader ended the run, for instance after too many membership changes.
+        # No worker failed: the leader ended the run, for example after too many membership changes.
         made_up = without_workers(decision.reason, FailureClass.RENDEZVOUS, round_index)
         failure = replace(made_up, exit_code=NO_ROUND_CODE)
     outcome = Outcome(ending=AgentEnd.FAILED, exit_code=failure.exit_code, reason=failure.summary)
@@ -181,8 +179,8 @@ def _ended(
 
 
 def preparing(state: Preparing, event: m.RoundChanged, now_s: float) -> Step:
-    """Leave if the run is over; remember that the round is, until the hooks have answered."""
-    # Nothing follows that an answer of the hooks could disturb, so a slow health check does not hold up the end.
+    """Leave if the run is over; if only the round is over, remember that until the hooks have replied."""
+    # No later step depends on the hooks' reply, so a slow health check does not delay the end.
     if isinstance(event.change, Decided) and isinstance(event.change.decision, Stop) and state.ledger.control:
         return without_start(state.ledger, state.round, event.change)
     return _remember(state, event.change)
@@ -194,12 +192,12 @@ def starting(state: Starting, event: m.RoundChanged, now_s: float) -> Step:
 
 
 def _remember(state: Preparing | Starting, change: RoundChange) -> Step:
-    # Without control only running workers are watched: this was reported of the round before, a moment too late.
+    # Without control only running workers are watched: this late report is about the previous round.
     if not state.ledger.control:
         return Step(state=state, reason="of the round before")
     # A decision replaces a round's end, and a round's end replaces an order to stop.
     undecided = state.over is None or isinstance(state.over, StopOrdered)
-    # Only remembered: hooks, or the start of workers, have still to answer, and no later state could take that answer.
+    # Only remembered: a reply of the hooks, or the start of workers, is still due, and no later state accepts it.
     new = isinstance(change, StopOrdered) and state.over is None
     if isinstance(change, Decided) or (isinstance(change, RoundEnded) and undecided) or new:
         marked = replace(state, over=change)
@@ -208,7 +206,7 @@ def _remember(state: Preparing | Starting, change: RoundChange) -> Step:
 
 
 def without_start(ledger: Ledger, round_: Round, over: RoundOver) -> Step:
-    """Rejoin or leave: the round was over before a worker of it was started."""
+    """Rejoin or leave, because the round was over before this node started a worker."""
     first: tuple[m.AgentCommand, ...]
     if isinstance(over, StopOrdered):
         return wait_for_run(ledger, round_, over.reason)
@@ -225,14 +223,14 @@ def without_start(ledger: Ledger, round_: Round, over: RoundOver) -> Step:
 
 
 def _watch_after(ledger: Ledger, change: RoundChange) -> tuple[m.AgentCommand, ...]:
-    """The next look at the round; a closed rendezvous would answer at once that it is closed, again and again."""
+    """Return the next watch of the round, with a delay if the rendezvous is closed, which it reports each time."""
     if isinstance(change, RendezvousClosed):
         return (m.WatchRound(delay_s=PARKED_WATCH_S),) if ledger.control else ()
     return watch_on(ledger)
 
 
 def refused(state: Refused, event: m.RoundChanged, now_s: float) -> Step:
-    """Follow what the run has decided, where this node still has its place in the round."""
+    """Follow the run's decision, if this node still has its place in the round."""
     ledger, change = state.ledger, event.change
     if ledger.gates.aside or not ledger.control or state.round is None:
         return Step(state=state, reason="this node waits beside it")
@@ -246,7 +244,7 @@ def refused(state: Refused, event: m.RoundChanged, now_s: float) -> Step:
 
 
 def settling(state: Settling, event: m.RoundChanged, now_s: float) -> Step:
-    """Follow what the run has decided, whatever failed here; else the failure comes first."""
+    """Follow the run's decision even after a failure here; otherwise the failure comes first."""
     ledger = state.running.ledger
     if ledger.control and isinstance(event.change, RoundOver):
         return follow(state.running, event.change, (m.CancelTimer(name=SETTLE),))
@@ -254,7 +252,7 @@ def settling(state: Settling, event: m.RoundChanged, now_s: float) -> Step:
 
 
 def deciding(state: Deciding, event: m.RoundChanged, now_s: float) -> Step:
-    """Follow what the run has decided, whatever is being decided here; else the failure comes first."""
+    """Follow the run's decision in place of this node's; otherwise the failure comes first."""
     if state.ledger.control and isinstance(event.change, RoundOver) and not _known(state, event.change):
         if state.running is not None:
             return follow(state.running, event.change)
@@ -263,7 +261,7 @@ def deciding(state: Deciding, event: m.RoundChanged, now_s: float) -> Step:
 
 
 def _known(state: Deciding, change: RoundChange) -> bool:
-    # This node decides alone because no node could decide after that order: the order brings nothing new.
+    # This node decides alone because no node could decide after that order: the order is not new.
     return state.alone and isinstance(change, StopOrdered)
 
 
@@ -271,19 +269,19 @@ def _known(state: Deciding, change: RoundChange) -> bool:
 
 
 def stopping(state: Stopping, event: m.RoundChanged, now_s: float) -> Step:
-    """Follow what the run has decided in place of what this node had; hurry where its lease ends."""
+    """Follow the run's decision in place of this node's; shorten the stop if the lease ends."""
     ledger, change = state.ledger, event.change
     if not ledger.control:
         return Step(state=state, reason="the next round sees it")
     step = Step(state=state, commands=_watch_after(ledger, change), reason="the workers are being stopped anyway")
     match change:
-        case RoundEnded() if isinstance(state.then, Await):  # nobody decides about this round any more
+        case RoundEnded() if isinstance(state.then, Await):  # no decision about this round follows
             return _regroup_instead(state, change)
-        # The lease of this node ends: the guard kills what lives longer, so no hook may hold the stop any more.
+        # The lease of this node ends: the guard kills remaining processes, so no hook may hold the stop any more.
         case RoundEnded(reason=reason, stop_within_s=float() | int() as within_s):
             hurry = m.ShortenGrace(grace_s=within_s, at_once=True)
             return replace(step, commands=(hurry, *step.commands), reason=reason)
-        # A user's stop of this node is not overruled.
+        # A user's stop of this node is not overridden.
         case Decided() if state.stop_asked_s is None and not _is_under_way(state, change):
             return _overrule(state, change)
         case _:
@@ -291,20 +289,20 @@ def stopping(state: Stopping, event: m.RoundChanged, now_s: float) -> Step:
 
 
 def _is_under_way(state: Stopping, decided: Decided) -> bool:
-    """Return whether the workers are already stopped for this decision, which this node itself published mostly."""
+    """Return whether the workers are already being stopped for this decision, usually published by this node."""
     if isinstance(state.then, Await):
         return False
     goes_on = isinstance(state.then, Rejoin)
     if isinstance(decided.decision, Restart) != goes_on:
         return False
-    # An end or a restart that no worker caused leaves nothing to record in place of what this node has.
+    # An end or a restart without a failed worker has nothing to record in place of this node's incident.
     if decided.failure is None:
         return True
     return state.incident is not None and _same(state.incident.failure, decided.failure)
 
 
 def _same(ours: Failure, theirs: Failure) -> bool:
-    """Return whether it is the same failure; the rendezvous may name nodes otherwise than we do."""
+    """Return whether both are the same failure; the rendezvous may use other node ids than the agent."""
     return (ours.round_index, ours.global_rank, ours.summary) == (
         theirs.round_index,
         theirs.global_rank,
@@ -313,9 +311,9 @@ def _same(ours: Failure, theirs: Failure) -> bool:
 
 
 def _regroup_instead(state: Stopping, change: RoundEnded) -> Step:
-    """Go on with the next round: this round's end leaves nothing to decide."""
+    """Join the next round: after this round's end there is nothing to decide."""
     ledger, first = _regrouped(state.ledger, state.round, change)
-    if state.stop_asked_s is not None:  # this node leaves the run: the end of the round is for the others
+    if state.stop_asked_s is not None:  # this node leaves the run: the end of the round concerns the others
         first = first[:1]
     within_s = change.stop_within_s
     hurry = () if within_s is None else (m.ShortenGrace(grace_s=within_s, at_once=True),)
@@ -325,8 +323,8 @@ def _regroup_instead(state: Stopping, change: RoundEnded) -> Step:
 
 
 def _overrule(state: Stopping, decided: Decided) -> Step:
-    # Two nodes failed at once, and the run took the other's decision: ours is taken out of the ledger, or the restart
-    # would be counted twice.
+    # Two nodes failed at once, and the run took the other's decision. This node's own is removed from the ledger, so
+    # that the restart is not counted twice.
     ledger, decision = _without_own(state), decided.decision
     first: tuple[m.AgentCommand, ...] = ()
     then: Then
@@ -341,7 +339,7 @@ def _overrule(state: Stopping, decided: Decided) -> Step:
 
 
 def _without_own(state: Stopping) -> Ledger:
-    """Return the ledger without this node's own decision, which the run has overruled."""
+    """Return the ledger without this node's own decision, which the run has overridden."""
     if state.incident is None:
         return state.ledger
     ledger, restarts = state.ledger, int(isinstance(state.incident.decision, Restart))
@@ -349,7 +347,7 @@ def _without_own(state: Stopping) -> Ledger:
 
 
 def waiting(state: Waiting, event: m.RoundChanged, now_s: float) -> Step:
-    """Leave if the run is over; the next round sees the rest."""
+    """Leave if the run is over; the next round handles other changes."""
     change = event.change
     if state.ledger.control and isinstance(change, Decided) and isinstance(change.decision, Stop):
         ledger, outcome, incident = _ended(state.ledger, change.decision, change, state.ledger.rounds - 1)
@@ -359,7 +357,7 @@ def waiting(state: Waiting, event: m.RoundChanged, now_s: float) -> Step:
 
 
 def awaiting(state: Awaiting, event: m.RoundChanged, now_s: float) -> Step:
-    """Do what the run has decided; decide here where nobody can."""
+    """Carry out the run's decision; decide here if the run can't."""
     ledger, change = state.ledger, event.change
     match change:
         case Decided() | RoundEnded():

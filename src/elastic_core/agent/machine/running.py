@@ -1,4 +1,4 @@
-"""Transitions while workers run, up to a failure whose evidence has settled."""
+"""Transitions while workers run, until the evidence of a failure has settled."""
 
 from collections.abc import Iterable
 
@@ -27,12 +27,12 @@ from elastic_core.types import WorkerExit
 
 
 def worker_ended(state: Running, event: m.WorkerExited, now_s: float) -> Step:
-    """Note a clean exit, or begin to look at a failure."""
+    """Record an exit with 0, or begin to examine a failure."""
     rank = event.exit.local_rank
     running, exits = without(state, (), event.exit)
     if exits:
-        # A death by signal (out of memory, a crash in native code) is mostly the first cause: no peer has an earlier
-        # one to report.
+        # A death by signal (out of memory, a crash in native code) is usually the first cause: no peer has an earlier
+        # failure to report.
         return collect_evidence(running, exits, settle=event.exit.code > 0)
     if running.alive:
         return Step(state=running, commands=report_finishing(state, running), reason=f"local rank {rank} finished")
@@ -40,15 +40,15 @@ def worker_ended(state: Running, event: m.WorkerExited, now_s: float) -> Step:
 
 
 def hang_found(state: Running, event: m.HangFound, now_s: float) -> Step:
-    """Let the policy decide what a hang means; the workers run on until it has."""
+    """Request the policy's decision about a hang; the workers run on until then."""
     ask = m.AskPolicy(failure=event.failure, history=state.ledger.history)
-    # Nothing settles and nothing is examined: the failure comes with its evidence, and no worker has ended.
+    # There is no delay and no examination: the failure comes with its evidence, and no worker has ended.
     deciding = Deciding(ledger=state.ledger, running=state, round=state.round)
     return Step(state=deciding, commands=(ask,), reason=event.failure.summary)
 
 
 def stop_running(state: Running, event: m.StopRequested, now_s: float) -> Step:
-    """Drain: the workers get the signal that we got."""
+    """Drain: pass the agent's signal to the workers."""
     finished = not state.alive
     return drain(state.ledger, state.round, event.signum, now_s, finished=finished, grace_s=event.grace_s, planned=True)
 
@@ -63,8 +63,8 @@ def restart_asked(state: Running, event: m.RestartRequested, now_s: float) -> St
 
 
 def forward(state: AgentState, event: m.SignalForwarded, now_s: float) -> Step:
-    """Pass a user signal on to the workers, or to those that are started next."""
-    # In a restart the signal is kept for the next round's workers; after the last round there are none.
+    """Forward a user signal to the workers, or to the workers that are started next."""
+    # During a restart the signal is kept for the next round's workers; after the last round there are none.
     if isinstance(state, Stopping) and isinstance(state.then, End):
         return Step(state=state, reason="the workers are being stopped")
     send = m.ForwardSignal(signum=event.signum)
@@ -72,13 +72,13 @@ def forward(state: AgentState, event: m.SignalForwarded, now_s: float) -> Step:
 
 
 def another_ended(state: Settling, event: m.WorkerExited, now_s: float) -> Step:
-    """Collect what another worker left while the evidence settles."""
+    """Add the exit of another worker while the evidence settles."""
     running, exits = without(state.running, state.exits, event.exit)
     stops = any(_stopped_by_others(running.ledger, exit) for exit in exits)
     if not running.alive and not stops:
         return _examine(running, exits, "no worker is left", (m.CancelTimer(name=SETTLE),))
     longer: tuple[m.AgentCommand, ...] = ()
-    # Once only: a worker after the other that is stopped from outside must not put the decision off without end.
+    # Only once: workers that are stopped from outside one after the other must not delay the decision without limit.
     if stops and not any(_stopped_by_others(running.ledger, exit) for exit in state.exits):
         longer = (m.SetTimer(name=SETTLE, delay_s=STOP_SETTLE_S),)
     return Step(
@@ -104,23 +104,23 @@ def stop_settling(state: Settling, event: m.StopRequested, now_s: float) -> Step
 def without(
     running: Running, exits: tuple[WorkerExit, ...], exit: WorkerExit
 ) -> tuple[Running, tuple[WorkerExit, ...]]:
-    """Return the workers without one that has ended, and `exits` with its exit if that was a failure."""
+    """Return `running` without a worker that has ended, and `exits` with its exit if that was a failure."""
     alive = running.alive - {exit.local_rank}
     if exit.code == 0:
         return replace(running, alive=alive, done=running.done | {exit.local_rank}), exits
-    if exit.local_rank in running.ignored:  # one that hung, and has ended since: that it is missing is decided
+    if exit.local_rank in running.ignored:  # it hung, and the policy chose to continue without it
         return replace(running, alive=alive), exits
     return replace(running, alive=alive), (*exits, exit)
 
 
 def collect_evidence(running: Running, exits: tuple[WorkerExit, ...], *, settle: bool) -> Step:
-    """Look at a failure at once, or (`settle`) once its peers have had a moment to report what they saw."""
+    """Examine a failure immediately, or with `settle` after peers have had a moment to report their errors."""
     reason = f"local rank {exits[0].local_rank} failed"
     if any(_stopped_by_others(running.ledger, exit) for exit in exits):
-        # A stop signal of somebody else's mostly goes to the agent, too: then it is no failure but the end of the run.
+        # A stop signal from outside usually reaches the agent, too: then it is no failure but the end of the run.
         delay_s, reason = STOP_SETTLE_S, f"local rank {exits[0].local_rank} got a stop signal from outside the agent"
     elif settle and running.alive:
-        # The first to end is often not the first to fail: a peer may still be writing its error file.
+        # The first worker to end is often not the first to fail: a peer may still be writing its error file.
         delay_s = SETTLE_S
     else:
         return _examine(running, exits, reason)
@@ -129,7 +129,7 @@ def collect_evidence(running: Running, exits: tuple[WorkerExit, ...], *, settle:
 
 
 def _stopped_by_others(ledger: Ledger, exit: WorkerExit) -> bool:
-    """Return whether a worker ended by a stop signal of somebody else's, or with the code that stands for one."""
+    """Return whether a worker ended by a stop signal that the agent did not send, or with that signal's exit code."""
     signum = -exit.code if exit.code < 0 else exit.code - 128
     return exit.stop_signal is None and signum in ledger.stop_signals
 
@@ -142,15 +142,15 @@ def _examine(
 
 
 def report_finishing(before: Running, running: Running) -> tuple[m.AgentCommand, ...]:
-    """Report that the first worker has finished, if it was this one: no newcomer may begin a round any more."""
+    """Report that the first worker of this node has finished, if it is this one: new nodes can't begin a round then."""
     first = running.ledger.control and running.done and not before.done
     return (m.ReportFinishing(),) if first else ()
 
 
 def finished(running: Running, first: tuple[m.AgentCommand, ...] = ()) -> Step:
-    """Report that all workers ended well where the run decides; else end."""
+    """Report that all workers exited with 0 if the run decides; otherwise end."""
     if running.ledger.control:
-        # Not the end yet: another node may fail, and then this one's workers are needed again.
+        # The run has not ended yet: if another node fails, this node's workers are needed again.
         return Step(state=running, commands=(m.ReportDone(), *first), reason="all workers of this node finished")
     outcome = Outcome(ending=AgentEnd.SUCCEEDED, exit_code=0, reason="all workers finished")
     return stop(running.ledger, running.round, End(outcome=outcome), outcome.reason)

@@ -35,15 +35,15 @@ from elastic_core.types import Decided, Failure, FailureClass, Round, Stop
 
 FIRST_PAUSE_S = 2.0
 LONGEST_PAUSE_S = 60.0
-"""From a hook's refusal until it is asked again: twice as long each time, less up to a third, another on each node."""
+"""The longest pause after a hook's refusal. Pauses double each time, minus up to a third, different on each node."""
 SHORTEST_WISH_S = 1.0
 LONGEST_WISH_S = 3600.0
-"""The bounds of a pause that a hook requests instead."""
+"""The upper limit of a pause that a hook requests, in seconds."""
 
 
 def begin(state: Created, event: m.StartRequested, now_s: float) -> Step:
-    """Ask the hooks, then join."""
-    gathers = event.control and event.gathers  # evidence of all nodes is of no use where each decides for itself
+    """Request the hooks' permission, then join."""
+    gathers = event.control and event.gathers  # evidence of all nodes is not needed if each node decides alone
     gates = replace(
         state.ledger.gates, aside=event.stands_aside, join_timeout_s=event.join_timeout_s, spread=event.spread
     )
@@ -57,7 +57,7 @@ def never_began(state: Created, event: m.StopRequested, now_s: float) -> Step:
 
 
 def join(state: Gating, event: m.JoinAllowed, now_s: float) -> Step:
-    """Enter the rendezvous."""
+    """Join the rendezvous."""
     gates = state.ledger.gates
     commands: tuple[m.AgentCommand, ...] = (m.JoinRendezvous(),)
     if gates.count:
@@ -67,7 +67,7 @@ def join(state: Gating, event: m.JoinAllowed, now_s: float) -> Step:
 
 
 def join_refused(state: Gating, event: m.JoinRefused, now_s: float) -> Step:
-    """Stay out of the next round until the hook is asked again."""
+    """Stay out of the next round until the hook is called again."""
     return _stay_out(state.ledger, state.refused, event, now_s)
 
 
@@ -77,21 +77,21 @@ def stop_before_start(state: Gating | Joining | Preparing, event: m.StopRequeste
 
 
 def formed(state: Joining, event: m.RoundFormed, now_s: float) -> Step:
-    """Ask the hooks before workers start."""
+    """Request the hooks' permission before workers start."""
     ledger = replace(state.ledger, rounds=event.round.index + 1)
-    # The run's history replaces this node's own: a newcomer's is empty, and a policy that counted by it would give a
-    # run more restarts than its budget.
+    # The run's history replaces this node's own. A new node's history is empty, and a policy that counted by it would
+    # exceed the run's restart budget.
     restarts, changes = event.round.restart_count, event.round.membership_changes
     if restarts is not None and changes is not None:
         ledger = replace(ledger, restart_count=restarts, membership_changes=changes, history=event.round.history)
     ask = m.AskToStart(round=event.round, restart_count=ledger.restart_count)
-    # Watched from now on: the round may be over before the hooks have answered.
+    # Watched from now on: the round may be over before the hooks have replied.
     commands = (m.NotifyHooks(moment=moments.RoundJoined(round=event.round)), ask, *watch_on(ledger))
     return Step(state=Preparing(ledger=ledger, round=event.round), commands=commands, reason="a round was formed")
 
 
 def no_round(state: Gating | Refused | Joining, event: m.RendezvousFailed, now_s: float) -> Step:
-    """End: without a round there is nothing to run; an unneeded node ends well."""
+    """End, because there is nothing to run without a round; an unneeded node ends successfully."""
     first = (m.CancelTimer(name=GATE),) if isinstance(state, Refused) else ()
     # A spare node that the run never needed: other nodes have finished the job.
     if event.exit_code == 0:
@@ -118,7 +118,7 @@ def _failed_elsewhere(
     failure: Failure,
     first: tuple[m.AgentCommand, ...],
 ) -> Step:
-    """End as the nodes do that have a place: with what the run has failed of."""
+    """End with the run's failure, like the nodes that have a place."""
     record = m.RecordIncident(failure=failure, decision=decided.decision, evidence=decided.evidence)
     outcome = Outcome(ending=AgentEnd.FAILED, exit_code=event.exit_code, reason=event.summary)
     return leave(ledger, outcome, (*first, record))
@@ -127,7 +127,7 @@ def _failed_elsewhere(
 def start(state: Preparing, event: m.StartAllowed, now_s: float) -> Step:
     """Start the workers, unless the round is over already."""
     ledger = state.ledger
-    if state.over is not None:  # its workers would meet nobody
+    if state.over is not None:  # its workers would have no peers
         return round_changed.without_start(ledger, state.round, state.over)
     spawn = m.SpawnWorkers(
         round=state.round,
@@ -139,7 +139,7 @@ def start(state: Preparing, event: m.StartAllowed, now_s: float) -> Step:
 
 
 def start_refused(state: Preparing, event: m.StartRefused, now_s: float) -> Step:
-    """Leave the round and stay out until the hook is asked again, unless the round is over already."""
+    """Leave the round and stay out until the hook is called again, unless the round is over already."""
     if state.over is not None:
         return round_changed.without_start(state.ledger, state.round, state.over)
     return _stay_out(state.ledger, state.round, event, now_s)
@@ -149,20 +149,19 @@ def start_refused(state: Preparing, event: m.StartRefused, now_s: float) -> Step
 
 
 def _stay_out(ledger: Ledger, refused: Round | None, event: m.JoinRefused | m.StartRefused, now_s: float) -> Step:
-    """Wait until the hook is asked again: at most the join timeout, unless this node can wait beside others' rounds."""
+    """Wait until the hook is called again; at most the join timeout, unless this node can wait beside other rounds."""
     gates = ledger.gates
     gates = replace(gates, count=gates.count + 1, since_s=gates.since_s if gates.count else now_s)
     pause_s = _pause_s(gates, event.again_s)
     left_s = gates.since_s + gates.join_timeout_s - now_s
-    # One node, and `static`: the run cannot go on without this node, so its nodes wait no longer than for a node that
-    # is missing.
+    # One node, or `static`: the run can't continue without this node, so its nodes wait as long as for a missing node.
     if not gates.aside:
         if left_s <= 0:
             return _give_up(replace(ledger, gates=gates), refused, event)
         pause_s = min(pause_s, left_s)
     absence = Absence(by=event.hook, reason=event.reason, for_s=round(pause_s, 1))
     first: tuple[m.AgentCommand, ...] = (m.StandAside(absence=absence),) if gates.aside else ()
-    if absence.text != gates.shown:  # each refusal is one of many: only another reason is printed
+    if absence.text != gates.shown:  # refusals repeat: only a new reason is printed
         often = "and so on" if event.again_s is not None else "then less and less often"
         text = f"this node stays out: {absence.text}; it is asked again in {duration_text(pause_s)}, {often}"
         first = (*first, m.PrintLine(text=text))
@@ -172,15 +171,15 @@ def _stay_out(ledger: Ledger, refused: Round | None, event: m.JoinRefused | m.St
 
 
 def _pause_s(gates: Gates, wanted_s: float | None) -> float:
-    """Return how long to wait before the hook is asked again: as long as it wants, or longer each time."""
+    """Return the pause before the hook is called again, in seconds: the hook's own wish, or longer each time."""
     if wanted_s is not None:
         return min(max(wanted_s, SHORTEST_WISH_S), LONGEST_WISH_S)
-    # The exponent is bounded because 2.0 ** 1024 overflows: a hook that refuses once a minute gets there within a day.
+    # The exponent is limited because 2.0 ** 1024 overflows: a hook that refuses once a minute gets there within a day.
     return min(FIRST_PAUSE_S * 2.0 ** min(gates.count - 1, 30), LONGEST_PAUSE_S) * (1 - gates.spread / 3)
 
 
 def _give_up(ledger: Ledger, refused: Round | None, event: m.JoinRefused | m.StartRefused) -> Step:
-    """End: nobody can go on without this node."""
+    """End with a failure, because the run can't continue without this node."""
     asked = f"asked {ledger.gates.count} times in {ledger.gates.join_timeout_s:g} s (--join-timeout)"
     index = -1 if refused is None else refused.index
     failure = without_workers(f"{event.hook} refused: {event.reason}", FailureClass.HEALTH_CHECK, index)
@@ -188,13 +187,13 @@ def _give_up(ledger: Ledger, refused: Round | None, event: m.JoinRefused | m.Sta
 
 
 def ask_again(state: Refused, event: m.TimerFired, now_s: float) -> Step:
-    """Ask the hooks again: about the same start, where its round goes on, else before joining the next."""
+    """Call the hooks again: about the same start if its round continues, otherwise before joining the next round."""
     ledger, round_ = state.ledger, state.round
     if event.name != GATE:
         return Step(state=state, reason="a timer of an earlier state")
     if round_ is None or ledger.gates.aside:
         return gate(ledger, "the hooks are asked again", refused=round_)
-    # This node still has its place in the round, and the workers of the other nodes wait for its own: joining anew
+    # This node still has its place in the round, and the workers of the other nodes wait for its own: joining again
     # would end the round for all.
     ask = m.AskToStart(round=round_, restart_count=ledger.restart_count)
     return Step(state=Preparing(ledger=ledger, round=round_), commands=(ask,), reason="the hooks are asked again")
@@ -209,9 +208,9 @@ def stop_refused(state: Refused, event: m.StopRequested, now_s: float) -> Step:
 
 
 def spawned(state: Starting, event: m.WorkersSpawned, now_s: float) -> Step:
-    """Workers run, or are stopped because the round is over already."""
+    """Begin to watch the workers, or stop them if the round is over already."""
     everyone = frozenset(range(state.round.local_world_size))
-    # Not reset when a hook allows the join: one that then refuses each start would be asked every 2 s, round after
+    # Not reset when a hook allows the join: a hook that then refuses each start would be called every 2 s, in each
     # round.
     ledger = replace(state.ledger, gates=replace(state.ledger.gates, count=0, shown=""))
     running = Running(ledger=ledger, round=state.round, alive=everyone)
@@ -221,8 +220,8 @@ def spawned(state: Starting, event: m.WorkersSpawned, now_s: float) -> Step:
 
 
 def spawn_failed(state: Starting, event: m.SpawnFailed, now_s: float) -> Step:
-    """Let the policy decide what a failed start means, unless the round is over already."""
-    # The workers before the one that could not be started run: whatever is decided, they are stopped first.
+    """Request the policy's decision about a failed start, unless the round is over already."""
+    # The workers that were started before the failed one run: they are stopped first, whatever the decision.
     running = Running(ledger=state.ledger, round=state.round, alive=event.alive)
     if state.over is not None:
         return round_changed.follow(running, state.over)
@@ -232,5 +231,5 @@ def spawn_failed(state: Starting, event: m.SpawnFailed, now_s: float) -> Step:
 
 
 def stop_starting(state: Starting, event: m.StopRequested, now_s: float) -> Step:
-    """Stop what was started."""
+    """Stop the workers that were started."""
     return drain(state.ledger, state.round, event.signum, now_s, grace_s=event.grace_s)

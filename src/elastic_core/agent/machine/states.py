@@ -1,4 +1,4 @@
-"""The states of an agent, one frozen record each; the step from one to the next, and the moves that several share."""
+"""The states of an agent, one frozen record each; `Step`, and transitions that several states share."""
 
 import enum
 from collections.abc import Iterable
@@ -21,41 +21,41 @@ from elastic_core.types import (
 )
 
 RoundOver = RoundEnded | Decided | StopOrdered
-"""What ends a round for all its nodes."""
+"""The changes that end a round for all its nodes."""
 
 
 class Gates(Record, frozen=True, kw_only=True):
     """How this node waits while a hook refuses, and the refusals since its workers last ran."""
 
     aside: bool = False
-    """The rendezvous lets this node wait beside the rounds of the others."""
+    """Whether the rendezvous lets this node wait beside the rounds of other nodes."""
     join_timeout_s: float = 600.0
-    """How long a node waits that can't, in seconds."""
+    """How long this node waits if the rendezvous does not, in seconds."""
     spread: float = 0.0
     count: int = 0
     since_s: float = 0.0
-    """When the first refusal came, if there was one."""
+    """The time of the first refusal, if any."""
     shown: str = ""
-    """The reason that was printed last."""
+    """The last printed reason."""
 
 
 class Ledger(Record, frozen=True, kw_only=True):
-    """What the run has been through; carried from state to state."""
+    """The history of the run, carried from state to state."""
 
     restart_count: int = 0
     """Restarts after failures: exported as TORCHELASTIC_RESTART_COUNT."""
     rounds: int = 0
-    """Rounds that this node was part of: the next one's index."""
+    """The number of rounds so far, which is the next round's index."""
     membership_changes: int = 0
-    """New rounds because nodes came or went; they never cost restart budget."""
+    """New rounds because nodes joined or left; they never cost restart budget."""
     history: tuple[Failure, ...] = ()
     """Failures so far, oldest first, each with its decision."""
     control: bool = False
-    """The rendezvous takes one decision for the whole run: ours is published to it, and its own stands."""
+    """Whether the rendezvous makes one decision for the run: this node publishes its own, and the run's counts."""
     gathers: bool = False
-    """It does so on the evidence of all nodes: a failure here stops them all, and we wait for what is decided."""
+    """Whether that decision uses all nodes' evidence: a failure here stops all nodes, and this node waits for it."""
     stop_signals: tuple[int, ...] = ()
-    """What tells the agent to stop: a worker that dies of one may have got it together with the agent."""
+    """The signals that stop the agent: a worker that dies of one may have received it together with the agent."""
     gates: Gates = Gates()
 
 
@@ -76,39 +76,39 @@ class Outcome(Record, frozen=True, kw_only=True):
 
 
 class Rejoin(Record, frozen=True, kw_only=True):
-    """After the workers are gone: wait `delay_s`, then begin the next round."""
+    """After the workers have ended: wait `delay_s`, then begin the next round."""
 
     delay_s: float = 0.0
 
 
 class End(Record, frozen=True, kw_only=True):
-    """After the workers are gone: leave."""
+    """After the workers have ended: leave."""
 
     outcome: Outcome
 
 
 class Await(Record, frozen=True, kw_only=True):
-    """After the workers are gone: report the evidence, and wait for the run's decision."""
+    """After the workers have ended: report the evidence, and wait for the run's decision."""
 
 
 Then = Rejoin | End | Await
 
 
 class Created(Record, frozen=True, kw_only=True):
-    """Nothing has happened."""
+    """The agent was created; no event has happened."""
 
     ledger: Ledger = Ledger()
 
 
 class Gating(Record, frozen=True, kw_only=True):
-    """Hooks are being asked whether this node may join. `refused`: they have refused to start workers of that round."""
+    """Hooks decide whether this node may join. `refused` is the round in which they refused to start workers."""
 
     ledger: Ledger
     refused: Round | None = None
 
 
 class Refused(Record, frozen=True, kw_only=True):
-    """A hook refuses: no worker exists, and this node waits until it is asked again. `round` as in Gating."""
+    """A hook refuses: no worker exists, and this node waits until the hook is called again. `round` is as in Gating."""
 
     ledger: Ledger
     absence: Absence
@@ -122,7 +122,7 @@ class Joining(Record, frozen=True, kw_only=True):
 
 
 class Preparing(Record, frozen=True, kw_only=True):
-    """Hooks are being asked before workers start. `over`: the round is over already."""
+    """Hooks decide whether workers may start. `over` is set if the round is over already."""
 
     ledger: Ledger
     round: Round
@@ -130,7 +130,7 @@ class Preparing(Record, frozen=True, kw_only=True):
 
 
 class Starting(Record, frozen=True, kw_only=True):
-    """Workers are being started. `over`: the round is over already."""
+    """Workers are being started. `over` is set if the round is over already."""
 
     ledger: Ledger
     round: Round
@@ -138,9 +138,9 @@ class Starting(Record, frozen=True, kw_only=True):
 
 
 class Running(Record, frozen=True, kw_only=True):
-    """Workers run. `done` have exited with 0; `ignored` failed, and the policy chose to go on without them.
+    """Workers run. `done` workers have exited with 0; `ignored` workers failed, and the policy continues without them.
 
-    None is `alive` while this node has finished and waits for the others.
+    If none is `alive`, this node has finished and waits for the others.
     """
 
     ledger: Ledger
@@ -151,25 +151,25 @@ class Running(Record, frozen=True, kw_only=True):
 
 
 class Settling(Record, frozen=True, kw_only=True):
-    """A worker has failed by itself: its peers may report what they saw, and the agent get a stop signal."""
+    """A worker has failed by itself: its peers may still report errors, and the agent may receive a stop signal."""
 
     running: Running
     exits: tuple[WorkerExit, ...]
 
 
 class Deciding(Record, frozen=True, kw_only=True):
-    """The evidence is being read, then the policy asked. `running` is None if no worker of the round was started."""
+    """The evidence is read, then the policy decides. `running` is `None` if no worker of the round was started."""
 
     ledger: Ledger
     running: Running | None
     round: Round
     exits: tuple[WorkerExit, ...] = ()
     alone: bool = False
-    """No other node decides for the run."""
+    """Whether no other node decides for the run."""
 
 
 class Stopping(Record, frozen=True, kw_only=True):
-    """The stop ladder runs. `stop_asked_s`: when a stop signal came first."""
+    """The stop sequence runs. `stop_asked_s` is the time of the first stop signal, if any."""
 
     ledger: Ledger
     round: Round
@@ -179,7 +179,7 @@ class Stopping(Record, frozen=True, kw_only=True):
 
 
 class Awaiting(Record, frozen=True, kw_only=True):
-    """No worker exists; the run was stopped for a failure, and what follows is being decided for all nodes."""
+    """No worker exists; the run was stopped after a failure, and the decision for all nodes is pending."""
 
     ledger: Ledger
     round: Round
@@ -192,7 +192,7 @@ class Waiting(Record, frozen=True, kw_only=True):
 
 
 class Leaving(Record, frozen=True, kw_only=True):
-    """The rendezvous is being left."""
+    """The node is leaving the rendezvous."""
 
     ledger: Ledger
     outcome: Outcome
@@ -200,7 +200,7 @@ class Leaving(Record, frozen=True, kw_only=True):
 
 
 class Ended(Record, frozen=True, kw_only=True):
-    """Final."""
+    """The final state."""
 
     ledger: Ledger
     outcome: Outcome
@@ -225,30 +225,30 @@ AgentState = (
 
 
 SETTLE_S = 0.1
-"""How long peers of a worker that failed by itself may still report what they saw; a signal death settles at once."""
+"""Seconds for peers of a failed worker to report their errors; a death by signal is examined immediately."""
 STOP_SETTLE_S = 0.5
-"""How long a worker's death by a stop signal that we had not sent may turn out to be the stop of this whole node.
+"""Seconds in which a worker's death by another process's stop signal may turn out to be the stop of this whole node.
 
-A scheduler that signals all processes of a node needs milliseconds, on a busy machine some tens of them.
+A scheduler that signals all processes of a node needs milliseconds, or some tens of them on a busy machine.
 """
 PEERS_SETTLE_S = 0.5
-"""The same for peers on other nodes, where all that failed here has merely lost one: it may be on its way out."""
+"""The same for peers on other nodes, if workers here only lost a peer, which may still be ending."""
 URGE_S = 0.5
-"""A second stop signal counts only this long after the first: one Ctrl-C can arrive twice."""
+"""A second stop signal counts only this many seconds after the first, because one Ctrl-C can arrive twice."""
 LEAVE_S = 3.0
-"""The longest that leaving the rendezvous may hold the agent up."""
+"""How long leaving the rendezvous may delay the agent's end, in seconds."""
 PARKED_WATCH_S = 1.0
-"""While newcomers have to wait, the round is looked at this often."""
+"""Seconds between two watches of the round while new nodes have to wait."""
 
 REPORT_S = 1.0
-"""Workers that take longer to stop do not hold up what this node has seen so far."""
+"""Seconds until this node's report is sent even if its workers have not stopped."""
 
 SETTLE, BACKOFF, LEAVE, REPORT, GATE = "settle", "backoff", "leave", "report", "gate"
 SIGTERM = 15
 
 
 class Step(Record, frozen=True, kw_only=True):
-    """What `advance` returns: the next state, the commands in order, and why."""
+    """The result of `advance`: the next state, the commands in order, and the reason."""
 
     state: AgentState
     commands: tuple[m.AgentCommand, ...] = ()
@@ -256,7 +256,7 @@ class Step(Record, frozen=True, kw_only=True):
 
 
 def gate(ledger: Ledger, reason: str, first: Iterable[m.AgentCommand] = (), refused: Round | None = None) -> Step:
-    """Ask the hooks whether this node may join the next round."""
+    """Request the hooks' permission to join the next round."""
     ask = m.AskToJoin(round_index=ledger.rounds, refused=refused, restart_count=ledger.restart_count)
     return Step(state=Gating(ledger=ledger, refused=refused), commands=(*first, ask), reason=reason)
 
@@ -264,9 +264,9 @@ def gate(ledger: Ledger, reason: str, first: Iterable[m.AgentCommand] = (), refu
 def leave(ledger: Ledger, outcome: Outcome, first: Iterable[m.AgentCommand] = (), asked_s: float | None = None) -> Step:
     """Leave the rendezvous.
 
-    One that decides for the whole run is not closed by a node that goes: its verdict says when the run is over.
+    A rendezvous that decides for the whole run is not closed by a leaving node: its verdict ends the run.
     """
-    # A stop signal is for this node: if it closed the rendezvous, the nodes that go on could form no further round.
+    # A stop signal is for this node: if it closed the rendezvous, the remaining nodes could form no further round.
     close = outcome.ending is not AgentEnd.STOPPED and not ledger.control
     commands = (*first, m.SetTimer(name=LEAVE, delay_s=LEAVE_S), m.LeaveRendezvous(close=close))
     return Step(
@@ -275,17 +275,17 @@ def leave(ledger: Ledger, outcome: Outcome, first: Iterable[m.AgentCommand] = ()
 
 
 def leave_on_stop(ledger: Ledger, signum: int, now_s: float, *first: m.AgentCommand) -> Step:
-    """Leave the rendezvous without workers because a stop was requested; hooks are notified as of a drain."""
+    """Leave the rendezvous without workers after a stop request; hooks are notified of a drain."""
     return leave(ledger, stopped_by(signum), (m.AnnounceDrain(signum=signum), *first), asked_s=now_s)
 
 
 def end(ledger: Ledger, outcome: Outcome) -> Step:
-    """End now."""
+    """End immediately."""
     return Step(state=Ended(ledger=ledger, outcome=outcome), reason=outcome.reason)
 
 
 def stopped_by(signum: int) -> Outcome:
-    """Return the outcome of an agent that was told to stop."""
+    """Return the outcome of an agent that was stopped by a signal."""
     return Outcome(ending=AgentEnd.STOPPED, exit_code=128 + signum, reason=f"stopped by signal {signum}")
 
 
@@ -301,10 +301,10 @@ def stop(
     planned: bool = False,
     ends_run: bool = False,
 ) -> Step:
-    """Stop the workers, and watch on for what the run decides meanwhile; `ends_run`: it is bound to be the end."""
+    """Stop the workers, and keep watching for the run's decision; `ends_run` means that the run will end."""
     stopping = Stopping(ledger=ledger, round=round, then=then, incident=incident)
-    # With other nodes, exit handlers get no extra time: workers there wait in collectives until the workers here are
-    # gone.
+    # With several nodes, exit handlers get no extra time: workers on other nodes wait in collectives until the workers
+    # here have ended.
     ends = (ends_run or isinstance(then, End)) and round.node_count == 1
     halt = m.StopWorkers(signum=SIGTERM, reason=reason, grace_s=grace_s, planned=planned, ends_run=ends)
     return Step(state=stopping, commands=(*first, halt, *watch_on(ledger)), reason=reason)
@@ -313,7 +313,7 @@ def stop(
 def stop_and_wait(
     ledger: Ledger, round: Round, reason: str, first: Iterable[m.AgentCommand] = (), *, ends_run: bool = False
 ) -> Step:
-    """Stop the workers because the run was stopped; then wait for what it decides. `ends_run` as in `stop`."""
+    """Stop the workers because the run was stopped, then wait for the run's decision. `ends_run` is as in `stop`."""
     timer = m.SetTimer(name=REPORT, delay_s=REPORT_S)
     return stop(ledger, round, Await(), reason, first=(*first, timer), ends_run=ends_run)
 
@@ -335,9 +335,9 @@ def drain(
     grace_s: float | None = None,
     planned: bool = False,
 ) -> Step:
-    """Stop the workers with the signal that we got, then leave; `grace_s` bounds their grace period.
+    """Stop the workers with the agent's stop signal, then leave; `grace_s` limits their grace period.
 
-    `finished`: none is left, so that the others lose nothing by it and need not know. `planned`: none has failed.
+    `finished` means that no worker is left, so that other nodes need no announcement. `planned` means that none failed.
     """
     outcome = stopped_by(signum)
     stopping = Stopping(ledger=ledger, round=round, then=End(outcome=outcome), stop_asked_s=now_s)
@@ -347,17 +347,17 @@ def drain(
 
 
 def watch_on(ledger: Ledger) -> tuple[m.AgentCommand, ...]:
-    """The next look at a run that is decided about elsewhere."""
+    """Return the next watch of a run that is decided elsewhere."""
     return (m.WatchRound(),) if ledger.control else ()
 
 
 def depart(ledger: Ledger) -> tuple[m.AgentCommand, ...]:
-    """The announcement to the run that this node will go."""
+    """Return the announcement to the run that this node will leave."""
     return (m.AnnounceDeparture(),) if ledger.control else ()
 
 
 def without_workers(summary: str, kind: FailureClass, round_index: int = -1) -> Failure:
-    """Return a failure that no worker is to blame for."""
+    """Return a failure that no worker caused."""
     return Failure(
         failure_class=kind,
         summary=summary,
@@ -370,13 +370,13 @@ def without_workers(summary: str, kind: FailureClass, round_index: int = -1) -> 
 
 
 def noted(ledger: Ledger, failure: Failure, decision: Decision, *, restarts: int) -> Ledger:
-    """Add a failure with its decision to the ledger's history, and the restarts that it costs to its count."""
+    """Return the ledger with a failure and its decision in the history, and its restarts counted."""
     history = remembered(ledger.history, replace(failure, decision=decision))
     return replace(ledger, restart_count=ledger.restart_count + restarts, history=history)
 
 
 def after_stop(ledger: Ledger, then: Rejoin | End, incident: m.RecordIncident | None, asked_s: float | None) -> Step:
-    """Record the incident, then do what was to follow: no worker exists any more."""
+    """Record the incident, then carry out `then`; no worker exists any more."""
     # The incident lists how each worker ended, which is known only now.
     recorded: tuple[m.AgentCommand, ...] = () if incident is None else (incident,)
     match then:

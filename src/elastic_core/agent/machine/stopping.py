@@ -1,4 +1,4 @@
-"""Transitions from the stop ladder to the end: what follows once no worker exists."""
+"""Transitions from the stop sequence to the end: the next step once no worker exists."""
 
 from msgspec.structs import replace
 
@@ -28,7 +28,7 @@ from elastic_core.agent.machine.states import (
 
 
 def workers_gone(state: Stopping, event: m.WorkersStopped, now_s: float) -> Step:
-    """Record the incident, then begin the next round, wait, or leave; or wait for what the run decides."""
+    """Record the incident, then begin the next round, wait, or leave; or wait for the run's decision."""
     if isinstance(state.then, Await):
         forget = (m.CancelTimer(name=REPORT),)
         return wait_for_run(state.ledger, state.round, "the workers are gone: what follows is decided", forget)
@@ -36,8 +36,8 @@ def workers_gone(state: Stopping, event: m.WorkersStopped, now_s: float) -> Step
 
 
 def report_due(state: Stopping, event: m.TimerFired, now_s: float) -> Step:
-    """Report the evidence so far if the workers take long to stop and the run has not decided yet."""
-    # A worker that ignores SIGTERM takes the whole grace period; the other nodes need not wait for it to decide.
+    """Report the evidence so far if the workers are slow to stop and the run has not decided yet."""
+    # A worker that ignores SIGTERM uses the whole grace period; the other nodes need not wait for it to decide.
     if not isinstance(state.then, Await):
         return Step(state=state, reason="it is decided already")
     report = m.ReportEvidence(round=state.round, final=False)
@@ -45,7 +45,7 @@ def report_due(state: Stopping, event: m.TimerFired, now_s: float) -> Step:
 
 
 def stop_awaiting(state: Awaiting, event: m.StopRequested, now_s: float) -> Step:
-    """Leave without waiting for what the run decides."""
+    """Leave without waiting for the run's decision."""
     return leave_on_stop(state.ledger, event.signum, now_s, *depart(state.ledger))
 
 
@@ -59,7 +59,7 @@ def stop_again(state: Stopping, event: m.StopRequested, now_s: float) -> Step:
     hurry = () if event.grace_s is None else (m.ShortenGrace(grace_s=event.grace_s),)
     if urged and not hurry:
         return Step(state=stopping, commands=(m.KillWorkers(),), reason="second stop signal: killing the workers")
-    # The other nodes must not wait for one that goes; of a run that has succeeded nobody waits for anybody.
+    # The other nodes must not wait for a leaving node; in a run that has succeeded, no node waits.
     if state.stop_asked_s is None and not _succeeds(state.then):
         gone = () if isinstance(state.then, End) else depart(state.ledger)
         announce = m.AnnounceDrain(signum=event.signum)
@@ -82,17 +82,17 @@ def stop_waiting(state: Waiting, event: m.StopRequested, now_s: float) -> Step:
 
 
 def left(state: Leaving, event: m.RendezvousLeft, now_s: float) -> Step:
-    """End."""
+    """End after the rendezvous has been left."""
     return replace(end(state.ledger, state.outcome), commands=(m.CancelTimer(name=LEAVE),))
 
 
 def left_anyway(state: Leaving, event: m.TimerFired, now_s: float) -> Step:
-    """End: leaving took too long."""
+    """End, because leaving took too long."""
     return end(state.ledger, state.outcome)
 
 
 def stop_leaving(state: Leaving, event: m.StopRequested, now_s: float) -> Step:
-    """A second signal ends at once."""
+    """End immediately at a second signal."""
     if state.stop_asked_s is not None and now_s - state.stop_asked_s >= URGE_S:
         return end(state.ledger, state.outcome)
     asked_s = now_s if state.stop_asked_s is None else state.stop_asked_s

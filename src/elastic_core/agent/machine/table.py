@@ -1,8 +1,8 @@
-"""The agent as a pure state machine: `advance(state, event, now_s)` gives the next state and what to do.
+"""The agent as a pure state machine: `advance(state, event, now_s)` returns the next state and commands.
 
-`TABLE` has a rule for every pair of state and event: handled (by which function, and where it may lead), ignored on
-purpose (and why), or illegal. The diagram in the docs is drawn from it, and a journal of (event, now) replays to the
-same steps.
+`TABLE` has a rule for every pair of state and event: handled (with the function and the possible next states), ignored
+on purpose (with the reason), or illegal. The diagram in the docs is drawn from it, and a journal of (event, now)
+replays to the same steps.
 """
 
 from collections.abc import Callable
@@ -35,20 +35,20 @@ Handler = Callable[..., Step]
 
 
 class Handled(Record, frozen=True, kw_only=True):
-    """A pair that changes something: the function, and the states that it may lead to."""
+    """A pair that changes something: the function, and the possible next states."""
 
     handler: Handler
     to: tuple[type, ...]
 
 
 class Ignored(Record, frozen=True, kw_only=True):
-    """A pair that can happen and means nothing."""
+    """A pair that can happen and changes nothing."""
 
     why: str
 
 
 class Illegal(Record, frozen=True, kw_only=True):
-    """A pair that can't happen: meeting it is a defect, and `advance` raises."""
+    """A pair that can't happen: it is a defect, and `advance` raises."""
 
 
 Rule = Handled | Ignored | Illegal
@@ -67,7 +67,7 @@ _POLICY = (m.Examined, m.DecisionMade)
 
 
 def _row(handled: dict[type, Handled], ignored: dict[tuple[type, ...], str]) -> dict[type, Rule]:
-    """Complete one state's row; what is neither handled nor ignored is illegal."""
+    """Return one state's complete row; events that are neither handled nor ignored are illegal."""
     row: dict[type, Rule] = {event: Illegal() for event in EVENTS}
     for events, why in ignored.items():
         row.update(dict.fromkeys(events, Ignored(why=why)))
@@ -89,7 +89,7 @@ TABLE: dict[type, dict[type, Rule]] = {
             m.SignalForwarded: _to(running.forward, Gating),
             m.JoinAllowed: _to(starting.join, Joining),
             m.JoinRefused: _to(starting.join_refused, Refused, Leaving),
-            # A node that waits aside keeps its seat: the run may end while its hooks are being asked again.
+            # A node that waits aside keeps its seat: the run may end while its hooks are being called again.
             m.RendezvousFailed: _to(starting.no_round, Leaving),
             m.StopRequested: _to(starting.stop_before_start, Leaving),
         },
@@ -127,7 +127,7 @@ TABLE: dict[type, dict[type, Rule]] = {
     Starting: _row(
         {
             m.SignalForwarded: _to(running.forward, Starting),
-            # No exit arrives here: the loop starts all workers in one turn, and reads their ends in a later one.
+            # No exit arrives here: the loop starts all workers in one turn, and reads their exits in a later one.
             m.WorkersSpawned: _to(starting.spawned, Running, Stopping),
             m.SpawnFailed: _to(starting.spawn_failed, Deciding, Stopping),
             m.RoundChanged: _to(round_changed.starting, Starting),
@@ -225,10 +225,10 @@ TABLE: dict[type, dict[type, Rule]] = {
 
 
 def advance(state: AgentState, event: m.AgentEvent, *, now_s: float) -> Step:
-    """Return what follows from `event` in `state`; no side effect.
+    """Return the next state and commands for `event` in `state`, without side effects.
 
     Raises:
-        IllegalEventError: the pair can't happen; the state stands unchanged.
+        IllegalEventError: the pair can't happen; the state is unchanged.
     """
     match TABLE[type(state)][type(event)]:
         case Handled(handler=handler):

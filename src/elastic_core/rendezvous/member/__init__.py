@@ -1,1 +1,1 @@
-"""The rendezvous algorithm: one member of a run on a `CoordinationStore`, as a pure machine and its rules."""
+"""The rendezvous protocol: one member of a run on a `CoordinationStore`, as a pure state machine and its rules."""

@@ -1,8 +1,8 @@
-"""Whether the run in the store is a member's own, and what it does about another one: a rule of `announce`. Pure.
+"""Admission of a new node: it joins the run in the store, waits, or begins a new run. Pure; a rule of `announce`.
 
-A newcomer watches that run until it knows. A run with a verdict answers those who come late. One without goes on
-while somebody of it is alive; when nobody has been for its lease and its last call, it is over: so long the newcomer
-waits, from when it could first read the store, for members whose leases ended while the store was away.
+A new node watches the run in the store until it can decide. If that run has a verdict, late nodes get it. If not, the
+run continues while a member is alive. The run is over when no member was alive for its lease plus its last call. The
+new node counts that time from its first read of the store, because leases may have ended while the store was away.
 """
 
 import math
@@ -22,15 +22,15 @@ from elastic_core.rendezvous.store import CONTROL_KEY, ROUND_KEY
 from elastic_core.types import Decided, FailureClass, RoundEnded, Stop
 
 ANSWER_S = 60.0
-"""How long a verdict answers those who come late, where nobody has said which attempt this is."""
+"""How long a verdict applies to late nodes, in seconds, if no attempt number was given."""
 KEEP_DONE_S = 24 * 3600.0
-"""How long it is kept after a success, and answers nodes that were given the same attempt."""
+"""How long a successful verdict is kept, and applies to nodes with the same given attempt, in seconds."""
 KEEP_FAILED_S = 600.0
-"""The same after a failure."""
+"""How long a verdict after a failure is kept, in seconds."""
 
 
 def meet(state: State, now_s: float) -> Announced:
-    """Find out whether the run in the store is this member's."""
+    """Decide whether the run in the store is this member's run."""
     control, run = state.seen.control, state.run
     if CONTROL_KEY not in state.seen.fresh or control is None or run.begin or control.epoch == run.epoch:
         return state, NOTHING
@@ -44,7 +44,7 @@ def meet(state: State, now_s: float) -> Announced:
 
 
 def _later(control: ControlDocument, me: Me) -> int:
-    """Return how much later the attempt of a run is than a member's own; 0 of two jobs, which have no order."""
+    """Return by how much a run's attempt is later than this member's; 0 for two jobs, which have no order."""
     return control.attempt - me.attempt if not _other_job(control, me) else 0
 
 
@@ -57,22 +57,22 @@ def _has_round(state: State, control: ControlDocument) -> bool:
 
 
 def _meet_verdict(state: State, control: ControlDocument, verdict: Verdict, now_s: float) -> Announced:
-    """Give a latecomer the verdict; let a node that was there, or comes when that is long ago, begin a new run."""
+    """Give a late node the verdict; a node of that run, or one that comes much later, begins a new run."""
     if ROUND_KEY not in state.seen.fresh:
         return state, NOTHING
     me, round_ = state.me, state.seen.round
     came_again = round_ is not None and any(given_id(entry.node) == me.node for entry in round_.roster)
-    # That run had no round, or this node was in its last one and was started again, or it is another attempt or job:
-    # its verdict does not answer this node.
+    # That run had no round, or this node was in its last round and was restarted, or attempt or job differ: its
+    # verdict does not apply to this node.
     if not _has_round(state, control) or came_again or control.attempt != me.attempt or _other_job(control, me):
         return replace(state, run=replace(state.run, begin=True)), NOTHING
     ended = state.run.ended
     if ended is None or ended.epoch != control.epoch:
-        return state, NOTHING  # how long ago that was is read with the document
+        return state, NOTHING  # the time of the end is read with the document
     if now_s - ended.at_s >= _answers_s(control, verdict, me):
         return replace(state, run=replace(state.run, begin=True)), NOTHING
-    # The store can't tell the verdict's age and no attempt was given: it may be of an earlier run, so this node waits
-    # until it has seen it for ANSWER_S.
+    # The store does not know the verdict's age and no attempt was given: the run may be an earlier one. This node waits
+    # until it has seen the verdict for ANSWER_S.
     if ended.known or _given(control, me) or _is_alive(state, control):
         return closed(state, verdict, now_s)
     ended_how = _how(verdict)
@@ -85,14 +85,14 @@ def _given(control: ControlDocument, me: Me) -> bool:
 
 
 def _answers_s(control: ControlDocument, verdict: Verdict, me: Me) -> float:
-    """Return for how long after the run's end its verdict is this member's."""
+    """Return for how long after the run's end its verdict applies to this member, in seconds."""
     if not _given(control, me):
         return ANSWER_S
     return KEEP_DONE_S if verdict.decision.outcome == "done" else KEEP_FAILED_S
 
 
 def closed(state: State, verdict: Verdict, now_s: float) -> Announced:
-    """Tell a node that would join how the run has ended, and that nothing was started."""
+    """Report to a joining node how the run ended, and that no worker was started."""
     me, control, ended = state.me, state.seen.control, state.run.ended
     ended_how = _how(verdict)
     reason = verdict.decision.reason
@@ -140,7 +140,7 @@ def _meet_standing(state: State, control: ControlDocument, now_s: float) -> Anno
     if ROUND_KEY not in state.seen.fresh:
         return state, NOTHING
     fits = not later and not compare_fingerprints(me.fingerprint, control.fingerprint, me.allow_mismatch)[0]
-    # Without a round it has cost nobody anything: a thousand nodes that begin together need not look at each other.
+    # A run without a round has done no work yet, so 1,000 nodes that start together need not survey each other.
     if _is_alive(state, control) or (fits and not _has_round(state, control)):
         return _superseded(state, control) if later else _compare(state, control)
     # All leases of that run have ended, and its last call has passed: a new run begins in its place.
@@ -162,7 +162,7 @@ _TRY_ATTEMPT = "Try, where they are known to be dead: --rdzv-attempt"
 
 
 def _over_s(state: State, control: ControlDocument) -> float:
-    """Return for how long nobody of the run must have been alive: longer where its members may train on."""
+    """Return how long all members must have been without a lease; longer if they may still train."""
     over_s, liveness, round_ = control.over_s or state.me.over_s, state.run.liveness, state.seen.round
     if liveness is None or not liveness.silent or round_ is None:
         return over_s
@@ -180,7 +180,7 @@ def _is_empty(state: State, control: ControlDocument) -> bool:
 
 
 def is_over(state: State, control: ControlDocument) -> bool:
-    """Return whether nobody of a run has been alive for so long that it is over: by what was looked at since then."""
+    """Return whether no member was alive for so long that the run is over, by surveys since then."""
     liveness = state.run.liveness
     if (
         liveness is None
@@ -188,19 +188,19 @@ def is_over(state: State, control: ControlDocument) -> bool:
         or liveness.looked_s < liveness.empty_s + _over_s(state, control)
     ):
         return False
-    # Members without a lease may train on while the store is away for them: one that has answered lately keeps the run
+    # Members without a lease may still train if they can't reach the store: a recent reply from one keeps the run
     # alive.
     return not liveness.silent or liveness.looked_s >= state.peers.silent_s + state.me.ttl_s
 
 
 def looks_again_s(state: State, control: ControlDocument) -> float:
-    """Return when a newcomer next looks which members are alive."""
+    """Return when a new node next surveys which members are alive."""
     liveness = state.run.liveness
     if liveness is None or liveness.epoch != control.epoch:
         return LONG_AGO_S
     next_s = liveness.looked_s + state.period_s
     over_s = liveness.empty_s + _over_s(state, control)
-    # The look that finds the run over must come at that moment, not up to a period later.
+    # The survey that finds the run over must take place at that moment, not up to a period later.
     return min(next_s, over_s) if not liveness.alive and liveness.looked_s < over_s else next_s
 
 
@@ -229,9 +229,9 @@ def _compare(state: State, control: ControlDocument) -> Announced:
 
 
 def _meet_other(state: State, control: ControlDocument, now_s: float) -> Announced:
-    """Decide between the run that this member is of and another one that is in the store.
+    """Decide between this member's run and another run that is in the store.
 
-    One that has no round yet was begun after the store had lost ours: ours is put back (by `machine`).
+    Another run without a round began after the store had lost this member's run: `machine` writes this run back.
     """
     if _later(control, state.me) > 0:
         return _superseded(state, control)
@@ -245,12 +245,12 @@ def _meet_other(state: State, control: ControlDocument, now_s: float) -> Announc
         change = RoundEnded(reason="the store lost this run, and another has begun", stop_within_s=0.0)
         state, announcements = stop(state, change)
     state = replace(state, run=state.run.none())
-    # A node that waits goes over at once: whoever leads there must hear in time which tokens it has seen.
+    # A waiting node changes to the other run immediately: its leader must learn in time which tokens the node has seen.
     return meet(state, now_s) if state.want is Want.JOIN else (state, announcements)
 
 
 def puts_back(state: State) -> bool:
-    """Return whether this member would put its copy of the control document in the place of another run's."""
+    """Return whether this member would replace another run's control document by its own copy."""
     control = state.seen.control
     return (
         state.run.kept_control is not None

@@ -1,9 +1,9 @@
-"""Numbers that the nodes of a round agree about: each states its own, and all learn the largest once all have. Pure.
+"""Numbers on which the nodes of a round agree: each node states one, and all receive the largest. Pure.
 
-A node's number is in its own record, and the leader writes the largest into the control document, where all read it:
-for each topic one write of every node and one of the leader, whatever the run's size. Who counts is who still has
-workers of that round: a node that dies, that has none left, or that knows nothing of the topic and stops its workers at
-once, is waited for no longer than it takes to see that.
+A node writes its number into its own record. The leader writes the largest into the control document, which all nodes
+read. So each topic costs one write per node and one write of the leader. Only nodes that still have workers of the
+round count. The leader stops waiting for a node as soon as it sees that the node died, has no workers left, or stops
+its workers because it does not know the topic.
 """
 
 from collections.abc import Mapping
@@ -17,22 +17,22 @@ from elastic_core.rendezvous.member.roster import Candidate
 from elastic_core.rendezvous.member.state import State, Want
 
 MOST_TOPICS = 16
-"""A round has no more: what nodes state must not fill their records."""
+"""The most topics of a round, which bounds the size of the nodes' records."""
 _WITHOUT_WORKERS = ("ready", "out", "done", "stopped", "gone")
 
 
 def stated(state: State, topic: str, value: int) -> State:
-    """Return the state with this node's number for its round; the first one counts."""
+    """Return the state with this node's number for its round; only the first number of a topic counts."""
     has_round = state.mine is not None and state.want in (Want.RUN, Want.STOP)
     known = state.work.stated
-    # A number that others may have read already must not change.
+    # Other nodes may already have read the number, so it must not change.
     if not has_round or topic in known or len(known) >= MOST_TOPICS:
         return state
     return replace(state, work=replace(state.work, stated={**known, topic: value}))
 
 
 def due(control: ControlDocument, current: RoundDocument, members: tuple[Candidate, ...]) -> Agreement | None:
-    """Return what is agreed by now, with what was before; None: nothing new."""
+    """Return the agreement with all topics that are complete now; `None` if no topic is new."""
     live = {member.incarnation: member.record for member in members if member.record.epoch == current.epoch}
     records = (live[entry.incarnation] for entry in current.roster if entry.incarnation in live)
     voters = [record for record in records if _counts(record, current)]
@@ -48,7 +48,7 @@ def due(control: ControlDocument, current: RoundDocument, members: tuple[Candida
 
 
 def agreed_in(control: ControlDocument, round_: RoundDocument) -> Mapping[str, int]:
-    """Return what is agreed in a round."""
+    """Return the agreed numbers of a round, by topic."""
     agreement = control.agreement
     if agreement is None or (agreement.token, agreement.nonce) != (round_.token, round_.nonce):
         return {}
@@ -56,7 +56,7 @@ def agreed_in(control: ControlDocument, round_: RoundDocument) -> Mapping[str, i
 
 
 def announce_agreed(state: State, now_s: float) -> Announced:
-    """Pass on what the nodes of this node's round have agreed, of what it has stated itself."""
+    """Report to the agent the new agreed numbers for topics that this node has stated."""
     control, mine, work = state.own_control, state.mine, state.work
     if control is None or mine is None:
         return state, NOTHING
@@ -68,12 +68,12 @@ def announce_agreed(state: State, now_s: float) -> Announced:
     if not new:
         return state, NOTHING
     announced = tuple(m.Agreed(topic=topic, value=value) for topic, value in new.items())
-    # A store that loses the agreement can only have the same made again, whoever is gone by then.
+    # If the store loses the agreement, the same one is made again, even if other nodes have left by then.
     work = replace(work, agreed=work.agreed | frozenset(new), stated={**work.stated, **new})
     return replace(state, work=work), announced
 
 
 def _counts(record: MemberRecord, current: RoundDocument) -> bool:
     if (record.token, record.nonce) != (current.token, current.nonce):
-        return record.seen < current.token  # it may have workers of it that it has not spoken of yet
+        return record.seen < current.token  # it may have workers of this round and not have published that yet
     return record.state not in _WITHOUT_WORKERS

@@ -1,7 +1,6 @@
-"""The announcements to a member's agent that follow from what the member knows, without asking anybody. Pure.
+"""The announcements to a member's agent that follow from the member's state alone, without a store call. Pure.
 
-Each rule looks at the state alone and may be applied again and again; one that has nothing (more) to say changes
-nothing.
+Each rule reads only the state and can be applied repeatedly; a rule without anything new to announce changes nothing.
 """
 
 from collections.abc import Callable
@@ -57,15 +56,15 @@ from elastic_core.reports import Absence, NodeReport
 from elastic_core.types import Decided, FailureClass, RendezvousInfo, RosterMember, RoundEnded, StopOrdered
 
 PART_S = 0.5
-"""How long a node that was told to stop waits, without workers, for the others to have noticed."""
+"""How long a node that was ordered to stop waits, without workers, until other nodes have noticed, in seconds."""
 GONE_S = 0.5
-"""How long it says so from a seat behind all others, where others than the round's members wait for the next one."""
+"""How long it publishes `gone` from a seat behind all others, if other nodes wait for the next round."""
 NAMES_LIMIT = 64
-"""Up to so many members a waiting node reads who they are; beyond, it only counts them."""
+"""Up to this many members, a waiting node reads their names; beyond that it only counts them."""
 
 
 def announce(state: State, now_s: float) -> Announced:
-    """Return the state after all that follows from it, and the announcements, in order."""
+    """Return the state after all rules, and the announcements in order."""
     every: list[Announcement] = []
     for rule in _RULES:
         state, announcements = rule(state, now_s)
@@ -74,24 +73,24 @@ def announce(state: State, now_s: float) -> Announced:
 
 
 def record_of(state: State, now_s: float) -> MemberRecord:
-    """Return what this member says of itself."""
+    """Return the record that this member publishes about itself."""
     me, mine, connection, work = state.me, state.mine, state.connection, state.work
     what: str = "ready" if state.waiting.absence is None else "out"
     if state.want in (Want.RUN, Want.STOP):
         what = work.progress.value if state.want is Want.RUN else _stopping(state)
-        # Where the store goes with this node, the verdict comes first: the others would begin a round without it.
+        # If the store ends with this node, the verdict comes first: else the other nodes would begin a new round.
         if state.departure.leaving and what != "done" and not isinstance(state.end.post, Verdict):
             what = "leaving"
     elif state.departure.leaving and state.lease.seat is not None:
         what = "leaving"  # no round is formed with it
     elif now_s < grant_ends_s(state):
-        what = "running"  # as others of its round do: it has promised them to take part in no later one
+        what = "running"  # it gave a grant: it takes part in no later round until the grant ends
     if state.departure.farewell is not None:
         what = "gone"
     return MemberRecord(
         epoch=state.run.epoch,
         node=me.node,
-        state=what,  # type: ignore[arg-type]  # Progress has the same words
+        state=what,  # type: ignore[arg-type]  # Progress has the same values
         seen=state.run.seen_token,
         token=mine.token if mine is not None else 0,
         nonce=mine.nonce if mine is not None else "",
@@ -112,13 +111,13 @@ def record_of(state: State, now_s: float) -> MemberRecord:
 
 
 def _report_in_time(state: State) -> NodeReport | None:
-    """Return what this node has seen, by the time at which the order stood: that is the same for all."""
+    """Return this node's report, with its age relative to the published order, which is the same for all nodes."""
     report, order_delay_s = state.end.report, state.end.order_delay_s
     return report if report is None or not order_delay_s else replace(report, age_s=report.age_s + order_delay_s)
 
 
 def _stopping(state: State) -> str:
-    """Return what a member says of itself whose workers are being stopped, or have been."""
+    """Return the published state of a member with workers that are being stopped, or have been stopped."""
     if state.end.report is None or not state.end.report.final:
         return "running"
     return "done" if state.work.progress is Progress.DONE else "stopped"
@@ -128,12 +127,12 @@ def _stopping(state: State) -> str:
 
 
 def _drain(state: State, now_s: float) -> Announced:
-    """Have the agent end by an order from outside, once; once more where the same is wanted within another time."""
+    """Make the agent drain on an outside order, once; again only if the order is repeated with another grace period."""
     control, before = state.seen.control, state.departure.drain
     if CONTROL_KEY not in state.seen.fresh or control is None or state.want in (Want.NOTHING, Want.LEAVE):
         return state, NOTHING
     stop = control.stop_order if state.own_control is not None else None
-    # One to this member counts in whatever run: also where it was not let in yet, or begins another in its place.
+    # An order to this member counts in any run, even if it was not admitted yet or begins another run in its place.
     order = stop or next((order for order in control.drains if order.incarnation == state.me.incarnation), None)
     # The agent was notified already; a repeated order counts only if it has another grace period.
     if order is None or (before is not None and order.grace_s in (None, before.grace_s)):
@@ -151,7 +150,7 @@ def _control(state: State, now_s: float) -> Announced:
     state = _drop_superseded(state, control)
     end = state.end
     if ordering and end.order is None:
-        # All nodes count ages from the order in the store, which came later than this node's own stop.
+        # All nodes count ages from the order in the store, which is later than this node's own stop.
         end = replace(end, order_delay_s=end.order_delay_s or now_s - end.stopped_s)
         state = replace(state, end=end)
     if control.verdict is not None:
@@ -159,7 +158,7 @@ def _control(state: State, now_s: float) -> Announced:
     ending, mine = control.ending, state.mine
     if mine is None:
         return state, NOTHING
-    # That ending is of an earlier round; this one goes on unless there is an order to stop it.
+    # That ending is of an earlier round; the current round continues unless there is an order to stop it.
     if ending is None or (ending.token, ending.nonce) != (mine.token, mine.nonce):
         return _ordered(state, control.stopping, now_s)
     if end.announced >= ending.token or state.want not in (Want.RUN, Want.STOP):
@@ -169,7 +168,7 @@ def _control(state: State, now_s: float) -> Announced:
 
 
 def _drop_superseded(state: State, control: ControlDocument) -> State:
-    """Forget what this node was about to publish and another node has published already: the first one counts."""
+    """Drop this node's unpublished decision or order if another node has published one: the first one counts."""
     post, order = state.end.post, state.end.order
     over = post is not None and _is_over(control, post.token, post.nonce) and not _from_outside(post)
     if post is not None and (control.verdict is not None or over):
@@ -196,12 +195,12 @@ def _is_over(control: ControlDocument, token: int, nonce: str) -> bool:
 
 
 def _ordered(state: State, stopping: StopOrder | None, now_s: float) -> Announced:
-    """Pass the order to stop on to the agent."""
+    """Report the order to stop to the agent."""
     mine = state.mine
     assert mine is not None
     if stopping is None or (stopping.token, stopping.nonce) != (mine.token, mine.nonce):
         return _order_again(state), NOTHING
-    # This node has stopped by its own order already, or was notified of this one.
+    # This node has already stopped by its own order, or was notified of this one.
     if state.want is not Want.RUN or state.end.stop_token >= stopping.token:
         return state, NOTHING
     end = replace(state.end, stop_token=stopping.token, stopped_s=now_s, order_delay_s=0.0, order_in_force=stopping)
@@ -210,7 +209,7 @@ def _ordered(state: State, stopping: StopOrder | None, now_s: float) -> Announce
 
 
 def _order_again(state: State) -> State:
-    """Put back an order that the store has lost: this node has stopped its workers for it."""
+    """Publish again an order that the store has lost: this node has stopped its workers because of it."""
     order, control = state.end.order_in_force, state.seen.control
     if not state.awaiting or order is None or control is None or _is_over(control, order.token, order.nonce):
         return state
@@ -220,7 +219,7 @@ def _order_again(state: State) -> State:
 def _change(ending: Ending) -> RoundEnded | Decided:
     if ending.kind in ("restart", "asked"):
         return ending.decided
-    # Nodes came, or left with notice: hooks and metrics count that as planned.
+    # If nodes joined, or left with notice, hooks and metrics count the change as planned.
     planned = not ending.unclean and not ending.out
     return RoundEnded(reason=ending.reason, lost=ending.lost, arrived=ending.arrived, planned=planned)
 
@@ -236,7 +235,7 @@ def _verdict(state: State, verdict: Verdict, now_s: float) -> Announced:
     if state.want not in (Want.RUN, Want.STOP):
         return state, NOTHING
     decision, failure = verdict.decision, verdict.failure
-    # A rule of the run has ended it, for example the limit of membership changes: no worker's failure is behind it.
+    # A rule of the run ended it, for example the limit of membership changes: no worker's failure caused it.
     if failure is None and decision.outcome == "failed":
         failure = replace(store_failure(state, decision.reason), failure_class=FailureClass.NODE_LOST)
         failure = replace(failure, node_id=verdict.by, exit_code=verdict.exit_code)
@@ -245,7 +244,7 @@ def _verdict(state: State, verdict: Verdict, now_s: float) -> Announced:
 
 
 def _exclusion(state: State, now_s: float) -> Announced:
-    """Note that the last decision leaves this node out, or no longer does; its time counts from when that was seen."""
+    """Record whether the last decision leaves this node out; its time counts from when this node saw the decision."""
     control, name = state.own_control, state.me.node
     if control is None:
         return state, NOTHING
@@ -258,7 +257,7 @@ def _exclusion(state: State, now_s: float) -> Announced:
     if until_s is None or until_s <= now_s:
         return _left_out(state, None)
     for_s = None if until_s == NEVER_S else round(until_s - state.waiting.ending_s, 3)
-    # A later ending carries the rest of the time on, without the failure: the reason stays.
+    # A later ending carries over the remaining time without the failure: the reason is kept.
     if before is not None and for_s is not None:
         return _left_out(state, replace(before, for_s=for_s))
     by = f"policy {ending.policy!r}" if ending.policy else "the policy"
@@ -287,7 +286,7 @@ def _round(state: State, now_s: float) -> Announced:
     run = replace(run, seen_token=max(run.seen_token, round_.token), clock=_clock(run.clock, round_, now_s))
     state = replace(state, run=run)
     if post is not None and round_.token > post.token and not _from_outside(post):
-        # The run has gone on without it: what was decided here is about a round that is no more.
+        # The run continued without this node: the decision here was about a round that has ended.
         state = replace(state, end=replace(state.end, post=None))
         if state.want is Want.STOP:
             reason = "the others have formed a round without this node"
@@ -301,8 +300,8 @@ def _round(state: State, now_s: float) -> Announced:
 
 
 def _place(state: State, round_: RoundDocument, control: ControlDocument, now_s: float) -> Announced:
-    """Take the place that a round has for this node, or wait for the next round."""
-    # Between two rounds a spare waits like any other node, and its join timeout begins anew.
+    """Take this node's place in the round, or wait for the next round."""
+    # Between two rounds a spare waits like any other node, and its join timeout starts again.
     if ended(control, round_):
         waiting = replace(state.waiting, spare=False, since_s=now_s) if state.waiting.spare else state.waiting
         return replace(state, waiting=waiting), NOTHING
@@ -310,17 +309,17 @@ def _place(state: State, round_: RoundDocument, control: ControlDocument, now_s:
     last = state.mine.token if state.mine is not None else 0
     if rank is None or round_.token <= last or state.waiting.absence is not None or state.departure.leaving:
         return _spare(state, round_, now_s)
-    # Not without a lease that lasts, and is as long as this round's: the others count on it if this node is lost.
+    # The lease must be recent, and as long as this round's: the other nodes rely on it if this node is lost.
     lease = state.lease
     if lease.seat is None or state.last_lease_s != state.ttl_s or now_s - lease.confirmed_s > state.ttl_s / 2:
         return replace(state, lease=replace(lease, renew_s=now_s)), NOTHING
     if now_s < grant_ends_s(state):
-        return state, NOTHING  # not before others of the round before have had their time: it has given its word
+        return state, NOTHING  # not before its grant to members of the previous round has ended
     return _formed(state, round_, rank, control, now_s)
 
 
 def _clock(known: tuple[str, float] | None, round_: RoundDocument, now_s: float) -> tuple[str, float]:
-    """Return the run's clock: what is read late can only say that the run is younger than it is."""
+    """Return the start of the run's clock. A late read makes the run look younger, so the earliest start counts."""
     began_s = now_s - round_.at_s
     return (round_.epoch, began_s if known is None or known[0] != round_.epoch else min(known[1], began_s))
 
@@ -333,7 +332,7 @@ def _formed(state: State, round_: RoundDocument, rank: int, control: ControlDocu
         work=RoundWork(),
         waiting=replace(state.waiting, spare=False, line_s=NEVER_S),
         peers=replace(state.peers, evidence_s=LONG_AGO_S, granted_s=LONG_AGO_S, unreachable=frozenset()),
-        # What members wrote before the round says nothing about it.
+        # Records from before the round are no information about it.
         seen=replace(state.seen, fresh=state.seen.fresh - {MEMBERS}, members_read_s=LONG_AGO_S),
     )
     place = RendezvousInfo(
@@ -365,7 +364,7 @@ def _evicted(state: State, round_: RoundDocument) -> Announced:
 
 
 def _spare(state: State, round_: RoundDocument, now_s: float) -> Announced:
-    """Wait beside a round that runs: as long as it takes."""
+    """Wait beside a running round, without a time limit."""
     state = replace(state, waiting=replace(state.waiting, spare=True, since_s=now_s))
     me = state.me
     if MEMBERS in state.seen.fresh and _surplus(state, round_):
@@ -374,8 +373,8 @@ def _spare(state: State, round_: RoundDocument, now_s: float) -> Announced:
         failed = protocol.JoinFailed(error=RendezvousGracefulExitError, what=what)
         return replace(state, want=Want.NOTHING), (failed,)
     if me.spares is not None and MEMBERS not in state.seen.fresh:
-        return state, NOTHING  # who else waits decides whether this node is needed
-    here = round_.rank_of(me.incarnation) is not None  # the others will notice that this node has left it
+        return state, NOTHING  # the other waiting nodes decide whether this one is needed
+    here = round_.rank_of(me.incarnation) is not None  # the other nodes will notice that it left the round
     if state.printed.spare or here or state.waiting.absence is not None or len(round_.roster) < me.max_nodes:
         return state, NOTHING
     text = f"run {me.run_id!r} is full ({nodes(len(round_.roster))}): waiting as a spare"
@@ -393,7 +392,7 @@ def _surplus(state: State, round_: RoundDocument) -> bool:
 
 
 def _part(state: State, now_s: float) -> Announced:
-    """Leave once the round's end is known to be because of this node, or nobody says so."""
+    """Leave once the round is known to have ended because of this node, or after a time limit."""
     departure, seat = state.departure, state.lease.seat
     if not departure.parting:
         return state, NOTHING
@@ -401,13 +400,13 @@ def _part(state: State, now_s: float) -> Announced:
     if departure.farewell is not None:
         gone = state.trouble is not None or now_s >= departure.leave_s + GONE_S
         return over if gone else state, NOTHING
-    # Without a published end of the round the others may not have seen yet that this node leaves on purpose.
+    # Without a published end of the round, the other nodes may not know yet that this node leaves on purpose.
     known = state.end.verdict_announced or (state.mine is not None and state.end.announced >= state.mine.token)
     if state.trouble is not None or seat is None:
         return over, NOTHING
     if now_s < departure.leave_s + (0.0 if known or state.want is Want.JOIN else PART_S):
         return state, NOTHING
-    # Nodes outside the round can't tell a returned seat from an ended lease: a last record `gone` tells them apart.
+    # Nodes outside the round can't distinguish a returned seat from an ended lease: a last record `gone` does that.
     if crowded(state):
         return replace(state, departure=replace(departure, farewell=seat.number, leave_s=now_s)), NOTHING
     return over, NOTHING
@@ -417,7 +416,7 @@ def _part(state: State, now_s: float) -> Announced:
 
 
 def knows_members(state: State, now_s: float) -> bool:
-    """Return whether who is there is known well enough to be told."""
+    """Return whether the members are known well enough to be named in a line."""
     return now_s - state.seen.members_read_s <= 1.0 or state.seen.live > NAMES_LIMIT
 
 
@@ -425,7 +424,7 @@ def _wait(state: State, now_s: float) -> Announced:
     if state.want is not Want.JOIN:
         return state, NOTHING
     me, trouble, wait, ever_connected = state.me, state.trouble, state.waiting, state.connection.ever_connected
-    # Credentials or a setting are wrong: another try has the same result.
+    # Credentials or a setting are wrong: a retry has the same result.
     if trouble is not None and trouble.refused:
         failed = _unreachable(f"run {me.run_id!r}: {trouble.text}", trouble.hint)
         return replace(state, want=Want.NOTHING), (failed,)
@@ -443,7 +442,7 @@ def _wait(state: State, now_s: float) -> Announced:
     if trouble is not None and me.on_store_loss == "fail" and now_s >= trouble.since_s + me.store_outage_grace_s:
         what = f"run {me.run_id!r}: {stayed_away(state)} (--on-store-loss is fail)"
         return replace(state, want=Want.NOTHING), (_unreachable(what, trouble.hint),)
-    # The line and the error name the members. They are read first, unless there is no store to read them from.
+    # The line and the error name the members. They are read first unless the store can't be reached.
     knows = trouble is not None or knows_members(state, now_s) or not state.run.epoch
     if not wait.spare and now_s >= wait.since_s + me.join_timeout_s and knows:
         what, hint = timed_out(state, now_s), missing(state, now_s)
@@ -463,13 +462,13 @@ def _unreachable(what: str, hint: str = "") -> protocol.JoinFailed:
 _RULES: tuple[Callable[[State, float], Announced], ...] = (
     keep_lease,
     meet,
-    _drain,  # before a verdict: the run of which somebody has ended it ends by that
+    _drain,  # before a verdict: a run that was stopped from outside ends by that order
     _control,
     _exclusion,
     announce_steps,
     announce_agreed,
     _round,
-    _wait,  # before `announce_outage`: whoever gives up says why
+    _wait,  # before `announce_outage`: a node that gives up reports the reason
     announce_outage,
     announce_lost_seat,
     announce_grace,

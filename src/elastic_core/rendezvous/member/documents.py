@@ -1,7 +1,7 @@
-"""What a run keeps in a coordination store: two documents and a record for each member, as versioned JSON.
+"""The content of a run in a coordination store: two documents, and a record for each member, as versioned JSON.
 
-`control` is small and says what is now: which run this is, how the current round ended, the verdict. `round` has the
-roster, is written once for each round and read once by each node; its entries are short because there may be a
+`control` is small and holds the current state: which run this is, how the last round ended, the verdict. `round` holds
+the roster; it is written once per round and read once by each node. Its entries are short, because there may be a
 thousand of them.
 """
 
@@ -20,35 +20,35 @@ from elastic_core.reports import Absence, NodeReport, NodeSteps, RunSteps
 from elastic_core.types import Decided, Failure, Record, Restart, Stop
 
 STORE_FORMAT = 5
-"""The version of everything in this module; a node that finds another one refuses to join."""
+"""The version of all content in this module; a node that finds another version refuses to join."""
 
 DEFAULT_ROLE = "default"
 
 MemberState = Literal["ready", "out", "running", "finishing", "done", "stopped", "leaving", "gone"]
-"""What a member says of itself.
+"""The state that a member publishes about itself.
 
-`ready`: no worker of it exists, it waits for a round. `out`: so, but it wants no place in one. `running`: workers of a
-round exist or may exist. `finishing`: so, and the first has ended well. `done`: all have ended well, it waits for the
-verdict. `stopped`: none is left after the run was stopped, it waits for what is decided. `leaving`: it was told to
-stop. `gone`: it has none any more, will have none, and gives its seat back in a moment.
+`ready`: it has no workers and waits for a round. `out`: the same, but it wants no place. `running`: workers of a round
+exist or may exist. `finishing`: the same, and the first worker has exited with 0. `done`: all workers exited with 0 and
+it waits for the verdict. `stopped`: the round was stopped, no worker is left, and it waits for the decision. `leaving`:
+it was ordered to stop. `gone`: it has no workers, will have none, and is about to give its seat back.
 """
 EVIDENCE_BYTES = 16_384
-"""The longest evidence of one node."""
+"""The longest evidence of one node, in bytes."""
 LARGEST_BYTES = 16 << 20
-"""A longer document is none of ours: that of a thousand nodes, or of 500 failures, has some 100 kB."""
+"""Longer documents are not from this program: one with a thousand nodes or 500 failures has some 100 kB."""
 RUN_EVIDENCE_BYTES = 24_576
-"""The longest evidence that a decision has with it."""
+"""The longest evidence that is attached to a decision, in bytes."""
 MESSAGE_CHARS = 4_096
-"""How much of a failure's message a node's report has, besides its evidence."""
+"""The length of a failure's message in a node's report, in addition to its evidence."""
 
 
 class MemberRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """What one member says of itself.
+    """The record that one member publishes about itself.
 
-    `seen` is the highest token that it has seen; (`token`, `nonce`) the round that it runs or ran last. `master_port`
-    is a port that its agent holds for the worker of rank 0. `alternative` is the address to use in place of a loopback
-    one when nodes of several hosts (`boot`: the host's boot id) take part; `master` the one that the user wants workers
-    to be told.
+    `seen` is the highest token that it has seen; (`token`, `nonce`) is the round that it runs or ran last.
+    `master_port` is a port that its agent has reserved for the worker of rank 0. `alternative` is the address to use in
+    place of a loopback address if nodes of several hosts (`boot` is the host's boot id) take part. `master` is the
+    master address that the user gave for the workers.
     """
 
     v: int = STORE_FORMAT
@@ -68,29 +68,29 @@ class MemberRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
     rank_hint: int | None = None
     boot: str = ""
     report: NodeReport | None = None
-    """What it has seen of that round, once it was stopped."""
+    """The node's report about the round, after the round was stopped."""
     steps: NodeSteps | None = None
-    """How far its workers are, once that was asked."""
+    """The steps of its workers, after a node requested them."""
     absence: Absence | None = None
-    """Why it is left out."""
+    """The reason why it is left out."""
     stated: Mapping[str, int] = {}
-    """Its numbers in that round, by topic, for what the nodes agree about."""
+    """The numbers that it stated for agreement in that round, by topic."""
 
 
 class HeldSeat(Seat, frozen=True, kw_only=True):
-    """What the guard of a dead agent gives back, and the record by which it says that no worker is left.
+    """The seat that the guard of a dead agent gives back, and the record by which it reports that no worker is left.
 
-    A seat that is given back looks like one whose lease has ended. Who waits for the next round tells them apart by
-    this record; empty: it was in no round.
+    A returned seat looks like an ended lease. Nodes that wait for the next round distinguish them by this record. An
+    empty record means that the node was in no round.
     """
 
     gone: str = ""
 
 
 class RosterEntry(msgspec.Struct, frozen=True, array_like=True):
-    """One node of a round. An empty address is the part of the node id behind its last `@`.
+    """One node of a round. An empty address means the part of the node id after its last `@`.
 
-    An empty `named_role` is the default's: nobody pays for it a thousand times.
+    An empty `named_role` means the default role, which keeps a thousand entries short.
     """
 
     incarnation: str
@@ -112,12 +112,12 @@ class RosterEntry(msgspec.Struct, frozen=True, array_like=True):
 
 
 class RoundDocument(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """One round: its fencing token, who wrote it, and its nodes in rank order.
+    """One round: its fencing token, its writer, and its nodes in rank order.
 
-    `left` has the last ranks of nodes that are not in it; `strikes` counts how often a node left without a word. `at_s`
-    is the run's age when it was written, as its writer knew it: whoever reads it takes its own clock from there.
-    `lease_s`: the length of its members' leases and grants. `grace_s`: for how long members that are all silent may
-    have workers, which the next round waits for.
+    `left` has the last ranks of nodes that are not in the round; `strikes` counts how often a node left without notice.
+    `at_s` is the run's age at the time of writing, by the writer's clock; each reader derives its own clock from it.
+    `lease_s` is the length of its members' leases and grants. `grace_s` is how long members may have workers while all
+    of them are silent; the next round waits that long.
     """
 
     v: int = STORE_FORMAT
@@ -138,20 +138,20 @@ class RoundDocument(Record, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def incarnations(self) -> frozenset[str]:
-        """Return who is in it."""
+        """Return the incarnations of its nodes."""
         return frozenset(entry.incarnation for entry in self.roster)
 
     def rank_of(self, incarnation: str) -> int | None:
-        """Return a node's rank; None: it is not in it."""
+        """Return a node's rank; `None` if it is not in the round."""
         return next((rank for rank, entry in enumerate(self.roster) if entry.incarnation == incarnation), None)
 
 
 class Ending(Record, frozen=True, kw_only=True, omit_defaults=True):
     """How a round ended, for all its nodes: they stop their workers and join the next one.
 
-    `kind`: `restart` after a failure, `regroup` because nodes came or went, `asked` because a user wants it, `outage`
-    because nodes have stopped their workers for want of the store, and are back. `lost` are node ids; `unclean` those
-    among the lost that went without a word, `out` those whose hooks refused to start their workers.
+    `kind`: `restart` after a failure, `regroup` because nodes joined or left, `asked` after a user's request, `outage`
+    because nodes that had stopped their workers while the store was away are back. `lost` are node ids. `unclean` are
+    the lost nodes that left without notice, `out` those with hooks that refused to start workers.
     """
 
     token: int
@@ -159,28 +159,28 @@ class Ending(Record, frozen=True, kw_only=True, omit_defaults=True):
     kind: Literal["restart", "regroup", "asked", "outage"]
     by: str
     reason: str = ""
-    """Of `regroup` and `outage`: a line for people."""
+    """A line for people, with `regroup` and `outage`."""
     decision: Restart = Restart()
-    """The decision; of `regroup` and `outage` the rest of the last one: the nodes that it still leaves out."""
+    """The decision; with `regroup` and `outage`, the rest of the last one: the nodes that it still leaves out."""
     policy: str = ""
-    """The policy that has left nodes out."""
+    """The policy that left nodes out."""
     lost: tuple[str, ...] = ()
     unclean: tuple[str, ...] = ()
     out: tuple[str, ...] = ()
     arrived: int = 0
     age_s: float = 0.0
-    """How old the round was when it ended."""
+    """The age of the round at its end, in seconds."""
     failure: Failure | None = None
     evidence: str = ""
 
     @property
     def decided(self) -> Decided:
-        """The decision as each node gets it."""
+        """The decision in the form that each node receives."""
         return Decided(decision=self.decision, failure=self.failure, evidence=self.evidence)
 
 
 class Verdict(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """How the run ended; it stands. `token` and `nonce` say after which round."""
+    """How the run ended; a verdict is final. (`token`, `nonce`) is the last round."""
 
     decision: Stop
     exit_code: int
@@ -192,23 +192,23 @@ class Verdict(Record, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def decided(self) -> Decided:
-        """The decision as each node gets it."""
+        """The decision in the form that each node receives."""
         return Decided(decision=self.decision, failure=self.failure, evidence=self.evidence)
 
     @property
     def from_outside(self) -> bool:
-        """Return whether somebody outside has stopped the run: so it stands whatever becomes of the round."""
+        """Whether the run was stopped from outside, so that the verdict counts whatever happens to the round."""
         return self.decision.rule == STOP_RULE
 
 
 STOP_RULE: Final = "elastic stop"
-"""The rule of a run's verdict that somebody outside has stopped; no policy's is called so."""
+"""The rule of the verdict of a run that was stopped from outside; no policy has this name."""
 
 
 class StopOrder(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """All nodes of this round stop their workers, and say what they saw: `by` has failed, and that is its report.
+    """The order that all nodes of this round stop their workers and report; `by` failed, and `report` is its report.
 
-    The report is here, too, because that node may be gone before anybody decides.
+    The report is also here because that node may be gone before a decision.
     """
 
     token: int
@@ -220,9 +220,9 @@ class StopOrder(Record, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class StepsOrder(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """All nodes of this round say how far their workers are, and write down where they stand: some of `by` hang.
+    """The request that all nodes of this round report their workers' steps and dump their stacks: workers of `by` hang.
 
-    `seen` is what they have answered, once the leader has put it together.
+    `seen` has the combined replies once the leader has written them.
     """
 
     token: int
@@ -233,7 +233,7 @@ class StepsOrder(Record, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Agreement(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """What the nodes of this round have agreed about: the largest of their numbers, by topic."""
+    """The agreement of the nodes of this round: the largest of their numbers, by topic."""
 
     token: int
     nonce: str
@@ -241,10 +241,10 @@ class Agreement(Record, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class DrainOrder(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """Somebody who takes no part in the run wants a node to end, as SIGTERM to its agent would have it.
+    """An order from outside the run that a node ends, as after SIGTERM to its agent.
 
-    An empty `incarnation`: all nodes, those that come later as well, and with them the run. `by`: who, for people.
-    `grace_s` bounds the workers' grace period.
+    An empty `incarnation` means all nodes, also later ones, and so the end of the run. `by` names the user for people.
+    `grace_s` limits the workers' grace period.
     """
 
     incarnation: str = ""
@@ -254,18 +254,18 @@ class DrainOrder(Record, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def reason(self) -> str:
-        """Return who wanted it, for people."""
+        """The reason, with the user who gave the order, for people."""
         return f"{self.by or 'somebody'} asked for it"
 
 
 class ControlDocument(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """Which run this is, and what is decided.
+    """The identity of the run, and its current decisions.
 
-    `epoch` is random and another for each run; `secret` is what agents of the run know each other by; `user` is who has
-    begun it. `given`: somebody has said which attempt this is; `job` is the scheduler's name of it. `over_s`: the run
-    is over when for so long nobody of it has been alive; 0: as the reader's own would be. `history` has the last
-    failures with their decisions, oldest first. `done` are the incarnations of the round with the
-    nonce `done_of` whose workers had all ended well when the leader's had: it may be gone before the others are done.
+    `epoch` is random and differs for each run; `secret` identifies the run's agents to each other; `user` began the
+    run. `given` means that a scheduler or user gave the attempt number; `job` is the scheduler's job name. `over_s` is
+    how long no member may be alive before the run is over; 0 means the reader's own value. `history` has the last
+    failures with their decisions, oldest first. `done` are the incarnations, of the round with the nonce `done_of`,
+    with workers that had all exited with 0 when the leader's had: the leader may leave before the other nodes are done.
     """
 
     v: int = STORE_FORMAT
@@ -287,19 +287,19 @@ class ControlDocument(Record, frozen=True, kw_only=True, omit_defaults=True):
     over_s: float = 0.0
     drains: tuple[DrainOrder, ...] = ()
     silent_of: str = ""
-    """The nonce of a round of which somebody saw no member alive, and not all of them leave: they may train on."""
+    """The nonce of a round of which no member was seen alive though not all had left: they may still train."""
 
     @property
     def stop_order(self) -> DrainOrder | None:
-        """Return the order that all nodes end; None: there is none."""
+        """The order that all nodes end; `None` if there is none."""
         return next((order for order in self.drains if not order.incarnation), None)
 
     def after(self, post: Ending | Verdict) -> "ControlDocument":
-        """Return this with a decision in force, and the failure that it is about in the history."""
+        """Return this document with a decision in force, and with its failure in the history."""
         history = self.history
         if post.failure is not None:
             history = remembered(history, replace(post.failure, decision=post.decision))
-        # The order to stop goes in the same write: in the next round it would be about nothing.
+        # The same write removes the order to stop: it does not apply to the next round.
         if isinstance(post, Ending):
             return replace(self, history=history, ending=post, stopping=None)
         return replace(self, history=history, verdict=post, stopping=None)
@@ -309,7 +309,7 @@ _D = TypeVar("_D", MemberRecord, RoundDocument, ControlDocument)
 
 
 _VERSIONED = b'{"v":%d,' % STORE_FORMAT
-"""How everything of this format begins: what does is not read twice."""
+"""The beginning of all content of this format version: content that begins so is not parsed twice."""
 
 
 class _Versioned(msgspec.Struct):
@@ -317,16 +317,16 @@ class _Versioned(msgspec.Struct):
 
 
 def encode(document: MemberRecord | RoundDocument | ControlDocument) -> bytes:
-    """Return the JSON text; the version is in it although it is the default."""
+    """Return the JSON text; it contains the version although that is the default."""
     text = msgspec.json.encode(document)
     return _VERSIONED + text[1:] if not text.startswith(b'{"v":') else text
 
 
 def decode(raw: bytes, kind: type[_D]) -> _D:
-    """Return what was encoded.
+    """Return the decoded document.
 
     Raises:
-        RendezvousStateError: it is not JSON of this kind, or longer than any, or of another version of the format.
+        RendezvousStateError: the text is not JSON of this kind, is too long, or has another format version.
     """
     what = kind.__name__
     if len(raw) > LARGEST_BYTES:
@@ -359,9 +359,9 @@ def _check_version(raw: bytes, what: str) -> None:
 
 
 def document_of(decided: PublishDecision, *, by: str, token: int, nonce: str) -> Ending | Verdict:
-    """Return what is published of a decision about a round; `by` is the node that decided, where nothing failed."""
+    """Return the document that publishes a decision about a round; `by` is the deciding node if nothing failed."""
     decision, failure, evidence = decided.decision, decided.failure, decided.evidence
-    # None at all would be a decision of one node alone, of which the hooks of the others get none.
+    # Empty evidence would mean a decision of one node alone, without evidence for the hooks of the other nodes.
     evidence = evidence if len(evidence.encode()) <= RUN_EVIDENCE_BYTES else "{}"
     by = by if failure is None else failure.node_id
     if isinstance(decision, Restart):
@@ -388,7 +388,7 @@ def document_of(decided: PublishDecision, *, by: str, token: int, nonce: str) ->
 
 
 def bounded(report: NodeReport) -> NodeReport:
-    """Return a report that fits into a member's record."""
+    """Return the report, shortened so that it fits into a member's record."""
     failure = report.failure
     if failure is not None and len(failure.message) > MESSAGE_CHARS:
         report = replace(report, failure=replace(failure, message=failure.message[:MESSAGE_CHARS]))

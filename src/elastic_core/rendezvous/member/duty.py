@@ -1,4 +1,4 @@
-"""The records of a leader: what it looks at, what it remembers, and its duties."""
+"""The data of a leader: what it reads, what it remembers, and its duties."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -9,17 +9,17 @@ from elastic_core.rendezvous.member.roster import Candidate
 from elastic_core.types import Record
 
 LAST_CALL: Final = "last call"
-"""The `why` of a judgement that only waits for more nodes than enough."""
+"""The `why` of a judgement that only waits for more nodes than the minimum."""
 
 
 class View(Record, frozen=True, kw_only=True):
-    """What a decision is made from: documents and members as read, and this host's monotonic clock."""
+    """The basis of a leader's decision: documents and members as read, and this host's monotonic clock."""
 
     now_s: float
     node: str
     nonce: str
     incarnation: str = ""
-    """This node's, if it leads; else empty. Only the leader notes for its successor whose workers have ended well."""
+    """This node's incarnation if it leads, else empty: only the leader publishes which nodes are done."""
     min_nodes: int
     max_nodes: int
     first_call_s: float
@@ -29,9 +29,9 @@ class View(Record, frozen=True, kw_only=True):
     round: RoundDocument | None
     members: Sequence[Candidate]
     ttl_s: float = 5.0
-    """The lease of the last round."""
+    """The lease of the last round, in seconds."""
     shortest_ttl_s: float = 5.0
-    """The lease that somebody asked for: rounds have it unless nodes were lost as their workers started."""
+    """The configured lease, in seconds: rounds use it unless nodes were lost while their workers started."""
     grace_s: float = 0.0
     run_s: float = 0.0
     """The run's age."""
@@ -40,40 +40,40 @@ class View(Record, frozen=True, kw_only=True):
 
     @property
     def current(self) -> RoundDocument | None:
-        """Return the run's last round; None: it has had none."""
+        """The run's last round; `None` if there was none."""
         return self.round if self.round is not None and self.round.epoch == self.control.epoch else None
 
 
 class LeaderMemory(Record, frozen=True, kw_only=True):
-    """The memory of a leader from one look to the next. Times are of its own clock."""
+    """The memory of a leader between two judgements. Times are of its own clock."""
 
     token: int = -1
-    """The token of the round that the rest is about; 0: the run has had none."""
+    """The token of the round to which the other fields belong; 0 if the run has had no round."""
     ending: tuple[int, str] = (-1, "")
     ending_s: float = 0.0
-    """The token and the nonce of the last round that has ended, and when its ending was first seen."""
+    """The token and the nonce of the last round that ended, and when this node first saw its ending."""
     stopping_s: float | None = None
-    """When the order to stop the round was first seen."""
+    """When this node first saw the order to stop the round."""
     enough_s: float | None = None
-    """Since when enough nodes wait for the next round: the last call begins."""
+    """When the number of waiting nodes reached the minimum: the last call begins then."""
     back_s: Mapping[str, float] = {}
-    """When each node that had left without a word was seen again, by incarnation."""
+    """When each node that had left without notice was seen again, by incarnation."""
     steps: tuple[int, float] = (0, 0.0)
-    """The serial of the last question about steps, and when it was first seen."""
+    """The serial number of the last request for steps, and when this node first saw it."""
     done: frozenset[str] = frozenset()
     clean: frozenset[str] = frozenset()
-    """The members whose workers have all ended well, and those that left with notice."""
+    """The members with workers that all exited with 0 (`done`), and those that left with notice (`clean`)."""
     rested: frozenset[str] = frozenset()
-    """The members that were seen to have no workers of the round any more."""
+    """The members that were seen without workers of the round."""
     silent_s: float | None = None
-    """Since when no member of the round is alive though some may have workers."""
+    """Since when no member of the round is alive, although some may have workers."""
     losses_from_s: float = float("-inf")
-    """After trouble with the store no missing member counts as lost before, and no round is formed: all members that
-    were alive have had a lease's time to renew theirs."""
+    """After trouble with the store, no missing member counts as lost before this time, and no round is formed: each
+    member that was alive has had the length of a lease to renew its own."""
 
 
 class Publish(Record, frozen=True, kw_only=True):
-    """Replace the control or round document that was read with this one; `name` tells the duty from others."""
+    """A duty: replace the control or round document that was read with `document`; `name` identifies the duty."""
 
     name: str
     document: ControlDocument | RoundDocument
@@ -83,7 +83,7 @@ Duty = Publish | DecisionAsked
 
 
 class Judgement(Record, frozen=True, kw_only=True):
-    """What is to be done; else why not, and when to look again even if nothing changes (None: need not)."""
+    """The leader's duty, or why there is none, and when to judge again without a change (`None` means never)."""
 
     memory: LeaderMemory
     duty: Duty | None = None
@@ -92,6 +92,6 @@ class Judgement(Record, frozen=True, kw_only=True):
 
 
 def ended(control: ControlDocument, round_: RoundDocument) -> bool:
-    """Return whether a round was declared over."""
+    """Return whether a round has been ended."""
     ending = control.ending
     return ending is not None and (ending.token, ending.nonce) == (round_.token, round_.nonce)

@@ -1,4 +1,4 @@
-"""The nodes of the next round, and when it is formed: what the leader does between two rounds. Pure."""
+"""The nodes of the next round, and when it is formed: the leader's work between two rounds. Pure."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -14,17 +14,17 @@ SILENT: Final = "members of the last round may train on without the store"
 _RESTED: Final = ("ready", "out", "done", "stopped", "gone")
 _FOR_GOOD: Final = float("inf")
 PARK_S = (0.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
-"""How long a node that left without notice waits as a spare when it is back, by how often it did so."""
+"""Seconds for which a node that left without notice and is back waits as a spare, by the number of such exits."""
 STARTING_LEASES = 12
-"""For how many leases after a round was formed a node that is lost counts as lost while workers start."""
+"""For this many leases after a round was formed, a lost node counts as lost while workers start."""
 LONGEST_LEASE_S = 40.0
-"""How long a lease may become for that."""
+"""The longest lease, in seconds, after nodes were lost while workers started."""
 MEMORY_LIMIT = 64
-"""How many nodes that are gone a round document remembers."""
+"""The most absent nodes that a round document remembers."""
 
 
 def excluded(view: View) -> frozenset[str]:
-    """Return the nodes that the last decision leaves out, if there are enough others."""
+    """Return the nodes that the last decision leaves out, if there are enough other nodes."""
     if view.current is None:
         return frozenset()
     names = out_until(view.control.ending, view.current, view.now_s)
@@ -39,10 +39,10 @@ def excluded(view: View) -> frozenset[str]:
 
 
 def form(view: View, memory: LeaderMemory) -> Judgement:
-    """Form the next round when enough nodes are ready for it, and no member has workers of another round."""
+    """Form the next round if enough nodes are ready and no member has workers of another round."""
     current = view.current
     roster = current.incarnations if current is not None else frozenset()
-    # Two rounds with workers at the same time would write the same checkpoint.
+    # Workers of two rounds at the same time would write the same checkpoint.
     blocker = next((member for member in view.members if _has_workers(member, view, current, roster)), None)
     if blocker is not None:
         unaware = blocker.record.state == "ready"
@@ -52,7 +52,7 @@ def form(view: View, memory: LeaderMemory) -> Judgement:
     memory, free, look_s = unpark(view, memory, ready, current)
     exclude = excluded(view)
     kept = [member for member in free if member.record.node not in exclude]
-    # Nodes that a policy left out take part all the same where the others are too few for a round.
+    # Nodes that a policy left out take part anyway if the other nodes are too few for a round.
     candidates = kept if len(kept) >= view.min_nodes else free
     if len(candidates) < view.min_nodes:
         memory = replace(memory, enough_s=None)
@@ -74,7 +74,7 @@ def _too_few(view: View, ready: Sequence[Candidate], free: Sequence[Candidate], 
 
 
 def _has_workers(member: Candidate, view: View, current: RoundDocument | None, roster: frozenset[str]) -> bool:
-    """Return whether a member has workers, or may be about to start some: it has not seen yet that its round ended."""
+    """Return whether a member has workers, or may start some because it has not yet seen that its round ended."""
     record = member.record
     if record.state not in ("ready", "out", "gone"):
         return True
@@ -85,9 +85,9 @@ def _has_workers(member: Candidate, view: View, current: RoundDocument | None, r
 def _last_call(
     view: View, memory: LeaderMemory, candidates: Sequence[Candidate], current: RoundDocument | None
 ) -> tuple[float, LeaderMemory]:
-    """Return until when to wait for more nodes than enough.
+    """Return until when to wait for more nodes than the minimum.
 
-    Later rounds wait for nobody: whoever was in the last one is back or gone when no member has workers any more.
+    There is no wait if nodes of the last round are ready: when no member has workers, each of them is back or gone.
     """
     if len(candidates) >= view.max_nodes:
         return view.now_s, memory
@@ -103,7 +103,7 @@ def _last_call(
 def unpark(
     view: View, memory: LeaderMemory, ready: Sequence[Candidate], current: RoundDocument | None
 ) -> tuple[LeaderMemory, list[Candidate], float | None]:
-    """Return the members that need not wait as spares any more, and when the wait of the next one ends."""
+    """Return the members that need not wait as spares any more, and when the next one's wait ends."""
     exits = _unplanned_exits(view, current)
     stayed = current.incarnations if current is not None else frozenset()
     back_s = {m.incarnation: memory.back_s.get(m.incarnation, view.now_s) for m in ready if m.record.node in exits}
@@ -111,7 +111,7 @@ def unpark(
     for member in ready:
         count = exits.get(member.record.node, 0)
         until_s = view.now_s
-        # The incarnation of the last round has not left; one that was started again has.
+        # An incarnation of the last round has not left; a restarted one has.
         if count and member.incarnation not in stayed:
             until_s = back_s[member.incarnation] + PARK_S[min(count, len(PARK_S)) - 1]
         if until_s <= view.now_s:
@@ -122,7 +122,7 @@ def unpark(
 
 
 def _unplanned_exits(view: View, current: RoundDocument | None) -> dict[str, int]:
-    """Return how often each node has left a round without notice, or refused to start its workers in it."""
+    """Return how often each node left a round without notice, or refused to start its workers in it."""
     if current is None:
         return {}
     exits, ending = dict(current.strikes), view.control.ending
@@ -143,7 +143,7 @@ def _document(view: View, candidates: Sequence[Candidate], current: RoundDocumen
     seen = max((member.record.seen for member in view.members), default=0)
     return RoundDocument(
         epoch=view.control.epoch,
-        # A store that lost rounds must not give a token again that a member has seen.
+        # If the store lost rounds, a token that a member has seen must not be used again.
         token=1 + max(seen, view.round.token if view.round is not None else 0),
         nonce=view.nonce,
         index=current.index + 1 if current is not None else 0,
@@ -161,16 +161,16 @@ def _document(view: View, candidates: Sequence[Candidate], current: RoundDocumen
 
 
 def _lease_s(view: View, current: RoundDocument | None, ending: Ending | None) -> float:
-    """Return the lease of the next round: longer after one that has lost nodes as their workers started.
+    """Return the lease of the next round: longer if the last one lost nodes while their workers started.
 
-    Starting workers can take all processors for so long that agents get no turn; then a round that begins anew is no
-    cure. A round that has run for a while has the lease that was asked for again, in steps.
+    Starting workers can use all processors for so long that agents get no CPU time; another round would not help. After
+    a round that ran for a while, the lease returns to the configured length in steps.
     """
     shortest_s = view.shortest_ttl_s
     if current is None or ending is None:
         return shortest_s
     lost = bool(ending.unclean) or ending.kind == "outage"
-    # Nodes lost while workers start were starved of processor time rather than dead.
+    # Nodes lost while workers start probably lacked CPU time and did not die.
     starved = lost and ending.age_s < STARTING_LEASES * current.lease_s
     longer_s = current.lease_s * (2.0 if starved else 0.5)
     return min(max(longer_s, shortest_s), max(LONGEST_LEASE_S, shortest_s))
@@ -186,16 +186,16 @@ def _recent(memory: Mapping[str, int]) -> dict[str, int]:
 
 # --- nodes that a decision left out
 #
-# How long is counted by each member for itself, from when it first saw the decision: no clock of another host is asked.
+# Each member measures the time for itself, from when it first saw the decision: clocks of other hosts are not used.
 
 
 def out_until(ending: Ending | None, current: RoundDocument | None, seen_s: float) -> dict[str, float]:
-    """Return which nodes are left out, and until when.
+    """Return the nodes that are left out, and until when.
 
     Args:
-        ending: The last one of the run, of the current round or of the one before.
-        current: The last round; who is in it is not left out.
-        seen_s: When the ending was first seen.
+        ending: The last ending of the run, of the current round or of the one before.
+        current: The last round; its nodes are not left out.
+        seen_s: When this node first saw the ending.
     """
     if ending is None:
         return {}
@@ -209,30 +209,30 @@ def out_until(ending: Ending | None, current: RoundDocument | None, seen_s: floa
 def still_out(
     ending: Ending | None, current: RoundDocument, seen_s: float, now_s: float
 ) -> tuple[frozenset[str], float | None]:
-    """Return which nodes don't count as newcomers, and when the next one does (None: not before a decision)."""
+    """Return the nodes that don't count as new, and when the next one will; `None` means not before a decision."""
     until = {node: end_s for node, end_s in out_until(ending, current, seen_s).items() if end_s > now_s}
     next_s = min(until.values(), default=_FOR_GOOD)
     return frozenset(until), None if next_s == _FOR_GOOD else next_s
 
 
 def carried(ending: Ending | None, current: RoundDocument, seen_s: float, now_s: float) -> Restart:
-    """Return the rest of the last decision, where a round ends for another reason than a failure: who stays out."""
+    """Return the remaining exclusions of the last decision, for a round that ends without a failure."""
     left = {node: end_s - now_s for node, end_s in out_until(ending, current, seen_s).items() if end_s > now_s}
-    names = sorted(left, key=lambda node: (left[node], node))  # those for good come last, without a time
+    names = sorted(left, key=lambda node: (left[node], node))  # permanent exclusions come last, without a time
     times = tuple(left[node] for node in names if left[node] != _FOR_GOOD)
     return Restart(exclude_nodes=tuple(names), exclude_s=times)
 
 
 # --- a round of which nobody is alive
 #
-# Who loses its lease has stopped its workers, unless each other member of its round has given it a grant: then none of
-# them is alive for the store, or one that is says `running` until its grant has ended. So where one member is alive and
-# says that it has no workers, no other has any. Where none is, all may be cut off together and hold each other's
-# grants, for as long as the round's outage grace.
+# A member that loses its lease has stopped its workers, unless each other member of its round has given it a grant. In
+# that case the store sees none of them alive, or a live one publishes `running` until its grant has ended. So if one
+# member is alive and publishes that it has no workers, no other member has any. If none is alive, all may be cut off
+# together and hold each other's grants, for as long as the round's outage grace.
 
 
 def watch(view: View, memory: LeaderMemory) -> LeaderMemory:
-    """Return the memory with the members that have no workers of the last round, and since when none is alive."""
+    """Return the memory with the members that have no workers of the last round, and since when no member is alive."""
     current = view.current
     if current is None:
         return replace(memory, silent_s=None)
@@ -241,7 +241,7 @@ def watch(view: View, memory: LeaderMemory) -> LeaderMemory:
     done = memory.done | (frozenset(view.control.done) if view.control.done_of == current.nonce else frozenset())
     rested = memory.rested | done | {name for name, record in records.items() if _rests(record, current)}
     alive = any(record.state != "gone" for record in records.values())
-    if alive and memory.silent_s is not None:  # the others of the round have as long to be heard again
+    if alive and memory.silent_s is not None:  # the other members of the round get the same time to renew
         memory = replace(memory, losses_from_s=max(memory.losses_from_s, view.now_s + current.lease_s))
     if alive or roster <= rested:
         return replace(memory, rested=rested, silent_s=None)
@@ -249,12 +249,12 @@ def watch(view: View, memory: LeaderMemory) -> LeaderMemory:
 
 
 def _rests(record: MemberRecord, current: RoundDocument) -> bool:
-    """Return whether a member has had its part in a round, and has no workers of it any more."""
+    """Return whether a member took part in the round and has no workers of it any more."""
     return record.state in _RESTED and (record.token, record.nonce) == (current.token, current.nonce)
 
 
 def silent_until_s(view: View, memory: LeaderMemory, current: RoundDocument) -> float:
-    """Return until when they are waited for: from when they were first missed, and never while one answers."""
+    """Return until when to wait for silent members, since they were first missed and since their last reply."""
     if memory.silent_s is None:
         return view.now_s
     return max(memory.silent_s + current.lease_s + current.grace_s, view.still_runs_s + current.lease_s)

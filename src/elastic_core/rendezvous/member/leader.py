@@ -1,10 +1,10 @@
-"""The duties of a run's leader: forming rounds, ending them, the verdict. Pure.
+"""The duties of a run's leader: to form rounds, to end them, and to publish the verdict. Pure.
 
-Every member can compute it from what it read; the one with the lowest seat acts on it, the next one when it stays
-undone. The documents' compare-and-swap keeps two of them from doing harm.
+Every member can compute them from what it read. The member with the lowest seat acts; if it does not, the next one
+acts. Compare-and-swap of the documents makes it safe that two members act at the same time.
 
-The one rule that everything rests on: a round is formed only when no live member has workers of another. A member that
-is gone has none: its lease ended, and its guard ended them before that.
+All duties keep one rule: a round is formed only when no live member has workers of another round. A member that is gone
+has no workers: its lease ended, and its guard ended the workers before that.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -52,27 +52,27 @@ from elastic_core.reports import NodeReport
 from elastic_core.types import Failure, FailureClass, Stop
 
 STORE_KEEP_S = 25 * 3600.0
-"""How long a run's content stays after its last call; other than after its end, so that stores can tell how old that
-is."""
+"""How long a run's content is kept after its last call. It differs from the times after the run's end, so that stores
+can determine when the run ended."""
 DEPUTIES = 2
-"""How many members behind the leader look after its duties."""
+"""The number of members after the leader that check its duties."""
 DUTY_PERIODS = 2
-"""A duty that stays undone for so many renewal periods is the next one's."""
+"""After this many renewal periods, the next deputy does a duty that is still outstanding."""
 ANSWER_S = 5.0
-"""How long the agent may take to decide before it is asked again."""
+"""How long the agent may take to decide before the request is repeated, in seconds."""
 
 GATHER_S = 2.0
-"""How long nodes that stop their workers are waited for before it is decided without their word."""
+"""How long to wait for reports of nodes that stop their workers, in seconds; then the decision is made without them."""
 LOSS_MARGIN_S = 1.5
-"""How much later than its lease ends a lost node is missed by all, at the longest."""
+"""The longest time between the end of a lost node's lease and the moment when all nodes notice it, in seconds."""
 
 Planned = tuple[State, Operation | None]
 
 
 def judge(view: View, memory: LeaderMemory) -> Judgement:
-    """Return what the leader must do now."""
+    """Return the leader's current duty, or why there is none."""
     current = view.current
-    # Also of a run that is over, as one is whose store goes with its node: its workers may still be asked to save.
+    # Also after the end of the run, for example if the store ends with its node: workers may still have to save.
     if current is not None and not _awaits_members(view, memory, current):
         agreement = due(view.control, current, tuple(view.members))
         if agreement is not None:
@@ -82,7 +82,7 @@ def judge(view: View, memory: LeaderMemory) -> Judgement:
     if view.control.verdict is not None:
         return Judgement(memory=memory, why="the run is over")
     token = current.token if current else 0
-    # What is remembered of members is about one round; times across rounds stay.
+    # The memory of members belongs to one round; times across rounds are kept.
     if memory.token != token:
         memory = LeaderMemory(
             token=token,
@@ -98,7 +98,7 @@ def judge(view: View, memory: LeaderMemory) -> Judgement:
     if current is not None and memory.silent_s is not None:
         until_s = silent_until_s(view, memory, current)
         if view.now_s < until_s:
-            # The next leader, or a newcomer, must know that members without a lease may still train.
+            # The next leader, or a new node, must know that members without a lease may still train.
             noted = view.control.silent_of == current.nonce
             document = replace(view.control, silent_of=current.nonce)
             duty = None if noted else Publish(name=f"silent {current.nonce}", document=document)
@@ -115,13 +115,13 @@ def judge(view: View, memory: LeaderMemory) -> Judgement:
 
 
 def _awaits_members(view: View, memory: LeaderMemory, current: RoundDocument) -> bool:
-    """Return whether members of a round may still come back, after trouble with the store: each has its word."""
+    """Return whether members of a round may still return after trouble with the store: all of them must be counted."""
     present = {member.incarnation for member in view.members if member.record.epoch == current.epoch}
     return view.now_s < memory.losses_from_s and not current.incarnations <= present
 
 
 def leads(view: View, seat: int) -> int:
-    """Return how many members would lead before the one with this seat; 0: it leads."""
+    """Return how many members come before the one with this seat as leader; 0 means that it leads."""
     exclude = excluded(view)
     return sum(
         1
@@ -138,14 +138,14 @@ def leads(view: View, seat: int) -> int:
 
 def _keep(view: View, memory: LeaderMemory, current: RoundDocument) -> Judgement:
     live = {member.incarnation: member.record for member in view.members if member.record.epoch == current.epoch}
-    # A failover to a replica that missed the last writes: a member that has the later round puts it back.
+    # A failover to a replica that missed the last writes: a member that has the later round writes it again.
     if any(record.seen > current.token for record in live.values()):
         return Judgement(memory=memory, why="a member has seen a later round: the store lost a write")
     noted = frozenset(view.control.done) if view.control.done_of == current.nonce else frozenset()
     memory = _remember(replace(memory, done=memory.done | noted), current, live)
     if current.incarnations <= memory.done:
         return Judgement(memory=memory, duty=_all_done(view, current))
-    # The leader's own workers are done, and it may leave before the others: its successor must know that.
+    # The leader's own workers are done, and it may leave before the other nodes: its successor needs this list.
     if view.incarnation in memory.done - noted:
         done = tuple(sorted(memory.done & current.incarnations))
         document = replace(view.control, done_of=current.nonce, done=done)
@@ -153,7 +153,7 @@ def _keep(view: View, memory: LeaderMemory, current: RoundDocument) -> Judgement
     lost = [entry for entry in current.roster if entry.incarnation not in memory.done and _gone(entry, live, current)]
     if lost:
         silent = all(entry.incarnation not in live for entry in lost)
-        # After an outage of the store, members have one lease to be back in it before they count as lost.
+        # After an outage of the store, members have the length of one lease to return before they count as lost.
         if silent and view.now_s < memory.losses_from_s:
             return Judgement(memory=memory, look_s=memory.losses_from_s, why="waiting for silent members to renew")
         return Judgement(memory=memory, duty=_change(view, memory, current, lost, 0))
@@ -164,7 +164,7 @@ def _keep(view: View, memory: LeaderMemory, current: RoundDocument) -> Judgement
 def _with_steps(
     view: View, judgement: Judgement, current: RoundDocument, live: Mapping[str, MemberRecord]
 ) -> Judgement:
-    """Tell how far everybody's workers are, if that was asked and all have answered, or have had the time to."""
+    """Publish all workers' steps, if a node requested them and all nodes have replied or the time limit is over."""
     order, memory = last_question(view.control, current), judgement.memory
     if order is None or order.seen is not None:
         return judgement
@@ -196,7 +196,7 @@ def _gone(entry: RosterEntry, live: Mapping[str, MemberRecord], current: RoundDo
     record = live.get(entry.incarnation)
     if record is None or record.state in ("leaving", "gone"):
         return True
-    return record.state in ("ready", "out") and record.seen >= current.token  # it has left the round by itself
+    return record.state in ("ready", "out") and record.seen >= current.token  # it left the round on its own
 
 
 def _all_done(view: View, current: RoundDocument) -> Publish:
@@ -213,10 +213,10 @@ def _with_verdict(view: View, verdict: Verdict) -> Publish:
 
 
 def _gather(view: View, memory: LeaderMemory, current: RoundDocument, order: StopOrder) -> Judgement:
-    """Wait for what the nodes have seen, then have it decided; a lost node alone is no failure of the run's.
+    """Collect the nodes' reports, then request a decision; a lost node alone is no failure of the run.
 
-    Workers that merely lost a peer say nothing of why: then a node that says nothing at all is waited for until its
-    lease is over, and it is known that it was the reason.
+    Workers that only lost a peer report no cause. The leader then waits for a node without a report until its lease is
+    over, because that node may be the cause.
     """
     live = {member.incarnation: member.record for member in view.members if member.record.epoch == current.epoch}
     if any(record.seen > current.token for record in live.values()):
@@ -228,7 +228,7 @@ def _gather(view: View, memory: LeaderMemory, current: RoundDocument, order: Sto
     asked = [entry for entry in current.roster if entry.incarnation not in memory.done]
     lost = [entry for entry in asked if _gone(entry, live, current)]
     pending = [entry for entry in asked if entry not in lost and not _answered(reports.get(entry.incarnation))]
-    # Reports of nodes that still stop their workers may have the first cause.
+    # A report of a node that still stops its workers may contain the first cause.
     if pending and view.now_s < began_s + GATHER_S:
         return Judgement(memory=memory, look_s=began_s + GATHER_S, why="nodes are stopping their workers")
     if not any(report.failure is not None and not report.collateral for report in reports.values()):
@@ -238,7 +238,7 @@ def _gather(view: View, memory: LeaderMemory, current: RoundDocument, order: Sto
                 return Judgement(memory=memory, look_s=memory.losses_from_s, why="waiting for silent members to renew")
             return Judgement(memory=memory, duty=_change(view, memory, current, lost, 0))
         quiet = [entry for entry in pending if entry.incarnation not in reports]
-        # Before it takes its place in a round, a node may have the lease of the last one: at most twice as long.
+        # Before a node takes its place in a round, it may have the previous round's lease: at most twice as long.
         inside = all(_of(live[entry.incarnation], current) for entry in quiet)
         end_s = began_s + view.ttl_s * (1 if inside else 2) + LOSS_MARGIN_S
         if quiet and view.now_s < end_s:
@@ -254,7 +254,7 @@ def _gather(view: View, memory: LeaderMemory, current: RoundDocument, order: Sto
 def _reports(
     current: RoundDocument, live: Mapping[str, MemberRecord], order: StopOrder, done: frozenset[str]
 ) -> dict[str, NodeReport]:
-    """Return what each node has said, by incarnation; of the one that ordered the stop at least what it said then."""
+    """Return each node's report, by incarnation; for the node that ordered the stop, at least the order's report."""
     found: dict[str, NodeReport] = {}
     for entry in current.roster:
         record = live.get(entry.incarnation)
@@ -274,7 +274,7 @@ def _answered(report: NodeReport | None) -> bool:
 def _newcomers(view: View, memory: LeaderMemory, current: RoundDocument, live: Mapping[str, MemberRecord]) -> Judgement:
     roster = current.incarnations
     finishing = any(record.state in ("finishing", "done") for inc, record in live.items() if inc in roster)
-    if finishing or memory.done:  # some who were done may have gone
+    if finishing or memory.done:  # some done nodes may have left
         return Judgement(memory=memory, why="workers have begun to finish")
     if len(current.roster) >= view.max_nodes:
         return Judgement(memory=memory, why="the round is full")
@@ -301,12 +301,12 @@ def _change(
     unclean = tuple(entry.node for entry in lost if entry.incarnation not in memory.clean)
     refused = _refused(view, lost)
     reason = _reason_of(lost, unclean, refused, arrived)
-    # Where the others are too few without it, they wait for it: it may come back as soon as it can.
+    # If the other nodes are too few without it, they wait for it: it may return immediately.
     goes_on = len(current.roster) - len(lost) >= view.min_nodes
     back = not arrived and _are_back(view, lost)
     if back:
         reason = f"{named(names)} stopped while the store was away"
-    # Members that only stopped while the store was away count as no membership change.
+    # Members that only stopped their workers while the store was away do not count as a membership change.
     if not back and view.max_changes is not None and current.changes >= view.max_changes:
         return _with_verdict(view, _too_many_changes(view, current, names, unclean, reason))
     rest = carried(view.control.ending, current, memory.ending_s, view.now_s)
@@ -329,7 +329,7 @@ def _change(
 
 
 def _are_back(view: View, lost: Sequence[RosterEntry]) -> bool:
-    """Return whether all of them are here again, and have but stopped their workers while the store was away."""
+    """Return whether all lost nodes are back, so that they only stopped their workers while the store was away."""
     states = {member.incarnation: member.record.state for member in view.members}
     return all(states.get(entry.incarnation) == "ready" for entry in lost)
 
@@ -363,7 +363,7 @@ def _too_many_changes(
 
 
 def _what_follows(view: View, current: RoundDocument, lost: Sequence[RosterEntry], arrived: int) -> str:
-    """Return who goes on, or what is waited for."""
+    """Return the end of the line: which nodes continue, or how many are missing."""
     left = [entry for entry in current.roster if entry not in lost]
     count = min(len(left) + arrived, view.max_nodes)
     if arrived:
@@ -383,7 +383,7 @@ def _what_follows(view: View, current: RoundDocument, lost: Sequence[RosterEntry
 
 
 def _refused(view: View, lost: Sequence[RosterEntry]) -> dict[str, str]:
-    """Return those of the lost whose hooks have refused to start their workers, each with the reason."""
+    """Return the lost nodes with hooks that refused to start their workers, each with the reason."""
     records = {member.incarnation: member.record for member in view.members}
     absences = ((entry.node, getattr(records.get(entry.incarnation), "absence", None)) for entry in lost)
     return {node: absence.text for node, absence in absences if absence is not None}
@@ -404,9 +404,9 @@ def _reason_of(lost: Sequence[RosterEntry], unclean: Sequence[str], refused: Map
 
 
 def do_duty(state: State, now_s: float) -> Planned:
-    """Do what is outstanding: at once as the leader, after a while as a deputy."""
+    """Return the operation of the outstanding duty: immediately for the leader, after a delay for a deputy."""
     seat, ahead = state.lease.seat, state.lease.ahead
-    # The leader acts only on the members as they are now; a deputy, on what it has read lately (below).
+    # The leader acts only on a current list of members; a deputy acts on its last read (below).
     if seat is None or ahead > DEPUTIES or (ahead == 0 and MEMBERS not in state.seen.fresh):
         return state, None
     view = _view(state, now_s)
@@ -418,7 +418,7 @@ def do_duty(state: State, now_s: float) -> Planned:
     duty = replace(state.duty, memory=judgement.memory, look_s=look_s, obstacle=judgement.why)
     if judgement.duty is None:
         return replace(state, duty=replace(duty, outstanding="")), None
-    # This node is left out of the next round: one that takes part decides.
+    # This node is left out of the next round, so a node that takes part decides.
     if state.me.node in excluded(view):
         return replace(state, duty=duty), None
     wanted = judgement.duty
@@ -430,7 +430,7 @@ def do_duty(state: State, now_s: float) -> Planned:
         return replace(state, duty=replace(duty, look_s=min(look_s, due_s))), None
     state = replace(state, duty=duty)
     if behind and state.seen.members_read_s < due_s - state.period_s:
-        return state, None  # a deputy acts on what it has read lately; it reads again within a period
+        return state, None  # a deputy acts on a recent read; it reads again within a period
     if isinstance(wanted, DecisionAsked):
         assert view.current is not None
         return _ask(state, wanted, view.current, now_s)
@@ -465,7 +465,7 @@ def _view(state: State, now_s: float) -> View | None:
 
 
 def _ask(state: State, question: DecisionAsked, current: RoundDocument, now_s: float) -> Planned:
-    """Ask the agent once; it may be busy, or on its way out."""
+    """Request a decision from the agent; repeat the request after a while, because the agent may be busy or leaving."""
     asked, before = (current.token, current.nonce), state.duty
     again_s = before.asked_s + ANSWER_S
     if before.asked == asked and now_s < again_s:
@@ -475,7 +475,7 @@ def _ask(state: State, question: DecisionAsked, current: RoundDocument, now_s: f
 
 
 def _left_out(state: State, now_s: float) -> Iterator[NodeReport]:
-    """Say of each node that is left out by whom, why and for how long: for what is decided about the others."""
+    """Yield a report for each node that is left out: by which policy or hook, why and for how long."""
     ending = state.seen.control.ending if state.seen.control is not None else None
     until_s = out_until(ending, state.seen.round, state.duty.memory.ending_s)
     for member in state.seen.members:
@@ -487,12 +487,12 @@ def _left_out(state: State, now_s: float) -> Iterator[NodeReport]:
 
 
 def swap_round(state: State, document: RoundDocument) -> Planned:
-    """Put this document in the place of the round document that was read."""
+    """Return the swap that replaces the round document that was read with `document`."""
     return state, protocol.Swap(key=ROUND_KEY, document=document, expect=state.seen.round_version, keep_s=STORE_KEEP_S)
 
 
 def swap_control(state: State, document: ControlDocument) -> Planned:
-    """Put this document in the place of the control document that was read."""
+    """Return the swap that replaces the control document that was read with `document`."""
     keep_s = STORE_KEEP_S
     if document.verdict is not None:
         keep_s = KEEP_DONE_S if document.verdict.decision.outcome == "done" else KEEP_FAILED_S

@@ -1,12 +1,12 @@
 """The rendezvous of one member as a pure state machine: events go in, the next operation and announcements come out.
 
-`step` is total: every event in every state is taken for what it says (`observe`), what follows is announced
-(`announce`), and the first rule below that has something to do names the next operation. There is always exactly one
-under way; the longest, `Watch`, is cut short by whoever wants something. Nothing here reads a clock or rolls dice: two
-machines that hear the same at the same times do the same.
+`step` is total: it accepts every event in every state. `observe` reduces the events into the state, `announce` derives
+the announcements, and the first rule below that has work to do returns the next operation. Exactly one operation is
+under way at any time. `Watch`, the longest one, ends early when there is a new event. No rule reads a clock or a random
+number: the same events at the same times give the same results.
 
-Source: the design's section on the three interfaces, *CoordinationStore*; docs/explanation/rendezvous.md tells it as a
-story, with the reasons.
+Source: the design's section on the three interfaces, *CoordinationStore*. docs/explanation/rendezvous.md explains the
+protocol with its reasons.
 """
 
 from collections.abc import Callable
@@ -37,9 +37,9 @@ from elastic_core.rendezvous.member.steps import question
 from elastic_core.rendezvous.store import CONTROL_KEY, ROUND_KEY, Topic
 
 LAST_POST_S = 2.0
-"""How long a node that leaves with the run's verdict waits for a store that is away, to give it."""
+"""How long a leaving node with the run's verdict waits for an unreachable store to publish it, in seconds."""
 _READ_COST_S = 0.0002
-"""How much later the leader reads all members again, for each of them: it must not spend its time on reading."""
+"""Pause per member between two reads of all members by the leader, in seconds, so that reads do not fill its time."""
 _LONGEST_READ_PAUSE_S = 0.25
 _EXPIRY_MARGIN_S = 0.01
 
@@ -47,7 +47,7 @@ MemberRule = Callable[[State, float], Planned]
 
 
 def step(state: State, events: tuple[protocol.Event, ...], *, now_s: float) -> MemberStep:
-    """Return what a member does next after it heard `events`, in order."""
+    """Return a member's next operation and announcements after `events`, in order."""
     for event in events:
         state = observe(state, event, now_s)
     state, announcements = announce(state, now_s)
@@ -70,14 +70,14 @@ def _idle(state: State, now_s: float) -> Planned:
 
 
 def _leave(state: State, now_s: float) -> Planned:
-    """Go, unless a word of this node is to be published first."""
+    """Leave, unless this node has to publish something first."""
     if state.want is not Want.LEAVE:
         return state, None
     if state.trouble is not None and now_s < _last_post_s(state):
         return state, None
     away = state.trouble is not None and not state.trouble.answers
     post, seat = state.end.post if state.trouble is None else None, state.lease.seat
-    # Without a connection nothing can be given back: the lease ends by itself, and other members see that.
+    # Without a connection no seat can be returned: the lease ends on its own, and other members notice that.
     if away or not state.connection.connected or (seat is None and post is None):
         return state, protocol.Gone()
     # The verdict of this node is published first, by `_post` below; `_leave_at_last` gives the seat back afterwards.
@@ -87,13 +87,13 @@ def _leave(state: State, now_s: float) -> Planned:
 
 
 def _last_post_s(state: State) -> float:
-    """Return until when a node that leaves tries to say how the run has ended: others may wait for it."""
+    """Return until when a leaving node tries to publish how the run ended, because other nodes may wait for it."""
     waits = state.want is Want.LEAVE and isinstance(state.end.post, Verdict) and state.connection.ever_connected
     return state.departure.leave_s + LAST_POST_S if waits else NEVER_S * -1
 
 
 def _trouble(state: State, now_s: float) -> Planned:
-    """Wait for the next try."""
+    """Wait for the next retry."""
     trouble = state.trouble
     if trouble is None or now_s >= trouble.retry_s:
         return state, None
@@ -101,7 +101,7 @@ def _trouble(state: State, now_s: float) -> Planned:
 
 
 def _deadline_s(state: State, now_s: float) -> float:
-    """Return when this member must look at itself again, whatever happens."""
+    """Return the latest time at which this member must run its rules again."""
     due = [gives_up_s(state), misses_host_s(state), outage_line_s(state, now_s), undecided_s(state)]
     due.append(grace_line_s(state))
     if state.want is Want.LEAVE:
@@ -110,8 +110,8 @@ def _deadline_s(state: State, now_s: float) -> float:
     if departure.parting:
         due += [due_s for due_s in (departure.leave_s + GONE_S, departure.leave_s + PART_S) if due_s > now_s]
     if needs_lease(state):
-        # While the store is away the cut comes first. Else the fence: it passes only if this agent got no turn for
-        # long.
+        # While the store is away, the cut comes first, otherwise the fence. The fence passes only if this agent got no
+        # CPU time for long.
         due.append(state.cut_s if state.trouble is not None else state.fence_s)
     if state.want is Want.JOIN:
         if grant_ends_s(state) > now_s:
@@ -132,7 +132,7 @@ def _connect(state: State, now_s: float) -> Planned:
 
 
 def _begin_to_watch(state: State, now_s: float) -> Planned:
-    """Learn how far the topics are before anything is read, so that no change after it is missed."""
+    """Read the topics' revisions before any content, so that no later change is missed."""
     if state.seen.since is not None:
         return state, None
     return state, protocol.Watch(since=None, topics=_topics(state), until_s=now_s)
@@ -142,8 +142,8 @@ def _renew(state: State, now_s: float) -> Planned:
     lease = state.lease
     if lease.seat is None or state.want is Want.LEAVE:
         return state, None
-    # The leader and its first deputy look as soon as another member's lease has ended, not at their next renewal: the
-    # store's answer has the new order of the seats.
+    # The leader and its first deputy renew as soon as another member's lease has ended, not at their next renewal: the
+    # store's reply has the new order of the seats.
     expired = lease.ahead <= 1 and now_s >= lease.expiry_s + _EXPIRY_MARGIN_S
     if now_s >= lease.renew_s or expired:
         return state, protocol.Renew(seat=lease.seat, ttl_s=state.ttl_s)
@@ -155,18 +155,18 @@ def _read_control(state: State, now_s: float) -> Planned:
 
 
 def _write_control(state: State, now_s: float) -> Planned:
-    """Begin the run, or put back what the store has lost."""
+    """Begin the run, or write a lost control document again."""
     control, run = state.seen.control, state.run
     if control is not None and control.epoch == run.epoch:
         return state, None
-    # Any member fills an empty store with its copy; over another run only a member with workers puts it.
+    # Any member fills an empty store with its copy; only a member with workers replaces another run's document.
     if run.epoch and run.kept_control is not None and (control is None or puts_back(state)):
-        # The document of another run is there. Only one without a round may be replaced, so its round is read first.
+        # Another run's document is there. Only a run without a round may be replaced, so its round is read first.
         if control is not None and ROUND_KEY not in state.seen.fresh:
             return state, protocol.Load(key=ROUND_KEY)
         return swap_control(state, run.kept_control)
     if control is not None and state.want is Want.LEAVE:
-        return state, None  # what it has to say is about a run that is here no more
+        return state, None  # its decision is about a run that is no longer in the store
     if control is None or run.begin:
         me = state.me
         fresh = ControlDocument(
@@ -186,7 +186,7 @@ def _write_control(state: State, now_s: float) -> Planned:
 
 
 def _survey_run(state: State, control: ControlDocument, now_s: float) -> Planned:
-    """Find out whether the run in the store goes on, or how long ago it ended."""
+    """Find out whether the run in the store continues, or how long ago it ended."""
     ended, lease = state.run.ended, state.lease
     if control.verdict is not None and (ended is None or ended.epoch != control.epoch):
         return state, protocol.Load(key=CONTROL_KEY)
@@ -199,7 +199,7 @@ def _survey_run(state: State, control: ControlDocument, now_s: float) -> Planned
 
 
 def _give_up_seat(state: State, now_s: float) -> Planned:
-    """Give up the seat for one behind all others: the leader then reads there that no worker is left."""
+    """Give up the seat for one behind all others: its record there reports to the leader that no worker is left."""
     seat = state.lease.seat
     if seat is None or seat.number != state.departure.farewell or state.want is Want.LEAVE:
         return state, None
@@ -211,8 +211,8 @@ def _enlist(state: State, now_s: float) -> Planned:
         return state, None
     alternative = state.connection.alternative
     if alternative and not is_ip(alternative) and state.seen.members_read_s == LONG_AGO_S:
-        # A loopback address, and no way out but to networks of this host: there the others may be, and who they are
-        # says which of its addresses they can use.
+        # This host has a loopback address, and routes only to its own networks. Other members may be on these networks;
+        # their addresses decide which of this host's addresses they can use.
         return state, protocol.ReadMembers()
     return state, protocol.Enlist(record=encode(record_of(state, now_s)), ttl_s=state.ttl_s)
 
@@ -222,7 +222,7 @@ def _read_round(state: State, now_s: float) -> Planned:
 
 
 def _write_round(state: State, now_s: float) -> Planned:
-    """Put back the round that the store has lost, or lost a write of."""
+    """Write the round again if the store lost it or a later write of it."""
     kept, round_ = state.run.kept_round, state.own_round
     if kept is None or kept.epoch != state.run.epoch or (round_ is not None and round_.token >= kept.token):
         return state, None
@@ -240,7 +240,7 @@ def _update(state: State, now_s: float) -> Planned:
 
 
 def _order(state: State, now_s: float) -> Planned:
-    """Publish that all nodes stop, before anything else; `announce` forgets the order once one is in the store."""
+    """Publish the order that all nodes stop, first of all; `announce` drops the order once one is in the store."""
     order, control = state.end.order, state.own_control
     if order is None or control is None:
         return state, None
@@ -248,7 +248,7 @@ def _order(state: State, now_s: float) -> Planned:
 
 
 def _ask_steps(state: State, now_s: float) -> Planned:
-    """Ask how far the workers of all nodes are."""
+    """Publish the request for the steps of all nodes' workers."""
     control = state.own_control
     order = question(state, control) if control is not None else None
     if order is None or control is None:
@@ -257,7 +257,7 @@ def _ask_steps(state: State, now_s: float) -> Planned:
 
 
 def _post(state: State, now_s: float) -> Planned:
-    """Publish what was decided here; `announce` forgets it once a decision is in the store."""
+    """Publish this node's decision; `announce` drops it once a decision is in the store."""
     post, control = state.end.post, state.own_control
     if post is None or control is None:
         return state, None
@@ -265,7 +265,7 @@ def _post(state: State, now_s: float) -> Planned:
 
 
 def _leave_at_last(state: State, now_s: float) -> Planned:
-    """Go, when there was a word to publish first and it is no longer ours to say."""
+    """Leave after this node's last publication, or when it is no longer needed."""
     if state.want is not Want.LEAVE:
         return state, None
     seat, state = state.lease.seat, replace(state, end=replace(state.end, post=None))
@@ -280,16 +280,16 @@ def _pending(state: State) -> bool:
 
 
 def _members(state: State, now_s: float) -> Planned:
-    """Read who is there: the leader when it changes, its deputies now and then while something is to be done."""
+    """Read the members: the leader after a change, its deputies at intervals while a duty may be due."""
     due_s, ahead, seen, duty = NEVER_S, state.lease.ahead, state.seen, state.duty
     if ahead == 0:
         pause_s = min(_LONGEST_READ_PAUSE_S, len(seen.members) * _READ_COST_S)
         due_s = seen.members_read_s + pause_s if MEMBERS not in seen.fresh else NEVER_S
         if seen.members_read_s < duty.look_s <= now_s:
-            # What is decided because its time has come rests on who is there by then. A leader that got no turn for a
-            # while, or whose store was slow, has not yet been told what happened meanwhile.
+            # A decision that is due now depends on the current members. A leader may lack recent changes if it got no
+            # CPU time for a while or its store was slow.
             due_s = now_s
-    # Deputies read at the pace of renewals: for them a duty that waits costs less than a read of 1,000 members.
+    # Deputies read once per renewal period: for them a late duty costs less than a read of 1,000 members.
     elif ahead <= DEPUTIES and (MEMBERS not in seen.fresh or _pending(state) or duty.outstanding):
         due_s = seen.members_read_s + state.period_s
     if _wants_names(state, now_s):
@@ -313,7 +313,7 @@ def _wants_names(state: State, now_s: float) -> bool:
 
 def _topics(state: State) -> tuple[Topic, ...]:
     topics = (Topic.CONTROL, Topic.ROUND, Topic.DEPARTURES)
-    # Only the leader acts on each change of a record; 1,000 members would be woken for nothing.
+    # Only the leader acts on each change of a record; 1,000 members would wake up for nothing.
     return (*topics, Topic.MEMBERS) if state.lease.ahead == 0 and state.lease.seat is not None else topics
 
 

@@ -1,4 +1,4 @@
-"""The reducer of a member's events into its state: facts only; what follows from them is `announce`. Pure."""
+"""The reducer of a member's events into its state. It records facts only; `announce` derives what follows. Pure."""
 
 import zlib
 from signal import SIGTERM
@@ -36,16 +36,16 @@ from elastic_core.reports import Absence, NodeReport
 from elastic_core.types import Stop
 
 EARLY_SHARE = 0.9
-"""Up to this share of a lease after it was renewed, by our own clock, it is the store's doing that the seat is gone."""
+"""If a seat is gone within this share of its lease after a renewal, by this host's clock, the store lost the seat."""
 LINE_EVERY_S = 10.0
-"""How often a waiting member says who has come."""
+"""How often a waiting member prints which nodes have joined, in seconds."""
 RETRY_S = (0.05, 0.1, 0.2, 0.4, 0.7, 1.0)
-"""From one try of a store that is away to the next, less up to a third of it; at most an eighth of the lease."""
+"""Seconds between retries of an unreachable store, less up to a third by member; at most an eighth of the lease."""
 MEMBERS = Topic.MEMBERS.value
 
 
 def observe(state: State, event: protocol.Event, now_s: float) -> State:
-    """Return what is known after `event`."""
+    """Return the state after `event`."""
     if isinstance(event, protocol.Request):
         return _request(state, event, now_s)
     match event:
@@ -73,7 +73,7 @@ def _request(state: State, event: protocol.Request, now_s: float) -> State:
     match event:
         case protocol.JoinAsked(master_port=port):
             return _joining(state, now_s, None, port)
-        # The node waits beside the round already: only the reason is new, and its timeouts go on.
+        # The node already waits beside the round: only the reason is new, and its timeouts continue.
         case m.StandAside(absence=absence) if state.waiting.absence is not None:
             return replace(state, waiting=replace(state.waiting, absence=absence))
         case m.StandAside(absence=absence):
@@ -89,7 +89,7 @@ def _request(state: State, event: protocol.Request, now_s: float) -> State:
             post = document_of(event, by=state.me.node, token=state.mine.token, nonce=state.mine.nonce)
             return replace(state, want=Want.STOP, end=replace(state.end, post=post))
         case m.PublishDecision(question=question):
-            # A policy may take so long that the run has gone on: that round was decided about by another, or is over.
+            # A policy may decide so late that another node has decided about that round, or that the round is over.
             if state.duty.asked is None or question != question_about(*state.duty.asked):
                 return state
             token, nonce = state.duty.asked
@@ -115,7 +115,7 @@ def _request(state: State, event: protocol.Request, now_s: float) -> State:
 
 
 def _joining(state: State, now_s: float, absence: Absence | None, master_port: int) -> State:
-    """Return the state of a member that begins to wait for a round: for a place in it, or beside it for `absence`."""
+    """Return the state of a member that begins to wait for a place in a round, or beside it because of `absence`."""
     waiting = replace(
         state.waiting,
         began_s=now_s,
@@ -145,22 +145,22 @@ def _leaving(state: State, now_s: float) -> State:
 
 
 def _is_missed(state: State) -> bool:
-    """Return whether others would wonder where this node is: it was told to stop, and they do not know that yet."""
+    """Return whether other members would miss this node, because they don't know yet that it was ordered to stop."""
     mine, end = state.mine, state.end
     if not state.departure.leaving or end.verdict_announced or mine is None:
         return False
     if state.trouble is not None or state.lease.seat is None:
         return False
-    if state.want is Want.JOIN:  # they may be about to form a round with it
+    if state.want is Want.JOIN:  # other members may be about to form a round with it
         return crowded(state)
     trains = state.want in (Want.RUN, Want.STOP) and state.work.progress is not Progress.DONE
     return trains and (crowded(state) or (len(mine.roster) > 1 and end.announced < mine.token))
 
 
 def crowded(state: State) -> bool:
-    """Return whether others wait for the next round, who must hear that this member has no workers of the last one.
+    """Return whether nodes outside the round must learn that this member has no workers of the last round.
 
-    Whoever leads when it has gone can't tell a seat that was given back from a lease that has ended.
+    After it has gone, the leader can't distinguish a seat that was given back from an ended lease.
     """
     if state.mine is None:
         return False
@@ -168,7 +168,7 @@ def crowded(state: State) -> bool:
 
 
 def _closing(state: State) -> Verdict | None:
-    """Return the verdict that a node leaves with: of a run that was stopped, unless it is known to have one."""
+    """Return the verdict that a node publishes when it leaves a stopped run; `None` if the run has a verdict."""
     control, mine = state.seen.control, state.mine
     order = None if control is None or control.epoch != state.run.epoch else control.stop_order
     if control is None or order is None or control.verdict is not None:
@@ -183,7 +183,7 @@ def _closing(state: State) -> Verdict | None:
 
 
 def _stopped(state: State, reason: str, report: NodeReport, now_s: float) -> State:
-    """Order the stop of this node's round, unless it is known to be stopped already."""
+    """Order the stop of this node's round, unless it has been stopped already."""
     if state.awaiting:
         return replace(state, end=replace(state.end, report=report))
     if state.want is not Want.RUN or state.mine is None:
@@ -209,11 +209,11 @@ def _stopped(state: State, reason: str, report: NodeReport, now_s: float) -> Sta
 def _fail(state: State, event: protocol.Failed, now_s: float) -> State:
     trouble = state.trouble
     count = trouble.count + 1 if trouble is not None else 1
-    # Members that lost the store together try again at different moments; from the name, so that a run can be replayed.
+    # Members that lost the store together retry at different times. The name decides, so that a run can be replayed.
     jitter = zlib.crc32(f"{state.me.incarnation}/{count}".encode()) % 1000 / 3000
     pause_s = min(RETRY_S[min(count, len(RETRY_S)) - 1], state.ttl_s / PATIENCE_SHARE)
     retry_s = now_s + pause_s * (1 - jitter)
-    # The last try before the limit has the least time: what one before it has found tells more than its silence.
+    # The last try before the limit has the least time: an earlier result explains more than a missing reply.
     shown = trouble if event.silent and trouble is not None and not state.connection.ever_connected else event
     trouble = replace(
         trouble or Trouble(since_s=now_s),
@@ -228,12 +228,12 @@ def _fail(state: State, event: protocol.Failed, now_s: float) -> State:
     )
     state = replace(state, trouble=trouble)
     if event.write:
-        # Before a write is tried again, what others may have written is read, and there is always one to try.
+        # Before a write is repeated, other members' writes are read; there is always a write to repeat.
         seen, lease = replace(state.seen, fresh=frozenset()), replace(state.lease, recorded=b"")
         state = replace(state, seen=seen, lease=lease)
     else:
         state = replace(state, seen=replace(state.seen, fresh=state.seen.fresh - {event.key}))
-    # The only node of a round needs no grant: no other member of it can begin another round.
+    # The only node of a round needs no grant: no other member can begin another round.
     if state.mine is not None and len(state.mine.roster) == 1 and not event.own:
         state = replace(state, peers=replace(state.peers, evidence_s=now_s))
     return state
@@ -249,13 +249,13 @@ def _peers(state: State, event: protocol.PeersAnswered) -> State:
     if trouble is None or trouble.own or not _is_mine(state, event.token, event.nonce):
         return state
     trouble = replace(trouble, asked=event.asked, granted=event.granted, reaching=event.reaching)
-    # A store that one of the members hosts is lost with it: that others miss it, too, is no comfort.
+    # If one of the members hosts the store, the loss of the store is final: grants of other members do not help.
     evidence_s = state.peers.evidence_s if state.me.hosted else max(state.peers.evidence_s, event.oldest_s)
     return replace(state, trouble=trouble, peers=replace(state.peers, evidence_s=evidence_s))
 
 
 def _asked(state: State, event: protocol.PeerAsked, now_s: float) -> State:
-    """Try the store at once, and remember that others need this member's grant."""
+    """Try the store immediately, and remember that other members need this member's grant."""
     if not _is_mine(state, event.token, event.nonce):
         return state
     if event.needs:
@@ -269,31 +269,31 @@ def _unreachable(state: State, event: protocol.PeersUnreachable) -> State:
 
 
 def _recover(state: State, event: protocol.StoreAnswer, now_s: float) -> State:
-    """Take an answer of the store for the end of trouble: what was read before it must be read again."""
+    """End the trouble after a reply of the store: everything that was read before must be read again."""
     if state.trouble is None:
         return state
-    # A full store reads and renews leases, but the write that failed has yet to succeed.
+    # A full store serves reads and renewals, but the write that failed must succeed first.
     if state.trouble.no_write and not _writes(event):
         return replace(state, trouble=replace(state.trouble, answers=True))
-    # A request that was given up may arrive yet, and put an older record in the place of a newer one.
-    # Nor do the revisions that were known count: a store that went back may have come as far again, with other content.
+    # A request that was given up may still arrive, and replace a newer record by an older one.
+    # The known revisions are invalid too: a store that went back may have reached the same number with other content.
     lease, seen = replace(state.lease, repeat_s=now_s + state.ttl_s, renew_s=now_s), replace(state.seen, since=None)
     return _doubt(replace(state, trouble=None, lease=lease, seen=seen), now_s)
 
 
 def _writes(event: protocol.StoreAnswer) -> bool:
-    """Return whether an answer is one to a write, or to a survey: a newcomer that makes one has no write to try."""
+    """Return whether an event is the result of a write, or of a survey: the new node that makes one has no write."""
     return isinstance(event, protocol.Enlisted | protocol.Updated | protocol.SwapAnswered | protocol.Surveyed)
 
 
 def _doubt(state: State, now_s: float) -> State:
-    """Believe nothing that was read, and hold back whatever rests on nobody else being alive.
+    """Discard all that was read, and delay all decisions that need every live member to be known.
 
-    Who had a lease when the trouble began is heard again, or has stopped its workers, before one lease has passed.
+    Each member with a lease at the start of the trouble has renewed it, or stopped its workers, within one lease.
     """
     hold_s = now_s + state.ttl_s if state.had_seat else state.duty.memory.losses_from_s
-    # The record, too: a store that went back in time may have an older one. And whoever waits for a run's members to
-    # come back begins to wait anew: the trouble may have been theirs as well.
+    # The record is written again too: a store that went back in time may have an older one. A node that waits for a
+    # run's members to return starts to wait again: the same trouble may have affected them.
     memory = replace(state.duty.memory, losses_from_s=hold_s)
     return replace(
         state,
@@ -363,7 +363,7 @@ def _answer(state: State, event: protocol.StoreAnswer, now_s: float) -> State:
 
 
 def _age(state: State, control: ControlDocument, age_s: float | None, now_s: float) -> State:
-    """Take note of when the run that is in the store has ended."""
+    """Record when the run in the store ended."""
     if control.verdict is None:
         return replace(state, run=replace(state.run, ended=None))
     known = state.run.ended
@@ -374,7 +374,7 @@ def _age(state: State, control: ControlDocument, age_s: float | None, now_s: flo
 
 
 def _look(state: State, epochs: frozenset[str], silent: frozenset[str] | None, now_s: float) -> State:
-    """Take note of whether somebody of the run in the store is alive, and who may be though nobody hears of it."""
+    """Record whether a member of the run in the store is alive, and whether silent members may have workers."""
     control, liveness, round_ = state.seen.control, state.run.liveness, state.seen.round
     if control is None:
         return state
@@ -382,7 +382,7 @@ def _look(state: State, epochs: frozenset[str], silent: frozenset[str] | None, n
     may_train = round_ is not None and round_.epoch == epoch
     if round_ is not None:
         known = silent is not None and control.silent_of != round_.nonce
-        # Where the store can't list ended leases, or members were noted as silent, all of them may train on.
+        # If the store can't list ended leases, or members were recorded as silent, all of them may still train.
         may_train &= not known or not round_.incarnations.isdisjoint(silent or ())
     empty = liveness is not None and liveness.epoch == epoch and not liveness.alive
     empty_s = liveness.empty_s if liveness is not None and empty else now_s
@@ -392,7 +392,7 @@ def _look(state: State, epochs: frozenset[str], silent: frozenset[str] | None, n
 
 
 def _rerouted(member: Candidate, state: State) -> Candidate:
-    """Return a member as it will be read when this node's record has its other address."""
+    """Return a member as it will be read once this node's record has its other address."""
     if member.incarnation != state.me.incarnation:
         return member
     return replace(member, record=replace(member.record, alternative=state.connection.alternative))
@@ -404,7 +404,7 @@ def _counted(state: State, live: int) -> State:
 
 
 def _refusals(state: State, members: tuple[Candidate, ...]) -> dict[str, str]:
-    """Return who is out, or was when it was last seen: it may give up a moment before this node does."""
+    """Return the nodes that are `out`, or were when last seen: they may give up a moment before this node."""
     records = {member.record.node: member.record for member in members if member.record.epoch == state.run.epoch}
     gone = {node: reason for node, reason in state.waiting.refusals.items() if node not in records}
     absences = ((node, record.absence) for node, record in records.items() if record.state == "out")
@@ -417,7 +417,7 @@ def _confirmed(lease: OwnLease, sent_s: float, ttl_s: float) -> OwnLease:
 
 def _unseated(state: State, now_s: float) -> State:
     age_s = now_s - state.lease.confirmed_s
-    # By this host's clock the lease can't have ended: the store has lost the seat.
+    # By this host's clock the lease can't have ended: the store lost the seat.
     early_s = age_s if age_s < EARLY_SHARE * state.last_lease_s else None
     lease = replace(state.lease, seat=None, recorded=b"", ahead=0, unseated_s=early_s)
     return _doubt(replace(state, lease=lease), now_s)
@@ -442,15 +442,15 @@ def _watched(state: State, watched: Watched, now_s: float) -> State:
     if first:
         return state
     if watched.reset:
-        # The store was replaced or went back in time: none of its revisions compares with those that were read.
+        # The store was replaced or went back in time: its revisions can't be compared with earlier ones.
         return _doubt(replace(state, lease=replace(state.lease, renew_s=now_s)), now_s)
     stale = {topic.value for topic in watched.changed}
-    # A member may be back: the newcomer looks at once.
+    # A member may be back: the new node surveys immediately.
     if state.run.liveness is not None and Topic.MEMBERS in watched.changed:
         state = replace(state, run=replace(state.run, liveness=replace(state.run.liveness, looked_s=LONG_AGO_S)))
     if Topic.DEPARTURES in watched.changed:
         stale.add(MEMBERS)
         if state.lease.ahead:
-            # It may have been the leader: the answer says who leads now.
+            # It may have been the leader: the reply to the renewal has the new order.
             state = replace(state, lease=replace(state.lease, renew_s=now_s))
     return replace(state, seen=replace(state.seen, fresh=state.seen.fresh - stale))

@@ -1,4 +1,4 @@
-"""What follows for a member from a store that is away, and from a lease that runs out: rules of `announce`. Pure."""
+"""The consequences of an unreachable store and of an ending lease for a member: rules of `announce`. Pure."""
 
 from msgspec.structs import replace
 
@@ -9,22 +9,22 @@ from elastic_core.rendezvous.member.texts import named
 from elastic_core.types import Decided, Failure, FailureClass, RoundEnded, Stop, Undecided
 
 LINE_AFTER_S = 1.0
-"""A store that is away for less is not worth a line."""
+"""Shorter outages of the store print no line, in seconds."""
 SEAT_LINE_EVERY_S = 60.0
-"""A store that loses a seat once does so again and again: one line in so long."""
+"""Seconds between lines about lost seats: a store that loses a seat once does so repeatedly."""
 
 Announced = tuple[State, tuple[protocol.Announcement, ...]]
 NOTHING: tuple[protocol.Announcement, ...] = ()
 
 
 def stop(state: State, change: RoundEnded | Decided) -> Announced:
-    """Return that this node's workers must stop, and why."""
+    """Return the order that this node's workers stop, with the reason."""
     end = replace(state.end, stop_token=0, order=None)
     return replace(state, want=Want.STOP, end=end), (m.RoundChanged(change=change),)
 
 
 def store_failure(state: State, summary: str) -> Failure:
-    """Return a failure that is no worker's."""
+    """Return a failure of the store; no worker caused it."""
     return Failure(
         failure_class=FailureClass.STORE,
         summary=summary,
@@ -39,28 +39,28 @@ def store_failure(state: State, summary: str) -> Failure:
 
 
 def host_lost(state: State) -> str:
-    """Return in words that the store has gone with the node that hosted it."""
+    """Return the text for the loss of the node that hosts the store."""
     return f"the node that hosts the rendezvous store, {state.me.where}, is lost or can't be reached"
 
 
 def stayed_away(state: State) -> str:
-    """Return in words that the store was away for longer than the user allows."""
+    """Return the text for an outage of the store that is longer than the user allows."""
     trouble, me = state.trouble, state.me
     assert trouble is not None
     return f"{me.where} stayed away for {me.store_outage_grace_s:g} s: {trouble.text}"
 
 
 def keep_lease(state: State, now_s: float) -> Announced:
-    """Stop in time what a lease no longer covers."""
+    """Stop the workers in time if the lease no longer covers them."""
     if not needs_lease(state):
         return state, NOTHING
     cut_s = state.cut_s
-    # Trouble that began later says nothing about the host of the store: this node itself stood still.
+    # If the trouble began after the cut, this node itself did not run: the host of the store may be well.
     stood_still = state.me.hosted and state.trouble is not None and state.trouble.since_s >= cut_s
-    # The store is away for too long: workers have until the fence to stop in order.
+    # The store was unreachable for too long: workers have until the fence to stop in order.
     if state.trouble is not None and now_s >= cut_s and not stood_still:
         return _cut_off(state, now_s)
-    # The agent was suspended or starved: the guard may have killed the workers by now.
+    # The agent was suspended or got no CPU time: the guard may have killed the workers by now.
     if now_s >= state.fence_s or stood_still:
         silent_s = now_s - state.lease_s
         reason = f"this node gave no sign of life for {silent_s:.1f} s, longer than its lease allows"
@@ -69,12 +69,12 @@ def keep_lease(state: State, now_s: float) -> Announced:
 
 
 def needs_lease(state: State) -> bool:
-    """Return whether this node has something to lose with its lease: workers, or the store that went with its host."""
+    """Return whether this node needs its lease: it has workers, or a run with a hosted store."""
     return state.want is Want.RUN and (state.work.progress is not Progress.DONE or state.me.hosted)
 
 
 def gives_up_joining_s(state: State) -> float:
-    """Return when a node that has never had a seat no longer waits for a store that is away, or takes no write."""
+    """Return when a node without a first seat gives up on a store that is unreachable or accepts no writes."""
     trouble, ever_connected = state.trouble, state.connection.ever_connected
     if state.want is not Want.JOIN or state.had_seat or (ever_connected and trouble is None):
         return NEVER_S
@@ -83,7 +83,7 @@ def gives_up_joining_s(state: State) -> float:
 
 
 def misses_host_s(state: State) -> float:
-    """Return when a node that waits in a run with rounds no longer waits for the host of its store."""
+    """Return when a node that waits in a run with rounds gives up on the host of its store."""
     trouble, round_ = state.trouble, state.run.kept_round
     if not state.me.hosted or state.want is not Want.JOIN or trouble is None or round_ is None:
         return NEVER_S
@@ -91,9 +91,9 @@ def misses_host_s(state: State) -> float:
 
 
 def grant(state: State, now_s: float) -> State:
-    """Give a grant where another member of the round needs it, and the store does not answer this one either."""
+    """Give a grant if another member of the round needs it and this member can't reach the store either."""
     trouble, mine = state.trouble, state.mine
-    # A store that a member hosts is lost with it: grants could not make up for its loss.
+    # If a member hosts the store, its loss is final: grants could not replace the store.
     if trouble is None or trouble.own or state.me.hosted or mine is None or len(mine.roster) == 1:
         return state
     runs = state.want is Want.RUN or state.awaiting
@@ -103,12 +103,12 @@ def grant(state: State, now_s: float) -> State:
 
 
 def grant_ends_s(state: State) -> float:
-    """Return until when this member takes part in no later round."""
+    """Return until when this member takes part in no later round because of its grant."""
     return state.peers.granted_s + state.grant_s
 
 
 def gives_up_s(state: State) -> float:
-    """Return when a node whose workers have all ended well no longer waits for a store that is away to say so."""
+    """Return when a node with workers that all exited with 0 stops waiting for an unreachable store to publish that."""
     trouble, mine = state.trouble, state.mine
     if state.want is not Want.RUN or state.work.progress is not Progress.DONE or trouble is None or mine is None:
         return NEVER_S
@@ -116,7 +116,7 @@ def gives_up_s(state: State) -> float:
 
 
 def end_alone(state: State, now_s: float) -> Announced:
-    """End well without the run's word, where nobody can give it: all that was to be done here is done."""
+    """End this node with success, but without the run's verdict, if its workers are done and the store stays away."""
     if now_s < gives_up_s(state):
         return state, NOTHING
     reason = f"all workers of this node finished, and {state.me.where} is away"
@@ -124,13 +124,13 @@ def end_alone(state: State, now_s: float) -> Announced:
 
 
 def undecided_s(state: State) -> float:
-    """Return when a node whose round was stopped no longer waits for a store that is away."""
+    """Return when a node of a stopped round gives up on an unreachable store."""
     trouble, mine, me = state.trouble, state.mine, state.me
     end = state.end
     gone = end.report is not None and end.report.final
     if not state.awaiting or end.alone or not gone or trouble is None or mine is None:
         return NEVER_S
-    # With its host the store is gone for good: there is no decision to wait for.
+    # A store that is lost with its host does not come back: there is no decision to wait for.
     if me.hosted:
         return state.cut_s
     alone = len(mine.roster) == 1
@@ -138,7 +138,7 @@ def undecided_s(state: State) -> float:
 
 
 def leave_to_agent(state: State, now_s: float) -> Announced:
-    """Have this node decide for itself, where nobody can say what the run has decided."""
+    """Let this node's agent decide alone if the run's decision can't be read."""
     if now_s < undecided_s(state):
         return state, NOTHING
     hosted = state.me.hosted
@@ -159,7 +159,7 @@ def _cut_off(state: State, now_s: float) -> Announced:
 
 
 def _evidence(state: State) -> str:
-    """Return in words what the nodes that were asked let us know."""
+    """Return the replies of the other nodes of the round as text."""
     trouble = state.trouble
     if trouble is None or not trouble.asked:
         return "no other node of the round was asked whether it is away for all"
@@ -171,7 +171,7 @@ def _evidence(state: State) -> str:
 
 
 def outage_line_s(state: State, now_s: float) -> float:
-    """Return when people are told next that the store is away: never where an error says it all just then."""
+    """Return when to print that the store is unreachable; never if an error reports it at the same time."""
     if state.trouble is None or state.printed.outage or state.want in (Want.NOTHING, Want.LEAVE):
         return NEVER_S
     line_s = max(now_s, state.trouble.since_s + LINE_AFTER_S)
@@ -179,7 +179,7 @@ def outage_line_s(state: State, now_s: float) -> float:
 
 
 def announce_outage(state: State, now_s: float) -> Announced:
-    """Tell people that the store is away, and that it is back: one line each."""
+    """Print one line when the store is unreachable, and one when it is back."""
     trouble, me, printed = state.trouble, state.me, state.printed
     if trouble is None:
         if not printed.outage:
@@ -193,7 +193,7 @@ def announce_outage(state: State, now_s: float) -> Announced:
         away = f"store unreachable: {trouble.text}; {goes_on}"
         announcements = (m.PrintLine(text=away, store_reachable=False),)
         state = replace(state, printed=replace(printed, outage=True))
-    # The user prefers the end of the run to workers without a rendezvous.
+    # With `--on-store-loss fail`, the run ends instead of workers running without a rendezvous.
     if me.on_store_loss == "fail" and state.want is Want.RUN and away_s >= me.store_outage_grace_s:
         summary = stayed_away(state)
         decision = Stop(reason="--on-store-loss is fail", rule="store")
@@ -203,7 +203,7 @@ def announce_outage(state: State, now_s: float) -> Announced:
 
 
 def grace_line_s(state: State) -> float:
-    """Return when people are told that others may begin another round, since the store is away for so long."""
+    """Return when to print that other nodes may begin another round because the store is unreachable for so long."""
     trouble, mine = state.trouble, state.mine
     if trouble is None or mine is None or state.printed.grace or state.want is not Want.RUN or len(mine.roster) == 1:
         return NEVER_S
@@ -212,7 +212,7 @@ def grace_line_s(state: State) -> float:
 
 
 def announce_grace(state: State, now_s: float) -> Announced:
-    """Tell people that this round no longer has the run for itself, for all that anybody here can know."""
+    """Print that another round may run beside this one, because this node can no longer exclude that."""
     if state.trouble is None and not state.printed.grace:
         return state, NOTHING
     if state.trouble is None:
@@ -225,7 +225,7 @@ def announce_grace(state: State, now_s: float) -> Announced:
 
 
 def announce_unreachable(state: State, now_s: float) -> Announced:
-    """Tell people once a round that members could not be asked if the store went away."""
+    """Print once a round that some members did not reply to datagrams, which an outage of the store requires."""
     mine, ranks = state.mine, state.peers.unreachable
     if mine is None or not ranks or state.printed.unreachable_of == mine.nonce or state.want is not Want.RUN:
         return state, NOTHING
@@ -239,7 +239,7 @@ def announce_unreachable(state: State, now_s: float) -> Announced:
 
 
 def announce_silence(state: State, now_s: float) -> Announced:
-    """Tell people once that members which the store does not hear of may train on, and are waited for."""
+    """Print once that silent members may still train without the store, and that the next round waits for them."""
     round_, since_s = state.seen.round, state.duty.memory.silent_s
     if since_s is None or round_ is None or state.printed.silence_of == round_.nonce:
         return state, NOTHING
@@ -253,12 +253,12 @@ def announce_silence(state: State, now_s: float) -> Announced:
 
 
 def announce_lost_seat(state: State, now_s: float) -> Announced:
-    """Say that it is the store which took this node's seat away: the others can only say that this node was lost."""
+    """Print that the store lost this node's seat: the other nodes can only report that this node was lost."""
     age_s, me = state.lease.unseated_s, state.me
     if age_s is None:
         return state, NOTHING
     state = replace(state, lease=replace(state.lease, unseated_s=None))
-    # A store that evicts keys loses seats again and again: the line would fill the log.
+    # A store that evicts keys loses seats repeatedly: the line would fill the log.
     if now_s < state.printed.lost_seat_s + SEAT_LINE_EVERY_S:
         return state, NOTHING
     lease = f"{age_s:.1f} s after its lease of {state.last_lease_s:g} s was renewed"

@@ -1,4 +1,4 @@
-"""Events, operations and announcements of a member of a run: what goes into `machine` and comes out of it.
+"""Events, operations and announcements of a member of a run: the inputs and outputs of `machine`.
 
 Times `_s` are seconds of this host's monotonic clock.
 """
@@ -16,15 +16,15 @@ from elastic_core.types import Decided, Record, RendezvousInfo
 
 
 class JoinAsked(Record, frozen=True, kw_only=True):
-    """The agent wants a round; no worker of it exists. `master_port`: a port that it has reserved."""
+    """The agent requests a round; it has no workers. `master_port` is a port that it has reserved."""
 
     master_port: int
 
 
 class Connected(Record, frozen=True, kw_only=True):
-    """The store answered; `address` is this host's on the connection, `alternative` another one of it.
+    """The store replied. `address` is this host's address on the connection, `alternative` another address of it.
 
-    `node` is the node's id where that depends on the address; empty: it does not.
+    `node` is the node's id if it depends on the address, else empty.
     """
 
     address: str
@@ -34,7 +34,7 @@ class Connected(Record, frozen=True, kw_only=True):
 
 
 class Enlisted(Record, frozen=True, kw_only=True):
-    """There is a seat, and `record` in it."""
+    """The member has a seat with `record` in it."""
 
     seat: Seat
     record: bytes
@@ -43,14 +43,14 @@ class Enlisted(Record, frozen=True, kw_only=True):
 
 
 class Updated(Record, frozen=True, kw_only=True):
-    """The record was replaced; not `kept`: the seat is gone."""
+    """The record was replaced, if `kept`; otherwise the seat is gone."""
 
     record: bytes
     kept: bool
 
 
 class Renewed(Record, frozen=True, kw_only=True):
-    """The lease was extended; None: the seat is gone."""
+    """The lease was extended; a `renewal` of `None` means that the seat is gone."""
 
     renewal: Renewal | None
     sent_s: float
@@ -62,9 +62,9 @@ class Withdrawn(Record, frozen=True, kw_only=True):
 
 
 class MembersRead(Record, frozen=True, kw_only=True):
-    """All live members.
+    """All live members were read.
 
-    `alternative` is this host's address on the way to one of them elsewhere; empty: none is needed, or none is known.
+    `alternative` is this host's address on the route to a member on another host; empty if not needed or not known.
     """
 
     members: tuple[Candidate, ...]
@@ -72,9 +72,9 @@ class MembersRead(Record, frozen=True, kw_only=True):
 
 
 class Loaded(Record, frozen=True, kw_only=True):
-    """A document as it stands.
+    """A document was read.
 
-    `age_s`: how long ago the run has ended whose verdict it has; None: there is none, or the store can't tell.
+    `age_s` is how long ago the run of its verdict ended; `None` if it has no verdict or the store can't determine it.
     """
 
     key: str
@@ -84,7 +84,7 @@ class Loaded(Record, frozen=True, kw_only=True):
 
 
 class SwapAnswered(Record, frozen=True, kw_only=True):
-    """A swap was applied or refused; `value` is what stands now."""
+    """A swap was applied or refused; `value` is the current document."""
 
     key: str
     swapped: Swapped
@@ -92,9 +92,9 @@ class SwapAnswered(Record, frozen=True, kw_only=True):
 
 
 class Surveyed(Record, frozen=True, kw_only=True):
-    """Who is alive was looked at from outside: the epochs of the runs that they are of.
+    """A survey from outside found live members; `epochs` are the epochs of their runs.
 
-    `silent` are those whose leases have ended, and who may have workers still; None: the store can't tell.
+    `silent` are the members with ended leases that may still have workers; `None` if the store can't list them.
     """
 
     epochs: frozenset[str]
@@ -102,15 +102,15 @@ class Surveyed(Record, frozen=True, kw_only=True):
 
 
 class WatchEnded(Record, frozen=True, kw_only=True):
-    """The wait is over; None: it was cut short because there is something else to do."""
+    """The wait is over; a `watched` of `None` means that it was cut short because of other work."""
 
     watched: Watched | None
 
 
 class PeersAnswered(Record, frozen=True, kw_only=True):
-    """What is known of the grants of a round: the oldest of the `asked` other members' was made at `oldest_s`.
+    """The known grants of a round: the oldest of the `asked` other members' grants was made at `oldest_s`.
 
-    `oldest_s` is `LONG_AGO_S` while one is missing. So many have `granted` within a lease, so many reach the store.
+    `oldest_s` is `LONG_AGO_S` if one is missing. `granted` members gave one within a lease; `reaching` reach the store.
     """
 
     token: int
@@ -122,7 +122,7 @@ class PeersAnswered(Record, frozen=True, kw_only=True):
 
 
 class PeerAsked(Record, frozen=True, kw_only=True):
-    """Another member of the round can't reach the store, or has heard of one: does this one? `needs`: its grant."""
+    """Another member of the round asks whether this one reaches the store; `needs`: it needs this one's grant."""
 
     token: int
     nonce: str
@@ -130,14 +130,14 @@ class PeerAsked(Record, frozen=True, kw_only=True):
 
 
 class StillRuns(Record, frozen=True, kw_only=True):
-    """A member of the round, silent in the store, has answered that it has workers of it."""
+    """A member of the round, silent in the store, has replied that it has workers of it."""
 
     token: int
     nonce: str
 
 
 class PeersUnreachable(Record, frozen=True, kw_only=True):
-    """These ranks of the round could not be reached by datagrams, directly or by way of others, in two tries."""
+    """These ranks of the round did not respond to datagrams, directly or through other members, in two tries."""
 
     token: int
     nonce: str
@@ -145,11 +145,10 @@ class PeersUnreachable(Record, frozen=True, kw_only=True):
 
 
 class Failed(Record, frozen=True, kw_only=True):
-    """A store operation failed; `unknown`: it may have been carried out; `refused`: trying again won't help.
+    """A store operation failed. `unknown`: it may have been carried out. `refused`: a retry does not help.
 
-    `key` is the document that it was about, if any; `own`: it is not the store but this agent that is in trouble;
-    `silent`: there was no answer in time, and that is all that is known; `write`: the operation writes more than the
-    end of a lease.
+    `key` is the document of the operation, if any. `own`: this agent is in trouble, not the store. `silent`: no reply
+    came in time, and nothing else is known. `write`: the operation writes more than the end of a lease.
     """
 
     text: str
@@ -176,12 +175,12 @@ Request = (
     | m.AnnounceDeparture
     | m.LeaveRendezvous
 )
-"""What the agent wants: its own requests, but for those that become a document or need what the driver knows."""
+"""The requests of the agent, except those that become a document or need data of the driver."""
 
 StoreAnswer = (
     Connected | Enlisted | Updated | Renewed | Withdrawn | MembersRead | Loaded | Surveyed | SwapAnswered | WatchEnded
 )
-"""What the store answers."""
+"""The results of store operations."""
 
 Event = Request | StoreAnswer | PeersAnswered | PeerAsked | StillRuns | PeersUnreachable | Failed
 
@@ -190,52 +189,52 @@ Event = Request | StoreAnswer | PeersAnswered | PeerAsked | StillRuns | PeersUnr
 
 
 class Connect(Record, frozen=True, kw_only=True):
-    """Open the connection; answers Connected."""
+    """Open the connection; the result is Connected."""
 
 
 class Enlist(Record, frozen=True, kw_only=True):
-    """Take a seat with a lease of so many seconds; answers Enlisted."""
+    """Take a seat with a lease of `ttl_s` seconds; the result is Enlisted."""
 
     record: bytes
     ttl_s: float
 
 
 class Update(Record, frozen=True, kw_only=True):
-    """Replace the record; answers Updated."""
+    """Replace the record; the result is Updated."""
 
     seat: Seat
     record: bytes
 
 
 class Renew(Record, frozen=True, kw_only=True):
-    """Extend the lease; answers Renewed."""
+    """Extend the lease; the result is Renewed."""
 
     seat: Seat
     ttl_s: float
 
 
 class Withdraw(Record, frozen=True, kw_only=True):
-    """Give the seat back; answers Withdrawn."""
+    """Give the seat back; the result is Withdrawn."""
 
     seat: Seat
 
 
 class ReadMembers(Record, frozen=True, kw_only=True):
-    """Read all members; answers MembersRead."""
+    """Read all members; the result is MembersRead."""
 
 
 class SurveyRun(Record, frozen=True, kw_only=True):
-    """Look who is alive, without a seat and without a trace."""
+    """Survey which members are alive, without a seat and without side effects; the result is Surveyed."""
 
 
 class Load(Record, frozen=True, kw_only=True):
-    """Read a document; answers Loaded."""
+    """Read a document; the result is Loaded."""
 
     key: str
 
 
 class Swap(Record, frozen=True, kw_only=True):
-    """Replace a document; answers SwapAnswered."""
+    """Replace a document; the result is SwapAnswered."""
 
     key: str
     document: ControlDocument | RoundDocument
@@ -244,7 +243,7 @@ class Swap(Record, frozen=True, kw_only=True):
 
 
 class Watch(Record, frozen=True, kw_only=True):
-    """Wait for a change, or `until_s`; answers WatchEnded."""
+    """Wait for a change, or until `until_s`; the result is WatchEnded."""
 
     since: Revisions | None
     topics: tuple[Topic, ...]
@@ -252,13 +251,13 @@ class Watch(Record, frozen=True, kw_only=True):
 
 
 class Pause(Record, frozen=True, kw_only=True):
-    """Wait without the store until then; answers WatchEnded(None)."""
+    """Wait without the store until `until_s`; the result is WatchEnded(None)."""
 
     until_s: float
 
 
 class Gone(Record, frozen=True, kw_only=True):
-    """Nothing more: the member has left."""
+    """No further operation: the member has left."""
 
 
 Operation = (
@@ -282,10 +281,10 @@ Operation = (
 
 
 class JoinFailed(Record, frozen=True, kw_only=True):
-    """There will be no round for this node.
+    """This node gets no place in a round.
 
-    `error` is the class of the error that the agent gets. `exit_code` is the run's, where it is over. `decided`: how
-    the run of which this node was has ended for a failure.
+    `error` is the class of the error that the agent gets. `exit_code` is the run's if the run is over. `decided` is the
+    result of this node's run if it ended with a failure.
     """
 
     error: type[RendezvousError] = RendezvousError
@@ -309,7 +308,7 @@ Announcement = (
 
 
 class MemberStep(Record, frozen=True, kw_only=True):
-    """The next operation of a member, the announcements that its agent gets before, and the rule that named it."""
+    """A member's next operation, the announcements that its agent gets first, and the rule that chose the operation."""
 
     state: State
     operation: Operation

@@ -1,7 +1,7 @@
-"""Who takes part in a round, and with which rank. Pure.
+"""The roster of a round: which nodes take part, and with which ranks. Pure.
 
-Ranks stick: those who stay keep their order, and their rank where the new size allows it; a node that returns gets the
-rank that it had where that is free; newcomers fill the holes, in order of arrival, a hint (`--node-rank`) first.
+Nodes that stay keep their order, and their rank if the new size allows it. A node that returns gets its old rank if
+that is free. New nodes fill the free ranks in order of arrival; those with a hint (`--node-rank`) come first.
 """
 
 from collections import Counter
@@ -13,7 +13,7 @@ from elastic_core.types import Record
 
 
 class Candidate(Record, frozen=True, kw_only=True):
-    """A member that could take part."""
+    """A member that can take part in a round."""
 
     seat: int
     incarnation: str
@@ -29,12 +29,12 @@ def choose(candidates: Sequence[Candidate], last: Sequence[RosterEntry], limit: 
 
 
 def assign(chosen: Sequence[Candidate], last: Sequence[RosterEntry], left: Mapping[str, int]) -> list[Candidate]:
-    """Return the chosen in rank order.
+    """Return the chosen candidates in rank order.
 
     Args:
-        chosen: Who takes part.
+        chosen: The candidates that take part.
         last: The last round's roster.
-        left: The last rank of nodes that are in no roster any more, by node id.
+        left: The last rank of nodes that are no longer in a roster, by node id.
     """
     size = len(chosen)
     slots: list[Candidate | None] = [None] * size
@@ -42,7 +42,7 @@ def assign(chosen: Sequence[Candidate], last: Sequence[RosterEntry], left: Mappi
     stayed = sorted((c for c in chosen if c.incarnation in rank), key=lambda c: rank[c.incarnation])
     before = -1
     for index, candidate in enumerate(stayed):
-        # As high as it was, as low as those behind it need.
+        # As close to its old rank as possible, with enough ranks left for the nodes behind it.
         before = max(before + 1, min(rank[candidate.incarnation], size - len(stayed) + index))
         slots[before] = candidate
     old = {entry.node: index for index, entry in enumerate(last)} | dict(left)
@@ -56,7 +56,7 @@ def assign(chosen: Sequence[Candidate], last: Sequence[RosterEntry], left: Mappi
 def _seat_wishes(
     slots: list[Candidate | None], candidates: list[Candidate], wish: Callable[[Candidate], int | None]
 ) -> list[Candidate]:
-    """Give each candidate the slot that it wishes if that is free; return the others."""
+    """Put each candidate into the slot that it wishes, if that is free; return the other candidates."""
     rest = []
     for candidate in candidates:
         slot = wish(candidate)
@@ -70,8 +70,8 @@ def _seat_wishes(
 def entries(ranked: Sequence[Candidate]) -> tuple[RosterEntry, ...]:
     """Return the roster of a round.
 
-    A loopback address means this host: it stands only where all nodes are known to be of one host. Agents that share a
-    host and were given no ids are told apart by the beginning of their incarnation.
+    A loopback address means this host, so it is used only if all nodes are known to be on one host. If agents of one
+    host have the same id, the beginning of their incarnations distinguishes them.
     """
     boots = {candidate.record.boot for candidate in ranked}
     one_host = len(ranked) == 1 or (len(boots) == 1 and "" not in boots)
@@ -80,7 +80,7 @@ def entries(ranked: Sequence[Candidate]) -> tuple[RosterEntry, ...]:
 
 
 def given_id(node: str) -> str:
-    """Return a node's id without what tells it from others of that id."""
+    """Return a node's id without the suffix that distinguishes it from other nodes with that id."""
     return node.partition("#")[0]
 
 

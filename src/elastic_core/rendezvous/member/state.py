@@ -22,18 +22,18 @@ from elastic_core.types import Record, RendezvousSettings
 NEVER_S = float("inf")
 LONG_AGO_S = float("-inf")
 CUT_SHARE = 0.75
-"""How much of a lease has passed since its last word when a member that hears nothing begins to stop."""
+"""The share of a lease, since its last confirmation, after which a member begins to stop its workers."""
 FENCE_SHARE = 0.88
-"""How much of it when the last of its workers must be dead: with a margin before the lease ends."""
+"""The share of a lease after which the last worker must be dead, with a margin before the lease ends."""
 PATIENCE_SHARE = 8
-"""A request to the store is given up after a lease divided by this: so late are others asked, who then try it, too."""
+"""A lease divided by this is the time limit of a store request; then other members are asked, and try the store too."""
 
 
 class Me(RendezvousSettings, frozen=True, kw_only=True):
-    """What does not change about this member: its settings, and what it is.
+    """The constant data of this member: its settings and its identity.
 
-    `where` names the store in texts. `hosted`: the store is hosted by a member of the run, so
-    that its loss is final. `fresh_epoch` and `secret` are random, for the case that this member begins the run.
+    `where` names the store in texts. `hosted` means that a member of the run hosts the store, so that its loss is
+    final. `fresh_epoch` and `secret` are random values, used if this member begins the run.
     """
 
     node: str
@@ -51,12 +51,12 @@ class Me(RendezvousSettings, frozen=True, kw_only=True):
 
     @property
     def over_s(self) -> float:
-        """Return how long nobody of a run that this member begins must have been alive for it to be over."""
+        """How long no member may be alive before a run that this member begins is over, in seconds."""
         return self.ttl_s + self.last_call_s
 
 
 class Want(enum.StrEnum):
-    """What the agent wants of the member."""
+    """The current request of the agent."""
 
     NOTHING = "nothing"
     JOIN = "join"
@@ -64,13 +64,13 @@ class Want(enum.StrEnum):
     RUN = "run"
     """Workers of a round exist, or are being started."""
     STOP = "stop"
-    """The agent was told that the round is over, or found so itself: its workers are being stopped."""
+    """The agent was notified that the round is over, or ended it itself: its workers are being stopped."""
     LEAVE = "leave"
-    """To be gone."""
+    """To leave the run."""
 
 
 class Progress(enum.StrEnum):
-    """How far the workers of this node are."""
+    """The progress of this node's workers."""
 
     RUNNING = "running"
     FINISHING = "finishing"
@@ -78,12 +78,12 @@ class Progress(enum.StrEnum):
 
 
 def question_about(token: int, nonce: str) -> str:
-    """Return the name of the one question that there is about a stopped round."""
+    """Return the name of the decision request about a stopped round; there is one per round."""
     return f"{token} {nonce}"
 
 
 class EndedRun(Record, frozen=True, kw_only=True):
-    """A run that has a verdict, and when it ended. Not `known`: the store can't tell, so that is when it was read."""
+    """A run with a verdict, and when it ended. If not `known`, `at_s` is when the verdict was first read."""
 
     epoch: str
     at_s: float
@@ -91,9 +91,9 @@ class EndedRun(Record, frozen=True, kw_only=True):
 
 
 class RunLiveness(Record, frozen=True, kw_only=True):
-    """What a newcomer has seen of the members of the run in the store, before it knows whether to join it.
+    """The members of the run in the store, as seen by a new node that has not decided yet whether to join it.
 
-    `alive`: at `looked_s` somebody of it was. `empty_s`: since when nobody is, as far as this member could see.
+    `alive`: at `looked_s`, a member was alive. `empty_s`: since when none is, as far as this node could see.
     """
 
     epoch: str
@@ -101,14 +101,14 @@ class RunLiveness(Record, frozen=True, kw_only=True):
     looked_s: float
     empty_s: float
     silent: bool = False
-    """Whether members of its round may have workers still: their leases have ended, and nobody has given them back."""
+    """Whether members of its round may still have workers: their leases ended, and their seats were not given back."""
 
 
 class Trouble(Record, frozen=True, kw_only=True):
-    """The store can't be reached. Of the `asked` other members so many have `granted`, and so many reach it.
+    """The store can't be reached. Of `asked` other members, `granted` gave a grant, and `reaching` reach the store.
 
-    `no_write`: the operation that failed last was a write, so only a write ends this trouble; `answers`: the store has
-    answered since, as one does that is full: it renews leases, too.
+    `no_write`: the last failed operation was a write, so only a write ends this trouble. `answers`: the store has
+    replied since, as a full store does: it also renews leases.
     """
 
     since_s: float
@@ -126,13 +126,13 @@ class Trouble(Record, frozen=True, kw_only=True):
 
 
 class OwnRun(Record, frozen=True, kw_only=True):
-    """The run that this member is of, and what it knows of one in the store that is not its own."""
+    """The run of this member, and its knowledge about another run in the store."""
 
     epoch: str = ""
-    """The epoch of the run; empty: this member is of none yet."""
+    """The epoch of the run; empty if this member has no run yet."""
     kept_control: ControlDocument | None = None
     kept_round: RoundDocument | None = None
-    """The last control and round documents of the run that were read: copies for a store that has lost them."""
+    """The last control and round documents that were read of the run: copies in case the store loses them."""
     seen_token: int = 0
     """The highest token of a round that this member has read, in any run."""
     clock: tuple[str, float] | None = None
@@ -143,7 +143,7 @@ class OwnRun(Record, frozen=True, kw_only=True):
     liveness: RunLiveness | None = None
 
     def none(self) -> "OwnRun":
-        """Return this for a member that is of no run any more; the tokens that it has seen stay."""
+        """Return this for a member without a run; the highest token that it has seen is kept."""
         return replace(self, epoch="", kept_control=None, kept_round=None)
 
 
@@ -157,11 +157,11 @@ class SeenStore(Record, frozen=True, kw_only=True):
     members: tuple[Candidate, ...] = ()
     members_read_s: float = LONG_AGO_S
     live: int = 0
-    """How many members have a lease."""
+    """The number of members with a lease."""
     fresh: frozenset[str] = frozenset()
-    """The keys that need not be read again, as they have not changed since; `MEMBERS` for the members."""
+    """The keys that need not be read again because they have not changed; `MEMBERS` for the members."""
     since: Revisions | None = None
-    """The revisions up to which the store has reported changes; None: they must be read before anything else."""
+    """The revisions up to which the store has reported changes; `None` means that they must be read first."""
 
 
 class StoreConnection(Record, frozen=True, kw_only=True):
@@ -171,39 +171,39 @@ class StoreConnection(Record, frozen=True, kw_only=True):
     ever_connected: bool = False
     address: str = ""
     alternative: str = ""
-    """The address for members on other hosts, where `address` is a loopback one."""
+    """The address for members on other hosts, if `address` is a loopback address."""
     agent_port: int = 0
     master_port: int = 0
     """A port that the agent has reserved for the worker of rank 0."""
 
 
 class OwnLease(Record, frozen=True, kw_only=True):
-    """This member's seat in the store, the lease of it, and the record in it."""
+    """This member's seat in the store, with its lease and its record."""
 
     seat: Seat | None = None
     ahead: int = 0
-    """How many members have a lower seat; 0: this member leads."""
+    """The number of members with a lower seat; 0 means that this member leads."""
     recorded: bytes = b""
-    """The record in the seat, as far as is known; empty: it must be written again."""
+    """The record in the seat, as far as known; empty means that it must be written again."""
     repeat_s: float = NEVER_S
     """When the record is written again even if it has not changed."""
     confirmed_s: float = LONG_AGO_S
-    """When the last lease operation was sent that the store has confirmed."""
+    """When the last lease operation that the store confirmed was sent."""
     length_s: float = 0.0
-    """The length of the lease that it confirmed; 0: none yet."""
+    """The length of the confirmed lease, in seconds; 0 if there is none yet."""
     renew_s: float = LONG_AGO_S
-    """When the lease is renewed next."""
+    """When the lease is next renewed."""
     expiry_s: float = NEVER_S
-    """When the lease of another member ends next."""
+    """When the lease of another member next ends."""
     unseated_s: float | None = None
-    """The age of the lease when the seat was found gone too early; None: it was not, or a line was printed about it."""
+    """The lease's age when the seat was found lost too early; `None` if it was not, or a line was printed about it."""
 
 
 class PeerGrants(Record, frozen=True, kw_only=True):
-    """The exchange with other members of the round by datagrams, for while the store is away."""
+    """The grants that members of the round exchange by datagrams while the store is away."""
 
     evidence_s: float = LONG_AGO_S
-    """When the oldest of the last grants of all other members was made."""
+    """When the oldest of the other members' last grants was made."""
     granted_s: float = LONG_AGO_S
     """When this member made its last grant."""
     needed_s: float = LONG_AGO_S
@@ -215,24 +215,24 @@ class PeerGrants(Record, frozen=True, kw_only=True):
 
 
 class RoundEnd(Record, frozen=True, kw_only=True):
-    """How this member's round ends: the order to stop it, this node's report about it, and what is decided."""
+    """The end of this member's round: the order to stop it, this node's report about it, and the decision."""
 
     order: StopOrder | None = None
-    """The order to stop that this node has yet to publish."""
+    """The order to stop that this node must still publish."""
     order_in_force: StopOrder | None = None
-    """The order by which this node has stopped its workers: its own, or another node's in its place."""
+    """The order by which this node stopped its workers: its own, or another node's in its place."""
     report: NodeReport | None = None
     """The failures and the state of this node's workers in the round that was stopped."""
     stop_token: int = 0
-    """The token of the round for which this node has given or received an order to stop."""
+    """The token of the round for which this node gave or received an order to stop."""
     stopped_s: float = 0.0
-    """When that was."""
+    """When it gave or received that order."""
     order_delay_s: float = 0.0
-    """By how much the published order is later than this node's own: all nodes report ages as of the published one."""
+    """Seconds from this node's own order to the published one, relative to which all nodes report ages."""
     alone: bool = False
     """Whether the agent was notified to decide for this node alone."""
     post: Ending | Verdict | None = None
-    """The decision of this node's agent that is yet to be published."""
+    """The decision of this node's agent that must still be published."""
     announced: int = 0
     """The token of the last round of which the agent was notified that it has ended."""
     verdict_announced: bool = False
@@ -246,17 +246,17 @@ class RoundWork(Record, frozen=True, kw_only=True):
     steps_wanted: int = 0
     steps_asked: int = 0
     steps_seen: int = 0
-    """The serial of the question about steps that this node wants to publish, has read, and has the result of."""
+    """The serial number of the request for steps that this node wants to publish, has read, and has the result of."""
     steps: NodeSteps | None = None
-    """This node's answer to the last question."""
+    """This node's reply to the last request."""
     stated: Mapping[str, int] = {}
     """The numbers that this node has stated, by topic."""
     agreed: frozenset[str] = frozenset()
-    """The topics of which the agent was notified what the nodes have agreed."""
+    """The topics for which the agent was notified of the agreed number."""
 
 
 class Departure(Record, frozen=True, kw_only=True):
-    """The end of this member: orders to leave, and how far it is with leaving."""
+    """The leaving of this member: orders to leave, and its progress."""
 
     leaving: bool = False
     """Whether the agent was ordered to stop."""
@@ -265,27 +265,27 @@ class Departure(Record, frozen=True, kw_only=True):
     parting: bool = False
     """Whether this node has no workers any more, and stays until other members have seen why."""
     leave_s: float = 0.0
-    """Since when it stays for that; without `parting`: when it began to leave."""
+    """When that stay began; without `parting`, when the member began to leave."""
     farewell: int | None = None
-    """The number of the seat that it has given up for the last one, in which its record is `gone` for a moment."""
+    """The number of the seat that it gave up for its last seat, in which its record is `gone` for a moment."""
 
 
 class LeaderDuty(Record, frozen=True, kw_only=True):
-    """The work of a leader, of which its deputies keep track too."""
+    """The work of a leader, which its deputies compute too."""
 
     memory: LeaderMemory = LeaderMemory()
     outstanding: str = ""
-    """The name of the duty that is to be done; empty: none."""
+    """The name of the outstanding duty; empty if there is none."""
     outstanding_s: float = 0.0
-    """Since when."""
+    """When that duty was first outstanding."""
     obstacle: str = ""
-    """Why there is no duty now, as the last look found."""
+    """Why there is no duty now, by the last judgement."""
     look_s: float = NEVER_S
-    """When to look again even if nothing changes."""
+    """When to judge again even if nothing changes."""
     serial: int = 0
-    """How many duties this member has tried to do."""
+    """The number of duties that this member has tried to do."""
     asked: tuple[int, str] | None = None
-    """The token and the nonce of the round about which this node's agent was asked for a decision."""
+    """The token and the nonce of the round for which a decision was requested from this node's agent."""
     asked_s: float = LONG_AGO_S
 
 
@@ -293,9 +293,9 @@ class JoinWait(Record, frozen=True, kw_only=True):
     """The wait of this node for a place in a round."""
 
     began_s: float = 0.0
-    """When the agent asked for a place."""
+    """When the agent requested a place."""
     since_s: float = 0.0
-    """From when the join timeout counts."""
+    """The start of the join timeout."""
     line_s: float = NEVER_S
     """When the next line about the wait is due."""
     spare: bool = False
@@ -303,39 +303,39 @@ class JoinWait(Record, frozen=True, kw_only=True):
     most: int = 0
     """The most members with a lease at one time since the wait began."""
     refusals: Mapping[str, str] = {}
-    """The nodes that were `out` when last seen since the wait began, each with the reason."""
+    """The nodes that were `out` when last seen during the wait, each with the reason."""
     absence: Absence | None = None
-    """Why this node wants no place though it waits; None: it wants one."""
+    """Why this node waits without wanting a place; `None` if it wants one."""
     left_out: Absence | None = None
-    """Why a policy gives this node no place; None: no policy does."""
+    """Why a policy gives this node no place; `None` if no policy leaves it out."""
     ending: tuple[int, str] = (-1, "")
-    """The token and the nonce of the round before, of which this node has seen the ending."""
+    """The token and the nonce of the previous round, whose ending this node has seen."""
     ending_s: float = 0.0
     """When this node first saw that ending."""
 
 
 class PrintedLines(Record, frozen=True, kw_only=True):
-    """The lines that were printed for people, so that each is printed once."""
+    """The lines that were already printed, so that each is printed once."""
 
     outage: bool = False
     grace: bool = False
     newcomer: bool = False
-    """That this newcomer does not know yet whether it joins the run in the store."""
+    """That this new node has not decided yet whether it joins the run in the store."""
     spare: bool = False
     unreachable_of: str = ""
     silence_of: str = ""
-    """The nonces of the rounds with a line about unreachable members, and about silent ones."""
+    """The nonces of the rounds that have a line about unreachable members, and about silent members."""
     lost_seat_s: float = LONG_AGO_S
     """When the last line about a lost seat was printed."""
 
 
 class State(Record, frozen=True, kw_only=True):
-    """All that a member knows."""
+    """The complete state of a member."""
 
     me: Me
     want: Want = Want.NOTHING
     mine: RoundDocument | None = None
-    """The round that this member runs, or ran last."""
+    """The round that this member runs or ran last."""
     trouble: Trouble | None = None
     run: OwnRun = OwnRun()
     seen: SeenStore = SeenStore()
@@ -351,82 +351,82 @@ class State(Record, frozen=True, kw_only=True):
 
     @property
     def own_control(self) -> ControlDocument | None:
-        """Return the control document of this member's run as it is in the store; None: there is none, or not known."""
+        """The control document of this member's run in the store; `None` if there is none or it is not known."""
         control = self.seen.control
         fresh = CONTROL_KEY in self.seen.fresh and control is not None
         return control if fresh and control is not None and control.epoch == self.run.epoch else None
 
     @property
     def own_round(self) -> RoundDocument | None:
-        """Return the last round of this member's run as it is in the store; None: there is none, or not known."""
+        """The last round of this member's run in the store; `None` if there is none or it is not known."""
         round_ = self.seen.round
         fresh = ROUND_KEY in self.seen.fresh and round_ is not None
         return round_ if fresh and round_ is not None and round_.epoch == self.run.epoch else None
 
     @property
     def ttl_s(self) -> float:
-        """Return how long a lease lasts: the last round says so for all its members, and for those that wait."""
+        """The length of a lease in seconds: the last round sets it for all its members and for waiting nodes."""
         return (self.run.kept_round.lease_s if self.run.kept_round is not None else 0.0) or self.me.ttl_s
 
     @property
     def grant_s(self) -> float:
-        """Return how long a grant lasts that is about this member's round."""
+        """The length of a grant for this member's round, in seconds."""
         return (self.mine.lease_s if self.mine is not None else 0.0) or self.me.ttl_s
 
     @property
     def had_seat(self) -> bool:
-        """Return whether the store has ever taken a write of this member: its first one asks for a seat."""
+        """Whether the store has ever accepted a write of this member: its first write requests a seat."""
         return self.lease.confirmed_s > LONG_AGO_S
 
     @property
     def period_s(self) -> float:
-        """Return the time from one renewal to the next."""
+        """The time between two renewals, in seconds."""
         return self.ttl_s / 3
 
     @property
     def last_lease_s(self) -> float:
-        """Return the length of the lease that the store confirmed last."""
+        """The length of the lease that the store confirmed last, in seconds."""
         return self.lease.length_s or self.ttl_s
 
     @property
     def lease_s(self) -> float:
-        """Return the last moment of which it is known that the lease held, or that nobody could have ended it."""
+        """The last moment at which the lease is known to be valid, or at which no member could have ended it."""
         return max(self.lease.confirmed_s, self.peers.evidence_s)
 
     @property
     def cut_s(self) -> float:
-        """Return when this node begins to stop its workers if it hears nothing."""
+        """When this node begins to stop its workers if there is no reply until then."""
         return self._share_s(CUT_SHARE)
 
     @property
     def fence_s(self) -> float:
-        """Return by when this node's workers must be dead unless there is a newer word: with a margin before the end.
+        """When this node's workers must be dead unless the lease is renewed, with a margin before its end.
 
-        Never, once the verdict is known of a run whose store goes with the node that hosts it: that node is not there
-        for as long as the others' grace periods, and with its store every other round of this run is gone, too.
+        Never, after the verdict of a run with a hosted store: the host leaves while other nodes still have their grace
+        periods, and without its store no other round of this run is possible.
         """
         if self.end.verdict_announced and self.me.hosted:
             return NEVER_S
         return self._share_s(FENCE_SHARE)
 
     def _share_s(self, share: float) -> float:
-        """Return when so much of the lease has passed, or of the time for which the others' grants replace it."""
+        """Return when `share` of the lease has passed, or of the time for which grants of other members replace it."""
         leased_s = self.lease.confirmed_s + share * self.last_lease_s
         return max(leased_s, self.peers.evidence_s + share * self.grant_s)
 
     @property
     def watches_silent(self) -> bool:
-        """Return whether this member waits for members of the last round that may train on without the store."""
+        """Whether this member waits for members of the last round that may still train without the store."""
         return self.duty.memory.silent_s is not None or (self.run.liveness is not None and self.run.liveness.silent)
 
     def run_s(self, now_s: float) -> float:
-        """Return the run's age: since its first round was formed."""
+        """Return the run's age since its first round was formed, in seconds."""
         epoch, began_s = self.run.clock or ("", now_s)
         return max(0.0, now_s - began_s) if epoch == self.run.epoch else 0.0
 
     @property
     def awaiting(self) -> bool:
-        """Return whether the round of this node was stopped, and it waits for what is decided about it."""
+        """Whether this node's round was stopped and the node waits for the decision about it."""
         mine, end = self.mine, self.end
         stopped = self.want is Want.STOP and mine is not None and end.stop_token == mine.token
         return stopped and mine is not None and end.announced < mine.token and not end.verdict_announced

@@ -1,7 +1,7 @@
-"""How far the workers of all nodes are: asked when some stand still, and never before. Pure.
+"""The steps of all nodes' workers: requested only when some workers make no progress. Pure.
 
-A node asks in the control document, every node answers in its own record, and the leader puts the answers together in
-the control document, where all read them: a constant number of bytes a node, whatever the run's size.
+A node publishes the request in the control document, and every node replies in its own record. The leader combines the
+replies in the control document, for all nodes: a constant number of bytes per node, whatever the run's size.
 """
 
 from collections.abc import Iterable, Mapping
@@ -16,12 +16,12 @@ from elastic_core.rendezvous.member.state import State, Want
 from elastic_core.reports import NodeSteps, RankStep, RunSteps
 
 GATHER_STEPS_S = 1.0
-"""How long nodes are waited for: one that does not answer is stopped, or in trouble of its own."""
+"""How long to wait for replies, in seconds: a node without a reply has stopped, or has trouble of its own."""
 MOST_BEHIND = 16
 
 
 def merged(serial: int, answered: Iterable[NodeSteps]) -> RunSteps:
-    """Return what all nodes have said as one."""
+    """Return the replies of all nodes, combined."""
     everyone = [steps for steps in answered if steps.serial == serial]
     top = max((each.max_step for each in everyone if each.max_step is not None), default=None)
     behind: list[RankStep] = []
@@ -29,7 +29,7 @@ def merged(serial: int, answered: Iterable[NodeSteps]) -> RunSteps:
         if each.max_step is None:
             continue
         ranks = list(each.behind)
-        if top is not None and each.max_step < top:  # then all of it are
+        if top is not None and each.max_step < top:  # then all its ranks are behind
             known = {one.global_rank for one in ranks}
             ranks += [RankStep(global_rank=rank, step=each.max_step) for rank in each.ranks if rank not in known]
         behind += [replace(one, node_id=each.node_id) for one in ranks]
@@ -45,7 +45,7 @@ def merged(serial: int, answered: Iterable[NodeSteps]) -> RunSteps:
 
 
 def last_question(control: ControlDocument, round_: RoundDocument | None) -> StepsOrder | None:
-    """Return the last question about this round; None: there was none."""
+    """Return the last request for this round; `None` if there was none."""
     order = control.steps
     if order is None or round_ is None or (order.token, order.nonce) != (round_.token, round_.nonce):
         return None
@@ -55,7 +55,7 @@ def last_question(control: ControlDocument, round_: RoundDocument | None) -> Ste
 def answers(
     order: StepsOrder, current: RoundDocument, live: Mapping[str, MemberRecord]
 ) -> tuple[list[NodeSteps], bool]:
-    """Return what nodes have answered so far, and whether that is all."""
+    """Return the replies so far, and whether they are complete."""
     found = []
     for entry in current.roster:
         record = live.get(entry.incarnation)
@@ -69,7 +69,7 @@ def answers(
 
 
 def announce_steps(state: State, now_s: float) -> Announced:
-    """Have the agent answer a question, and tell it what all have answered."""
+    """Pass a request on to the agent, and report the combined replies to it."""
     control, work = state.own_control, state.work
     if state.want is not Want.RUN or control is None:
         return state, NOTHING
@@ -77,7 +77,7 @@ def announce_steps(state: State, now_s: float) -> Announced:
     if order is None:
         return state, NOTHING
     announcements: tuple[protocol.Announcement, ...] = ()
-    # Each question is passed on once, whichever node has asked it.
+    # Each request is passed on once, whichever node published it.
     if order.serial > work.steps_asked:
         work, announcements = replace(work, steps_asked=order.serial), (m.StepsAsked(serial=order.serial),)
     if order.seen is not None and order.serial > work.steps_seen:
@@ -89,7 +89,7 @@ def announce_steps(state: State, now_s: float) -> Announced:
 
 
 def question(state: State, control: ControlDocument) -> StepsOrder | None:
-    """Return what this node is to ask; None: nothing, or somebody else has asked it already."""
+    """Return the request that this node must publish; `None` if there is none, or another node published it."""
     mine, wanted = state.mine, state.work.steps_wanted
     if state.want is not Want.RUN or mine is None or wanted <= state.work.steps_asked:
         return None

@@ -1,4 +1,4 @@
-"""The lines of a waiting member for people: who has come, and who is missing. Pure."""
+"""The lines about a waiting member: which nodes have joined, and which are missing. Pure."""
 
 from collections.abc import Sequence
 
@@ -11,7 +11,7 @@ _CALL_OPTION = "--rdzv-conf last_call_timeout"
 
 
 def _here(state: State) -> list[str]:
-    """Return the nodes that want a place, as far as they are known."""
+    """Return the nodes that want a place, as far as known."""
     return [m.record.node for m in state.seen.members if m.record.epoch == state.run.epoch and m.record.state != "out"]
 
 
@@ -21,32 +21,32 @@ def _count(state: State) -> int:
 
 
 def _refused(state: State) -> dict[str, str]:
-    """Return the nodes whose hooks refuse, each with the reason; also those that have given up for that."""
+    """Return the nodes with hooks that refuse, each with the reason; also nodes that gave up because of that."""
     own = {} if state.waiting.absence is None else {state.me.node: state.waiting.absence.text}
     return {**state.waiting.refusals, **own}
 
 
 def _reasons(state: State) -> str:
-    """Return why nodes are out, to be put behind a line; empty: none is."""
+    """Return why nodes are out, as the end of a line; empty if none is."""
     shown = [f"{node} is out: {reason}" for node, reason in _refused(state).items()]
     more = [f"and {len(shown) - _REASONS} more are out"] if len(shown) > _REASONS else []
     return "".join(f"; {text}" for text in (*shown[:_REASONS], *more))
 
 
 def lacks_refused(state: State) -> bool:
-    """Return whether there would be a round if no hook refused, as far as this node can say."""
+    """Return whether a round would form if no hook refused, as far as this node knows."""
     here, out = _count(state), _refused(state)
     enough = here < state.me.min_nodes <= here + len(out)
     return state.trouble is None and (enough or state.waiting.absence is not None)
 
 
 def named(names: Sequence[str], most: int = 4) -> str:
-    """Return names for people: the first ones, and how many more there are."""
+    """Return the first names, and the number of further ones."""
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
 def nodes(count: int) -> str:
-    """Return how many nodes, in words."""
+    """Return a number of nodes as text."""
     return "1 node" if count == 1 else f"{count} nodes"
 
 
@@ -59,13 +59,13 @@ def _came(state: State) -> str:
 
 
 def _absent(state: State) -> list[str]:
-    """Return the nodes of the last round that are not here."""
+    """Return the nodes of the last round that have not joined."""
     here = {*_here(state), *_refused(state)}
     return [] if state.run.kept_round is None else [e.node for e in state.run.kept_round.roster if e.node not in here]
 
 
 def _busy(state: State) -> str:
-    """Return who keeps the others waiting though it is here: no round is formed before its old workers are gone."""
+    """Return which nodes delay the round because their old workers have not ended; empty if none does."""
     names = [
         member.record.node
         for member in state.seen.members
@@ -75,13 +75,13 @@ def _busy(state: State) -> str:
 
 
 def _call_left_s(state: State, now_s: float) -> tuple[float, bool]:
-    """Return how long more nodes than enough are waited for yet, and whether that is known: else it is the most."""
+    """Return the seconds left of the last call, and whether that is known; if not, it is an upper limit."""
     if state.duty.obstacle not in ("", LAST_CALL):
         return 0.0, True
     begun = state.seen.round is not None and state.seen.round.epoch == state.run.epoch
     call_s = state.me.last_call_s if begun else state.me.first_call_s
     enough_s = state.duty.memory.enough_s
-    if enough_s is None and not state.duty.outstanding:  # the leader counts it, and those who would be it next
+    if enough_s is None and not state.duty.outstanding:  # only the leader and its deputies count it
         return state.waiting.since_s + call_s - now_s, False
     return (0.0 if state.duty.outstanding or enough_s is None else enough_s + call_s - now_s), True
 
@@ -96,7 +96,7 @@ def _leader(state: State) -> str:
 
 
 def _obstacle(state: State, now_s: float) -> str:
-    """Return what keeps a round from being formed though enough nodes are here."""
+    """Return what prevents a round although enough nodes have joined."""
     if busy := _busy(state):
         return busy
     left_s, known = _call_left_s(state, now_s)
@@ -108,7 +108,7 @@ def _obstacle(state: State, now_s: float) -> str:
 
 
 def waiting(state: State, now_s: float) -> str:
-    """Return the line that a waiting node prints now and then."""
+    """Return the line that a waiting node prints at intervals."""
     if state.waiting.spare and state.run.kept_round is not None:
         size = nodes(len(state.run.kept_round.roster))
         return f"run {state.me.run_id!r} goes on with {size}: waiting for its next round, or its end"
@@ -123,7 +123,7 @@ def waiting(state: State, now_s: float) -> str:
 
 
 def timed_out(state: State, now_s: float) -> str:
-    """Return what a node says that has waited for too long."""
+    """Return the error text of a node after its join timeout."""
     timeout_s = state.me.join_timeout_s
     if state.trouble is not None:
         return f"run {state.me.run_id!r}: no round within {timeout_s:g} s: {state.trouble.text}"
@@ -141,7 +141,7 @@ def timed_out(state: State, now_s: float) -> str:
 
 
 def missing(state: State, now_s: float) -> str:
-    """Return what could help it."""
+    """Return the hint of that error."""
     if state.trouble is not None:
         return state.trouble.hint or "look at the store, or raise --join-timeout"
     if lacks_refused(state):

@@ -1,1 +1,1 @@
-"""The shell of a member: the thread that carries out what its machine wants, and what its agent gets of that."""
+"""The shell of a member: the thread that runs its machine's operations, and the events for its agent."""

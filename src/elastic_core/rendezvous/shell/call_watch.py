@@ -1,4 +1,4 @@
-"""The consequences of a store's call that does not return: its thread can't be interrupted."""
+"""The consequences of a store call that does not return; its thread can't be interrupted."""
 
 from typing import Final
 
@@ -8,11 +8,11 @@ from elastic_core.rendezvous.shell.driver import Driver, PendingCall
 from elastic_core.types import RoundEnded, Undecided
 
 MOMENT_S: Final = 1.0
-"""A call that is late by less has no consequence: a node may be busy."""
+"""A call that is late by less has no consequence, because a node may be busy; in seconds."""
 
 
 def late_call(driver: Driver, now_s: float) -> PendingCall | None:
-    """The call that should have returned a moment ago; `None`: there is none."""
+    """Return the call that should have returned a moment ago; `None` if there is none."""
     call = driver.call
     return call if call is not None and now_s - call.due_s >= min(MOMENT_S, driver.ttl_s / 6) else None
 
@@ -20,14 +20,14 @@ def late_call(driver: Driver, now_s: float) -> PendingCall | None:
 def consequence(
     late: PendingCall, driver: Driver, backend: PluginLabel, *, joining: bool, awaits: bool, now_s: float
 ) -> RoundEnded | Undecided | RendezvousConnectionError | None:
-    """The end of the round or of the join to which a late call leads; `None`: there is still time.
+    """Return the end of the round or join that a late call causes; `None` if there is still time.
 
-    A round with workers ends when the lease can't be kept without the call. A join, and a node that waits for the
-    run's decision, give up after the connect timeout.
+    A round with workers ends when the lease can't be kept without the call. A join, and a node that waits for the run's
+    decision, give up after the connect timeout.
 
     Args:
         late: The call.
-        driver: Its driver.
+        driver: The driver of the call.
         backend: The store, for the reason.
         joining: Whether the agent waits for a round.
         awaits: Whether the round was stopped, and the agent waits for the run's decision.
@@ -50,8 +50,8 @@ def consequence(
 
 
 def _gives_up_s(late: PendingCall, driver: Driver) -> float:
-    """When a join no longer waits for a call."""
+    """Return when a join gives up on a call."""
     first_s = driver.first_contact_s
-    # A store that was reached before has the whole connect timeout again.
+    # If the store was reached before, the whole connect timeout applies again.
     began_s = late.began_s if first_s is None else first_s
     return max(late.due_s + MOMENT_S, began_s + driver.connect_timeout_s)

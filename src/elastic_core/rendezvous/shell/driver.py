@@ -1,4 +1,4 @@
-"""The thread that carries out what the membership machine says, on a store."""
+"""The thread that performs the operations of the membership machine on a store."""
 
 import threading
 from collections import deque
@@ -53,7 +53,7 @@ from elastic_core.types import FailureClass, Restart, Stop
 CONNECT_TRY_S = 5.0
 LEAVE_S = 0.7
 HOST_LEAVE_S = 2.2
-"""A node that hosts the store waits for the others to read how the run ended."""
+"""How long a node that hosts the store waits for other nodes to read how the run ended, in seconds."""
 _STUCK_PAUSE_S = 0.2
 
 _NOTHING = Revisions()
@@ -72,11 +72,11 @@ OPERATIONS: Final[Mapping[type, str]] = {
     protocol.Swap: "swap",
     protocol.Watch: "watch",
 }
-"""The store's methods, by what is asked of it."""
+"""The store's methods, by operation."""
 
 
 class PendingCall(NamedTuple):
-    """A call of the store's that has not returned; `due_s` is when it should have, at the latest."""
+    """A store call that has not returned; `due_s` is the latest time at which it should return."""
 
     operation: str
     began_s: float
@@ -84,7 +84,7 @@ class PendingCall(NamedTuple):
 
 
 class StoreFault(Exception):
-    """What a store raised beside the errors that it may; its cause."""
+    """An undeclared error of a store; the original error is its cause."""
 
     def __init__(self, operation: str) -> None:
         super().__init__(operation)
@@ -92,14 +92,14 @@ class StoreFault(Exception):
 
 
 class Driver:
-    """One member, from its first request to its leaving, on a thread of its own.
+    """One member, from its first request until it leaves, on its own thread.
 
     Args:
         store: The server's client; called on the driver's thread only.
         node: This node.
-        emit: Takes what is for the agent. Threading: the driver's thread.
-        ended: Called once, last, with the error that ended the thread before its time; None: it ended well.
-        turned_s: Returns when the agent's loop last turned, and has it turn again.
+        emit: Receives what is for the agent. Threading: the driver's thread.
+        ended: Called once, as the last call, with the error that ended the thread early; `None` means success.
+        turned_s: Returns when the agent's loop last ran, and makes it run again.
 
     Threading: `request`, `post`, `urge` and `join` from any thread.
     """
@@ -124,7 +124,7 @@ class Driver:
         self._mail: deque[protocol.Event] = deque()
         self._lock = threading.Condition()
         self.call: PendingCall | None = None
-        """The call that is under way. Threading: read on any."""
+        """The current store call. Threading: read on any."""
         self._measured = False
         self._wait: WaitBudget | None = None
         self._interruptible = False
@@ -137,17 +137,17 @@ class Driver:
         self._thread = threading.Thread(target=self._run, name="elastic-member", daemon=True)
 
     def start(self, *, measured: bool = False) -> None:
-        """Begin; `measured`: report each call to the store as a `StoreCall`."""
+        """Start the thread; if `measured`, report each store call as a `StoreCall`."""
         self._measured = measured
         self._thread.start()
 
     @property
     def started(self) -> bool:
-        """Return whether it has begun."""
+        """Whether the thread was started."""
         return self._thread.ident is not None
 
     def request(self, request: protocol.Request | m.RequestRestart) -> None:
-        """Give the machine what the agent wants: a decision as the document that all read. Never blocks."""
+        """Pass a request of the agent to the machine; all nodes read a decision as a document. Never blocks."""
         match request:
             case m.RequestRestart(reason=reason):
                 self.post(m.PublishDecision(decision=Restart(rule=reason)))
@@ -156,7 +156,7 @@ class Driver:
             case NodeReport():
                 self.post(bounded(request))
             case m.AnnounceDeparture():
-                # The store goes with this node: the other nodes read the verdict before, and their workers can save.
+                # The store ends with this node: the other nodes first read the verdict, and their workers can save.
                 if self._store.hosting and self.in_round:
                     self.post(self._host_leaves())
                 self.post(request)
@@ -168,36 +168,36 @@ class Driver:
                 self.post(request)
 
     def close_run(self) -> None:
-        """End the run well for all nodes, unless its end was decided already. Never blocks."""
+        """End the run successfully for all nodes, unless its end was decided already. Never blocks."""
         self.post(m.PublishDecision(decision=Stop(reason="the run was closed", outcome="done")))
 
     def _host_leaves(self) -> m.PublishDecision:
-        """Return the end of a run whose store goes with this node."""
+        """Return the decision that ends a run because its store ends with this node."""
         state, now_s = self._state, self._clock.monotonic_s()
         reason = f"node {self.node}, which hosts the rendezvous store, {self._store.where}, is being stopped"
         failure = replace(store_failure(state, reason), failure_class=FailureClass.PREEMPTED, at_s=state.run_s(now_s))
         return m.PublishDecision(decision=Stop(reason=reason), failure=failure)
 
     def post(self, event: protocol.Event) -> None:
-        """Give the machine an event; cuts a wait short. Never blocks."""
+        """Pass an event to the machine; this ends a wait early. Never blocks."""
         with self._lock:
             self._mail.append(event)
             self._lock.notify_all()
             wait = self._wait if self._interruptible else None
             if wait is not None and self.call is not None:
-                # The call is asked to end now: if it does not, the call watch counts it as late from here.
+                # The call must end now; if it does not, the call watch counts it as late from here.
                 self.call = self.call._replace(due_s=min(self.call.due_s, self._clock.monotonic_s()))
         if wait is not None:
             wait.cancel()
 
     @property
     def control(self) -> ControlDocument | None:
-        """Return the run's control document as last read."""
+        """The run's control document as last read."""
         return self._state.run.kept_control
 
     @property
     def channel(self) -> AgentChannel | None:
-        """Return how the agents of the run know each other; None: not known yet."""
+        """The secret and port by which the agents of the run reach each other; `None` if not known yet."""
         peers, secret = self._peers, self._secret()
         if peers is None or not secret:
             return None
@@ -205,51 +205,51 @@ class Driver:
 
     @property
     def node(self) -> str:
-        """Return this node's id as the others know it."""
+        """This node's id in the roster."""
         return self._state.me.node
 
     @property
     def in_round(self) -> bool:
-        """Return whether this node takes part in a round that goes on, as far as is known here."""
+        """Whether this node takes part in a running round, as far as known here."""
         state = self._state
         return state.want is Want.RUN or state.awaiting
 
     @property
     def ttl_s(self) -> float:
-        """Return how long the lease lasts."""
+        """The length of the lease, in seconds."""
         return self._state.ttl_s
 
     @property
     def connect_timeout_s(self) -> float:
-        """Return how long the store is looked for."""
+        """How long to try to reach the store at first, in seconds."""
         return self._state.me.connect_timeout_s
 
     @property
     def first_contact_s(self) -> float | None:
-        """Return since when the store is looked for; None: it was reached."""
+        """When the first try to reach the store began; `None` if the store was reached."""
         state = self._state
         return None if state.connection.ever_connected else state.waiting.began_s
 
     @property
     def stops_s(self) -> tuple[float, float]:
-        """Return when a node whose lease nobody renews begins to stop its workers, and when the last must be dead."""
+        """When a node without a renewed lease begins to stop its workers, and when the last worker must be dead."""
         state = self._state
         return (state.cut_s, state.fence_s) if needs_lease(state) else (NEVER_S, NEVER_S)
 
     @property
     def has_post(self) -> bool:
-        """Return whether something is still to be published."""
+        """Whether a decision must still be published."""
         return self._state.end.post is not None
 
     def urge(self) -> None:
-        """End whatever operation is under way."""
+        """Cancel the current operation."""
         with self._lock:
             wait = self._wait
         if wait is not None:
             wait.cancel()
 
     def join(self, timeout_s: float) -> bool:
-        """Wait for the end; return whether it came."""
+        """Wait until the thread has ended; return whether it has."""
         if self._thread.ident is not None:
             self._thread.join(timeout_s)
         return not self._thread.is_alive()
@@ -267,25 +267,25 @@ class Driver:
                 done = step(self._state, events, now_s=now_s)
                 self._state = done.state
                 self._peers.update(peer_view(self._state, self._reached_s))
-                self._guard()  # before a round is announced: its workers must not start behind an old fence
+                self._guard()  # before a round is announced: its workers must not start with an old fence
                 for announcement in done.announcements:
                     self._emit(announcement)
                 if isinstance(done.operation, protocol.Gone):
                     break
                 answer = self._perform(done.operation)
                 events = (*(() if answer is None else (answer,)), *self._take())
-        except Exception as err:  # noqa: BLE001  # whatever a store raises must reach the agent as one clear line
+        except Exception as err:  # noqa: BLE001  # any error of a store must reach the agent as one clear line
             failure = err
         finally:
             self._ended(self._close(failure))
 
     def _close(self, failure: Exception | None) -> Exception | None:
-        """Give back what is held; return what ended the thread before its time, at the latest here."""
+        """Close peers and store; return the error that ended the thread early, or the first error of closing."""
         for held in (self._peers, self._store):
             try:
                 if held is not None:
                     held.close()
-            except Exception as err:  # noqa: BLE001  # as in `_run`: whoever waits for the end must hear of it
+            except Exception as err:  # noqa: BLE001  # as in `_run`: a caller that waits for the end needs the error
                 failure = failure or (_fault("close", err) if held is self._store else err)
         return failure
 
@@ -296,9 +296,9 @@ class Driver:
         return events
 
     def _guard(self) -> None:
-        """Keep the guard's two last resorts as they must be: when to kill the workers, which seat to give back."""
+        """Update what the guard does if this agent dies: when to kill the workers, and which seat to give back."""
         state = self._state
-        # Only a node that may have workers has a fence to keep.
+        # Only a node that may have workers needs a fence.
         if state.want in (Want.RUN, Want.STOP) and state.fence_s != self._fenced_s:
             self._fenced_s = state.fence_s
             self._emit(m.Fenced(until_s=state.fence_s))
@@ -314,8 +314,8 @@ class Driver:
         if seat is None:
             return None
         gone = b""
-        # If this agent dies, its guard publishes this record. Without it, nodes outside the round take the returned
-        # seat for a lease that ended, and wait for workers that may still train.
+        # If this agent dies, its guard publishes this record. Without it, nodes outside the round would treat the seat
+        # like an ended lease, and wait for workers that may still train.
         if mine is not None:
             record = MemberRecord(
                 epoch=mine.epoch, node=self.node, state="gone", seen=mine.token, token=mine.token, nonce=mine.nonce
@@ -330,10 +330,10 @@ class Driver:
             self._pause(operation.until_s)
             return None
         if isinstance(operation, m.DecisionAsked):
-            # Not waited for: a policy may think for minutes, and the lease must be renewed meanwhile.
+            # There is no wait: a policy may need minutes, and the lease must be renewed meanwhile.
             self._emit(operation)
             return protocol.WatchEnded(watched=None)
-        # An agent that stands still must not look alive: without renewals its seat goes, and the other nodes go on.
+        # An agent that hangs must not look alive: without renewals its seat is removed, and the other nodes continue.
         if isinstance(operation, protocol.Renew) and self._loop_is_stuck():
             self._pause(self._clock.monotonic_s() + _STUCK_PAUSE_S)
             return protocol.Failed(text="this agent's own loop does not turn", own=True)
@@ -346,7 +346,7 @@ class Driver:
                 return protocol.WatchEnded(watched=None)
             return protocol.Failed(text=f"{self._store.where}: the call was given up", unknown=True, key=key)
         except WaitExpiredError:
-            # A request without an answer may have been carried out: a write is read again before it is repeated.
+            # A request without a reply may have been carried out: the value is read before a write is repeated.
             text = f"{self._store.where} does not answer"
             return protocol.Failed(text=text, unknown=True, silent=True, write=write, key=key)
         except OutcomeUnknownError as err:
@@ -372,7 +372,7 @@ class Driver:
                 self._lock.wait(None if left_s == NEVER_S else left_s)
 
     def _loop_is_stuck(self) -> bool:
-        """Return whether the agent's loop has not turned since it was last asked to, for half a lease."""
+        """Return whether the agent's loop has not run for half a lease since it was last woken."""
         now_s, asked_s = self._clock.monotonic_s(), self._asked_tick_s
         ticked_s = self._turned_s()
         if asked_s is not None and ticked_s < asked_s:
@@ -384,7 +384,7 @@ class Driver:
         me, now_s = self._state.me, self._clock.monotonic_s()
         patience_s = self._state.ttl_s / PATIENCE_SHARE
         if isinstance(operation, protocol.Watch):
-            # Somewhat later than the wait itself: what ends it in the ordinary way is its timeout.
+            # Somewhat later than the wait itself, which normally ends by its own timeout.
             return WaitBudget(max(operation.until_s, now_s) + patience_s, clock=self._clock)
         if isinstance(operation, protocol.Connect):
             state = self._state
@@ -393,7 +393,7 @@ class Driver:
             return WaitBudget(min(now_s + min(CONNECT_TRY_S, me.connect_timeout_s), limit_s), clock=self._clock)
         if isinstance(operation, protocol.Withdraw):
             return WaitBudget(now_s + max(3.0, self._state.period_s), clock=self._clock)
-        # So short that a call that hangs, and one of a peer that was asked after it, both end before the lease does.
+        # So short that both a call that hangs and a later call of another member end before the lease does.
         return WaitBudget(now_s + patience_s, clock=self._clock)
 
     def _ask_store(self, operation: protocol.Operation) -> protocol.Event:
@@ -401,7 +401,7 @@ class Driver:
         with self._lock:
             self._wait = wait
             self._interruptible = isinstance(operation, (protocol.Watch, protocol.Connect))
-            # An event came after the last step: it must not wait behind a watch of many seconds.
+            # An event came after the last step: it must not wait for a watch of many seconds.
             if self._interruptible and self._mail:
                 wait.cancel()
             now_s = self._clock.monotonic_s()
@@ -473,20 +473,20 @@ class Driver:
         return self._node.place(address, self._peers.port)
 
     def _age_s(self, value: ControlDocument | RoundDocument | None, wait: WaitBudget) -> float | None:
-        """Return how long ago a run has ended, for a newcomer."""
+        """Return how long ago a run ended, for a new node; `None` if this node does not need it."""
         newcomer = not self._state.run.epoch and isinstance(value, ControlDocument) and value.verdict is not None
         return self._store.keep_age_s(wait=wait) if newcomer else None
 
     def _surveyed(self, wait: WaitBudget) -> protocol.Surveyed:
-        """Return the epochs of the runs of which somebody is known to be alive, and who is silent."""
+        """Return the epochs of runs with a live member, and the silent members."""
         seen = self._store.survey((), wait=wait)
         doubtful = seen.silent | seen.unproven
         records = {one.incarnation: decode(one.record, MemberRecord) for one in seen.members}
         epochs = frozenset(record.epoch for name, record in records.items() if name not in doubtful)
-        if type(self._store).survey is CoordinationStore.survey:  # it removes expired seats before they are seen
+        if type(self._store).survey is CoordinationStore.survey:  # it removes expired seats first
             return protocol.Surveyed(epochs=epochs, silent=None)
-        # A member whose lease has ended may train on with the grants of its round, unless its record, or a free port on
-        # this host, proves that it has no workers.
+        # A member with an ended lease may still train with the grants of its round. Its record, or a free port on this
+        # host, can prove that it has no workers.
         may_run = (name for name in doubtful & records.keys() if records[name].state != "gone")
         silent = frozenset(name for name in may_run if not proves_dead(records[name]))
         return protocol.Surveyed(epochs=epochs, silent=silent)
@@ -503,14 +503,14 @@ def _fault(operation: str, err: BaseException) -> StoreFault:
 
 
 def _given(value: object, kind: type[_T]) -> _T:
-    """Return what a store has given, if it is of the kind that it has to be."""
+    """Return a store's result if it has the right type."""
     if not isinstance(value, kind):
         raise TypeError(wrong_answer(value, f"a {kind.__name__}"))
     return value
 
 
 def _bytes(value: bytes, field: str) -> bytes:
-    """Return what a record of a store's has, if it is bytes: client libraries give text for them, or a view."""
+    """Return a store's content if it is bytes: some client libraries return text or a view."""
     if not isinstance(value, bytes | bytearray):
         raise TypeError(f"{field}: {wrong_answer(value, 'a bytes object')}")
     return value

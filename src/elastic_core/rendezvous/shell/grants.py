@@ -1,13 +1,13 @@
-"""Grants: what lets the members of a round train on while the store is away for all of them. Pure.
+"""Grants, which let the members of a round continue to train while none of them can reach the store. Pure.
 
-A *grant* is one member's word about the round that it runs: "I can't reach the store, and for one lease from now I take
-part in no later round, even if the store answers me". A member that has one from every other member of its round keeps
-its workers, for nobody can begin another round meanwhile. Members collect grants from each other by questions and
-answers: an answer has the ages of all grants that the other one knows of, one byte for each rank, so that the grants of
-a thousand members reach all in some four steps. An age counts from when the grant was made. Who asked counts back from
-when it *asked*, so that time on the way makes a grant older, never younger.
+A *grant* is one member's promise about its round: "I can't reach the store. For the length of one lease from now I take
+part in no later round, even if the store is back." A member with a grant from every other member of its round keeps its
+workers, because no other round can begin. Members collect grants by questions and answers. An answer has the ages of
+all grants that its sender knows, one byte per rank, so that the grants of 1,000 members reach all in some four steps.
+An age counts from when the grant was made. The receiver subtracts it from when it *asked*, so that network delay makes
+a grant older, never younger.
 
-`PeerExchange` says what to ask and what to answer; `shell.peers` carries it.
+`PeerExchange` decides what to ask and what to answer; `shell.peers` sends it.
 """
 
 import random
@@ -23,23 +23,23 @@ from elastic_core.rendezvous.member.state import LONG_AGO_S, NEVER_S, State, Wan
 from elastic_core.types import Record
 
 UNKNOWN: Final = 255
-"""The age byte of a grant that is not known, or is too old to be of use."""
+"""The age byte of a grant that is unknown or too old to be useful."""
 UNITS: Final = 200
-"""How many units of an age byte a lease has."""
+"""The number of age-byte units in a lease."""
 FANOUT: Final = 8
-"""How many members are asked at once. So each hears of nine times as many with each step."""
+"""How many members are asked at once: each step multiplies the known grants by nine."""
 CHECK_EVERY_S: Final = 60.0
-"""How often members try, while the store is well, whether all grants would arrive."""
+"""How often members check, while the store is reachable, that all grants would arrive, in seconds."""
 MOST_SERIALS: Final = 64
 
 
 class GrantTable:
-    """When the last known grant of each member of one round was made, by this host's clock.
+    """The time of the last known grant of each member of one round, by this host's clock.
 
     Args:
-        size: How many members the round has.
-        rank: Which of them is this one.
-        lease_s: The round's lease.
+        size: The number of members in the round.
+        rank: The rank of this member.
+        lease_s: The round's lease, in seconds.
     """
 
     def __init__(self, size: int, rank: int, lease_s: float) -> None:
@@ -48,46 +48,46 @@ class GrantTable:
         self._unit_s = lease_s / UNITS
 
     def give(self, at_s: float) -> None:
-        """Take this member's own grant."""
+        """Record this member's own grant."""
         self._at_s[self._rank] = at_s
 
     def ages(self, now_s: float) -> bytes:
-        """Return the ages of all grants for others, each rounded up."""
+        """Return the ages of all grants for other members, each rounded up."""
         unit_s = self._unit_s
         oldest_s = now_s - (UNKNOWN - 1) * unit_s
         return bytes(UNKNOWN if at_s < oldest_s else ceil((now_s - at_s) / unit_s) for at_s in self._at_s)
 
     def merge(self, ages: bytes, asked_s: float) -> None:
-        """Take what another member knows, which was asked at `asked_s`."""
-        # A member that does not run this round, or runs it no more, answers without ages.
+        """Add the grants that another member knows; the question was sent at `asked_s`."""
+        # A member that does not run this round, or no longer does, answers without ages.
         if len(ages) != len(self._at_s):
             return
         for rank, age in enumerate(ages):
             if age != UNKNOWN and rank != self._rank:
-                # Answers come late and in any order: the newest grant counts, and a member knows its own best.
+                # Answers arrive late and in any order: the newest grant counts, and a member knows its own grant best.
                 self._at_s[rank] = max(self._at_s[rank], asked_s - age * self._unit_s)
 
     @property
     def oldest_s(self) -> float:
-        """Return when the oldest of all other members' grants was made; `LONG_AGO_S`: one is missing."""
+        """Return when the oldest of the other members' grants was made; `LONG_AGO_S` if one is missing."""
         return min(at_s for rank, at_s in enumerate(self._at_s) if rank != self._rank)
 
     def missing(self, since_s: float) -> tuple[int, ...]:
-        """Return the ranks of which no grant is known that was made since then."""
+        """Return the ranks without a known grant since `since_s`."""
         return tuple(rank for rank, at_s in enumerate(self._at_s) if rank != self._rank and at_s < since_s)
 
 
 # --- questions and answers
 
 PeerTopic = Literal["grants", "practice", "runs"]
-"""`grants`: the store does not answer, or did not answer somebody. `practice`: would they arrive? `runs`: does the
-member have workers of the round?"""
+"""`grants`: the sender, or a member that asked it, can't reach the store. `practice`: would grants arrive? `runs`: does
+the member have workers of the round?"""
 
 
 class PeerQuestion(msgspec.Struct, frozen=True, array_like=True):
-    """One member asks another, or somebody who waits asks a member, about a round.
+    """A question about a round, from one of its members or a waiting node to a member.
 
-    `troubled`: the asker can't reach the store.
+    `troubled`: the sender can't reach the store.
     """
 
     topic: PeerTopic
@@ -100,9 +100,9 @@ class PeerQuestion(msgspec.Struct, frozen=True, array_like=True):
 
 
 class PeerAnswer(msgspec.Struct, frozen=True, array_like=True):
-    """What it answers. `ages`: of the grants that it knows of; empty: it is not in that round.
+    """The answer. `ages` are those of the grants that the sender knows; empty if it is not in that round.
 
-    `reached_age_s`: how long ago the store last answered it. `runs`: it has workers of that round.
+    `reached_age_s` is how long ago the store last replied to the sender. `runs`: it has workers of that round.
     """
 
     asker: str
@@ -114,9 +114,9 @@ class PeerAnswer(msgspec.Struct, frozen=True, array_like=True):
 
 
 class PeerView(Record, frozen=True, kw_only=True):
-    """What a member's exchange with others needs to know of its state.
+    """The part of a member's state that the exchange needs.
 
-    `mine`: the round that it runs, if that has others; `vigil`: one whose members are silent, of which this one is not.
+    `mine` is the round that it runs, if the store is not hosted; `vigil` is a round of silent members to wait for.
     """
 
     incarnation: str
@@ -131,7 +131,7 @@ class PeerView(Record, frozen=True, kw_only=True):
 
 
 def peer_view(state: State, reached_s: float) -> PeerView:
-    """Return what others may ask this member about, and what it has to ask them."""
+    """Return the state about which other members may ask, and which decides the questions of this one."""
     mine, trouble = state.mine, state.trouble
     runs = state.want in (Want.RUN, Want.STOP) and mine is not None
     alone = mine is None or len(mine.roster) == 1 or state.me.hosted
@@ -150,13 +150,13 @@ def peer_view(state: State, reached_s: float) -> PeerView:
 
 
 class PeerExchange:
-    """What one member asks the others, and answers them. Told the time; the caller carries and guards the messages.
+    """The questions and answers of one member, without I/O and clock: the caller sends and secures the messages.
 
     Threading: one thread at a time.
 
     Args:
-        view: The member's state, as `peer_view` gives it.
-        rng: Chooses whom to ask.
+        view: The member's state, as `peer_view` returns it.
+        rng: Chooses the members to ask.
     """
 
     def __init__(self, view: PeerView, rng: random.Random) -> None:
@@ -176,7 +176,7 @@ class PeerExchange:
         self._unreached: tuple[int, ...] = ()
 
     def update(self, view: PeerView, now_s: float) -> None:
-        """Take the member's new state."""
+        """Set the member's new state."""
         before, self._view = self._view, view
         mine = view.mine
         if mine is None:
@@ -192,7 +192,7 @@ class PeerExchange:
             self._practice_s = now_s + view.lease_s if len(mine.roster) > 1 else NEVER_S
         if self._grants is not None:
             self._grants.give(view.granted_s)
-        # What members answered in one outage says nothing about the next.
+        # Answers from one outage are no information about the next.
         if view.troubled_s is None:
             self._reaching = set()
         elif before.troubled_s is None:
@@ -202,11 +202,11 @@ class PeerExchange:
 
     @property
     def due_s(self) -> float:
-        """Return when to ask next."""
+        """When to ask next."""
         return min(self._next_s, self._practice_s)
 
     def _topic(self, now_s: float) -> PeerTopic | None:
-        """Return what is to be asked now."""
+        """Return the topic of the next question; `None` if there is none."""
         view = self._view
         if view.mine is not None and len(view.mine.roster) > 1:
             alarmed = now_s < self._alarm_s + view.lease_s / 2 and view.reached_s < self._alarm_s
@@ -217,7 +217,7 @@ class PeerExchange:
         return "runs" if view.vigil is not None else None
 
     def ask(self, now_s: float) -> Sequence[tuple[RosterEntry, PeerQuestion]]:
-        """Return whom to ask what now."""
+        """Return the questions to send now, each with its addressee."""
         view = self._view
         if now_s >= self._practice_s:
             self._practice_s = now_s + view.lease_s
@@ -256,7 +256,7 @@ class PeerExchange:
         ]
 
     def _pause_s(self, topic: PeerTopic, now_s: float) -> float:
-        """Return how long to wait before the next question: not long while a grant is missing."""
+        """Return the pause before the next question; it is short while a grant is missing."""
         ttl_s = self._view.lease_s
         if topic == "runs":
             return ttl_s / 5
@@ -265,7 +265,7 @@ class PeerExchange:
         return ttl_s / 20 if complete else ttl_s / 100
 
     def answer(self, question: PeerQuestion, now_s: float) -> PeerAnswer | None:
-        """Return what to answer; None: nothing, it is not for this member."""
+        """Return the answer to a question; `None` if the question is not for this member."""
         view, mine = self._view, self._view.mine
         if question.addressee != view.incarnation:
             return None
@@ -286,7 +286,7 @@ class PeerExchange:
         )
 
     def _alarm(self, question: PeerQuestion, now_s: float) -> None:
-        """Have the member try the store, and ask others meanwhile: they are to try it, too."""
+        """Make this member try the store and ask other members, which makes them try the store too."""
         view = self._view
         if now_s >= self._alarm_s + view.lease_s / 2:
             self._alarm_s = now_s
@@ -296,13 +296,13 @@ class PeerExchange:
             self._events.append(protocol.PeerAsked(token=question.token, nonce=question.nonce, needs=question.troubled))
 
     def take(self, answer: PeerAnswer, now_s: float) -> None:
-        """Take an answer."""
+        """Process an answer."""
         asked = self._asked.get(answer.serial)
         if asked is None or answer.asker != self._view.incarnation:
             return
         asked_s, topic, round_ = asked
         rank = round_.rank_of(answer.addressee)
-        # Older than a lease: a grant in it has ended, whatever age it states.
+        # If the question is older than a lease, every grant in the answer has ended, whatever its age.
         if rank is None or now_s > asked_s + self._view.lease_s:
             return
         if topic == "runs":
@@ -321,7 +321,7 @@ class PeerExchange:
         table.merge(answer.ages, asked_s)
         since_s = self._view.troubled_s
         if since_s is not None:
-            # If the store has answered another member since this one lost it, this node is cut off.
+            # If the store has replied to another member since this one lost it, this node is cut off.
             reaches = answer.reached_age_s < now_s - max(since_s, asked_s - self._view.lease_s / 2)
             (self._reaching.add if reaches else self._reaching.discard)(rank)
             if not complete and table.oldest_s > LONG_AGO_S:
@@ -367,7 +367,7 @@ class PeerExchange:
         return self._practice
 
     def _end_practice(self, now_s: float) -> None:
-        """End it once all have been heard of, or the time is over that there would be."""
+        """End a practice when all members have answered or its time is over."""
         table, mine = self._practice, self._view.mine
         if table is None or mine is None:
             return
@@ -378,7 +378,7 @@ class PeerExchange:
         self._practice = None
         again = bool(missing) and missing != self._unreached
         self._practice_s = now_s + (self._view.lease_s if again else CHECK_EVERY_S)
-        if missing and not again:  # so twice: one that is just being lost is no news
+        if missing and not again:  # after two failures: a member that is just being lost needs no line
             self._events.append(protocol.PeersUnreachable(token=mine.token, nonce=mine.nonce, ranks=missing))
         self._unreached = missing
 

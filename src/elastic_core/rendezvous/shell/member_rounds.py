@@ -14,11 +14,11 @@ from elastic_core.system.clock import SYSTEM_CLOCK, Clock
 from elastic_core.types import RendezvousInfo, RendezvousSettings, RoundChange, RoundEnded
 
 SHORTEST_LOOK_S = 0.1
-"""The shortest time from one look at the store's call under way to the next."""
+"""The shortest time between two checks of the current store call, in seconds."""
 
 
 class MemberRounds(Rendezvous):
-    """A member, from its first join to its leaving; its driver's thread is the only one."""
+    """A member, from its first join until it leaves; its driver's thread is the only thread."""
 
     control = gathers = takes_requests = stands_aside = agrees = True
 
@@ -46,13 +46,13 @@ class MemberRounds(Rendezvous):
         )
 
     def post(self, request: m.RendezvousRequest) -> None:
-        """Take a request."""
+        """Start a request of the agent."""
         match request:
             case m.JoinRendezvous():
                 self._join()
             case m.StandAside():
                 self._stand_aside(request)
-            case m.WatchRound():  # at once, whatever its delay: only those who ask again and again need one
+            case m.WatchRound():  # without its delay, which only rendezvous that poll need
                 self._watching = True
                 self._change()
             case m.CancelRendezvous():
@@ -71,7 +71,7 @@ class MemberRounds(Rendezvous):
         self._watching = False
 
     def measure_store(self) -> None:
-        """Report each call to the store from now on."""
+        """Report each store call from now on."""
         self._measured = True
 
     # --- a round
@@ -84,7 +84,7 @@ class MemberRounds(Rendezvous):
         def ask(port: int | ElasticError) -> None:
             if isinstance(port, ElasticError):
                 self._joined(join, port)
-            # A port can take seconds to reserve: meanwhile the agent may have cancelled this join and begun another.
+            # Reserving a port can take seconds: meanwhile the agent may have cancelled this join and begun another.
             elif join == self._joins:
                 self.driver.request(JoinAsked(master_port=port))
                 if self._changes.ended:
@@ -109,10 +109,10 @@ class MemberRounds(Rendezvous):
         self._look_later()
 
     def _take(self, event: Emitted) -> None:
-        """Take what the driver has emitted."""
+        """Process an announcement of the driver."""
         match event:
             case RendezvousInfo():
-                self._changes.clear()  # they were about the round before
+                self._changes.clear()  # they were about the previous round
                 if self._joining:
                     join = self._joins
                     self._agent.form(event, lambda outcome: self._joined(join, outcome))
@@ -126,29 +126,29 @@ class MemberRounds(Rendezvous):
                 self._agent.take(event)
 
     def _change(self) -> None:
-        """Pass the next change on, if the agent waits for one."""
+        """Report the next change if the agent waits for one."""
         if not self._watching or self._left:
             return
         change: RoundChange | None
         try:
             change = self._changes.next()
         except ElasticError as err:
-            # The driver's thread has ended with an error, which stays: the round is lost once.
+            # The driver's thread ended with an error, which is permanent: the round is reported as lost once.
             if self._broken:
                 return
             self._broken = True
-            change = RoundEnded(reason=str(err))  # nobody keeps the lease any more
+            change = RoundEnded(reason=str(err))  # the lease is no longer renewed
         if change is not None:
             self._watching = False
             self._agent.take(m.RoundChanged(change=change))
 
     @property
     def channel(self) -> AgentChannel | None:
-        """How the agents of the run know each other."""
+        """The secret and port by which the agents of the run reach each other."""
         return self.driver.channel
 
     def close_run(self) -> None:
-        """End the run well for all nodes, unless its end was decided already; this node stays."""
+        """End the run successfully for all nodes, unless its end was decided already; this node stays."""
         if self.driver.in_round:
             self.driver.close_run()
 
@@ -158,7 +158,7 @@ class MemberRounds(Rendezvous):
         self._agent.call_later(max(SHORTEST_LOOK_S, self.driver.ttl_s / 6), self._look)
 
     def _look(self) -> None:
-        """Look at the store's call under way, from time to time, as long as the member lives."""
+        """Check the current store call at intervals until the member has left."""
         if self._left or self._changes.ended:
             return
         now_s = self._clock.monotonic_s()
@@ -168,12 +168,12 @@ class MemberRounds(Rendezvous):
         self._look_later()
 
     def _end_for(self, late: PendingCall, now_s: float) -> None:
-        """End the round or the join if the late call leaves no other way; should it return, the thread goes on."""
+        """End the round or the join if the late call requires it; if the call returns, the thread continues."""
         joining, awaits = self._joining, self._changes.awaits and not self._joining
         end = consequence(late, self.driver, self._agent.backend, joining=joining, awaits=awaits, now_s=now_s)
         if isinstance(end, RendezvousConnectionError):
             self._joined(self._joins, end)
-        elif end is not None and late != self._lost:  # a round is lost once
+        elif end is not None and late != self._lost:  # each round is lost once
             self._lost = late
             self._changes.add(end)
             self._change()
@@ -181,22 +181,22 @@ class MemberRounds(Rendezvous):
     # --- the end
 
     def _go(self, request: m.LeaveRendezvous) -> None:
-        """Give the seat back and let the thread end; what a dead store keeps us from doing, the lease does."""
+        """Give the seat back and end the thread; if the store does not respond, the lease ends on its own."""
         self._cancel()
         self._leaving = True
         if not self.driver.started:
             self._store.close()
-        # The agent was stopped before its first join, or the driver has failed: no thread would take the request.
+        # The agent was stopped before its first join, or the driver failed: no thread would process the request.
         if not self.driver.started or self._changes.ended:
             self._leave()
             return
         self.driver.request(request)
         limit_s = HOST_LEAVE_S if self._store.hosting or self.driver.has_post else LEAVE_S
         self._agent.call_later(limit_s, self.driver.urge)
-        self._agent.call_later(limit_s + LEAVE_S, self._leave)  # also without the driver, if it has not ended
+        self._agent.call_later(limit_s + LEAVE_S, self._leave)  # even if the driver has not ended
 
     def _ended(self, failure: Exception | None) -> None:
-        """Take the driver's end."""
+        """Process the end of the driver."""
         self._changes.end(failure)
         if self._leaving:
             self._leave()

@@ -1,4 +1,4 @@
-"""This node as the other members see it: what of its settings they compare, and where they reach it."""
+"""This node as seen by the other members: its published settings, and its addresses."""
 
 import os
 import socket
@@ -21,7 +21,7 @@ from elastic_core.types import RendezvousSettings
 FIRST_CALL_S = 30.0
 LAST_CALL_S = 2.0
 _OUTSIDE = "192.0.2.1"
-"""An address of nobody, for the kernel to say which way out it would take."""
+"""An address without a host (RFC 5737), from which the kernel determines the outgoing route."""
 
 
 class MemberNode:
@@ -33,10 +33,10 @@ class MemberNode:
         self._clock = clock
         self._on_loopback = False
         self.agent_port = settings.agent_port
-        """Where peers' questions are answered; 0: at a free port."""
+        """The UDP port for questions of other members; 0 means a free port."""
 
     def me(self) -> Me:
-        """Return what does not change about this node."""
+        """Return the constant data of this node."""
         settings = self._settings
         options = settings.options
         last_call_s = options.get("last_call_timeout")
@@ -59,7 +59,7 @@ class MemberNode:
         return Me(**(chosen | own))
 
     def place(self, source: str, agent_port: int) -> protocol.Connected:
-        """Choose the address to give to others. Called: when the store was first reached."""
+        """Return this node with the address to publish. Called: when the store was first reached."""
         settings = self._settings
         address = settings.local_addr or source or LOOPBACK
         alternative = ""
@@ -70,9 +70,9 @@ class MemberNode:
         return protocol.Connected(address=address, alternative=alternative, agent_port=agent_port, node=node)
 
     def route(self, members: tuple[Candidate, ...]) -> str:
-        """Return from where members on other hosts are reached, where this one has given a loopback address.
+        """Return this node's source address for members on other hosts, if it published a loopback address; else empty.
 
-        The way out of `place` may be another one than to them.
+        The route to them may differ from the route outside that `place` uses.
         """
         boot = host_identity() if self._on_loopback else ""
         given = (
@@ -86,9 +86,9 @@ class MemberNode:
 
 
 def proves_dead(record: MemberRecord) -> bool:
-    """Return whether the agent that has said this was on this host and has ended: nobody has its port any more.
+    """Return whether the agent of this record was on this host and has ended, because its port is free.
 
-    Only of its own boot and network can a process say so; a port that somebody else has by now proves nothing.
+    Only a process with the same boot id and network can prove that. A port that another process uses proves nothing.
     """
     if not record.boot or record.boot != host_identity() or not record.agent_port:
         return False

@@ -1,4 +1,4 @@
-"""A member's announcements as its agent gets them: its place, why there is none, and the changes of its round."""
+"""A member's announcements in the form for its agent: its place, the error of a join, and the changes of its round."""
 
 from collections import deque
 from collections.abc import Callable
@@ -16,11 +16,11 @@ from elastic_core.types import RoundChange, StopOrdered, Undecided
 
 
 class Changes:
-    """The changes of a round in order, and the error of a driver that has ended before its time.
+    """The changes of a round in order, and the error of a driver that ended early.
 
     Args:
         run_id: The run.
-        fault_line: Returns the line about a call of the store that raised an undeclared error.
+        fault_line: Returns the line about a store call that raised an undeclared error.
     """
 
     def __init__(self, run_id: str, fault_line: Callable[[str, BaseException], str]) -> None:
@@ -31,23 +31,23 @@ class Changes:
         """Whether the driver has ended."""
         self._failure: Exception | None = None
         self.awaits = False
-        """Whether the round was stopped, and what the run decides is waited for."""
+        """Whether the round was stopped and the node waits for the run's decision."""
 
     def clear(self) -> None:
-        """Forget what was about the round before."""
+        """Drop the changes of the previous round."""
         self._queue.clear()
 
     def begin(self) -> None:
-        """Begin to join."""
+        """Start a join."""
         self.clear()
         self.awaits = False
 
     def add(self, change: RoundChange) -> None:
-        """Take a change."""
+        """Add a change."""
         self._queue.append(change)
 
     def end(self, failure: Exception | None) -> None:
-        """Take the driver's end."""
+        """Record the end of the driver."""
         self.ended, self._failure = True, failure
         if isinstance(failure, StoreFault) and failure.__cause__ is not None:
             text = self._fault_line(failure.operation, failure.__cause__)
@@ -55,10 +55,10 @@ class Changes:
             self._failure.__cause__ = failure.__cause__
 
     def next(self) -> RoundChange | None:
-        """Return the next change; None: there is none yet.
+        """Return the next change; `None` if there is none yet.
 
         Raises:
-            ElasticError: as `error` gives it: there will be none.
+            ElasticError: the driver has ended, so there will be no change; the error is that of `error`.
         """
         if self._queue:
             change = self._queue.popleft()
@@ -77,7 +77,7 @@ class Changes:
         raise error from self._failure
 
     def error(self) -> ElasticError:
-        """Return why there are no more changes."""
+        """Return the error that explains why there are no more changes."""
         if isinstance(self._failure, ElasticError):
             return self._failure
         if self._failure is not None:
@@ -86,7 +86,7 @@ class Changes:
 
 
 def error_of(failed: JoinFailed) -> RendezvousError:
-    """Return the error of a node that gets no place."""
+    """Return the error of a node without a place in a round."""
     if issubclass(failed.error, RendezvousClosedError):
         return failed.error(failed.what, hint=failed.hint, exit_code=failed.exit_code)
     return failed.error(failed.what, hint=failed.hint)

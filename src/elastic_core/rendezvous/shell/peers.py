@@ -1,7 +1,7 @@
-"""How members of a round ask each other: datagrams, each with a code that covers who asks whom about what.
+"""The exchange between members of a round: datagrams, each with a code over sender, addressee and content.
 
-Who does not know the run's secret gets no answer, and can't have one believed. The secret itself is never sent: a
-datagram begins with its code under a key that is derived for questions, or for answers. What is asked and answered is
+A sender without the run's secret gets no answer, and its answers are discarded. The secret itself is never sent: a
+datagram begins with its code, under a key that is derived for questions or for answers. The content is that of
 `rendezvous.shell.grants`.
 """
 
@@ -32,12 +32,12 @@ _CODE_BYTES: Final = 32
 _QUESTIONS: Final = b"elastic-core: question of a member by datagram, 2"
 _ANSWERS: Final = b"elastic-core: answer of a member by datagram, 2"
 _IP_PKTINFO: Final = 8
-"""Of Linux; Python's `socket` does not name it."""
+"""A constant of Linux that Python's `socket` lacks."""
 _CLOSE_S: Final = 1.0
 MOST_NAMES: Final = 1_024
-"""Hosts whose addresses are remembered: a run of weeks may see ever new ones."""
+"""The most hosts with cached addresses: a run of weeks may see ever more hosts."""
 _AT_ONCE: Final = 64
-"""How many datagrams are taken before anything else is looked at."""
+"""The most datagrams to read before other work."""
 _QUESTION: Final = msgspec.msgpack.Decoder(PeerQuestion)
 _ANSWER: Final = msgspec.msgpack.Decoder(PeerAnswer)
 
@@ -48,14 +48,14 @@ def _key(secret: str, purpose: bytes) -> bytes:
 
 
 def sealed(message: PeerQuestion | PeerAnswer, secret: str) -> bytes:
-    """Return a message as it is sent."""
+    """Return a message as a datagram with its code."""
     body = msgspec.msgpack.encode(message)
     purpose = _QUESTIONS if isinstance(message, PeerQuestion) else _ANSWERS
     return hmac.digest(_key(secret, purpose), body, "sha256") + body
 
 
 def opened(raw: bytes, secret: str) -> PeerQuestion | PeerAnswer | None:
-    """Return the message of a datagram; None: whoever sent it does not know the secret."""
+    """Return the message of a datagram; `None` if its sender does not know the secret."""
     code, body = raw[:_CODE_BYTES], raw[_CODE_BYTES:]
     if not secret or not body:
         return None
@@ -68,16 +68,16 @@ def opened(raw: bytes, secret: str) -> PeerQuestion | PeerAnswer | None:
 
 
 class PeerEndpoint:
-    """Asks and answers for one member, on a thread of its own that sleeps in the kernel.
+    """Sends questions and answers for one member, on its own thread, which sleeps in the kernel.
 
-    It is there at every address of this host, whichever of them the roster gives, and answers from the one that was
-    asked: firewalls that know of the question let no other answer pass.
+    It listens on every address of this host, and replies from the address that received the question: a firewall that
+    saw the question lets only such an answer pass.
 
-    Threading: `update` and `close` from any thread; `on_event` is called on its own.
+    Threading: `update` and `close` from any thread; `on_event` is called on the endpoint's own thread.
 
     Args:
-        port: The UDP port; 0: a free one.
-        view: What the member has to say at first.
+        port: The UDP port; 0 means a free port.
+        view: The member's first state.
         on_event: Called with each event for the member.
 
     Raises:
@@ -87,7 +87,7 @@ class PeerEndpoint:
     def __init__(
         self, port: int = 0, *, view: PeerView, on_event: Callable[[protocol.Event], None], clock: Clock = SYSTEM_CLOCK
     ) -> None:
-        """Bind a port and begin to answer."""
+        """Bind a port and start the thread."""
         self._exchange = PeerExchange(view, random.Random())
         self._view = view
         self._on_event = on_event
@@ -104,7 +104,7 @@ class PeerEndpoint:
         self._thread.start()
 
     def update(self, view: PeerView) -> None:
-        """Take the member's new state. Never blocks for long."""
+        """Set the member's new state. Never blocks for long."""
         with self._lock:
             if view == self._view:
                 return
@@ -126,9 +126,9 @@ class PeerEndpoint:
         while not self._closed.is_set():
             left_s = self._exchange.due_s - self._clock.monotonic_s()
             with suppress(OSError):
-                # `due_s` is infinite while nothing is to be asked, and poll takes whole milliseconds.
+                # `due_s` is infinite while there is no question to send, and poll takes whole milliseconds.
                 poll.poll(None if left_s > 3600 else max(0, ceil(left_s * 1000)))
-            with suppress(OSError):  # BlockingIOError: it was not this that has woken it
+            with suppress(OSError):  # BlockingIOError: a datagram or the timeout ended the poll
                 os.eventfd_read(self._wake)
             if self._closed.is_set():
                 return
@@ -150,7 +150,7 @@ class PeerEndpoint:
         for address in self._names.addresses(entry.host):
             if self._mapped or ":" not in address:
                 mapped = f"::ffff:{address}" if self._mapped and ":" not in address else address
-                with suppress(OSError):  # no way there, or nobody: the same as no answer
+                with suppress(OSError):  # no route, or no listener: the same as no answer
                     self._socket.sendto(raw, (mapped, entry.agent_port))
 
     def _receive(self) -> None:
@@ -161,7 +161,7 @@ class PeerEndpoint:
             except BlockingIOError:
                 return
             except OSError:
-                continue  # an answer of the network to something that was sent
+                continue  # the network's error for an earlier datagram
             secret = self._view.secret
             message = opened(raw, secret)
             with self._lock:
@@ -170,11 +170,11 @@ class PeerEndpoint:
                 if isinstance(message, PeerAnswer):
                     self._exchange.take(message, now_s)
             if answer is not None:
-                with suppress(OSError):  # who asked is gone, or there is no way back
+                with suppress(OSError):  # the sender is gone, or there is no route back
                     self._socket.sendmsg([sealed(answer, secret)], _from_asked(ancillary), 0, sender)
 
     def close(self) -> None:
-        """Answer no more, and give the port back; idempotent."""
+        """Stop answering and release the port; idempotent."""
         if self._closed.is_set():
             return
         self._closed.set()
@@ -185,7 +185,7 @@ class PeerEndpoint:
 
 
 def _bound_anywhere() -> socket.socket:
-    """Return one at a port that a TCP server can have, too: Linux gives connections the other half of its ports."""
+    """Return a socket at a port from the half that Linux uses for TCP listeners, away from those of connections."""
     with suppress(ConfigError, OSError), socket.socket(socket.AF_INET, socket.SOCK_STREAM) as server:
         server.bind(("", 0))
         return _bound(server.getsockname()[1])
@@ -193,7 +193,7 @@ def _bound_anywhere() -> socket.socket:
 
 
 def _bound(port: int) -> socket.socket:
-    """Return a socket at every address, of both families where the host has both, that learns which one was asked."""
+    """Return a socket on every address, of both families if the host has both, that reports the receiving address."""
     problem = OSError(errno.EAFNOSUPPORT, os.strerror(errno.EAFNOSUPPORT))
     for family, host in ((socket.AF_INET6, "::"), (socket.AF_INET, "0.0.0.0")):
         with ExitStack() as undo:
@@ -223,7 +223,7 @@ def _bound(port: int) -> socket.socket:
 
 
 def _from_asked(ancillary: list[tuple[int, int, bytes]]) -> list[tuple[int, int, bytes]]:
-    """Return what has the kernel send from the address at which a datagram came in; the way out is its own choice."""
+    """Return the control data that sends from the address that received a datagram; the kernel chooses the route."""
     for level, kind, data in ancillary:
         if (level, kind) == (socket.IPPROTO_IPV6, socket.IPV6_PKTINFO):  # the address, the interface
             return [(level, kind, data[:16] + bytes(4))]
@@ -233,18 +233,18 @@ def _from_asked(ancillary: list[tuple[int, int, bytes]]) -> list[tuple[int, int,
 
 
 class PeerNames:
-    """Looks up names of hosts, each on a thread of its own: name servers may be away together with the store.
+    """Resolves host names, each on its own thread: name servers may be unreachable together with the store.
 
     Threading: one thread at a time.
     """
 
     def __init__(self) -> None:
-        """Know nothing yet."""
+        """Start without known addresses."""
         self._found: dict[str, tuple[str, ...]] = {}
         self._pending: set[str] = set()
 
     def addresses(self, host: str) -> tuple[str, ...]:
-        """Return the addresses of a host; none: not known yet, ask again."""
+        """Return the addresses of a host; empty if not known yet: call again later."""
         if is_ip(host):
             return (host,)
         if host and host not in self._found and host not in self._pending:
@@ -255,7 +255,7 @@ class PeerNames:
         return self._found.get(host, ())
 
     def _look_up(self, host: str) -> None:
-        with suppress(OSError, UnicodeError):  # the next question asks again
+        with suppress(OSError, UnicodeError):  # the next question looks the name up again
             found = socket.getaddrinfo(host, None, type=socket.SOCK_DGRAM)
             self._found[host] = tuple(dict.fromkeys(str(sockaddr[0]) for *_, sockaddr in found))
         self._pending.discard(host)
