@@ -25,7 +25,7 @@ class TcshComplete(ShellComplete):
     source_template: ClassVar[str] = "complete %(prog_name)s 'p/*/`env %(complete_var)s=tcsh_complete %(prog_name)s`/'"
 
     def get_completion_args(self) -> tuple[list[str], str]:
-        """Return the complete words after the command, and the word that is being typed."""
+        """Return the complete words after the command, and the unfinished one."""
         line = os.environ.get("COMMAND_LINE", "")
         words = split_words(line)[1:]
         return (words, "") if not words or line[-1:].isspace() else (words[:-1], words[-1])
