@@ -148,7 +148,7 @@ class HookActions:
         return max((step for step in steps if isinstance(step, int)), default=None)
 
     def ask_steps(self) -> None:
-        """Ask all nodes of the round; where this is the only one, or they can't be asked, nobody has answered."""
+        """Request the steps of all nodes. If no request is possible, or needed, publish an empty result."""
         round_ = self._planner.round
         if round_ is not None and round_.node_count > 1 and self._rendezvous.gathers:
             self._rendezvous.post(AskSteps())

@@ -135,7 +135,7 @@ class RunLogs:
             relaunches.append(replace(launch, env=env, stdout=own.stdout, stderr=own.stderr))
         return relaunches, moved
 
-    def _moved(self, launch: WorkerLaunch, own: WorkerPaths, dest: Any) -> WorkerPaths:  # noqa: ANN401  # as `reify` gives it
+    def _moved(self, launch: WorkerLaunch, own: WorkerPaths, dest: Any) -> WorkerPaths:  # noqa: ANN401  # from `reify`
         assert self._chosen is not None
         plan_of, settings, rank = self._chosen.plan, self._settings, launch.local_rank
         error_file = dest.error_files.get(rank, "")

@@ -215,7 +215,7 @@ def _is_of_command(written: dict[str, Any], error: BaseException) -> bool:
 
 
 def _find(written: dict[str, Any], error: BaseException) -> BaseException | None:
-    """Return the exception that `written` is about: `error`, or one that led to it."""
+    # The exception that `written` describes: `error`, or one of its causes.
     message = written["message"]
     text = message.get("message") if isinstance(message, dict) else message
     if not isinstance(text, str):
