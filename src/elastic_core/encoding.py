@@ -13,7 +13,6 @@ _T = TypeVar("_T")
 
 _making = threading.Lock()
 _decoders: dict[object, msgspec.json.Decoder[Any]] = {}
-"""The decoder of each kind of document."""
 _SPACE = re.compile(r"[^\S ]+")
 
 

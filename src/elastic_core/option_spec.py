@@ -44,8 +44,7 @@ class OptionSpec(msgspec.Struct, frozen=True, kw_only=True):
     most: float | None = None
     """The greatest allowed value. `None` means no bound."""
     many: bool = False
-    """Whether it is a list, read by `settings.option_list`: values between colons, or one per flag. `default` has
-    colons."""
+    """Whether it is a list (`settings.option_list`): values between colons, as in `default`, or one per flag."""
 
 
 class RunOption(OptionSpec, frozen=True, kw_only=True):
@@ -65,8 +64,7 @@ class RunOption(OptionSpec, frozen=True, kw_only=True):
     heading: str = ""
     """The heading in the help. If empty, the distribution's name."""
     metavar: str = ""
-    """The name of the value in the help. If empty: the choices, the unit, or a name by type (`N`, `SECONDS`,
-    `TEXT`)."""
+    """The name of the value in the help. If empty: the choices, the unit, or `N`, `SECONDS` or `TEXT` by type."""
     default_note: str = ""
     """For the help of an option without default: the behaviour without it."""
     fault: Callable[[str], str] | None = None
@@ -77,15 +75,13 @@ class RunOption(OptionSpec, frozen=True, kw_only=True):
     """A variable of torch, `TORCHELASTIC_…`, that sets the value too: an entry point has its name, in capitals, beside
     the flag's or instead of it."""
     time_limit: bool = False
-    """Whether the option limits how long workers may take. With `--debug-rank`, its value is 0, which means no
-    limit."""
+    """Whether it limits how long workers may take. With `--debug-rank`, its value is 0, which means no limit."""
     torch: bool = False
     """Whether torchrun has the same flag, with the same default and meaning."""
     short: str = ""
     """The option's letter after one dash; for the core's own options."""
     env: str | None = None
-    """The variable that sets the value if the command line does not. `None`: `PET_` and the name; empty: no
-    variable."""
+    """The variable that sets the value after the command line. `None`: `PET_` and the name; empty: no variable."""
     field: str = ""
     """The path of the setting that the option sets, such as `nodes.spares`. Empty: none or several; core only."""
     read: Callable[..., object] | None = None
@@ -166,7 +162,7 @@ def _undeclared(what: str, name: str, declared: Iterable[str]) -> LookupError:
 
 
 def _as(kind: type[_T], name: str, value: str | float) -> _T:
-    """Return a value of the type. An int is accepted as a float; a bool is not a number."""
+    # An int is accepted as a float; a bool is not a number.
     if type(value) is int and issubclass(kind, float):
         return kind(value)
     if type(value) is not kind:

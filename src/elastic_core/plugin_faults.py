@@ -26,8 +26,8 @@ MOST_SEEN: Final = 1_000
 LOOP_S: Final = 5.0
 """How many seconds one call may block the agent's loop, the same as for calls on the hooks' thread."""
 _MOST_TEXT: Final = 500
+# Packages that have frames between a caller and a plugin.
 _NOT_THEIRS: Final = frozenset({"elastic_core", "pluggy"})
-"""Packages that have frames between a caller and a plugin."""
 _STANDARD: Final = str(Path(os.__file__).parent) + os.sep
 
 
@@ -76,8 +76,8 @@ class PluginFaults:
     def __init__(self, *, clock: Clock = SYSTEM_CLOCK) -> None:
         self._clock = clock
         self._lock = threading.Lock()
+        # For each fault, its text at the end and how often it was seen.
         self._seen: dict[tuple[str, ...], tuple[str, int]] = {}
-        """What each fault is called at the end, and how often it was seen."""
         self.raised_any = False
         """Whether a traceback was written that an author may want to read."""
         self._kept: list[Callable[[], None]] = []
@@ -177,7 +177,7 @@ class PluginFaults:
             put(write)
 
     def _write(self, head: str, error: BaseException) -> None:
-        """Append a traceback to the file. Source files are read here too, outside the loop, as disks may be slow."""
+        # Source files are read here too, outside the loop, because disks may be slow.
         path = self._folder() / FILE
         try:
             _append(path, f"{head}\n{_traceback(error)}\n".encode("utf-8", "backslashreplace"))
@@ -194,12 +194,8 @@ class PluginFaults:
 class LoopFence:
     """Protects the agent's loop from a plugin's calls: a plugin that raises or blocks it is turned off, with a line.
 
-    Args:
-        plugin: The plugin.
-        loop: The agent's loop, which prints the line.
-        without: The end of the line: how the agent continues without the plugin.
-        faults: Keeps exceptions. `None` means a store for this plugin alone.
-        clock: Measures the calls.
+    `without` is the end of the line: how the agent continues without the plugin. If `faults` is `None`, exceptions are
+    kept in a store for this plugin alone.
     """
 
     def __init__(

@@ -177,13 +177,7 @@ class WorkerCall(Protocol):
 
 
 class ReactorLoop:
-    """A reactor with the interface that starters use.
-
-    Args:
-        reactor: The loop.
-        log: Prints lines for users.
-        own_process: As in `AgentLoop`.
-    """
+    """A reactor with the interface that starters use."""
 
     def __init__(self, reactor: "Reactor", *, log: "Logger", own_process: bool = False) -> None:
         self.call_later: Callable[[float, Callable[[], None]], RunTimer] = reactor.call_later

@@ -547,8 +547,7 @@ class Restart(Record, frozen=True, kw_only=True, tag="restart"):
     exclude_nodes: tuple[str, ...] = ()
     """Ids of the nodes to leave out. A node without which the run has too few returns early."""
     exclude_s: tuple[float, ...] = ()
-    """Seconds for which each of them is left out, in the same order. Nodes without a number stay out until the next
-    decision."""
+    """Seconds for which each of them is left out, in the same order. Further nodes stay out until the next decision."""
     rule: str = ""
     """The rule that decided, for users and for `rule_counts`."""
     reason: str = ""

@@ -59,7 +59,7 @@ def nvidia_gpus(*, with_uuids: bool = False, with_pci: bool = False, library: st
 
 
 def _of_each(nvml: ctypes.CDLL, count: int, read: Callable[[ctypes.CDLL, ctypes.c_void_p], str]) -> tuple[str, ...]:
-    """Return the results of `read` for all devices. Empty if it returns nothing for one of them."""
+    # Empty if `read` returns nothing for one of the devices.
     found = []
     for index in range(count):
         handle = ctypes.c_void_p()

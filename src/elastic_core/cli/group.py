@@ -21,7 +21,6 @@ class _Elastic(CommandGroup):
     commands_of = _COMMANDS
 
     def unknown(self, ctx: click.Context, name: str) -> ElasticError:
-        """Return an error that suggests the probable command."""
         from elastic_core.plugins.missing import command_elsewhere, commands_elsewhere
 
         elsewhere = command_elsewhere(name)

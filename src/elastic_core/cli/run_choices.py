@@ -27,7 +27,6 @@ GivenOptions = Mapping[str, str | tuple[str, ...] | None]
 class _StoreOption(click.Option):
     # The second spelling works, but the help omits it.
     def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
-        """Return the spelling with dashes, and the help."""
         record = super().get_help_record(ctx)
         return None if record is None else (f"{self.opts[0]} {self.metavar}", record[1])
 

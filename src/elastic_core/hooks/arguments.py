@@ -44,7 +44,6 @@ def _wrong(value: object, needed: str) -> TypeError:
 
 
 def _text(value: object) -> str:
-    """Return a text for users, cut to the longest that is kept."""
     if not isinstance(value, str):
         raise _wrong(value, "text")
     text = value if len(value) <= MOST_TEXT else f"{value[:MOST_TEXT]}…"
@@ -103,7 +102,7 @@ def _fields(value: object) -> dict[str, object]:
 
 
 def _copy(record: Record, kind: type[_Kind], what: str, *, most_bytes: int = MOST_BYTES) -> _Kind:
-    """Return a copy of a record, made by JSON: the hook cannot change it, and the agent can write it."""
+    # A copy, made by JSON: the hook cannot change it, and the agent can write it.
     try:
         raw = encode_json(record)
     except (TypeError, ValueError, OverflowError, RecursionError) as err:
@@ -136,6 +135,7 @@ def _steps(value: object) -> NodeSteps:
     return _copy(value, NodeSteps, "steps", most_bytes=MOST_TEXT)
 
 
+# The check of each argument of the handle's methods; it returns the copy that the agent keeps.
 _CHECKS: Final[Mapping[str, Mapping[str, Check]]] = {
     "report": {"report": _report},
     "ask_restart": {"reason": _text, "by_user": _flag},
@@ -151,7 +151,6 @@ _CHECKS: Final[Mapping[str, Mapping[str, Check]]] = {
     "report_steps": {"steps": _steps},
     "agree": {"topic": _name, "value": _integer},
 }
-"""The check of each argument of the handle's methods; it returns the copy that the agent keeps."""
 
 
 def checks_arguments(handle: type[_Handle]) -> type[_Handle]:

@@ -97,18 +97,10 @@ class RunHandle:
         call: Callable[[Callable[[], None]], Callable[[], bool]],
         record: Callable[[str, Mapping[str, object]], None],
     ) -> None:
-        """Bind a hook's handle to the agent; only the agent makes handles.
-
-        Args:
-            name: The hook's name.
-            actions: Executes the requests.
-            post: Runs a callback on the supervisor's thread, unless the run is over or the hook is disabled.
-            notice: Prints a line for users. Threading: any.
-            call_later: Runs a callback on the supervisor's thread after so many seconds.
-            call: Runs a call of the hook on the hooks' thread. Returns a function that returns whether the call is
-                still waiting or running. Threading: the supervisor's.
-            record: Adds an event to the feed. Threading: any.
-        """
+        # Only the agent makes handles. `post` and `call_later` run a callback on the supervisor's thread; `post` does
+        # not if the run is over or the hook is disabled. `call`, for the supervisor's thread, runs a call of the hook
+        # on the hooks' thread; it returns a function that returns whether the call is still waiting or running.
+        # `notice` prints a line and `record` adds an event to the feed, on any thread.
         self._name = name
         self._actions = actions
         self._post = post

@@ -34,6 +34,7 @@ from elastic_core.types import HookSettings
 if TYPE_CHECKING:
     from elastic_core.hooks.master_server import MasterServer
 
+# The methods that use each power: a class overrides one of them. Empty means that any method may use it.
 _METHODS: Final[Mapping[Power, tuple[str, ...]]] = {
     Power.FEED: ("on_run_event",),
     Power.LAUNCHES: ("on_workers_starting",),
@@ -43,7 +44,6 @@ _METHODS: Final[Mapping[Power, tuple[str, ...]]] = {
     Power.STARTS: ("worker_starter",),
     Power.HOSTS: ("master_server",),
 }
-"""The methods that use each power: a class overrides one of them. Empty means that any method may use it."""
 
 
 class AgentHook:
@@ -65,8 +65,7 @@ class AgentHook:
     powers: ClassVar[frozenset[Power]] = frozenset()
     """What the class does besides observing. Returning a value without its power is an error."""
     without_events: ClassVar[frozenset[str]] = frozenset()
-    """Events of the feed (`Power.FEED`) that it does not receive; store calls are measured only if a hook receives
-    them."""
+    """Events of the feed (`Power.FEED`) that it does not receive. Store calls are measured for receivers only."""
     fail_closed: ClassVar[bool] = False
     """Whether a health gate (`Power.REFUSAL`) refuses when it fails: exception, invalid answer or timeout.
 
@@ -81,8 +80,7 @@ class AgentHook:
     notices: Sequence[str] = ()
     """Lines for the user before the run starts, set by the constructor, such as options without effect."""
     run: RunHandle
-    """The run's handle, set before `on_agent_started` if `powers` has `Power.RUN`. Otherwise the attribute is
-    missing."""
+    """The run's handle, set before `on_agent_started` if `powers` has `Power.RUN`. Otherwise it is missing."""
 
     def __init__(self, settings: HookSettings) -> None:
         self.settings = settings

@@ -73,12 +73,6 @@ class MasterServers:
 
     A server that raises or blocks the agent is turned off, with a line: rank 0's worker hosts instead.
 
-    Args:
-        hooks: The hooks with the power, in their order.
-        loop: The agent's loop.
-        clock: Measures the calls.
-        faults: Keeps exceptions of hooks.
-
     Threading: the loop's; `hosting`, `await_open` and `await_shut` may be called on any thread.
     """
 
@@ -199,8 +193,6 @@ class MasterServers:
 
 
 class _Server:
-    """One hook's server, protected by a fence."""
-
     def __init__(self, named: "NamedHook", loop: AgentLoop, faults: PluginFaults | None, clock: Clock) -> None:
         self.label = named.label
         self._left = False

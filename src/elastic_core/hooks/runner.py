@@ -43,8 +43,8 @@ MOST_EVENTS: Final = 10_000
 """How many events of the feed may wait."""
 STRIKES: Final = 3
 """A hook that raises so often in a row receives no more of the feed."""
+# Seconds until a thread that the system has refused is started again.
 _THREAD_RETRY_S: Final = 0.5
-"""Seconds until a thread that the system has refused is started again."""
 OnJoin = Callable[[Refuse | None, str], None]
 OnStart = Callable[[tuple[LaunchChange, ...], Refuse | None, str], None]
 
@@ -57,6 +57,13 @@ class HookRunner:
     the moments before them; each call of each hook has the deadline. Events of the feed wait for all else.
 
     If no hook can answer, the answer is delivered before the method returns.
+
+    Args:
+        hooks: The hooks in the order of their calls.
+        post: Runs a callback on the reactor's thread; may be called from any thread.
+        deadline_s: Seconds that one call of one hook may take.
+        actions: Executes requests by the run's handle. `None` means that no hook gets a handle.
+        faults: Keeps exceptions and counts faults. `None` means a store for this runner alone.
 
     Threading: the public methods, except `publish`, are called on the reactor's thread; only `close` blocks. Answers
     and log lines arrive on that thread too.
@@ -74,18 +81,6 @@ class HookRunner:
         actions: RunActions | None = None,
         faults: PluginFaults | None = None,
     ) -> None:
-        """Bind the hooks; no thread is started.
-
-        Args:
-            hooks: The hooks in the order of their calls.
-            post: Runs a callback on the reactor's thread; may be called from any thread.
-            call_later: Runs a callback on the reactor's thread after so many seconds.
-            log: Prints lines for users.
-            deadline_s: Seconds that one call of one hook may take.
-            clock: Measures the calls.
-            actions: Executes requests by the run's handle. `None` means that no hook gets a handle.
-            faults: Keeps exceptions and counts faults. `None` means a store for this runner alone.
-        """
         self._members = [RunningHook(named) for named in hooks]
         self._post = post
         self._call_later = call_later
@@ -95,19 +90,19 @@ class HookRunner:
         self._changed = threading.Condition()
         # The rest is guarded by the condition's lock.
         self._tasks: deque[Task] = deque()
+        # Events of the feed.
         self._events: deque[Task] = deque()
-        """Events of the feed."""
         self._event_count = 0
         self._calling: tuple[Task, RunningHook] | None = None
         self._called_s = 0.0
+        # The number of the newest thread: only that one may change the state. Abandoned threads have lower numbers.
         self._generation = 0
-        """The number of the newest thread: only that one may change the state. Abandoned threads have lower numbers."""
         self._has_thread = False
         self._closing = False
         self._left_out = 0
         self._lines: deque[str] = deque()
+        # Whether a timer is pending. Threading: the reactor's thread only.
         self._watched = False
-        """Whether a timer is pending. Threading: the reactor's thread only."""
         self._faults = PluginFaults() if faults is None else faults
         if actions is not None:
             for member in self._members:
@@ -137,7 +132,7 @@ class HookRunner:
         return due
 
     def _notice(self, member: RunningHook, text: str) -> None:
-        """Print a line, also between the end of the loop and `close`. Threading: any."""
+        # Threading: any. Also between the end of the loop and `close`.
         with self._changed:
             if member.abandoned:
                 return
@@ -260,7 +255,6 @@ class HookRunner:
             task.answer(task)
 
     def _run_calls(self) -> None:
-        """Make the waiting calls, and watch their deadline."""
         self._watch()  # before the thread starts, as it may keep the interpreter's lock
         self._start_thread()
 
@@ -287,7 +281,7 @@ class HookRunner:
         self._call_later(delay_s, self._look)
 
     def _look(self) -> None:
-        """Abandon a call that has exceeded its deadline; continue while calls are waiting or running."""
+        # Called again while calls are waiting or running.
         abandoned = self._abandon_if_due()
         self._watched = False
         if abandoned:
@@ -299,7 +293,7 @@ class HookRunner:
             self._look_later(max(left_s, 0.0) if calling is not None else self._deadline_s)
 
     def _abandon_if_due(self, *, cut: bool = False) -> bool:
-        """Abandon the hook whose call exceeds its deadline, or the running call if `cut`."""
+        # With `cut`, the running call is abandoned in any case.
         with self._changed:
             taken_s = self._clock.monotonic_s() - self._called_s
             if self._calling is None or (taken_s < self._deadline_s and not cut):
@@ -318,7 +312,6 @@ class HookRunner:
         return True
 
     def _finish(self, limit_s: float) -> None:
-        """Make the waiting calls within a time."""
         end_s = self._clock.monotonic_s() + limit_s
         if self._tasks or self._events:
             self._start_thread()
@@ -326,7 +319,7 @@ class HookRunner:
             self._start_thread()
 
     def _drain(self, end_s: float) -> bool:
-        """Wait until all calls are made or the time is up. True means: start a new thread and call again."""
+        # True means that the caller starts a new thread and calls again.
         with self._changed:
             while self._tasks or self._events:
                 now_s = self._clock.monotonic_s()
@@ -354,7 +347,6 @@ class HookRunner:
         self._events.clear()
 
     def _flush_counts(self) -> None:
-        """Print how many lines of each hook exceeded the limit."""
         with self._changed:
             for member in self._members:
                 if left_out := member.lines.take_left_out():
@@ -383,7 +375,7 @@ class HookRunner:
             self._settle(generation, task, member, answer, fault)
 
     def _take(self, generation: int) -> tuple[Task, RunningHook] | None:
-        """Return the next call to make. `None` means that this thread must end."""
+        # `None` means that this thread must end.
         with self._changed:
             while generation == self._generation:
                 if (task := self._unfinished(self._tasks) or self._unfinished(self._events)) is not None:
@@ -396,7 +388,7 @@ class HookRunner:
         return None
 
     def _unfinished(self, tasks: deque[Task]) -> Task | None:
-        """Return the first task with a hook still to be called; finished tasks before it are removed."""
+        # The first task with a hook still to be called; finished tasks before it are removed.
         while tasks:
             task = tasks[0]
             while task.waiting and not task.takes(task.waiting[0]):
@@ -437,7 +429,7 @@ class HookRunner:
             self._lines.append(member.label.line(f"{FEED} raised {fault.text}{fate}"))
 
     def _complain(self, member: RunningHook, task: Task, fault: str, *, again: bool | None = None) -> None:
-        """Report a fault of a hook, unless it was reported before."""
+        # A fault that was reported before is not reported again.
         text = f"{task.method} {fault}"
         if not (self._faults.again(member.label, text) if again is None else again):
             self._lines.append(member.label.line(text))

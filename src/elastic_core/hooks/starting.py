@@ -28,13 +28,8 @@ def hook_starters(
 class HookStarter(WorkerStarter):
     """A hook's starter, protected: one that raises, is late or returns an invalid process is turned off.
 
-    Workers are then started without it; it must still end its own processes.
-
-    Args:
-        label: The hook, for users.
-        loop: The agent's loop.
-        clock: Measures the calls.
-        faults: Keeps exceptions. `None` means a store for this hook alone.
+    Workers are then started without it; it must still end its own processes. If `faults` is `None`, exceptions are kept
+    in a store for this hook alone.
     """
 
     def __init__(
@@ -130,7 +125,6 @@ def fault_of_process(started: object, *, terminal: bool) -> str:
 
 
 def _end(started: StartedProcess) -> None:
-    """Kill a process that cannot be a worker."""
     with suppress(OSError, TypeError, ValueError, OverflowError):
         if started.pid > 1:
             os.kill(started.pid, signal.SIGKILL)

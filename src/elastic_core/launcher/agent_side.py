@@ -22,19 +22,7 @@ if TYPE_CHECKING:
 
 
 class RunSide:
-    """The interface of a run's agent for its rendezvous.
-
-    Args:
-        reactor: The loop.
-        agent: Processes events of its round.
-        guardian: Holds the last actions for the workers and the seat.
-        handler: The handler, whose settings are needed to release its seat.
-        rounds: Makes rounds.
-        backend: The label of the handler.
-        faults: Keeps exceptions of the handler.
-        feed: Publishes events of the store, its calls, and the nodes' steps.
-        log: Prints lines for users.
-    """
+    """The interface of a run's agent for its rendezvous."""
 
     def __init__(
         self,
@@ -97,12 +85,7 @@ class RunSide:
 
 
 def open_rendezvous(handler: Backend, agent: "BlockingSide") -> Rendezvous:
-    """Return the rendezvous that passes a handler's events to the agent.
-
-    Args:
-        handler: The core's handler, or a plugin's.
-        agent: Receives the events.
-    """
+    """Return the rendezvous that passes a handler's events to the agent."""
     if type(handler) is LocalRendezvous:  # a subclass may do more
         return LocalRounds(handler, agent)
     if isinstance(handler, CoordinatedRendezvous):

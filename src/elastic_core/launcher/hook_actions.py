@@ -34,15 +34,7 @@ RESTARTS_WITHIN_S: Final = 3600.0
 class HookActions:
     """Executes hooks' requests, as it would those of a signal. Threading: the loop's.
 
-    Args:
-        reactor: The loop.
-        agent: This node's agent.
-        rendezvous: The agent's rendezvous.
-        planner: Has the round that was planned last.
-        handler: The run's handler, which may have a store.
-        run_dir: The run directory.
-        feed: Publishes events.
-        log: Prints lines for users.
+    `planner` has the round that was planned last.
     """
 
     def __init__(

@@ -40,10 +40,7 @@ class ChosenLogs(Protocol):
 class RunLogs:
     """The log and error files of one run on this node.
 
-    Args:
-        settings: The run's settings.
-        run_dir: The run directory, which exists.
-        chosen: The result of `choose_logs_specs`.
+    `run_dir` exists; `chosen` is the result of `choose_logs_specs`.
     """
 
     def __init__(self, settings: RunSettings, *, run_dir: Path, chosen: ChosenLogs | None = None) -> None:

@@ -26,14 +26,11 @@ class WorkerPlanner:
 
     Args:
         settings: The run's settings, completed by the agent.
-        files: Makes the files of rounds.
-        logs: Places the output.
         workers: Makes the pipes by which workers report errors.
         calls: Starts workers that call a function. `None` if they run a program.
         hosts_store: Returns whether the store at MASTER_PORT is hosted outside the workers.
-        incidents: Receives the workers' files.
-        outcome: Receives them too. `None` if no caller needs an outcome.
-        log: Prints lines for users.
+        incidents: Receives the workers' files, as `outcome` does.
+        outcome: `None` if no caller needs an outcome.
     """
 
     def __init__(

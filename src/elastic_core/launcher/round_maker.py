@@ -114,13 +114,8 @@ class _Refusals:
 class RoundMaker:
     """Makes rounds, and reserves the port of each on which a worker of this node will listen.
 
-    Args:
-        reactor: The loop.
-        settings: The run's settings.
-        handler: The run's handler, which may host a store for the workers.
-        port: The port of rank 0's worker.
-        masters: Servers that hooks host at that port. `None` if no hook does.
-        feed: Publishes how long the agreement on ranks took.
+    `handler` may host a store for the workers; `masters` are servers that hooks host at `port`. `feed` publishes how
+    long the agreement on ranks took.
     """
 
     def __init__(

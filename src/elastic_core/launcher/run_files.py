@@ -29,12 +29,7 @@ class RunFiles:
         self._prepared: dict[int, WorkerPaths] | Exception | None = None
 
     def begin(self, disk: Disk, *, log: Logger) -> None:
-        """Set the disk that makes files from now on.
-
-        Args:
-            disk: Runs file operations.
-            log: Prints lines for users.
-        """
+        """Set the disk that makes files from now on."""
         self._disk, self._log = disk, log
 
     def discard_unused(self) -> None:

@@ -28,8 +28,7 @@ class Entrypoint(Record, frozen=True, kw_only=True):
     module: str | None = None
     python: bool = True
     function: WorkerCall | None = None
-    """The function that workers call instead of running a program; `argv` is then the interpreter and a name for
-    users."""
+    """The function that workers call instead of a program; `argv` is then the interpreter and a name for users."""
 
 
 class RunSettings(Record, frozen=True, kw_only=True):

@@ -49,7 +49,7 @@ class WorkerProcess:
         started_s: float,
         starter: WorkerStarter | None = None,
     ) -> None:
-        """Wrap a running process. `starter` has started it; `None` means the group itself."""
+        # `starter` has started the process; `None` means the group itself.
         self.launch = launch
         self.pid = process.pid
         self.tees = tees

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 GUARD_MARK = b"\0elastic-guard\0"
 """The end of a guard's command line, its last argument: visible to people, and spared by other guards and sweeps."""
 _CHUNK_BYTES = 1 << 16
+# The least seconds for a read of a process's memory; half of that for each process that is blocked already.
 _PATIENCE_S, _LEAST_PATIENCE_S = 0.25, 0.01
-"""How long, at least, a read of a process's memory may take; half of that for each process that is blocked already."""
 _reading: dict[int, tuple[int, str]] = {}  # by thread
 _blocked: list[int] = []  # processes whose reads were given up and have not returned
 _claim = _thread.allocate_lock()  # between the end of a read and giving it up
@@ -32,7 +32,7 @@ class ProcessStat:
     __slots__ = ("group", "kernel", "parent", "pid", "session", "start_ticks", "state", "thread_count")
 
     def __init__(self, pid: int, fields: list[bytes]) -> None:
-        """Take the fields of `/proc/PID/stat` that follow the name. Source: proc_pid_stat(5)."""
+        # The fields of `/proc/PID/stat` that follow the name. Source: proc_pid_stat(5).
         self.pid = pid
         self.state = fields[0].decode()
         self.parent = int(fields[1])

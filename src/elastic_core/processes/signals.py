@@ -18,10 +18,10 @@ LAST_LOOK_S = 1.0
 
 
 class UserSignals:
-    """Passes users' signals on.
+    """Passes users' signals on. Nothing is polled while no signal is kept.
 
     Args:
-        reactor: The loop. Nothing is polled while no signal is kept.
+        reactor: The loop.
         running: Returns the workers that run and are not being stopped: local ranks by pid.
         send: Signals one worker.
         log: Prints lines for users.

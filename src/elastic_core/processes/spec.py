@@ -118,8 +118,7 @@ _OF_ROUND_IF_ANY: Final[Mapping[str, Make]] = {
 }
 
 ROUND_VARIABLES: Final = frozenset(_OF_ROUND) | frozenset(_OF_ROUND_IF_ANY)
-"""Variables that differ between a worker's rounds. No library reads them at its import; a standby starts without
-them."""
+"""Variables that differ between a worker's rounds. No library reads them at its import; a standby lacks them."""
 PLACE_VARIABLES: Final = ROUND_VARIABLES | frozenset(_LASTING)
 AGENTS_OWN: Final = frozenset(_OF_ROUND_IF_ANY) | {"ELASTIC_KEEP", "ELASTIC_WORKER_PROGRAM"}
 """Variables that no process inherits from an agent: an agent's own ELASTIC_KEEP would keep all its processes."""

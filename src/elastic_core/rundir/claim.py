@@ -69,7 +69,7 @@ def claim(folder: Path) -> Claim | str:
 
 
 def _take_over(path: Path) -> Claim | str:
-    """Return the claim of an agent that has ended, the name of a live one, or empty if the file has been replaced."""
+    # The claim of an agent that has ended, the name of a live one, or empty if the file has been replaced.
     fd = os.open(path, _FLAGS)
     try:
         holder = _read(fd)

@@ -13,8 +13,8 @@ from elastic_core.system.private_file import danger_in, give_owner_rights, make_
 if TYPE_CHECKING:
     from elastic_core.rundir.claim import Claim
 
+# Characters of the run id in the name: a socket's path in the directory must have less than 108.
 _ID_LIMIT = 40
-"""Characters of the run id in the name: a socket's path in the directory must have less than 108."""
 _ATTEMPTS = 100
 _TRY = "--run-dir with a directory that you can write to"
 
@@ -48,7 +48,6 @@ class RunDirectory:
         self._lock_fd = _locked(path)
 
     def _chosen_place(self, chosen: str) -> Path:
-        """Claim the directory that the user chose, or a place for this node below it."""
         from elastic_core.rundir.claim import CLAIM_FILE, Claim, claim  # few runs choose a directory
 
         top = _prepare_chosen(chosen)
@@ -131,7 +130,7 @@ def _prepare_chosen(chosen: str) -> Path:
 
 
 def _danger_in_chosen(path: Path) -> str:
-    """Return what another user may have prepared, or could change. Empty if the directory is safe."""
+    # Another user may have prepared its content, or could change it.
     try:
         if path.is_symlink() and path.lstat().st_uid not in (os.geteuid(), 0):
             return f"is a symbolic link of user {path.lstat().st_uid}"
@@ -144,10 +143,8 @@ def _danger_in_chosen(path: Path) -> str:
 
 
 def _base_directories() -> list[Path]:
-    """Return the temp directory (chosen as by `tempfile`) and the user's runtime directory, best first.
-
-    The runtime directory is removed when the user logs out, even if processes still run. It is preferred on a terminal.
-    """
+    # Best first: the temp directory, chosen as by `tempfile`, and the user's runtime directory. The latter is removed
+    # when the user logs out, even if processes still run, so it is preferred on a terminal only.
     found = []
     named = [value for name in ("TMPDIR", "TEMP", "TMP") if (value := os.environ.get(name))]
     candidates = [*named, "/tmp", "/var/tmp", "/usr/tmp"]
@@ -179,7 +176,6 @@ def _is_writable_directory(path: Path) -> bool:
 
 
 def _make_fresh(run_id: str) -> Path:
-    """Make a directory of our own, in the best place that is writable."""
     *better, last = [base / f"elastic-{os.geteuid()}" for base in _base_directories()]
     for parent in better:
         with suppress(ConfigError):
@@ -188,7 +184,7 @@ def _make_fresh(run_id: str) -> Path:
 
 
 def _make_below(parent: Path, run_id: str) -> Path:
-    """Make a directory below `parent`, which runs of the same user share."""
+    # Runs of the same user share `parent`.
     name = quote_id(run_id)[:_ID_LIMIT]
     try:
         for _ in range(_ATTEMPTS):
@@ -208,7 +204,7 @@ def _make_below(parent: Path, run_id: str) -> Path:
 
 
 def _check_owner_only(parent: Path) -> None:
-    """Reject a directory that another user could have prepared or could change."""
+    # Another user could have prepared the directory, or could change it.
     danger = danger_in(parent)
     if danger:
         raise ConfigError(
@@ -219,10 +215,8 @@ def _check_owner_only(parent: Path) -> None:
 
 
 def _locked(path: Path) -> int:
-    """Return a descriptor that holds a shared lock on the directory, or -1 if it cannot be opened.
-
-    Cleaners such as systemd-tmpfiles skip a directory, and all below it, on which they get no exclusive lock.
-    """
+    # A descriptor with a shared lock on the directory, or -1 if it cannot be opened. Cleaners such as systemd-tmpfiles
+    # skip a directory, and all below it, on which they get no exclusive lock.
     fd = -1
     try:
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

@@ -45,7 +45,7 @@ def find_incidents(run_dir: Path) -> list[FoundIncident]:
 
 
 def _files(run_dir: Path) -> Iterator[Path]:
-    """Yield the files that may contain an incident, preferred names first."""
+    # Preferred names first.
     with suppress(OSError):  # a run that ends removes its directory
         yield from (run_dir / file_name(number) for number in sorted(numbers(run_dir)))
     yield run_dir / INCIDENT_FILE

@@ -56,12 +56,12 @@ class AgentIdentity(Record, frozen=True, kw_only=True):
 
 
 def _boot_id() -> str:
-    """Return the id of this boot. Empty if the kernel does not report it."""
+    # Empty if the kernel does not report it.
     return (read_file("/proc/sys/kernel/random/boot_id") or b"").decode(errors="replace").strip()
 
 
 def _pid_namespace() -> str:
-    """Return the namespace of this process's id. Empty if the kernel does not report it."""
+    # Empty if the kernel does not report it.
     try:
         return os.readlink("/proc/self/ns/pid")  # noqa: PTH115  # not a path
     except OSError:

@@ -70,7 +70,7 @@ def numbers(run_dir: Path) -> list[int]:
 
 
 def _also(path: Path, other: Path, incident: "Incident") -> None:
-    """Link the file that was just written to another name. Files are never changed in place, so a link is a copy."""
+    # Files are never changed in place, so a link is a copy.
     temporary = other.with_name(f"{other.name}.{os.getpid()}.tmp")
     try:
         with suppress(FileNotFoundError):

@@ -89,7 +89,7 @@ class RunEntry:
 
 
 def _begun(record: RunRecord) -> Path | None:
-    """Write a new record and remove the oldest ones; return its file, or `None` if no place is writable."""
+    # The oldest records are removed. `None` means that no place is writable.
     with suppress(ElasticError):
         for place in runs_folders():
             folder = place / RECORDS_FOLDER

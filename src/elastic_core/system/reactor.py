@@ -16,10 +16,10 @@ from typing import Protocol
 
 from elastic_core.system.clock import SYSTEM_CLOCK, Clock
 
+# If a sleep lasts so much longer than it should, this process was stopped (SIGSTOP) meanwhile.
 _STOPPED_S = 1.0
-"""If a sleep lasts so much longer than it should, this process was stopped (SIGSTOP) meanwhile."""
+# The longest sleep at once: the kernel's limit is 24 days, and users may set longer timeouts.
 _LONGEST_SLEEP_S = 86_400.0
-"""The longest sleep at once: the kernel's limit is 24 days, and users may set longer timeouts."""
 
 
 class Timer(Protocol):

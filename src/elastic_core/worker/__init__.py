@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 __all__ = ["record"]
 
+# Names that another distribution provides and that can be imported from here too, with their modules.
 _OF_OTHERS = {
     "CheckpointError": "elastic_train",
     "Checkpointer": "elastic_train",
@@ -23,7 +24,6 @@ _OF_OTHERS = {
     "section": "elastic_watch.beats",
     "should_stop": "elastic_train",
 }
-"""Names that another distribution provides and that can be imported from here too, with their modules."""
 
 
 def __getattr__(name: str) -> "Any":  # noqa: ANN401  # of another distribution

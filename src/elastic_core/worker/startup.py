@@ -40,8 +40,7 @@ RECORD_PIPE_SUFFIX = ".pipe"
 
 
 class _Armed:
-    """The state of the hook from its arming on; the script may change its environment later."""
-
+    # The state of the hook from its arming on; the script may change its environment later.
     def __init__(self, error_file: str) -> None:
         self.pid = os.getpid()
         self.error_file = error_file
@@ -50,14 +49,13 @@ class _Armed:
         self.exits = _Exits()
 
     def excepthook(self, kind: type[BaseException], value: BaseException, trace: "TracebackType | None") -> None:
-        """Write the exception, then call the previous hook, which prints it."""
         self.write(value)
         if value is getattr(sys, "last_value", None):  # if not, the script called the hook, and may continue
             self.report()
         self.previous(kind, value, trace)
 
     def at_exit(self) -> None:
-        """Write the failure of a script that replaced `excepthook`, never began to run, or exited with a code."""
+        # For a script that replaced `excepthook`, never began to run, or exited with a code.
         value = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
         if value is not None:
             self.write(value)
@@ -68,13 +66,13 @@ class _Armed:
             self.write_exit()
 
     def report(self) -> None:
-        """Notify the agent once, if it made the pipe, that the process ends because of the recorded exception."""
+        # Once, and only if the agent made the pipe.
         if not self.reported and os.getpid() == self.pid:
             self.reported = True
             _put(self.error_file + RECORD_PIPE_SUFFIX, os.O_NONBLOCK, b"%d" % self.pid)  # fails if there is no pipe
 
     def write(self, value: BaseException | None) -> None:
-        """Write `value` once, in the armed process only. `None` means that there was no program to run."""
+        # Once, in the armed process only. `None` means that there was no program to run.
         if self.written or os.getpid() != self.pid:
             return
         self.written = True
@@ -97,7 +95,6 @@ class _Armed:
             _remember_interrupt()
 
     def write_exit(self) -> None:
-        """Write the reason of an exit with a code, if it is known."""
         end = self.exits.end()
         if end is None or self.written or os.getpid() != self.pid:
             return
@@ -112,8 +109,7 @@ class _Armed:
 
 
 class _Exit:
-    """One exit with a code other than 0. `message` is `None` if the interpreter prints it, and creates it only then."""
-
+    # One exit with a code other than 0. `message` is `None` if the interpreter prints it, and creates it only then.
     def __init__(self, code: int, message: "str | None" = "") -> None:
         self.code, self.message, self.usage, self.at_ns = code, message, False, time.time_ns()
         self.handled: dict[str, object] = {}
@@ -121,12 +117,9 @@ class _Exit:
 
 
 class _Exits:
-    """The last call of `sys.exit`, and the message that the interpreter prints for a SystemExit that ends the process.
-
-    The interpreter passes a SystemExit to no hook. It prints the message by `sys.stderr.write` without a Python frame,
-    as nothing else does. For an exit with a number, only the call of `sys.exit` can be observed.
-    """
-
+    # The last call of `sys.exit`, and the message that the interpreter prints for a SystemExit that ends the process.
+    # The interpreter passes a SystemExit to no hook. It prints the message by `sys.stderr.write` without a Python
+    # frame, as nothing else does. For an exit with a number, only the call of `sys.exit` can be observed.
     def __init__(self) -> None:
         self.pid, self.thread = os.getpid(), _thread.get_ident()
         self.called: _Exit | None = None
@@ -135,7 +128,7 @@ class _Exits:
         self.observed = False
 
     def end(self) -> "_Exit | None":
-        """Return why the process ends, or `None` if not known. The script caught a message that was not printed."""
+        # `None` means not known. If a message was not printed, the script caught the exit.
         called = self.called
         if self.printed is not None and self.printed.message:
             if called is not None and called.message is None:
@@ -146,8 +139,6 @@ class _Exits:
         return called
 
     def watch(self) -> None:
-        """Observe calls of `sys.exit` from now on, and the last text that the interpreter prints on stderr."""
-
         def exit(*status: object) -> object:
             try:
                 self.note(status[0] if status else None)
@@ -171,12 +162,12 @@ class _Exits:
             self.observed = True
 
     def last_words(self, text: str) -> None:
-        """Keep the first text that is printed without a frame, unless it is a callback's or destructor's exception."""
+        # Only text without a frame counts, unless it is the exception of a callback or destructor.
         if self.printed is None and os.getpid() == self.pid:
             self.printed = _Exit(1, "" if text.startswith("Exception ignored ") else text.strip())
 
     def note(self, status: object) -> None:
-        """Keep the reason of a `sys.exit` call: its message, that of argparse or click, or the handled exception."""
+        # The reason is the exit's message, that of argparse or click, or the handled exception.
         if _thread.get_ident() != self.thread or os.getpid() != self.pid:
             return
         if isinstance(status, tuple) and len(status) == 1:
@@ -242,10 +233,8 @@ def arm_worker() -> None:
 
 
 def _program_behind(command: "list[str]") -> str:
-    """Return the arguments of the interpreter after a command line's own program, each after a line end.
-
-    That program starts the worker's interpreter (a profiler, for example), or has an interpreter's name as an argument.
-    """
+    # The arguments of the interpreter after a command line's own program, each after a line end. That program starts
+    # the worker's interpreter (a profiler, for example), or has an interpreter's name as an argument.
     for at, word in enumerate(command[2:], start=2):
         name = word.rpartition("/")[2]
         if name.startswith("python") and not name[6:].strip("0123456789."):
@@ -254,7 +243,7 @@ def _program_behind(command: "list[str]") -> str:
 
 
 def _call(name: str, error_file: str) -> None:
-    """Call a start-up function (`module:function`) that a hook of the agent has registered for this worker."""
+    # A hook of the agent has registered the function (`module:function`) for this worker.
     module, _, function = name.partition(":")
     try:
         __import__(module)
@@ -264,7 +253,7 @@ def _call(name: str, error_file: str) -> None:
 
 
 def _at_interrupt(action: "Any") -> "Any":  # noqa: ANN401  # as `signal` has it
-    """Set the action for SIGINT and return the former one, or `None` if it cannot be changed (in another thread)."""
+    # Returns the former action, or `None` if it cannot be changed (in another thread).
     try:
         return _signal.signal(_signal.SIGINT, action)
     except (TypeError, ValueError):
@@ -272,10 +261,8 @@ def _at_interrupt(action: "Any") -> "Any":  # noqa: ANN401  # as `signal` has it
 
 
 def _remember_interrupt() -> None:
-    """Restore the interpreter's note that a KeyboardInterrupt ended it, so that it still dies of SIGINT.
-
-    Every `eval` of a string clears the note (imports use it); an `eval` that ends in a KeyboardInterrupt sets it.
-    """
+    # Restores the interpreter's note that a KeyboardInterrupt ended it, so that it still dies of SIGINT. Every `eval`
+    # of a string clears the note (imports use it); an `eval` that ends in a KeyboardInterrupt sets it.
     try:
         eval("(_ for _ in ()).throw(KeyboardInterrupt)")
     except KeyboardInterrupt:
@@ -283,21 +270,21 @@ def _remember_interrupt() -> None:
 
 
 def _never_ran() -> bool:
-    """Return whether the interpreter found no program: `__main__` then keeps its initial loader."""
+    # If the interpreter found no program, `__main__` keeps its initial loader.
     named = bool(sys.argv) and sys.argv[0] not in ("", "-", "-c")
     loader = getattr(sys.modules.get("__main__"), "__loader__", None)
     return named and getattr(loader, "__name__", "") == "BuiltinImporter"
 
 
 def _note(error_file: str, reason: Exception) -> None:
-    """Write a file beside the error file that explains why there is no record."""
+    # A file beside the error file explains why there is no record.
     if error_file:
         text = f"worker hook: {type(reason).__name__}: {reason}\n"
         _put(error_file + ".note", os.O_CREAT | os.O_APPEND, text.encode("utf-8", "backslashreplace"))
 
 
 def _put(path: str, flags: int, data: bytes) -> None:
-    """Write `data` to a file; errors are ignored."""
+    # Errors are ignored.
     try:
         fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC | flags, 0o600)
         try:

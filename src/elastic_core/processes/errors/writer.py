@@ -210,7 +210,7 @@ def _is_default_form(written: dict[str, Any]) -> bool:
 
 
 def _is_of_command(written: dict[str, Any], error: BaseException) -> bool:
-    """Return whether `error` says that a command has failed (CalledProcessError), which has written this record."""
+    # A CalledProcessError whose command has written this record.
     return hasattr(error, "returncode") and written["message"]["extraInfo"].get("pid", os.getpid()) != os.getpid()
 
 

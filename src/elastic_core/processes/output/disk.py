@@ -26,8 +26,7 @@ HIGH_WATER_BYTES = 1 << 19
 LOW_WATER_BYTES = 1 << 17
 """If no more bytes than this wait, the pipe is read again."""
 STALL_S = 2.0
-"""A lane without a finished job for so many seconds is reported as held up, and only the end of the run waits for
-it."""
+"""Seconds without a finished job after which a lane is held up: it is reported, and only the run's end waits for it."""
 END_S = 10.0
 """Seconds that the end of a run waits for lanes that are held up."""
 
@@ -40,10 +39,9 @@ _T = TypeVar("_T")
 
 
 class Lane:
-    """Jobs that run one after the other. Threading: the reactor's thread; the jobs run on another."""
+    """Jobs on the file `path`, one after the other. Threading: the reactor's thread; the jobs run on another."""
 
     def __init__(self, disk: "Disk", path: str) -> None:
-        """Begin empty; `path` is the jobs' file, for messages."""
         self.path = path
         self.stalled = False
         """Whether the file system has blocked a job for so long that callers no longer wait for the lane."""
@@ -52,8 +50,7 @@ class Lane:
         """How many bytes wait to be written, including those of the running job."""
         self.scheduled = False
         self.still_looks = 0
-        """How many checks in a row found no finished job. A clock would include time in which this process was
-        stopped."""
+        """How many checks in a row found no finished job. A clock would count while this process is stopped."""
         self.relieved: list[Callable[[], None]] = []
         self.emptied: list[Callable[[], None]] = []
         self._disk = disk
@@ -77,12 +74,7 @@ class Lane:
 
 
 class Disk:
-    """The threads and their lanes.
-
-    Args:
-        reactor: Runs the callbacks.
-        log: Prints lines for users.
-        stall_s: Seconds after which a lane counts as held up.
+    """The threads and their lanes. After `stall_s` seconds without a finished job, a lane counts as held up.
 
     Threading: the reactor's thread, except where stated.
     """

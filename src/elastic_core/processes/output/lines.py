@@ -25,7 +25,6 @@ class LinePrefixer:
     """
 
     def __init__(self, prefix: bytes, *, line_limit_bytes: int = LINE_LIMIT_BYTES) -> None:
-        """Start at the beginning of a line. `prefix` contains no line end."""
         self._prefix = prefix
         self._after_lf = b"\n" + prefix
         self._after_cr = b"\r" + prefix
@@ -99,7 +98,6 @@ class LineFilter:
     """
 
     def __init__(self, texts: Sequence[str], *, prefix: str, file: "LogFile | QueuedLog") -> None:
-        """Start at the beginning of a line."""
         self._needles = [text.encode("utf-8", "surrogateescape") for text in texts]
         self._pattern = re.compile(b"|".join(re.escape(needle) for needle in self._needles))
         self._prefix = prefix.encode("utf-8", "surrogateescape")

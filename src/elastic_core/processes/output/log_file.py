@@ -44,7 +44,7 @@ class LogFile:
         backups: int = 0,
         fd: int | None = None,
     ) -> None:
-        """Open the file, unless it is open as `fd`."""
+        # An open file has a `fd`.
         self.path = path
         self._log = log
         self._backups = backups

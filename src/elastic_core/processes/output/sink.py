@@ -73,7 +73,6 @@ class Sink:
     """
 
     def __init__(self, reactor: Reactor, fd: int, *, stall_s: float = STALL_S) -> None:
-        """Use the stream as it is. A closed one accepts nothing."""
         self._reactor = reactor
         self._stall_s = stall_s
         self._queue: deque[tuple[bytes | memoryview, bool]] = deque()

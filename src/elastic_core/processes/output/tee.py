@@ -57,7 +57,6 @@ class Tee:
         line_filter: LineFilter | None = None,
         filtered: QueuedLog | None = None,
     ) -> None:
-        """Start reading."""
         self._reactor = reactor
         self._read_fd = read_fd
         self._file = file
