@@ -41,7 +41,7 @@ class JoinRefused(Record, frozen=True, kw_only=True):
 
 
 class RoundFormed(Record, frozen=True, kw_only=True):
-    """The rendezvous gave this node a place."""
+    """The rendezvous returned a place for this node."""
 
     round: Round
 

@@ -88,12 +88,12 @@ class DecisionTaken(Record, frozen=True, kw_only=True):
     fallback_reason: str = ""
     """Why `intensity` decided instead of the chosen policy. Empty if that policy decided, or another node did."""
     decided_here: bool = True
-    """Whether this agent called the policy: for a decision for the whole run, exactly one node did. Send a message that
-    people want once from that node; if the node is lost before the decision reaches it, no node sends one."""
+    """Whether this agent called the policy. For a decision for the whole run, exactly one node did: send a message that
+    users want once from there. If that node is lost before the decision reaches it, no node sends one."""
 
 
 class Draining(Record, frozen=True, kw_only=True):
-    """A signal or a request has stopped the agent."""
+    """The agent was ordered to stop, by a signal or a request."""
 
     signum: int
     """The signal's number."""
@@ -118,7 +118,7 @@ class MembershipChanged(Record, frozen=True, kw_only=True):
     round_index: int
     """The number of the round that ends."""
     change: RoundChange
-    """What changed."""
+    """The change."""
 
 
 class StepsAsked(Record, frozen=True, kw_only=True):

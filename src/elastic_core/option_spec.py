@@ -56,8 +56,8 @@ class RunOption(OptionSpec, frozen=True, kw_only=True):
     """
 
     hook: str = ""
-    """The hook's class, `package.module:Class`: imported and built only if one of its options is given. Empty for the
-    core's own options."""
+    """The hook's class, `package.module:Class`: imported if one of its options is given. Empty for the core's
+    options."""
     hook_name: str = ""
     """The hook's name in lines, `status.json`, incidents and `-p no:NAME`: the same in all options of its class. If
     empty, the flag's name, of several given flags the first by alphabet."""

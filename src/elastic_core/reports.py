@@ -125,7 +125,7 @@ class Answer(Record, frozen=True, kw_only=True):
     """The content type, for HTTP."""
 
 
-# --- what nodes and workers say of a round
+# --- reports of nodes and workers about a round
 
 
 class NodeReport(Record, frozen=True, kw_only=True):

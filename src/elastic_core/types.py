@@ -149,8 +149,8 @@ class RoundEnded(Record, frozen=True, kw_only=True, tag="round_ended"):
     arrived: int = 0
     """How many nodes joined."""
     stop_within_s: float | None = None
-    """Most seconds that workers may take to stop: workers of a node that lost its connection must end before its lease
-    ends. `None` means the user's setting."""
+    """The most seconds for workers to stop: if a node is cut off, they must end before its lease. `None`: user's
+    setting."""
     planned: bool = False
     """No node was lost: all workers of the run are healthy."""
 
@@ -239,7 +239,7 @@ class RendezvousSettings(Record, OptionValues, frozen=True, kw_only=True):
     attempt: int = 0
     """How often the scheduler has restarted the run (`--rdzv-attempt`)."""
     attempt_given: bool = False
-    """Whether a user or a scheduler gave `attempt`. If not, attempts cannot be told apart."""
+    """Whether a user or a scheduler gave `attempt`. If not, attempts cannot be distinguished."""
     job: str = ""
     """The scheduler's name of the job (`slurm 4711`), if it differs between attempts. Empty if not known."""
     spares: int | None = None

@@ -73,8 +73,8 @@ class AgentHook:
     call returns."""
 
     hosting: bool = False
-    """Whether workers use its server (`Power.HOSTS`). Read before each round and by `--dry-run`; may be set at any
-    time, from any thread."""
+    """Whether workers use its server (`Power.HOSTS`): read before each round and by `--dry-run`; set it on any
+    thread."""
 
     settings: HookSettings
     notices: Sequence[str] = ()

@@ -44,7 +44,7 @@ class LogFile:
         backups: int = 0,
         fd: int | None = None,
     ) -> None:
-        # An open file has a `fd`.
+        # With `fd`, the file is open already.
         self.path = path
         self._log = log
         self._backups = backups
