@@ -1,6 +1,6 @@
 """Launcher and supervisor for elastic, fault-tolerant distributed PyTorch training.
 
-Importing the package loads nothing: each name is fetched from its room when it is first used.
+Importing the package imports nothing else: each name is imported at its first use.
 """
 
 from elastic_core._version import __version__
@@ -38,16 +38,16 @@ def __getattr__(name: str) -> object:
 
 
 def init_process_group(backend: "str | None" = None, **options: "Any") -> None:  # noqa: ANN401  # torch's own
-    """Join the process group of this round's workers, by the environment that the agent has set.
+    """Join the process group of this round's workers, with the environment that the agent has set.
 
     Args:
-        backend: As torch takes it: `gloo`, `nccl`; None: torch chooses.
-        options: The others of `torch.distributed.init_process_group`, which is imported now.
+        backend: The backend's name for torch: `gloo`, `nccl`. If `None`, torch chooses.
+        options: Other options of `torch.distributed.init_process_group`. Torch is imported by this call.
 
     Raises:
         ConfigError: torch is missing, or its release is not supported.
     """
-    import importlib  # torch is for workers: nothing of ours imports it
+    import importlib  # only workers import torch
 
     from elastic_core.torch_release import import_torch
 

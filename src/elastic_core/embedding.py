@@ -1,7 +1,7 @@
-"""What a program needs that runs an agent in its own process: options as settings, a run of them, and what came of it.
+"""The API for programs that run an agent in their own process: options as settings, a run, and its outcome.
 
-For launchers of one's own, and for elastic-torchrun; plugins need `elastic_core.api` alone. It may change with each
-release of the core. Re-exports only; `run_job` is imported when it is first used, because it brings the whole agent.
+For custom launchers and for elastic-torchrun; plugins need only `elastic_core.api`. It may change in each release of
+the core. Re-exports only; `run_job` is imported at its first use, because it imports the whole agent.
 """
 
 import typing

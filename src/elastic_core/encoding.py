@@ -1,4 +1,4 @@
-"""Text of any origin, for JSON and for people: file names and arguments need not be Unicode, nor be harmless."""
+"""Safe text for JSON and for terminals: file names and arguments may have invalid Unicode or control characters."""
 
 import re
 import threading
@@ -13,15 +13,14 @@ _T = TypeVar("_T")
 
 _making = threading.Lock()
 _decoders: dict[object, msgspec.json.Decoder[Any]] = {}
-"""By what they make; as many as there are kinds of documents."""
 _SPACE = re.compile(r"[^\S ]+")
 
 
 def clean(text: str) -> str:
-    """Return `text` as one line that steers no terminal and forges no line of a log.
+    """Return `text` as one line without characters that control a terminal or forge a line of a log.
 
-    Line ends, tabs and other white space become a blank; what can't be seen (escape and control characters, changes of
-    direction, characters without width) becomes `?`. Bytes that were no Unicode stay: encoding writes them out.
+    Line ends, tabs and other white space become a blank. Invisible characters (escape and control characters, changes
+    of direction, characters without width) become `?`. Bytes that are not valid Unicode are kept for the encoder.
     """
     if text.isprintable():
         return text
@@ -30,7 +29,7 @@ def clean(text: str) -> str:
 
 
 def printable_json(text: str) -> str:
-    r"""Return JSON with `\u009b` for each character that a terminal might obey: the same content."""
+    r"""Return JSON with escapes such as `\u009b` for characters that may control a terminal: the same content."""
     if text.isprintable():
         return text
     import json  # rarely needed
@@ -39,24 +38,24 @@ def printable_json(text: str) -> str:
 
 
 def decode_json(raw: bytes | str, kind: type[_T]) -> _T:
-    """Return the document; one that is nested too deep to be read is rejected as well.
+    """Return the document; one that is nested too deep is rejected.
 
     Raises:
-        msgspec.DecodeError: it is no JSON, or of another kind.
-        UnicodeDecodeError: it is no UTF-8.
+        msgspec.DecodeError: The text is not JSON, or of another kind.
+        UnicodeDecodeError: The bytes are not UTF-8.
     """
     decoder = _decoders.get(kind)
     if decoder is None:
-        with _making:  # two threads that look into one class for the first time crash msgspec (two nodes in a program)
+        with _making:  # msgspec crashes if two threads inspect one class for the first time
             decoder = _decoders.setdefault(kind, msgspec.json.Decoder(kind))
     try:
-        return decoder.decode(raw)  # type: ignore[no-any-return]  # of the kind that it was made for
+        return decoder.decode(raw)  # type: ignore[no-any-return]  # the decoder's type
     except RecursionError as err:
         raise msgspec.DecodeError("nested too deep") from err
 
 
 def encode_json(record: Record) -> bytes:
-    r"""Return the record as JSON. What UTF-8 can't express (a byte of a file name, say) is written as `\udcff`."""
+    r"""Return the record as JSON. Text that is not valid Unicode, such as a file name, is written as `\udcff`."""
     try:
         return msgspec.json.encode(record)
     except UnicodeEncodeError:

@@ -1,7 +1,7 @@
-"""Every error that users or plugin authors can meet.
+"""All errors that users and plugin authors can meet.
 
-Messages have one line: where, what was seen against what was needed, then `Try:`. Each class keeps the parts as fields,
-builds its own text, and pickles. `exit_code` is what the command line ends with.
+A message is one line: the object, the observed and the expected value, then `Try:`. Each class has these parts as
+fields, builds its text from them, and can be pickled. `exit_code` is the exit code of the command line.
 """
 
 import errno
@@ -11,162 +11,156 @@ from typing import ClassVar, Final
 MOMENTARY_ERRNOS: Final = frozenset(
     {errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.EDQUOT, errno.EIO}
 )
-"""What the system refuses today may be granted in a second: processes, memory, descriptors, room on a disk."""
+"""Errors of the system that may pass within a second: no processes, memory, descriptors or disk space."""
 
 
 class ElasticError(Exception):
-    """Base of all errors of this project.
+    """Base class of all errors of this project.
 
     Args:
-        what: What was seen, and what was needed; one line, no secrets.
-        hint: What to do about it, without the word `Try:`; empty where there is nothing to say.
+        what: The observed and the expected value; one line, no secrets.
+        hint: The remedy, without `Try:`. Empty means no hint.
     """
 
     exit_code: ClassVar[int] = 1
 
     def __init__(self, what: str, *, hint: str = "") -> None:
-        """Keep the parts; the text is built by `__str__`."""
-        Exception.__init__(self, what, hint)  # a builtin class beside ours must not read the parts as its own
+        Exception.__init__(self, what, hint)  # a builtin base class must not read the parts as its own
         self.what = what
         self.hint = hint
 
     def __str__(self) -> str:
-        """Return the message on one line."""
         return f"{self.what}. Try: {self.hint}" if self.hint else self.what
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Pickle by parts: keyword-only arguments are unknown to the default."""
+        """Pickle the parts: pickling does not know keyword-only arguments by default."""
         return _rebuild, (type(self), self.what, self.hint)
 
 
 def _rebuild(cls: type[ElasticError], what: str, hint: str) -> ElasticError:
-    make = OSError.__new__ if issubclass(cls, OSError) else cls.__new__  # what is laid out as the system's errors are
+    make = OSError.__new__ if issubclass(cls, OSError) else cls.__new__  # memory layout of OSError
     error = make(cls)
     ElasticError.__init__(error, what, hint=hint)
     return error
 
 
 def is_momentary(error: BaseException | None) -> bool:
-    """Whether the system refused something that it may grant a moment later: for an error, or one of its causes."""
+    """Return whether an error, or one of its causes, is a refusal by the system that may pass within a second."""
     while error is not None:
         if isinstance(error, OSError) and error.errno in MOMENTARY_ERRNOS:
             return True
-        if isinstance(error, RuntimeError) and "start new thread" in str(error):  # EAGAIN, in the words of `threading`
+        if isinstance(error, RuntimeError) and "start new thread" in str(error):  # `threading` reports EAGAIN so
             return True
         error = error.__cause__
     return False
 
 
 class ConfigError(ElasticError, ValueError):
-    """What the user asked for can't be done as written; exit code 2. A `ValueError`, as torch raises there."""
+    """The user's input cannot be used; exit code 2. A `ValueError`, as torch raises for such input."""
 
     exit_code: ClassVar[int] = 2
 
 
 class ProgramMissingError(ConfigError, FileNotFoundError):
-    """A program that workers should run is not there; also what the system raises where it is started."""
+    """The workers' program does not exist; also a `FileNotFoundError`, which the system raises for it."""
 
 
 class PluginError(ElasticError, ValueError):
-    """A plugin is missing, broken or refuses; exit code 3. The message names its distribution. See `ConfigError`."""
+    """A plugin is missing or broken, or it refuses; exit code 3. The message names its distribution."""
 
     exit_code: ClassVar[int] = 3
 
 
 class RendezvousError(ElasticError):
-    """No round could be formed; exit code 4. Its kinds may be raised without a word, as torch's are."""
+    """No round could be formed; exit code 4. Like torch's errors, it may be raised without a text."""
 
     exit_code: ClassVar[int] = 4
 
     def __init__(self, what: str = "", *, hint: str = "") -> None:
-        """Keep the parts."""
         super().__init__(what or f"{type(self).__name__} was raised", hint=hint)
 
 
 class RendezvousClosedError(RendezvousError):
-    """The run is over: its rendezvous was closed. `exit_code` is the run's, where it is known how it ended."""
+    """The run is over: its rendezvous was closed. `exit_code` is the run's, if its result is known."""
 
     def __init__(self, what: str = "", *, hint: str = "", exit_code: int | None = None) -> None:
-        """Keep the parts."""
         super().__init__(what, hint=hint)
         if exit_code is not None:
-            vars(self)["exit_code"] = exit_code  # this one's own, over that of its class
+            vars(self)["exit_code"] = exit_code  # overrides the class's
 
 
 class RendezvousTimeoutError(RendezvousError):
-    """Not enough nodes came in time."""
+    """Not enough nodes joined in time."""
 
 
 class NodesRefusedError(RendezvousError):
-    """Not enough nodes came in time, as hooks of others kept them out (a health gate); exit code 1."""
+    """Not enough nodes joined in time, because hooks (health gates) of some nodes refused; exit code 1."""
 
     exit_code: ClassVar[int] = 1
 
 
 class RendezvousConnectionError(RendezvousError):
-    """The rendezvous backend can't be reached."""
+    """The rendezvous backend cannot be reached."""
 
 
 class RendezvousStateError(RendezvousError):
-    """What the backend holds is corrupt or of another version."""
+    """The backend's data is corrupt or has another version."""
 
 
 class RendezvousGracefulExitError(RendezvousError):
-    """This node is not needed (an unused spare) and may leave with exit code 0."""
+    """The run does not need this node (an unused spare), which may leave with exit code 0."""
 
     exit_code: ClassVar[int] = 0
 
 
 class BackendError(ElasticError):
-    """A call to a store failed; its subclasses say how."""
+    """A call to a store failed; subclasses give the outcome."""
 
     exit_code: ClassVar[int] = 4
 
 
 class BackendUnavailableError(BackendError):
-    """The store could not be reached, and nothing was written."""
+    """The store could not be reached; nothing was written."""
 
 
 class OutcomeUnknownError(BackendError):
-    """The reply was lost: the write may or may not have happened; read again."""
+    """The reply was lost: the write may have been applied or not. Read again."""
 
 
 class BackendRefusedError(BackendError):
-    """The server answered and will not serve us (password, permission, version): trying again would not help."""
+    """The server rejected the client (password, permission, version); a retry would not help."""
 
 
 class WorkerError(ElasticError):
-    """A worker could not be started, or failed; exit code 1 where there is no better."""
+    """A worker failed or could not be started; exit code 1 if there is no better one."""
 
 
 class WaitCancelledError(ElasticError):
-    """The agent asked a blocked call to end; plugin code lets it pass."""
+    """The agent cancelled a blocking call. Plugin code must not catch it."""
 
     def __init__(self, what: str = "the wait was cancelled by the agent", *, hint: str = "") -> None:
-        """Keep the parts."""
         super().__init__(what, hint=hint)
 
 
 class WaitExpiredError(ElasticError):
-    """The deadline of a blocked call has passed."""
+    """The deadline of a blocking call has passed."""
 
     def __init__(self, what: str = "the wait's deadline has passed", *, hint: str = "") -> None:
-        """Keep the parts."""
         super().__init__(what, hint=hint)
 
 
 class IllegalEventError(ElasticError):
-    """A state machine was given an event that can't happen in its state: a defect of ours. The state is unchanged."""
+    """A state machine received an event that is illegal in its state: a bug. The state is unchanged."""
 
 
 def nearest(text: str, names: Iterable[str], *, cutoff: float = 0.6) -> str:
-    """Return the name that a user probably meant, for a hint; empty: none is like what was typed.
+    """Return the name that a user probably meant, for a hint. Empty if no name is similar to `text`.
 
     Args:
-        text: What was typed.
-        names: What there is.
-        cutoff: How alike two names are at least, as `difflib` counts.
+        text: The text that was typed.
+        names: The existing names.
+        cutoff: The least similarity of two names, as in `difflib`.
     """
-    import difflib  # only a user's mistake needs it
+    import difflib  # needed for mistyped names only
 
     return next(iter(difflib.get_close_matches(text, sorted(set(names)), n=1, cutoff=cutoff)), "")

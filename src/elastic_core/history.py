@@ -1,6 +1,6 @@
-"""The failures that a run has had, for its policy: all are counted, the last ones are kept. Pure.
+"""The failures of a run, for its policy: all are counted, the last ones are kept. Pure.
 
-All nodes of a run read its history with every decision, so it is bounded.
+The history is bounded, because all nodes of a run read it with every decision.
 """
 
 from collections.abc import Sequence
@@ -11,29 +11,29 @@ from msgspec.structs import replace
 from elastic_core.types import Decision, Failure, FailureClass, Ignore, Restart
 
 HISTORY_LIMIT: Final = 64
-"""How many failures are kept; those before are in the counts of the last one (`Failure.spent`, `rule_counts`)."""
+"""How many failures are kept. The counts of the last one (`Failure.spent`, `rule_counts`) include older ones."""
 TEXT_CHARS: Final = 200
-"""How much of a message or a summary is kept."""
+"""How many characters of a message or a summary are kept."""
 RULES_LIMIT: Final = 64
-"""Of how many rules it is counted how often they have decided: those that decided last."""
+"""For how many rules decisions are counted: those that decided last."""
 NAME_CHARS: Final = 100
-"""How much of an exception's name is kept, and of the reason that a decision gave."""
+"""How many characters of an exception's name, and of a decision's reason, are kept."""
 EXCLUDED_LIMIT: Final = 8
-"""How many of the nodes that a decision leaves out are kept."""
+"""How many of the nodes that a decision excludes are kept."""
 
 
 def cost_a_restart(past: Failure) -> bool:
-    """Return whether a failure has cost a restart of the budget."""
+    """Return whether a failure counted against the restart budget."""
     return isinstance(past.decision, Restart) and past.failure_class is not FailureClass.PREEMPTED
 
 
 def spent(history: Sequence[Failure]) -> int:
-    """Return how many restarts all failures up to now have cost, however long ago."""
+    """Return how many restarts all failures so far have cost, including those that the history no longer has."""
     return max(history[-1].spent if history else 0, sum(map(cost_a_restart, history)))
 
 
 def remembered(history: Sequence[Failure], failure: Failure) -> tuple[Failure, ...]:
-    """Return a history with one more failure, and what is too much of it left out."""
+    """Return a history with one more failure, shortened to its limits."""
     new = replace(
         failure,
         log_tail="",

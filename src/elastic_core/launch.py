@@ -1,4 +1,4 @@
-"""`python -m elastic_core.launch`, the twin of `python -m torch.distributed.launch`: it comes with elastic-torchrun."""
+"""`python -m elastic_core.launch`, as `python -m torch.distributed.launch`; needs elastic-torchrun."""
 
 from typing import Any
 

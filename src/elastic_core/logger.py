@@ -1,18 +1,18 @@
-"""The lines that a run prints for people, by one logger, which each part is given that has something to report."""
+"""The logger that prints a run's lines for users; each part that reports something receives one."""
 
 import sys
 from collections.abc import Callable
 
 WriteLines = Callable[[str, *tuple[str, ...]], None]
-"""Writes lines that nothing comes between. Threading: any."""
+"""Writes several lines without other lines between them. Threading: any."""
 
 
 class Logger:
-    """The launcher's own lines. Not a logger of `logging`, whose import would be a fifth of a start. Threading: any.
+    """Prints the launcher's own lines. It does not use `logging`, whose import is slow. Threading: any.
 
     Args:
         write: Writes the lines.
-        prefix: What each notice begins with.
+        prefix: The beginning of each notice.
     """
 
     def __init__(self, write: WriteLines, *, prefix: str = "elastic: ") -> None:
@@ -20,16 +20,16 @@ class Logger:
         self._prefix = prefix
 
     def notice(self, text: str, *more: str) -> None:
-        """Print one line, and right below it the lines of `more` as they are."""
+        """Print one line with the prefix, then the lines of `more` without it."""
         self._write(f"{self._prefix}{text}", *more)
 
     def block(self, *lines: str) -> None:
-        """Print lines as they are."""
+        """Print lines without the prefix."""
         self._write(*lines)
 
 
 def print_line(*lines: str) -> None:
-    """Write lines to stderr, where there is no loop that does."""
+    """Write lines to stderr, for code that runs without a loop."""
     from elastic_core.encoding import clean  # `elastic --help` has no time for it
 
     sys.stderr.write("".join(f"{clean(line)}\n" for line in lines))

@@ -1,4 +1,4 @@
-"""Closed unions: events and commands of the agent machine, what agent and rendezvous exchange, moments of hooks."""
+"""The messages of the agent: events and commands of its state machine, and of the rendezvous."""
 
 from elastic_core.moments import Agreed as Agreed
 from elastic_core.moments import LaunchChange, Moment
@@ -12,11 +12,12 @@ from elastic_core.types import Decided, Decision, Failure, Record, Restart, Roun
 
 
 class StartRequested(Record, frozen=True, kw_only=True):
-    """The agent was told to run; `control`: its rendezvous takes one decision for the whole run.
+    """The agent was started; `control`: its rendezvous makes one decision for the whole run.
 
-    `gathers`: it does so on the evidence of all nodes, when all workers are gone. `stop_signals`: those that the agent
-    takes for an order to stop. `stands_aside`: this node can wait beside the rounds of the others; if not, it waits at
-    most `join_timeout_s` for a hook that refuses. `spread`, below 1, makes its pauses another node's no more.
+    `gathers`: that decision uses the evidence of all nodes, after all workers have ended. `stop_signals`: the signals
+    that stop the agent. `stands_aside`: this node can wait without a place in the rounds of the others; if not, it
+    waits at most `join_timeout_s` while a hook refuses. `spread` (0 to 1) is jitter, so that nodes do not retry at the
+    same time.
     """
 
     control: bool = False
@@ -28,11 +29,11 @@ class StartRequested(Record, frozen=True, kw_only=True):
 
 
 class JoinAllowed(Record, frozen=True, kw_only=True):
-    """No hook objects to joining."""
+    """No hook refuses to join."""
 
 
 class JoinRefused(Record, frozen=True, kw_only=True):
-    """A hook refused to let this node join; `hook` has its distribution, too, `again_s` is its wish (None: none)."""
+    """A hook of this node refused to join; `hook` includes its distribution, `again_s` is its requested pause."""
 
     hook: str
     reason: str
@@ -40,16 +41,16 @@ class JoinRefused(Record, frozen=True, kw_only=True):
 
 
 class RoundFormed(Record, frozen=True, kw_only=True):
-    """The rendezvous gave this node a place."""
+    """The rendezvous returned a place for this node."""
 
     round: Round
 
 
 class RendezvousFailed(Record, frozen=True, kw_only=True):
-    """The rendezvous gave up; `exit_code` is the error's (0: this node is not needed).
+    """The rendezvous failed; `exit_code` is the error's (0: this node is not needed).
 
-    `refused`: nodes are missing because their hooks refuse. `decided`: how the run has ended for a failure, of which
-    this node was without a place in its last round.
+    `refused`: nodes are missing because their hooks refuse. `decided`: the decision that ended the run after a failure,
+    if this node had no place in the last round.
     """
 
     summary: str
@@ -59,19 +60,19 @@ class RendezvousFailed(Record, frozen=True, kw_only=True):
 
 
 class RoundChanged(Record, frozen=True, kw_only=True):
-    """The rendezvous reports something about the round in progress."""
+    """The rendezvous reports a change of the current round."""
 
     change: RoundChange
 
 
 class StartAllowed(Record, frozen=True, kw_only=True):
-    """Hooks were asked; `changes` are theirs, by local rank; empty: none."""
+    """The hooks allow the start; `changes` are their changes by local rank, empty if there are none."""
 
     changes: tuple[LaunchChange, ...] = ()
 
 
 class StartRefused(Record, frozen=True, kw_only=True):
-    """A hook refused to let workers start; the rest as in JoinRefused."""
+    """A hook refused to start workers; fields as in JoinRefused."""
 
     hook: str
     reason: str
@@ -79,11 +80,11 @@ class StartRefused(Record, frozen=True, kw_only=True):
 
 
 class WorkersSpawned(Record, frozen=True, kw_only=True):
-    """All workers of the round exist."""
+    """All workers of the round were started."""
 
 
 class SpawnFailed(Record, frozen=True, kw_only=True):
-    """A worker could not be started; `alive` names the local ranks that were."""
+    """A worker could not be started; `alive` has the local ranks of the workers that were."""
 
     failure: Failure
     alive: frozenset[int] = frozenset()
@@ -102,49 +103,49 @@ class WorkerExited(Record, frozen=True, kw_only=True):
 
 
 class Examined(Record, frozen=True, kw_only=True):
-    """The evidence was read: this was the first cause."""
+    """The evidence was read; `failure` is the first cause."""
 
     failure: Failure
 
 
 class DecisionMade(Record, frozen=True, kw_only=True):
-    """The failure policy has answered."""
+    """The failure policy has decided."""
 
     failure: Failure
     decision: Decision
 
 
 class WorkersStopped(Record, frozen=True, kw_only=True):
-    """Every worker of the round and everything that they started is gone."""
+    """All workers of the round and all their processes have ended."""
 
 
 class TimerFired(Record, frozen=True, kw_only=True):
-    """A timer that the machine had set has come due."""
+    """A timer of the machine has expired."""
 
     name: str
 
 
 class StopRequested(Record, frozen=True, kw_only=True):
-    """The agent was told to stop by signal `signum`, or as if by one; `grace_s` bounds the workers' grace period."""
+    """Signal `signum`, or an equivalent request, stops the agent; `grace_s` bounds the workers' grace period."""
 
     signum: int
     grace_s: float | None = None
 
 
 class RestartRequested(Record, frozen=True, kw_only=True):
-    """Somebody wants all workers of the run started again; nothing has failed."""
+    """A user or a hook requests a restart of all workers of the run; there is no failure."""
 
     reason: str
 
 
 class SignalForwarded(Record, frozen=True, kw_only=True):
-    """A signal that is for the workers (USR1, USR2)."""
+    """A signal for the workers (USR1, USR2) has arrived."""
 
     signum: int
 
 
 class RendezvousLeft(Record, frozen=True, kw_only=True):
-    """The rendezvous was left."""
+    """The agent has left the rendezvous."""
 
 
 AgentEvent = (
@@ -175,9 +176,9 @@ AgentEvent = (
 
 
 class AskToJoin(Record, frozen=True, kw_only=True):
-    """Ask the hooks whether this node may join; answers with JoinAllowed or JoinRefused.
+    """Call the hooks before this node joins; answered by JoinAllowed or JoinRefused.
 
-    `refused`: the round whose start they have refused; about that they are asked first.
+    `refused`: the round whose start hooks have refused before. Its start is checked first.
     """
 
     round_index: int
@@ -186,37 +187,37 @@ class AskToJoin(Record, frozen=True, kw_only=True):
 
 
 class JoinRendezvous(Record, frozen=True, kw_only=True):
-    """Begin the next round; answers with RoundFormed or RendezvousFailed."""
+    """Begin the next round; answered by RoundFormed or RendezvousFailed."""
 
 
 class StandAside(Record, frozen=True, kw_only=True):
-    """Wait beside the rounds of the others, without a place; answers with RendezvousFailed when there is no more use.
+    """Wait without a place in the rounds of the others; answered by RendezvousFailed when waiting is of no more use.
 
-    A round that this node has is over for it, and none of its workers was started.
+    If this node has a round, that round is over for it, and none of its workers was started.
     """
 
     absence: Absence
 
 
 class WatchRound(Record, frozen=True, kw_only=True):
-    """After `delay_s`, report what changes about the round; answers with one RoundChanged."""
+    """After `delay_s`, report changes of the round; answered by one RoundChanged."""
 
     delay_s: float = 0.0
 
 
 class CancelRendezvous(Record, frozen=True, kw_only=True):
-    """End whatever the rendezvous thread blocks in."""
+    """End the blocking call of the rendezvous thread."""
 
 
 class AskToStart(Record, frozen=True, kw_only=True):
-    """Ask the hooks before workers start; answers with StartAllowed or StartRefused."""
+    """Call the hooks before workers start; answered by StartAllowed or StartRefused."""
 
     round: Round
     restart_count: int
 
 
 class SpawnWorkers(Record, frozen=True, kw_only=True):
-    """Start all workers of a round; answers with WorkersSpawned or SpawnFailed."""
+    """Start all workers of a round; answered by WorkersSpawned or SpawnFailed."""
 
     round: Round
     restart_count: int
@@ -225,11 +226,11 @@ class SpawnWorkers(Record, frozen=True, kw_only=True):
 
 
 class StopWorkers(Record, frozen=True, kw_only=True):
-    """Run the stop ladder: signal, grace period, KILL, sweep; answers with WorkersStopped.
+    """Run the stop ladder: signal, grace period, KILL, sweep; answered by WorkersStopped.
 
-    `drain`: the agent itself was told to stop. `grace_s` bounds the grace period; None: it is the user's. `planned`:
-    the workers are healthy, and so are those of all other nodes, so that hooks may hold it until all have saved.
-    `ends_run`: no worker is started after it, and none runs on another node.
+    `drain`: the agent itself was stopped. `grace_s` bounds the grace period; `None` means the user's setting.
+    `planned`: the workers of all nodes are healthy, so hooks may delay the stop until all have saved. `ends_run`: no
+    worker starts after it, and none runs on another node.
     """
 
     signum: int
@@ -241,9 +242,9 @@ class StopWorkers(Record, frozen=True, kw_only=True):
 
 
 class ShortenGrace(Record, frozen=True, kw_only=True):
-    """Let a running stop ladder KILL after `grace_s` from now, unless it would before.
+    """Make a running stop ladder KILL after `grace_s` from now at the latest.
 
-    `at_once`: one that is held is held no longer: there is no time to save.
+    `at_once`: end the delay by hooks too, because there is no time to save.
     """
 
     grace_s: float
@@ -251,39 +252,39 @@ class ShortenGrace(Record, frozen=True, kw_only=True):
 
 
 class AnnounceDrain(Record, frozen=True, kw_only=True):
-    """Announce that the agent was told to stop, while the workers are being stopped for another reason."""
+    """Notify hooks that the agent was stopped, while the workers are being stopped for another reason."""
 
     signum: int
 
 
 class KillWorkers(Record, frozen=True, kw_only=True):
-    """Cut a running stop ladder short: KILL now."""
+    """Make a running stop ladder KILL now."""
 
 
 class ForwardSignal(Record, frozen=True, kw_only=True):
-    """Have every worker get a signal when it is ready for it; where none runs, those that are started next."""
+    """Send a signal to every worker that is ready for it. If none runs, the next workers get it."""
 
     signum: int
 
 
 class Examine(Record, frozen=True, kw_only=True):
-    """Read the evidence of the exits; answers with Examined."""
+    """Read the evidence of the exits; answered by Examined."""
 
     exits: tuple[WorkerExit, ...]
     round: Round
 
 
 class AskPolicy(Record, frozen=True, kw_only=True):
-    """Ask the failure policy; answers with DecisionMade."""
+    """Call the failure policy; answered by DecisionMade."""
 
     failure: Failure
     history: tuple[Failure, ...]
 
 
 class RecordIncident(Record, frozen=True, kw_only=True):
-    """Write the incident with its decision; nothing that goes wrong from here on replaces it.
+    """Write the incident with its decision. Later errors do not replace it.
 
-    `evidence` is what was known of all nodes where it was decided; empty: this node's own is all there is.
+    `evidence` is the evidence of all nodes on which the decision was based. Empty means only this node's own.
     """
 
     failure: Failure
@@ -292,10 +293,10 @@ class RecordIncident(Record, frozen=True, kw_only=True):
 
 
 class PublishDecision(Record, frozen=True, kw_only=True):
-    """Take what was decided here to the whole run; what stands then arrives as RoundChanged with a Decided.
+    """Publish this node's decision to the whole run; the valid decision arrives as RoundChanged with a Decided.
 
-    `failure` None: nothing has failed. `question`: that of the DecisionAsked of which this is the answer, some time
-    later perhaps; empty: this node was not asked. `evidence` as in RecordIncident; `policy`: the one that decided.
+    `failure` is `None` if nothing failed. `question` is that of the DecisionAsked that this answers, perhaps some time
+    later; empty if this node was not asked. `evidence` is as in RecordIncident; `policy` is the policy that decided.
     """
 
     failure: Failure | None = None
@@ -306,15 +307,15 @@ class PublishDecision(Record, frozen=True, kw_only=True):
 
 
 class RequestRestart(Record, frozen=True, kw_only=True):
-    """Report to the run that its workers are to be started again, though nothing has failed."""
+    """Request a restart of the run's workers, although nothing has failed."""
 
     reason: str
 
 
 class ReportDecision(Record, frozen=True, kw_only=True):
-    """Print what was decided elsewhere for the whole run; `evidence` as in RecordIncident.
+    """Print a decision that another node made for the whole run; `evidence` is as in RecordIncident.
 
-    `restart_count` has this restart in it.
+    `restart_count` includes this restart.
     """
 
     failure: Failure
@@ -324,9 +325,9 @@ class ReportDecision(Record, frozen=True, kw_only=True):
 
 
 class OrderStop(Record, frozen=True, kw_only=True):
-    """Have all nodes stop their workers, for a failure on this one; what follows arrives as RoundChanged.
+    """Make all nodes stop their workers, for a failure on this one; what follows arrives as RoundChanged.
 
-    `report`: what this node has seen by then, which the shell fills in.
+    `report`: this node's evidence so far, which the shell adds.
     """
 
     failure: Failure
@@ -334,16 +335,16 @@ class OrderStop(Record, frozen=True, kw_only=True):
 
 
 class ReportEvidence(Record, frozen=True, kw_only=True):
-    """Give the run a NodeReport of what has ended here, and how; `final`: no worker of this node lives."""
+    """Send the run a NodeReport of this node's evidence; `final`: all workers of this node have ended."""
 
     round: Round
     final: bool
 
 
 class DecideAlone(Record, frozen=True, kw_only=True):
-    """Decide on this node's own evidence, as nobody decides for the run; answers with DecisionMade.
+    """Decide on this node's own evidence, because no node decides for the run; answered by DecisionMade.
 
-    `final`: without a policy, as there is no further round.
+    `final`: decide without a policy, because no further round follows.
     """
 
     round: Round
@@ -353,39 +354,39 @@ class DecideAlone(Record, frozen=True, kw_only=True):
 
 
 class ReportFinishing(Record, frozen=True, kw_only=True):
-    """Report to the run that the first worker of this node has ended well."""
+    """Report to the run that the first worker of this node has exited with 0."""
 
 
 class ReportDone(Record, frozen=True, kw_only=True):
-    """Report to the run that all workers of this node have ended well."""
+    """Report to the run that all workers of this node have exited with 0."""
 
 
 class AnnounceDeparture(Record, frozen=True, kw_only=True):
-    """Report to the run that this node was told to stop, and will leave when its workers have ended."""
+    """Report to the run that this node was stopped and leaves when its workers have ended."""
 
 
 class PrintLine(Record, frozen=True, kw_only=True):
-    """Print one line on the console; `store_reachable`: it says that the rendezvous store is away (False), or back."""
+    """Print one line on the console; `store_reachable` is set if it reports a store outage (False) or its end."""
 
     text: str
     store_reachable: bool | None = None
 
 
 class SetTimer(Record, frozen=True, kw_only=True):
-    """Answer with TimerFired(name) after `delay_s`; replaces a timer of that name."""
+    """Send TimerFired(name) after `delay_s`. It replaces a timer of that name."""
 
     name: str
     delay_s: float
 
 
 class CancelTimer(Record, frozen=True, kw_only=True):
-    """Forget a timer."""
+    """Cancel a timer."""
 
     name: str
 
 
 class LeaveRendezvous(Record, frozen=True, kw_only=True):
-    """Leave; `close` ends the run for all nodes. Answers with RendezvousLeft."""
+    """Leave the rendezvous; `close` ends the run for all nodes. Answered by RendezvousLeft."""
 
     close: bool
 
@@ -433,17 +434,17 @@ AgentCommand = (
 
 
 class AskSteps(Record, frozen=True, kw_only=True):
-    """A question to all nodes, as workers of this one may hang: how far are yours? Each gets StepsAsked."""
+    """Request the steps of all nodes, because workers of this one may hang. Each node gets StepsAsked."""
 
 
 class ReportSteps(Record, frozen=True, kw_only=True):
-    """How far the workers of this node are: the answer to StepsAsked."""
+    """The steps of this node's workers, as the answer to StepsAsked."""
 
     steps: NodeSteps
 
 
 class StateNumber(Record, frozen=True, kw_only=True):
-    """This node's number for what the nodes of its round agree about; all get Agreed once all have stated theirs."""
+    """This node's number for a topic; all nodes get Agreed once all have submitted theirs."""
 
     topic: str
     value: int
@@ -469,7 +470,7 @@ RendezvousRequest = (
 
 
 class DecisionAsked(Record, frozen=True, kw_only=True):
-    """This node is to decide for the whole run, by its policy; the answer is PublishDecision with `question`."""
+    """This node must decide for the whole run, by its policy; it answers by PublishDecision with `question`."""
 
     reports: tuple[NodeReport, ...]
     history: tuple[Failure, ...]
@@ -477,28 +478,28 @@ class DecisionAsked(Record, frozen=True, kw_only=True):
 
 
 class LeftOut(Record, frozen=True, kw_only=True):
-    """This node waits without a place as a policy has left it out; None: no longer."""
+    """This node waits without a place, because a policy excluded it. `None` means that this has ended."""
 
     absence: Absence | None
 
 
 class DrainOrdered(Record, frozen=True, kw_only=True):
-    """Somebody outside the run wants this node to end, as SIGTERM would; `text` says who, and whether the run ends."""
+    """A process outside the run stops this node, as SIGTERM would; `text` names it, and whether the run ends."""
 
     text: str
     grace_s: float | None = None
 
 
 class Fenced(Record, frozen=True, kw_only=True):
-    """By then this node's workers must be dead, whatever becomes of the agent; a later one replaces it."""
+    """The time by which this node's workers must have ended, even if the agent dies. A later one replaces it."""
 
     until_s: float
 
 
 class SeatHeld(Record, frozen=True, kw_only=True):
-    """The seat to give back when the agent has died: the store's class (`module:Class`) and the seat as JSON.
+    """The seat to release if the agent dies: the store's class (`module:Class`) and the seat as JSON.
 
-    Empty: there is none to give back.
+    Both are empty if there is no seat to release.
     """
 
     store: str

@@ -1,4 +1,4 @@
-"""Moments in the life of an agent, as hooks observe them, and what hooks may answer."""
+"""Moments in an agent's life that hooks observe, and what hooks may return."""
 
 import enum
 from collections.abc import Mapping, Sequence
@@ -8,7 +8,7 @@ from elastic_core.types import Decision, FailedWorker, Failure, Record, Round, R
 
 
 class AgentStarted(Record, frozen=True, kw_only=True):
-    """The agent has begun. Called: once, before anything else."""
+    """The agent has started. Called: once, before all other moments."""
 
     run_id: str
     """The run's id."""
@@ -17,159 +17,159 @@ class AgentStarted(Record, frozen=True, kw_only=True):
     run_dir: str
     """The run directory."""
     pid: int
-    """The agent's process."""
+    """The id of the agent's process."""
     start_up: Mapping[str, float] = {}
-    """What the agent's process has done before, in order, each with when it ended in monotonic seconds."""
+    """The phases of the agent's start, in order, each with its end in monotonic seconds."""
 
 
 class RoundJoining(Record, frozen=True, kw_only=True):
-    """This node asks for a place in the next round; a hook may answer `Refuse`."""
+    """This node requests a place in the next round; a hook may return `Refuse`."""
 
     round_index: int
-    """The index of the round that this node asks for, if nobody else has begun one."""
+    """The number of the requested round, if no other node has begun one."""
 
 
 class RoundJoined(Record, frozen=True, kw_only=True):
-    """A round was formed with this node in it."""
+    """A round was formed that includes this node."""
 
     round: Round
     """The round, with this node's place in it."""
 
 
 class WorkersStarting(Record, frozen=True, kw_only=True):
-    """Workers are about to be started; a hook may answer `Launches` or `Refuse`."""
+    """The agent is about to start workers; a hook may return `Launches` or `Refuse`."""
 
     round: Round
-    """The round that they will be in."""
+    """The workers' round."""
     restart_count: int
-    """Restarts after failures so far, of the whole run."""
+    """Restarts of the whole run after failures so far."""
     dry_run: bool = False
-    """The answer is only shown (`--dry-run`), by a process that starts nothing."""
+    """Whether the answer is only shown (`--dry-run`), by a process that starts no workers."""
     asked_again: bool = False
-    """A hook has refused this start, and its round goes on without this node: nothing is started on the answer."""
+    """Whether a hook refused this start before and the round goes on without this node. No worker is started then."""
 
 
 class WorkersStarted(Record, frozen=True, kw_only=True):
-    """All workers of this node exist."""
+    """All workers of this node have been started."""
 
     round: Round
-    """The round that they are in."""
+    """The workers' round."""
     pids: tuple[int, ...]
-    """Their processes, by local rank."""
+    """The ids of their processes, by local rank."""
 
 
 class WorkerEnded(Record, frozen=True, kw_only=True):
     """A worker of this node ended."""
 
     round_index: int
-    """The round of the worker."""
+    """The number of the worker's round."""
     exit: WorkerExit
     """How its process ended."""
 
 
 class FailureSeen(Record, frozen=True, kw_only=True):
-    """A failure was examined; its decision follows."""
+    """The agent has examined a failure; its decision follows."""
 
     failure: Failure
     """The first cause."""
     workers: tuple[FailedWorker, ...] = ()
-    """This node's workers that had failed by then, in no order; empty: none is to blame."""
+    """This node's workers that had failed by then, in no order. Empty if no worker failed."""
 
 
 class DecisionTaken(Record, frozen=True, kw_only=True):
-    """The policy has answered; of a decision for the whole run, every node of the round gets this."""
+    """The policy has decided. Every node of the round gets a decision for the whole run."""
 
     failure: Failure
-    """About which failure."""
+    """The failure that was decided about."""
     decision: Decision
-    """What follows."""
+    """The decision."""
     policy: str
-    """Who decided."""
+    """The policy that decided."""
     fallback_reason: str = ""
-    """Why the chosen policy did not, and `intensity` did; empty: it decided itself, or on another node."""
+    """Why `intensity` decided instead of the chosen policy. Empty if that policy decided, or another node did."""
     decided_here: bool = True
-    """This agent has asked the policy: of all nodes of a decision for the whole run, one. That node sends a message of
-    which people want one; none does if the node is lost before the decision reaches it."""
+    """Whether this agent called the policy. For a decision for the whole run, exactly one node did: send a message that
+    users want once from there. If that node is lost before the decision reaches it, no node sends one."""
 
 
 class Draining(Record, frozen=True, kw_only=True):
-    """The agent was told to stop by a signal."""
+    """The agent was ordered to stop, by a signal or a request."""
 
     signum: int
     """The signal's number."""
     deadline_s: float
-    """Seconds that workers have from now: less than the grace period if they were being stopped already."""
+    """Seconds from now that the workers have: less than the grace period if they were being stopped already."""
 
 
 class WorkersStopping(Record, frozen=True, kw_only=True):
-    """The stop ladder begins."""
+    """The stop sequence begins: workers are signalled (SIGTERM), and killed after the grace period (SIGKILL)."""
 
     round_index: int
-    """The round whose workers are stopped."""
+    """The number of the round whose workers are stopped."""
     reason: str
-    """A line for people."""
+    """One line for users."""
     grace_s: float
     """Seconds until they are killed."""
 
 
 class MembershipChanged(Record, frozen=True, kw_only=True):
-    """The round ends because nodes came or went."""
+    """The round ends because of a membership change."""
 
     round_index: int
-    """The round that ends."""
+    """The number of the round that ends."""
     change: RoundChange
-    """What changed."""
+    """The change."""
 
 
 class StepsAsked(Record, frozen=True, kw_only=True):
-    """Some node asks how far the workers of all are; a hook that knows answers by `run.report_steps`.
+    """A node requests the steps of all workers; a hook that knows them calls `run.report_steps`.
 
-    Its workers may hang: whoever answers does well to note where those of this node stand, too.
+    Workers of that node may hang. A hook that answers should note the positions of this node's workers too.
     """
 
     serial: int
-    """The question's number: the answer has it, too."""
+    """The number of the request, which the answer repeats."""
 
 
 class StepsSeen(Record, frozen=True, kw_only=True):
-    """What all nodes have answered; those that did not in time are left out."""
+    """The steps that all nodes have reported. Nodes that did not report in time are left out."""
 
     seen: RunSteps
-    """The answers of all nodes, put together."""
+    """The combined reports of the nodes."""
 
 
 class StopPlanned(Record, frozen=True, kw_only=True):
-    """All workers of the run are to be stopped though they are healthy, and hooks hold that until they have saved.
+    """All workers of the run will be stopped although they are healthy; hooks delay it until they have saved.
 
-    `self.run.release_stop()` says that this hook needs no more time; the stop ladder begins when all that hold have.
+    A hook that needs no more time calls `self.run.release_stop()`. The stop sequence begins when all such hooks have.
     """
 
     round_index: int
-    """The round whose workers will be stopped."""
+    """The number of the round whose workers will be stopped."""
     reason: str
-    """A line for people."""
+    """One line for users."""
     hold_s: float
-    """Seconds until the stop ladder begins in any case."""
+    """Seconds until the stop sequence begins at the latest."""
 
 
 class Agreed(Record, frozen=True, kw_only=True):
-    """All nodes of the round that have workers have stated a number about a topic (`self.run.agree`)."""
+    """All nodes of the round that have workers have submitted a number for a topic (`self.run.agree`)."""
 
     topic: str
-    """About what."""
+    """The topic."""
     value: int
     """The largest of their numbers."""
 
 
 class AgentStopped(Record, frozen=True, kw_only=True):
-    """The agent is done. Called: once, last."""
+    """The agent has ended. Called: once, after all other moments."""
 
     exit_code: int
     """The agent's exit code."""
     reason: str
-    """A line for people."""
+    """One line for users."""
     outcome: str = ""
-    """`succeeded`, `failed`, or `stopped` by a signal or a request."""
+    """`succeeded`, `failed`, or `stopped` (by a signal or a request)."""
 
 
 Moment = (
@@ -199,36 +199,36 @@ class RanksAssigned(Record, frozen=True, kw_only=True):
     """The nodes of a round have agreed on their ranks."""
 
     took_s: float
-    """How much of forming the round that took, in seconds."""
+    """Seconds that the assignment took, as a part of forming the round."""
 
 
 class StoreReachable(Record, frozen=True, kw_only=True):
-    """The rendezvous store is away, or back."""
+    """The rendezvous store has become unreachable, or reachable again."""
 
     reachable: bool
-    """It is back."""
+    """Whether it is reachable again."""
     text: str = ""
-    """The line about it."""
+    """The line that was printed about it."""
 
 
 class StoreCall(Record, frozen=True, kw_only=True):
-    """A call to the rendezvous store has come back."""
+    """A call to the rendezvous store has returned or failed."""
 
     call: str
-    """The store's method."""
+    """The name of the store's method."""
     took_s: float
-    """How many seconds it took."""
+    """How many seconds the call took."""
     failed: bool
-    """It raised."""
+    """Whether the call raised an exception."""
 
 
 class FieldsPublished(Record, frozen=True, kw_only=True):
-    """A hook has set its fields (`self.run.publish`), in place of those before."""
+    """A hook has replaced its fields (`self.run.publish`)."""
 
     hook: str
     """The hook's name."""
     fields: Mapping[str, FieldValue]
-    """By name."""
+    """The values by name."""
 
 
 FeedMoment = RanksAssigned | StoreReachable | StoreCall | FieldsPublished
@@ -238,49 +238,49 @@ FeedMoment = RanksAssigned | StoreReachable | StoreCall | FieldsPublished
 
 
 class Power(enum.StrEnum):
-    """What a hook may do beside observing; a class states its own in `powers`."""
+    """What a hook may do besides observing; a class states its own powers in `powers`."""
 
     LAUNCHES = "launches"
-    """Change what is started: answer `on_workers_starting` with `Launches`."""
+    """Change how workers are started: return `Launches` from `on_workers_starting`."""
     RUN = "run"
-    """Use the run's handle, `self.run`: report failures, ask for a restart or a drain, know the workers, set timers."""
+    """Use the run's handle, `self.run`: report failures, request a restart or a drain, list workers, set timers."""
     HOLDS = "holds"
-    """Hold a planned stop until the workers have saved: for `hold_s` seconds, or until `self.run.release_stop()`."""
+    """Delay a planned stop until the workers have saved: for `hold_s` seconds, or until `self.run.release_stop()`."""
     FEED = "feed"
-    """Take all that happens in the run, with its number and its time: `on_run_event`."""
+    """Receive all events of the run, numbered and with times: `on_run_event`."""
     REFUSAL = "refusal"
-    """Keep this node out: answer `on_joining` or `on_workers_starting` with `Refuse`."""
+    """Keep this node out of a round: return `Refuse` from `on_joining` or `on_workers_starting`."""
     STARTS = "starts"
-    """Start workers' processes: `worker_starter` gives a `WorkerStarter`."""
+    """Start workers' processes: `worker_starter` returns a `WorkerStarter`."""
     HOSTS = "hosts"
-    """Host what workers meet at, in the place of rank 0's worker: `master_server` gives a `MasterServer`."""
+    """Host the server at `MASTER_PORT` in place of rank 0's worker: `master_server` returns a `MasterServer`."""
 
 
 class LaunchChange(Record, frozen=True, kw_only=True):
-    """What a hook changes about the start of one worker."""
+    """Changes that a hook makes to the start of one worker."""
 
     environment: Mapping[str, str] = {}
-    """Variables to add; those that say what the worker is are the agent's."""
+    """Variables to add. Variables that identify the worker are set by the agent alone."""
     processors: frozenset[int] | None = None
-    """Those that it may run on, from its first instruction on; None: as inherited."""
+    """The processors on which the worker may run, from its first instruction. `None` means inherited."""
     command: tuple[str, ...] = ()
-    """A program with its arguments to put in front of the worker's command, as `numactl` or a profiler is."""
+    """A program with its arguments to put before the worker's command, such as `numactl` or a profiler."""
     startup: tuple[str, ...] = ()
-    """Functions (`module:function`) that the worker's interpreter calls, without arguments, before its script. What
-    they raise, and that a module is missing, is noted beside its error file; the script runs all the same."""
+    """Functions (`module:function`) that the worker's interpreter calls without arguments before its script. If one
+    raises or its module is missing, a note is written beside the error file, and the script runs all the same."""
 
 
 class Launches(Record, frozen=True, kw_only=True):
-    """Answer to `on_workers_starting`: what to change about the start of this node's workers."""
+    """Returned by `on_workers_starting`: changes to the start of this node's workers."""
 
     workers: Mapping[int, LaunchChange] = {}
     """Changes of single workers, by local rank."""
     environment: Mapping[str, str] = {}
-    """Variables to add to every worker of this node; those that say what a worker is are the agent's."""
+    """Variables to add to every worker of this node. Variables that identify a worker are set by the agent alone."""
 
 
 def merged_changes(changes: Sequence[LaunchChange]) -> LaunchChange:
-    """Return what several hooks change about one worker: of two values the later, of two commands both, in order."""
+    """Return the changes of several hooks to one worker: the last value overrides, and commands are joined in order."""
     return LaunchChange(
         environment={name: value for change in changes for name, value in change.environment.items()},
         processors=next((each.processors for each in reversed(changes) if each.processors is not None), None),
@@ -290,9 +290,9 @@ def merged_changes(changes: Sequence[LaunchChange]) -> LaunchChange:
 
 
 class Refuse(Record, frozen=True, kw_only=True):
-    """Answer to `on_joining` or `on_workers_starting`: this node must not start workers now (a health gate)."""
+    """Returned by `on_joining` or `on_workers_starting`: this node must not start workers now (a health gate)."""
 
     reason: str
-    """A line for people: why this node is not fit."""
+    """One line for users: why this node is not fit."""
     again_s: float | None = None
-    """In how many seconds to ask again, from 1 to 3600; None: in 2, 4, 8 … at most 60, less up to a third."""
+    """Seconds until the hook is called again, 1 to 3600. `None`: after 2, 4, 8 … at most 60, less up to a third."""

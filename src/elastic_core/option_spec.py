@@ -1,6 +1,6 @@
-"""What an option is, and its value in the settings of a plugin.
+"""The declaration of an option, and access to its value in a plugin's settings.
 
-Options are values that a plugin takes by name, or flags of `elastic run`, the core's own or a hook's.
+Options are values that a plugin reads by name, or flags of `elastic run`: the core's own or a hook's.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -12,80 +12,80 @@ _T = TypeVar("_T", bound=str | float)  # and int and bool, which are floats to a
 _D = TypeVar("_D")
 
 VARIABLE_PREFIX: Final = "PET_"
-"""How the variables of options begin, as torchrun's do."""
+"""The prefix of the options' variables, as in torchrun."""
 
 
 class OptionSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """One option that a plugin declares, read by `settings.option(name, kind)`; unknown ones are errors.
+    """One option that a plugin declares and reads by `settings.option(name, kind)`. Undeclared options are errors.
 
-    `type` is one of `str`, `int`, `float`, `bool`, `duration` (`30s`, `5m`, seconds: a float); `least`, `most` and
-    `above` bound numbers and durations; `unit` is for people. Without `default`, and not `required`, there may be no
-    value.
+    `type` is one of `str`, `int`, `float`, `bool`, `duration` (`30s`, `5m`, seconds: a float). `least`, `most` and
+    `above` bound numbers and durations; `unit` is for users. An option without `default` that is not `required` may
+    have no value.
     """
 
     name: str
-    """Lower case, digits and underscores."""
+    """The name, in lower case, digits and underscores."""
     type: str = "str"
-    """Of what type its value is."""
+    """The type of its value."""
     default: str | int | float | bool | None = None
-    """The value where none is given; None: there is none."""
+    """The value if none is given. `None` means no default."""
     required: bool = False
-    """Whether a run without it is refused."""
+    """Whether a run without the option is rejected."""
     unit: str = ""
-    """For people: `seconds`."""
+    """The unit, for users, such as `seconds`."""
     help: str = ""
-    """A line for people."""
+    """One line for users."""
     choices: tuple[str, ...] = ()
-    """The values that there are, as they are typed; empty: any."""
+    """The allowed values, as typed. Empty means any value."""
     least: float | None = None
-    """The least value; None: any."""
+    """The least allowed value. `None` means no bound."""
     above: float | None = None
-    """What the value must be more than; None: any will do."""
+    """A bound that the value must exceed. `None` means no bound."""
     most: float | None = None
-    """The greatest value; None: any."""
+    """The greatest allowed value. `None` means no bound."""
     many: bool = False
-    """A list, read by `settings.option_list`: between colons, or, of a flag, one by one. `default` has colons."""
+    """Whether it is a list (`settings.option_list`): values between colons, as in `default`, or one per flag."""
 
 
 class RunOption(OptionSpec, frozen=True, kw_only=True):
-    """A flag of `elastic run`: the core's own, or a hook's, by an entry point of group `elastic_core.options`.
+    """A flag of `elastic run`: the core's own, or a hook's, by an entry point of the group `elastic_core.options`.
 
-    `name` with underscores; the entry point has the flag's name, with dashes. A `bool` takes no value on the command
-    line. The module that declares it is imported where the flag, its variable, or help is wanted: it imports nothing
-    but `elastic_core.api`.
+    `name` has underscores; the entry point has the flag's name, with dashes. A `bool` has no value on the command line.
+    The declaring module is imported if the flag, its variable or help is used; it should import only
+    `elastic_core.api`.
     """
 
     hook: str = ""
-    """Where the hook's class is, `package.module:Class`: imported and built only where one of its options is given.
-    Empty for the core's own."""
+    """The hook's class, `package.module:Class`: imported if one of its options is given. Empty for the core's
+    options."""
     hook_name: str = ""
-    """What that hook is called, in lines, `status.json`, incidents and `-p no:NAME`: the same in all options of its
-    class. Empty: as the flag, of several that are given the first by alphabet."""
+    """The hook's name in lines, `status.json`, incidents and `-p no:NAME`: the same in all options of its class. If
+    empty, the flag's name, of several given flags the first by alphabet."""
     heading: str = ""
-    """Under which the help has it; empty: the distribution's name."""
+    """The heading in the help. If empty, the distribution's name."""
     metavar: str = ""
-    """Name of the value in the help. Empty: the choices, the unit, or a name by type (`N`, `SECONDS`, `TEXT`)."""
+    """The name of the value in the help. If empty: the choices, the unit, or `N`, `SECONDS` or `TEXT` by type."""
     default_note: str = ""
-    """For the help, where there is no default: what holds without it."""
+    """For the help of an option without default: the behaviour without it."""
     fault: Callable[[str], str] | None = None
     """Validator: returns what is expected instead of a text, or "" if the text is valid. `None` disables validation."""
     hint: str = ""
-    """What to try in place of a value that is refused; empty: the nearest of `choices`, or the default."""
+    """What to try if a value is rejected. If empty, the nearest of `choices`, or the default."""
     variable: str = ""
-    """One of torch's, `TORCHELASTIC_…`, that gives the value too: an entry point of its name, in capitals, beside the
-    flag's or in its place."""
+    """A variable of torch, `TORCHELASTIC_…`, that sets the value too: an entry point has its name, in capitals, beside
+    the flag's or instead of it."""
     time_limit: bool = False
-    """It limits how long workers may take for something: 0, without a limit, where `--debug-rank` has one debugged."""
+    """Whether it limits how long workers may take. With `--debug-rank`, its value is 0, which means no limit."""
     torch: bool = False
-    """Whether torchrun has the flag too, with its default and meaning."""
+    """Whether torchrun has the same flag, with the same default and meaning."""
     short: str = ""
-    """The letter that stands for it behind one dash; of the core's own."""
+    """The option's letter after one dash; for the core's own options."""
     env: str | None = None
-    """The variable that gives the value where the command line does not; None: `PET_` and the name; empty: none."""
+    """The variable that sets the value after the command line. `None`: `PET_` and the name; empty: no variable."""
     field: str = ""
-    """The setting that one of the core's own gives, by its path: `nodes.spares`; empty: none, or several."""
+    """The path of the setting that the option sets, such as `nodes.spares`. Empty: none or several; core only."""
     read: Callable[..., object] | None = None
-    """What makes that setting, given the user's choices and `name`; None: it takes more than this option."""
+    """Returns that setting, given the user's choices and `name`. `None`: the setting depends on other options too."""
 
     @property
     def flag(self) -> str:
@@ -94,31 +94,31 @@ class RunOption(OptionSpec, frozen=True, kw_only=True):
 
     @property
     def spellings(self) -> tuple[str, ...]:
-        """Every way to type it in full, the one with dashes first."""
+        """All full spellings, the one with dashes first."""
         long = dict.fromkeys((f"--{self.flag}", f"--{self.name}"))
         return (f"-{self.short}", *long) if self.short else tuple(long)
 
     @property
     def env_name(self) -> str:
-        """The variable that gives it; empty: none does."""
+        """The variable that sets the option. Empty if there is none."""
         return VARIABLE_PREFIX + self.name.upper() if self.env is None else self.env
 
     @property
     def value_name(self) -> str:
-        """The value in the help: the choices, `N` or `SECONDS` by type, if `metavar` is empty; empty for a flag."""
+        """The value's name in the help: `metavar`, or the choices, the unit or a name by type. Empty for a flag."""
         by_type = {"bool": "", "int": "N", "duration": "SECONDS", "str": "TEXT"}.get(self.type, self.type.upper())
         return "" if self.type == "bool" else self.metavar or "|".join(self.choices) or self.unit.upper() or by_type
 
     @property
     def default_text(self) -> str | None:
-        """The default as a user would type it; None: there is none."""
+        """The default as a user would type it. `None` means no default."""
         if self.default is None or isinstance(self.default, str):
             return self.default
         return f"{self.default:g}" if isinstance(self.default, float) else str(self.default)
 
 
 class OptionValues:
-    """What the settings of every kind of plugin have: its options, converted, defaults filled in."""
+    """The plugin's options in its settings, converted, with defaults."""
 
     __slots__ = ()
 
@@ -133,13 +133,13 @@ class OptionValues:
         """Return an option's value.
 
         Args:
-            name: As it was declared.
-            kind: `str`, `int`, `float` or `bool`; of a duration `float`, which is its seconds.
-            otherwise: What is returned where it was not given and has no default.
+            name: The declared name.
+            kind: `str`, `int`, `float` or `bool`; for a duration `float`, in seconds.
+            otherwise: The result if the option was not given and has no default.
 
         Raises:
-            LookupError: it is not declared, or has no value and `otherwise` was not given.
-            TypeError: it is of another type.
+            LookupError: The option is not declared, or has no value and `otherwise` was not given.
+            TypeError: The option has another type.
         """
         if name not in self.options:
             raise _undeclared("option", name, self.options)
@@ -151,7 +151,7 @@ class OptionValues:
         return otherwise[0]
 
     def option_list(self, name: str, kind: type[_T], /) -> tuple[_T, ...]:
-        """Return the values of an option that is a list (`OptionSpec.many`); raises as `option`."""
+        """Return the values of a list option (`OptionSpec.many`). Raises the errors of `option`."""
         if name not in self.lists:
             raise _undeclared("list", name, self.lists)
         return tuple(_as(kind, name, value) for value in self.lists[name])
@@ -162,7 +162,7 @@ def _undeclared(what: str, name: str, declared: Iterable[str]) -> LookupError:
 
 
 def _as(kind: type[_T], name: str, value: str | float) -> _T:
-    """Return a value that is of the type; a whole number is a number, true and false are none."""
+    # An int is accepted as a float; a bool is not a number.
     if type(value) is int and issubclass(kind, float):
         return kind(value)
     if type(value) is not kind:

@@ -1,4 +1,4 @@
-"""The exceptions of plugins in one run: what lines say of them, and whole tracebacks for authors."""
+"""Exceptions of plugins in one run: their lines for users, and a file of full tracebacks for plugin authors."""
 
 import os
 import threading
@@ -16,26 +16,26 @@ if TYPE_CHECKING:
     from elastic_core.starters import AgentLoop
 
 FILE: Final = "plugin-errors.log"
-"""In the run directory; for its owner only."""
+"""The file's name in the run directory. Only its owner may read it."""
 MOST_BYTES: Final = 1 << 20
-"""A file that has grown so large is set aside, as `plugin-errors.log.1`, and begun anew."""
+"""If the file would grow larger, it is renamed to `plugin-errors.log.1`, and a new one begins."""
 MOST_KEPT: Final = 32
-"""How many tracebacks are kept until there is a run directory."""
+"""How many tracebacks are kept while there is no run directory."""
 MOST_SEEN: Final = 1_000
-"""How many faults are told apart; what a plugin raises beyond them counts as one of its own."""
+"""How many different faults are counted. Further ones are counted together, for each plugin."""
 LOOP_S: Final = 5.0
-"""How long one call may hold the agent's loop up; as hooks have on their own thread."""
+"""How many seconds one call may block the agent's loop, the same as for calls on the hooks' thread."""
 _MOST_TEXT: Final = 500
+# Packages that have frames between a caller and a plugin.
 _NOT_THEIRS: Final = frozenset({"elastic_core", "pluggy"})
-"""Packages whose frames lie between a caller and a plugin."""
 _STANDARD: Final = str(Path(os.__file__).parent) + os.sep
 
 
 class PluginLabel(NamedTuple):
-    """A plugin as people know it: `hook 'seats' (acme 1.0)`.
+    """A plugin's name for users: `hook 'seats' (acme 1.0)`.
 
-    `distribution` has the version in it. `module` is where its code lies (empty: not known), `hint` what users can do
-    when it is broken.
+    `distribution` includes the version. `module` contains its code (empty: not known). `hint` is the users' remedy if
+    the plugin is broken.
     """
 
     kind: str
@@ -45,31 +45,30 @@ class PluginLabel(NamedTuple):
     hint: str = ""
 
     def __str__(self) -> str:
-        """Return it for a line."""
         owner = f" ({self.distribution})" if self.distribution else ""
         return f"{self.kind} {self.name!r}{owner}"
 
     def call_line(self, operation: str, fate: str) -> str:
-        """Return the whole line about a call: `renew of backend 'seats' (acme 1.0) raised …`."""
+        """Return the line about a failed call: `renew of backend 'seats' (acme 1.0) raised …`."""
         return f"{operation} of {self} {fate}. Try: {self.hint}" if self.hint else f"{operation} of {self} {fate}"
 
     def line(self, fault: str) -> str:
-        """Return the whole line about a fault, with what users can do."""
+        """Return the line about a fault, with the hint."""
         return f"{self}: {fault}. Try: {self.hint}" if self.hint else f"{self}: {fault}"
 
 
 class Fault(NamedTuple):
-    """What a plugin raised, for a line: `KeyError: 'seat' (acme.py:27 in renew)`; and whether it did so before."""
+    """The text of a plugin's exception, `KeyError: 'seat' (acme.py:27 in renew)`, and whether it was seen before."""
 
     text: str
     again: bool
 
 
 class PluginFaults:
-    """The exceptions that plugins raise in one run: each is reported once and counted, its traceback written to a file.
+    """The exceptions of plugins in one run: each is reported once and counted, its traceback written to a file.
 
-    Until `begin`, tracebacks are kept; after `end` they are written at once. With `ELASTIC_DEBUG=1` each goes to stderr
-    as well.
+    Tracebacks are kept in memory until `begin`, and written at once after `end`. With `ELASTIC_DEBUG=1`, each is also
+    printed to stderr.
 
     Threading: any.
     """
@@ -77,8 +76,8 @@ class PluginFaults:
     def __init__(self, *, clock: Clock = SYSTEM_CLOCK) -> None:
         self._clock = clock
         self._lock = threading.Lock()
+        # For each fault, its text at the end and how often it was seen.
         self._seen: dict[tuple[str, ...], tuple[str, int]] = {}
-        """What each fault is called at the end, and how often it was seen."""
         self.raised_any = False
         """Whether a traceback was written that an author may want to read."""
         self._kept: list[Callable[[], None]] = []
@@ -94,12 +93,12 @@ class PluginFaults:
         put: Callable[[Callable[[], None]], None],
         log: Logger,
     ) -> None:
-        """Write what was kept, and from now on whatever comes.
+        """Write the tracebacks that were kept, and all later ones.
 
         Args:
             folder: Returns the run directory, which may move.
-            put: Has something done beside the loop, in the order given. Threading: any.
-            log: Takes lines for people.
+            put: Calls functions outside the loop, in order. Threading: any.
+            log: Prints lines for users.
         """
         with self._lock:
             self._folder, self._put, self._log = folder, put, log
@@ -108,19 +107,19 @@ class PluginFaults:
             put(write)
 
     def end(self) -> list[str]:
-        """Take the end of the run: return a line for each fault that came again, and write at once from now on."""
+        """Return a line for each fault that was repeated. Later tracebacks are written at once."""
         with self._lock:
             if self._put is not None:
                 self._put = lambda write: write()
             return [f"{text}; {times - 1} more until the end" for text, times in self._seen.values() if times > 1]
 
     def again(self, plugin: PluginLabel, text: str, *fault: str) -> bool:
-        """Count a fault of a plugin's, and return whether it was seen before.
+        """Count a fault of a plugin, and return whether it was seen before.
 
         Args:
             plugin: The plugin.
-            text: What the fault is called.
-            fault: What tells it from others; none: its text does.
+            text: The text of the fault for users.
+            fault: The values that identify the fault; if there are none, `text` does.
         """
         key = (plugin.kind, plugin.name, *(fault or (text,)))
         with self._lock:
@@ -131,7 +130,7 @@ class PluginFaults:
         return times > 0
 
     def raised(self, plugin: PluginLabel, operation: str, error: BaseException) -> Fault:
-        """Keep what a plugin raised, and return it for a line."""
+        """Keep an exception of a plugin, and return its text for a line."""
         text = text_of(error, plugin.module)
         again = self.again(plugin, text, type(error).__name__, place_of(error, plugin.module))
         if not again:
@@ -144,10 +143,10 @@ class PluginFaults:
 
     @contextmanager
     def threads(self, owner: Callable[[BaseException], PluginLabel | None]) -> Iterator[None]:
-        """Take what threads of plugins raise, as what their calls do; all others are left to Python's own hook.
+        """Report exceptions in threads of plugins like those of their calls; Python's own hook gets all others.
 
         Args:
-            owner: Returns whose an exception is; None: nobody's. Threading: any.
+            owner: Returns the plugin that raised an exception, or `None`. Threading: any.
         """
         before = threading.excepthook
 
@@ -178,7 +177,7 @@ class PluginFaults:
             put(write)
 
     def _write(self, head: str, error: BaseException) -> None:
-        """Append a traceback to the file; its sources are read here, too, where a disk may take its time."""
+        # Source files are read here too, outside the loop, because disks may be slow.
         path = self._folder() / FILE
         try:
             _append(path, f"{head}\n{_traceback(error)}\n".encode("utf-8", "backslashreplace"))
@@ -193,14 +192,10 @@ class PluginFaults:
 
 
 class LoopFence:
-    """What keeps the agent's loop from what a plugin does on it: one that raises or holds it up is off, with a line.
+    """Protects the agent's loop from a plugin's calls: a plugin that raises or blocks it is turned off, with a line.
 
-    Args:
-        plugin: Whose calls.
-        loop: The agent's, which shows the line.
-        without: What happens without it: the end of the line.
-        faults: Keeps what it raises; None: for this one alone.
-        clock: Measures the calls.
+    `without` is the end of the line: how the agent continues without the plugin. If `faults` is `None`, exceptions are
+    kept in a store for this plugin alone.
     """
 
     def __init__(
@@ -232,25 +227,25 @@ class LoopFence:
             self.turn_off(method, f"held the agent up for {taken_s:.1f} s")
 
     def turn_off(self, method: str, fault: str) -> None:
-        """Do without the plugin from now on, for what a method did."""
+        """Turn the plugin off because of a method's fault."""
         if not self.off:
             self.off = True
             self._loop.notice(f"{self._plugin}: {method} {fault}; {self._without}")
 
 
 def wrong_answer(answer: object, needed: str) -> str:
-    """Return what is wrong with an answer that is not `needed`, to follow the name of a plugin's method."""
+    """Return what is wrong with a plugin's answer that is not `needed`, to follow the method's name."""
     return f"answered {type(answer).__name__}; expected {needed}"
 
 
 def text_of(error: BaseException, module: str = "") -> str:
-    """Return an exception as a user reads it, on one line, with its innermost place in the plugin's own code."""
+    """Return an exception as one line for users, with its innermost place in the plugin's own code."""
     place = place_of(error, module)
     return f"{described(error)} ({place})" if place else described(error)
 
 
 def described(error: BaseException) -> str:
-    """Return an exception as a user reads it: its class, and its text on one line."""
+    """Return an exception as one line for users: its class and its text."""
     try:
         text = " ".join(str(error).split())
     except Exception:  # noqa: BLE001  # a plugin's exception: even its text may raise
@@ -260,7 +255,7 @@ def described(error: BaseException) -> str:
 
 
 def modules_of(error: BaseException) -> list[str]:
-    """Return the modules that an exception came through, the innermost first."""
+    """Return the modules in an exception's traceback, the innermost first."""
     found = []
     trace: TracebackType | None = error.__traceback__
     while trace is not None:
@@ -270,14 +265,14 @@ def modules_of(error: BaseException) -> list[str]:
 
 
 def place_of(error: BaseException, module: str = "") -> str:
-    """Return where in a plugin's own code an exception came from: `acme.py:27 in renew`; empty: nowhere in it.
+    """Return the place in a plugin's own code that raised: `acme.py:27 in renew`. Empty if there is none.
 
     Args:
-        error: What was raised.
-        module: A module of the plugin, or what its entry point names: its package's frames are its own. Without one, or
-            where none of them is there, those are that are neither ours nor the standard library's.
+        error: The exception.
+        module: A module of the plugin, or its entry point's value. Frames of that package are the plugin's own. Without
+            a module or such frames, those are that belong neither to this project nor to the standard library.
     """
-    if isinstance(error, SyntaxError):  # whose text has the place
+    if isinstance(error, SyntaxError):  # its text has the place
         return ""
     own, others = "", ""
     package = module.partition(":")[0].partition(".")[0]
@@ -307,7 +302,7 @@ def _is_standard(filename: str) -> bool:
 
 
 def _traceback(error: BaseException) -> str:
-    import traceback  # only for a plugin that is broken
+    import traceback  # needed for broken plugins only
 
     text = "".join(traceback.format_exception(error))
     most = MOST_BYTES // 16

@@ -1,4 +1,4 @@
-"""What a hook says and knows of a run: failures that it has found, workers that run, and the events of the feed."""
+"""Records of a run that hooks read or report: failures, running workers, steps, and events of the feed."""
 
 from collections.abc import Mapping
 
@@ -9,88 +9,88 @@ FieldValue = str | int | float | bool | None
 
 
 class RunEvent(Record, frozen=True, kw_only=True):
-    """One thing that happened in a run, for hooks that take its feed."""
+    """One event of a run, for hooks that receive the feed."""
 
     name: str
-    """What happened."""
+    """The event's name."""
     number: int = 0
-    """Its place among all events of this agent, from 1 on; a gap stands for events that this hook did not get."""
+    """Its number among all events of this agent, from 1. A gap means events that this hook did not get."""
     at_s: float
-    """When, seconds of this host's monotonic clock."""
+    """When it happened, in seconds of this host's monotonic clock."""
     at_ns: int
-    """When, nanoseconds since the Unix epoch."""
+    """When it happened, in nanoseconds since the Unix epoch."""
     values: Mapping[str, object] = {}
-    """What else is known of it, by name."""
+    """The event's other values, by name."""
     source: str = ""
-    """The hook that has added it; empty: the agent."""
+    """The hook that added the event. Empty if the agent did."""
 
 
 class Phase(Record, frozen=True, kw_only=True):
-    """A phase of the agent that is over."""
+    """A phase of the agent that has ended."""
 
     name: str
-    """What the agent did."""
+    """The phase's name."""
     took_s: float
-    """For how many seconds."""
+    """How many seconds it took."""
     well: bool
-    """Whether what it was for was reached."""
+    """Whether it succeeded."""
 
 
 class AgentChannel(Record, frozen=True, kw_only=True):
-    """How agents of a run know each other, and people who can read its store.
+    """How the agents of a run, and people who can read its store, authenticate each other.
 
-    A process that asks, by TCP or by a datagram, proves that it knows the secret, and does not send it.
+    A process that connects by TCP or sends a datagram proves that it knows the secret without sending it.
     """
 
     secret: str
-    """What only those know who can read the run's store."""
+    """The secret, known only to those who can read the run's store."""
     incarnation: str
-    """This agent's in the run's store: a question or answer whose proof covers it is of no use to another one."""
+    """This agent's id in the run's store. A proof that includes it is not valid for another agent."""
     port: int
-    """The number at which this agent is reached by the others, at all its addresses: by UDP they ask each other."""
+    """The port at which other agents reach this one, at all its addresses; they send datagrams (UDP)."""
 
 
 class RunningWorker(Record, frozen=True, kw_only=True):
     """One worker of this node that runs."""
 
     local_rank: int
-    """Its number on this node."""
+    """The worker's rank on this node."""
     global_rank: int
-    """Its number in the round."""
+    """The worker's rank in the round."""
     pid: int
-    """Its process."""
+    """The id of its process."""
     stdout: str = ""
-    """The file with its output; empty: there is none."""
+    """The file with its stdout. Empty if there is none."""
     stderr: str = ""
-    """The file with its errors; empty: there is none."""
+    """The file with its stderr. Empty if there is none."""
     error_file: str = ""
-    """Where it writes what it fails of; empty: nowhere."""
+    """The file to which it writes its error. Empty if there is none."""
 
 
 class WorkerFault(Record, frozen=True, kw_only=True):
-    """One worker that is to blame for a failure, while it still runs."""
+    """One worker that caused a failure while it still runs."""
 
     local_rank: int
-    """Which worker."""
+    """The worker's rank on this node."""
     quiet_s: float = 0.0
-    """Seconds since it was last seen well, which is when it failed."""
+    """Seconds since the worker's last sign of life, which is the time of the failure."""
     error: ErrorRecord | None = None
-    """Where it stands; None: not known."""
+    """Where the worker hangs. `None` if not known."""
     signal: int = 0
-    """What it is sent if the report is taken, before anything is decided; 0: nothing."""
+    """A signal to send to the worker if the report is accepted, before the decision. 0 means no signal."""
 
 
 class Absence(Record, frozen=True, kw_only=True):
-    """Why a node is left out of rounds though it is there."""
+    """Why a node that is reachable is left out of rounds."""
 
     by: str
-    """A hook of its own with its distribution, or the run's policy."""
+    """The hook of that node, with its distribution; or the run's policy."""
     reason: str
-    """Why, for people."""
+    """The reason, for users."""
     for_s: float | None = None
-    """Seconds until the hook is asked again, or the policy's time is over; None: until the policy's next decision."""
+    """Seconds until the hook is called again, or the policy's exclusion ends. `None` means until the next decision."""
     refused: bool = True
-    """A hook refuses; else a policy has left the node out."""
+    """Whether a hook refuses. If not, a policy excluded the node."""
 
     @property
     def text(self) -> str:
@@ -102,107 +102,107 @@ class Absence(Record, frozen=True, kw_only=True):
 
 
 class FailureReport(Record, frozen=True, kw_only=True):
-    """A failure that a hook has found while workers run, with its evidence."""
+    """A failure that a hook found while workers run, with its evidence."""
 
     summary: str
-    """One line for people."""
+    """One line for users."""
     failure_class: FailureClass = FailureClass.HEALTH_CHECK
-    """What kind of failure it is."""
+    """The kind of failure."""
     workers: tuple[WorkerFault, ...] = ()
-    """Those to blame, the first cause in front; empty: this node is."""
+    """The workers that failed, the first cause first. Empty means that this node failed."""
     retryable: bool = True
-    """Whether another try on this node may help."""
+    """Whether a retry on this node may succeed."""
     fields: Mapping[str, object] = {}
-    """What the incident has of it besides; `hang` among them has the shape that incident.json has."""
+    """Further fields of the incident; `hang` among them has the shape that incident.json has."""
 
 
 class Answer(Record, frozen=True, kw_only=True):
-    """What somebody who asks the agent gets."""
+    """The response to a request to the agent."""
 
     content: str
-    """The body."""
+    """The body of the response."""
     content_type: str = "text/plain"
-    """Its type, for HTTP."""
+    """The content type, for HTTP."""
 
 
-# --- what nodes and workers say of a round
+# --- reports of nodes and workers about a round
 
 
 class NodeReport(Record, frozen=True, kw_only=True):
-    """What one node has seen of a round that was stopped, for one decision about the whole run."""
+    """One node's evidence of a round that was stopped, for one decision for the whole run."""
 
     node_id: str
-    """Which node."""
+    """The node's id."""
     failure: Failure | None = None
-    """The first of its workers' that happened by itself; None: there was none."""
+    """The first intrinsic failure of its workers. `None` if there was none."""
     age_s: float = 0.0
-    """Seconds from that failure until this node ordered the stop, or was ordered to; below 0: it came after."""
+    """Seconds from that failure until the stop order was sent or received here. Negative if the failure came later."""
     collateral: bool = False
-    """It says no more than that a peer was lost."""
+    """Whether the failure only reports the loss of a peer."""
     timed: bool = True
-    """Its worker has said when it failed; else that is when it ended."""
+    """Whether the worker recorded when it failed. If not, the time of its end is used."""
     failed_count: int = 0
-    """How many of its workers failed by themselves."""
+    """How many of the node's workers failed by themselves."""
     stopped_count: int = 0
-    """How many the agent stopped."""
+    """How many workers the agent stopped."""
     finished_count: int = 0
-    """How many ended well."""
+    """How many workers exited with 0."""
     progress: int | None = None
-    """The furthest step that a worker of this node has said; None: none has."""
+    """The furthest step that a worker of this node has reported. `None` if none has."""
     evidence: str = ""
-    """Text for whoever decides, which the rendezvous only carries; empty: none."""
+    """Text for the node that decides; the rendezvous only passes it on. Empty if there is none."""
     final: bool = False
-    """No worker of it lives."""
+    """Whether all workers of the node have ended."""
     absence: Absence | None = None
-    """Set of a node that had no part in the round, as it was left out; it has seen nothing."""
+    """Set if the node was left out of the round: it has no evidence then."""
 
 
 class RankStep(Record, frozen=True, kw_only=True):
-    """How far one worker is."""
+    """The step of one worker."""
 
     global_rank: int
-    """Which worker."""
+    """The worker's rank in the round."""
     step: int
-    """The last step that it has said."""
+    """The last step that it reported."""
     node_id: str = ""
-    """Its node; empty: this one."""
+    """The worker's node. Empty means this one."""
 
 
 class NodeSteps(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """How far the workers of one node are, for nodes whose own may hang."""
+    """The steps of one node's workers, for nodes that search for a hang."""
 
     serial: int
-    """Which question it answers."""
+    """The number of the request."""
     node_id: str
-    """Which node."""
+    """The node's id."""
     ranks: tuple[int, ...] = ()
-    """All global ranks that say steps, at most 8."""
+    """The global ranks that report steps, at most 8."""
     max_step: int | None = None
-    """The furthest step of its workers; None: none says steps."""
+    """The furthest step of its workers. `None` if no worker reports steps."""
     min_step: int | None = None
-    """The least; None: none says steps."""
+    """The smallest step of its workers. `None` if no worker reports steps."""
     behind: tuple[RankStep, ...] = ()
     """Workers that have not reached `max_step`, at most 8."""
     protected_s: float = 0.0
-    """For how many seconds yet a section is open; 0: none is."""
+    """How many more seconds a protected section is open. 0 means no section."""
     quiet_s: float | None = None
-    """Seconds since any of them read or wrote; None: not known."""
+    """Seconds since one of its workers last read or wrote. `None` if not known."""
 
 
 class RunSteps(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """The same of all nodes that have answered."""
+    """The steps of all nodes that have reported."""
 
     serial: int
-    """Which question it answers."""
+    """The number of the request."""
     node_count: int = 0
-    """How many nodes have answered."""
+    """How many nodes have reported."""
     max_step: int | None = None
-    """The furthest step of any; None: none says steps."""
+    """The furthest step of all workers. `None` if no worker reports steps."""
     min_step: int | None = None
-    """The least; None: none says steps."""
+    """The smallest step of all workers. `None` if no worker reports steps."""
     behind: tuple[RankStep, ...] = ()
     """Workers that have not reached `max_step`, at most 16."""
     protected_s: float = 0.0
-    """For how many seconds yet a section is open anywhere; 0: none is."""
+    """How many more seconds a protected section is open on any node. 0 means no section."""
     quiet_s: float | None = None
-    """Seconds since any worker read or wrote; None: not known."""
+    """Seconds since any worker last read or wrote. `None` if not known."""

@@ -1,7 +1,7 @@
 """`python -m elastic_core.run ARGS` is `elastic run ARGS`, as `python -m torch.distributed.run` is torchrun.
 
-Programs that build upon torchrun's parser find its functions here, where elastic-torchrun is installed:
-`get_args_parser`, `config_from_args`, `run`.
+Programs that use torchrun's parser find its functions here, if elastic-torchrun is installed: `get_args_parser`,
+`config_from_args`, `run`.
 """
 
 import sys
@@ -24,7 +24,7 @@ __all__ = [
 
 
 def process() -> None:
-    """Be the process of `python -m elastic_core.run`."""
+    """Run the process of `python -m elastic_core.run`."""
     from elastic_core.cli.main import elastic_process
 
     elastic_process(["run", *sys.argv[1:]])

@@ -1,7 +1,7 @@
-"""Who starts a worker's process: the interface of those that do it in the core's place, and what they are given.
+"""The interface of objects that start workers' processes in place of the core, and their arguments.
 
-A fork server, interpreters that wait with their imports done, a process restored from a checkpoint, a container: each
-is a `WorkerStarter`.
+Examples: a fork server, interpreters that have done their imports in advance, a process restored from a checkpoint, or
+a container. Each is a `WorkerStarter`.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -18,138 +18,139 @@ class RunTimer(Protocol):
     """A call that is due later."""
 
     def cancel(self) -> None:
-        """Forget it, unless it has been made; idempotent."""
+        """Cancel the call, unless it has been made; idempotent."""
         ...
 
 
 class AgentLoop(Protocol):
-    """The agent's loop, for what must run on it. Nothing that it calls may block.
+    """The agent's event loop, for code that must run on it. No call that it makes may block.
 
-    Threading: its own thread alone, but for `post`.
+    Threading: the loop's own thread, except `post`.
     """
 
     own_process: bool
-    """This process is there for the run alone, and ends with it: nobody need wait here for what was killed."""
+    """Whether this process exists for the run alone. If so, killed processes need not be waited for."""
 
     def call_later(self, delay_s: float, call: Callable[[], None]) -> RunTimer:
-        """Make a call after so many seconds."""
+        """Call a function after so many seconds."""
         ...
 
     def post(self, call: Callable[[], None]) -> None:
-        """Make a call soon. Threading: any."""
+        """Call a function at the loop's next turn. Threading: any."""
         ...
 
     def add_reader(self, fd: int, call: Callable[[], None]) -> None:
-        """Make a call whenever a descriptor can be read, until `remove_reader`."""
+        """Call a function whenever a descriptor is readable, until `remove_reader`."""
         ...
 
     def remove_reader(self, fd: int) -> None:
-        """Make no more calls for it; before it is closed."""
+        """Stop calls for a descriptor. Call it before the descriptor is closed."""
         ...
 
     def notice(self, text: str) -> None:
-        """Show people one line."""
+        """Print one line for users."""
         ...
 
 
 class WorkerStart(Record, frozen=True, kw_only=True):
-    """One worker that is to be started: whatever process it becomes, it must be one that was started with just this.
+    """One worker to start. Its process must look as if it had been started with exactly these values.
 
-    Its working directory, its stdin, and what is not said here are this process's.
+    The working directory, stdin and all else that is not listed here are those of this process.
     """
 
     local_rank: int
-    """Its number on this node."""
+    """The worker's rank on this node."""
     global_rank: int
-    """Its number in the round."""
+    """The worker's rank in the round."""
     argv: tuple[str, ...]
     """The command."""
     environment: Mapping[str, str]
-    """All of it: nothing else may be in the worker's."""
+    """The worker's whole environment: no other variable may be in it."""
     round_variables: frozenset[str] = frozenset()
-    """The names of those variables that differ from round to round, and that no library reads when it is imported."""
+    """Names of the variables that change between rounds, and that no library reads when it is imported."""
     processors: frozenset[int] | None = None
-    """Those that it may run on, from its first instruction on; None: as this process."""
+    """The processors on which it may run, from its first instruction. `None` means those of this process."""
     stdout: int | None = None
-    """The descriptor for its stdout: to be copied, not closed, and not kept; None: this process's own."""
+    """The descriptor for its stdout: copy it, do not close or keep it. `None` means this process's stdout."""
     stderr: int | None = None
-    """The same for its stderr."""
+    """The descriptor for its stderr, as for stdout."""
     terminal: bool = False
-    """It keeps the terminal: this process's session and its foreground process group."""
+    """Whether it keeps the terminal: this process's session and foreground process group."""
 
 
 class StartedProcess(Record, frozen=True, kw_only=True, eq=False):
-    """A worker's process that runs.
+    """A worker's running process.
 
-    It leads a session and a process group of its own, unless it keeps the terminal: stops signal that group.
+    It leads a session and a process group of its own, unless it keeps the terminal: stop signals go to that group.
     """
 
     pid: int
-    """Its number."""
+    """The process id."""
     reap: Callable[[], int | None] | None = None
-    """For a process that is no child of this one: gives its exit code, -N for death by signal N, None while it runs.
-    Until it has, the number may not become another's. None: it is a child, and the agent reaps it, nobody else."""
+    """Required if the process is no child of this one: returns its exit code, -N for death by signal N, or `None` while
+    it runs. The process id must not be reused before it returns a code. `None`: it is a child, and only the agent reaps
+    it."""
 
 
 class WorkerStarter:
-    """Starts workers' processes, those that it wants. Subclass it, and override what you need.
+    """Starts workers' processes, all or some of them. Subclass it and override what you need.
 
-    The sweep finds what a worker leaves behind by the variable `ELASTIC_INCARNATION` of the environment that a process
-    was started with. One that was started before it was to be a worker must have had it then, too.
+    The sweep finds leftover processes of a worker by the variable `ELASTIC_INCARNATION` in the environment with which
+    they were started. A process that was started in advance must have had the variable from its start.
 
-    Threading: the agent's loop. Every call is awaited by all that the agent does, so none may block.
+    Threading: the agent's loop. The agent waits for every call, so none may block.
     """
 
     def start(self, worker: WorkerStart) -> StartedProcess | None:
-        """Start this worker; None: it is to be started by somebody else."""
+        """Return the started process of this worker, or `None` to let the core start it."""
         return None
 
     def round_started(self) -> None:
-        """React to the start of all workers of a round. Called: after `start` for each of them."""
+        """React to a round's start. Called: after `start` was called for each of its workers."""
 
     def round_stopping(self) -> None:
-        """React to the beginning of a stop. Called: before workers are signalled, maybe several times."""
+        """React to the beginning of a stop. Called: before workers are signalled, possibly several times."""
 
     def worker_ended(self, pid: int) -> None:
-        """React to the end of a worker that this starter has started. Called: when it was reaped."""
+        """React to the end of a worker that this starter has started. Called: after it was reaped."""
 
     def pids(self) -> Collection[int]:
-        """Return its processes that are no workers: the sweep leaves them and what they start alone.
+        """Return the starter's own processes that are no workers: the sweep spares them and their children.
 
-        They are its own to end and to reap.
+        The starter must end and reap them itself.
         """
         return ()
 
     def close(self) -> None:
-        """End what it has; no worker runs any more. Idempotent."""
+        """End the starter's processes; no worker runs any more. Idempotent."""
 
 
 class CallStarter(WorkerStarter):
-    """Starts workers that run no program: only an embedding program brings one, with what it wants called."""
+    """Starts workers that run a function instead of a program. Only an embedding program provides one."""
 
     def prepare(self, count: int, done: Callable[[], None]) -> None:
-        """Make what so many workers need ahead of their start, and call `done`. Called: before each round's start."""
+        """Prepare what so many workers need, then call `done`. Called: before each round's start."""
         done()
 
     def value(self, local_rank: int) -> object:
-        """Return what the last worker of a local rank has returned; None where it did not.
+        """Return the result of the last worker with a local rank. `None` if its function did not return.
 
         Raises:
-            WorkerError: it can't be loaded in this process.
+            WorkerError: The result cannot be loaded in this process.
         """
         return None
 
 
 class BegunCall(Protocol):
-    """A call whose workers can be started, by an agent that is still to be made."""
+    """A prepared function call whose workers an agent can start later."""
 
     @property
     def warnings(self) -> Sequence[str]:
-        """Lines for people."""
+        """Lines for users."""
         ...
 
     def on(self, loop: AgentLoop) -> CallStarter:
-        """Return what starts the workers of an agent with this loop."""
+        """Return the object that starts the workers of the agent with this loop."""
         ...
 
     def close(self) -> None:
@@ -158,31 +159,25 @@ class BegunCall(Protocol):
 
 
 class WorkerCall(Protocol):
-    """What workers do that run no program: a function, called in a process of its own."""
+    """A function that workers call, each in a process of its own, instead of a program."""
 
     @property
     def name(self) -> str:
-        """For people."""
+        """The function's name for users."""
         ...
 
     @property
     def start_method(self) -> str:
-        """How its processes begin, for people."""
+        """How its processes start, for users."""
         ...
 
     def begin(self) -> BegunCall:
-        """Get ready. Called: once a run, before any thread of ours is started, which a fork would not survive."""
+        """Prepare the call. Called: once per run, before the first thread starts, because a fork would lose threads."""
         ...
 
 
 class ReactorLoop:
-    """A reactor as starters have it.
-
-    Args:
-        reactor: The loop.
-        log: Takes lines for people.
-        own_process: As of `AgentLoop`.
-    """
+    """A reactor with the interface that starters use."""
 
     def __init__(self, reactor: "Reactor", *, log: "Logger", own_process: bool = False) -> None:
         self.call_later: Callable[[float, Callable[[], None]], RunTimer] = reactor.call_later

@@ -1,4 +1,4 @@
-"""Torch at its first use, since no distribution requires it, and the releases that this version supports."""
+"""The import of torch at its first use, since no distribution requires it, and the releases that are supported."""
 
 import sys
 
@@ -7,7 +7,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 SUPPORTED = ((2, 13), (2, 15))
-"""The first and the last."""
+"""The first and the last supported release."""
 TORCH_HINT = "pip install 'torch>=2.13,<2.16'"
 _EXPECTED = "expected torch 2.13 to 2.15"
 
@@ -18,18 +18,18 @@ def torch_hint() -> str:
 
 
 def torch_missing(needed_by: str, python: str = sys.executable) -> str:
-    """Return the error's text where an interpreter has no torch."""
+    """Return the text of the error for an interpreter without torch."""
     return f"{needed_by}: no torch is installed for {python}; {_EXPECTED}"
 
 
 def import_torch(needed_by: str) -> "Any":  # noqa: ANN401  # a module
-    """Return the module torch, after it and `torch.distributed` were imported.
+    """Return the module torch, after importing it and `torch.distributed`.
 
     Args:
         needed_by: The function or option that uses torch, for the message.
 
     Raises:
-        ConfigError: torch is not installed, can't be imported, or is another release than the supported ones.
+        ConfigError: torch is not installed, cannot be imported, or its release is not supported.
     """
     from importlib import import_module
 
@@ -51,6 +51,6 @@ def import_torch(needed_by: str) -> "Any":  # noqa: ANN401  # a module
 
 
 def is_supported_torch(release: str) -> bool:
-    """Return whether a release is in the range; a build of the user's own, without numbers, passes."""
+    """Return whether a release is supported. A user's own build without numbers is."""
     numbers = tuple(int(each) for each in release.split(".")[:2] if each.isdecimal())
     return len(numbers) < len(SUPPORTED[0]) or SUPPORTED[0] <= numbers <= SUPPORTED[1]

@@ -1,8 +1,8 @@
-"""Values that every room shares: rounds, worker exits, failures, decisions, settings.
+"""Values that all packages share: rounds, worker exits, failures, decisions, settings.
 
-Records are `msgspec.Struct`: as frozen and typed as a frozen dataclass, forty times cheaper to define at start-up, and
-they encode to JSON. Times: `_s` are float seconds of this host's monotonic clock unless said otherwise; `_ns` are
-nanoseconds since the Unix epoch.
+Records are `msgspec.Struct`: frozen and typed like a frozen dataclass, faster to import, and encodable as JSON. Fields
+that end in `_s` are float seconds of this host's monotonic clock unless their text differs. Fields that end in `_ns`
+are nanoseconds since the Unix epoch.
 """
 
 import enum
@@ -13,81 +13,82 @@ import msgspec
 from elastic_core.option_spec import OptionValues
 
 API_VERSION = 1
-"""The version of the plugin interfaces; each plugin class states the one that it was written for."""
+"""The version of the plugin interfaces. Each plugin class states the version that it was written for."""
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
-    """Base of all frozen records."""
+    """Base class of all frozen records."""
 
 
 class Capability(enum.StrEnum):
     """What a rendezvous backend can do beyond forming rounds."""
 
     CONTROL = "control"
-    """Publishes one decision for the whole run, and its end."""
+    """Publishes one decision for the whole run, and the end of the run."""
     MEMBERSHIP = "membership"
-    """Tells when a node arrives or is lost, without being polled."""
+    """Reports when a node joins or is lost, without being polled."""
 
 
 # --- rendezvous ---
 
 
 class RosterMember(Record, frozen=True, kw_only=True):
-    """One node of a round, as the others know it."""
+    """One node of a round, as the other nodes know it."""
 
     node_id: str
     """The node's id (`--node-id`)."""
     local_world_size: int
-    """How many workers it has."""
+    """How many workers the node has."""
     role: str = "default"
-    """`--role` of that node."""
+    """The `--role` of the node."""
     address: str = ""
-    """Where the others reach it; empty: the backend does not say."""
+    """The address at which other nodes reach it. Empty if the backend does not provide one."""
 
 
 class RendezvousInfo(Record, frozen=True, kw_only=True):
-    """What `next_rendezvous` returns: this node's place in a new round.
+    """This node's place in a new round, as `next_rendezvous` returns it.
 
-    Without `master_addr` and `master_port` the agent chooses them (one node), or the agents agree through `store`.
+    If `master_addr` and `master_port` are `None`, the agent chooses them (one node), or the agents agree through
+    `store`.
     """
 
     store: object = None
-    """An object with torch's `set` and `get`, for agreeing on the meeting place; None: there is none."""
+    """An object with `set` and `get` like torch's stores, for agreeing on the master address. `None` means no store."""
     rank: int
     """This node's rank, from 0."""
     world_size: int
     """How many nodes the round has."""
     round_token: int = 0
-    """The round's fencing token: later rounds have higher ones."""
+    """The round's fencing token. Later rounds have higher tokens."""
     nonce: str = ""
-    """A random text of this round; empty: the backend has none."""
+    """A random text of this round. Empty if the backend has none."""
     members: tuple[RosterMember, ...] = ()
-    """All nodes in rank order; empty: each has as many workers as this one."""
+    """All nodes in rank order. If empty, each node has as many workers as this one."""
     master_addr: str | None = None
-    """Where rank 0's worker listens; None: the agents agree."""
+    """The address at which rank 0's worker listens. `None` means that the agents agree on one."""
     master_port: int | None = None
-    """Its port; None: the agents agree."""
+    """The port of that address. `None` means that the agents agree on one."""
     index: int | None = None
-    """Which round of the run it is, from 0; None: the handler does not count, each agent counts its own."""
+    """The number of the round in the run, from 0. If `None`, each agent counts its own rounds."""
     restart_count: int | None = None
-    """Restarts after failures of the whole run; None: as `index`."""
+    """Restarts of the whole run after failures. If `None`, each agent counts its own."""
     membership_changes: int | None = None
-    """Rounds of the run that ended because nodes came or went; None: as `index`."""
+    """Rounds of the run that membership changes ended. If `None`, each agent counts its own."""
     history: "tuple[Failure, ...] | None" = None
-    """The run's failures with their decisions, oldest first; None: as `index`."""
+    """The run's failures with their decisions, oldest first. If `None`, each agent keeps its own."""
     at_s: float | None = None
-    """The run's age in seconds, the same for all nodes; None: as `index`, from its own start."""
+    """The run's age in seconds, the same on all nodes. If `None`, each agent counts from its own start."""
 
 
 class Round(Record, frozen=True, kw_only=True):
-    """One agreed membership, resolved to what this node's workers need."""
+    """One agreed membership, with all that this node's workers need."""
 
     index: int
-    """Which round of the run it is, from 0: each restart and each change of membership begins another."""
+    """The number of the round in the run, from 0. Each restart and each membership change begins another round."""
     token: int
-    """Its fencing token: later rounds have higher ones."""
+    """The round's fencing token. Later rounds have higher tokens."""
     nonce: str
-    """A random text of this round; empty: the backend has none."""
+    """A random text of this round. Empty if the backend has none."""
     node_rank: int
     """This node's rank, from 0."""
     node_count: int
@@ -97,27 +98,27 @@ class Round(Record, frozen=True, kw_only=True):
     base_rank: int
     """The global rank of this node's first worker."""
     world_size: int
-    """How many workers the round has on all nodes together."""
+    """How many workers the round has on all nodes."""
     role: str
-    """`--role` of this node."""
+    """The `--role` of this node."""
     role_base_rank: int
     """The rank of this node's first worker among the workers of its role."""
     role_world_size: int
     """How many workers have this role."""
     master_addr: str
-    """Where the worker with rank 0 listens."""
+    """The address at which the worker with rank 0 listens."""
     master_port: int
-    """Its port."""
+    """The port of that address."""
     node_id: str = ""
-    """This node's id, as the other nodes know it; empty: the rendezvous does not say."""
+    """This node's id, as the other nodes know it. Empty if the rendezvous does not provide it."""
     restart_count: int | None = None
-    """Restarts after failures, of the whole run; None: the rendezvous does not count for all nodes."""
+    """Restarts of the whole run after failures. `None` if the rendezvous does not count for all nodes."""
     membership_changes: int | None = None
-    """Rounds of the run that ended because nodes came or went; None: as `restart_count`."""
+    """Rounds of the run that membership changes ended. `None` as for `restart_count`."""
     history: "tuple[Failure, ...]" = ()
-    """The run's failures with their decisions, oldest first, where the rendezvous counts for all nodes."""
+    """The run's failures with their decisions, oldest first. Empty if the rendezvous does not keep them."""
     at_s: float | None = None
-    """The run's age when the round had formed, the same for all nodes; None: each counts from its own start."""
+    """The run's age when the round was formed, the same on all nodes. If `None`, each node counts its own."""
 
     def global_rank(self, local_rank: int) -> int:
         """Return the rank of a worker of this node among all workers of the round."""
@@ -125,226 +126,225 @@ class Round(Record, frozen=True, kw_only=True):
 
 
 class NodesWaiting(Record, frozen=True, kw_only=True, tag="nodes_waiting"):
-    """Nodes wait to join; a new round would take them in."""
+    """Nodes are waiting to join; a new round would include them."""
 
     count: int
-    """How many."""
+    """How many nodes are waiting."""
 
 
 class MemberLost(Record, frozen=True, kw_only=True, tag="member_lost"):
-    """A node of the round is gone."""
+    """A node of the round is lost."""
 
     node_id: str
-    """Which node."""
+    """The id of the lost node."""
 
 
 class RoundEnded(Record, frozen=True, kw_only=True, tag="round_ended"):
-    """The round is over because nodes came or went: every node stops its workers and joins the next one."""
+    """A membership change ended the round: every node stops its workers and joins the next round."""
 
     reason: str
-    """A line for people."""
+    """One line for users."""
     lost: tuple[str, ...] = ()
-    """The nodes that went."""
+    """The ids of the nodes that left or were lost."""
     arrived: int = 0
-    """How many nodes came."""
+    """How many nodes joined."""
     stop_within_s: float | None = None
-    """Seconds that workers have at most: those of a node that was cut off must end before its lease does. None: as the
-    user set it."""
+    """The most seconds for workers to stop: if a node is cut off, they must end before its lease. `None`: user's
+    setting."""
     planned: bool = False
-    """Nobody was lost: all workers of the run are healthy."""
+    """No node was lost: all workers of the run are healthy."""
 
 
 class Decided(Record, frozen=True, kw_only=True, tag="decided"):
-    """It was decided for the whole run."""
+    """The run has decided how to continue, for all its nodes."""
 
     decision: "Restart | Stop"
-    """What was decided."""
+    """The decision."""
     failure: "Failure | None" = None
-    """About which failure; None: nothing failed."""
+    """The failure that was decided about. `None` means that nothing failed."""
     evidence: str = ""
-    """What is known of it from all nodes, as the agent that decided wrote it down; empty: no more than `failure`."""
+    """Evidence from all nodes, as the deciding agent encoded it. Empty if there is only `failure`."""
 
 
 class StopOrdered(Record, frozen=True, kw_only=True, tag="stop_ordered"):
-    """A node has failed: every node stops its workers, then tells what it has seen, and waits for what is decided."""
+    """A node has failed: every node stops its workers, reports its evidence, and waits for the decision."""
 
     reason: str
-    """A line for people."""
+    """One line for users."""
     by: str = ""
-    """The node."""
+    """The id of the node that failed."""
 
 
 class Undecided(Record, frozen=True, kw_only=True, tag="undecided"):
-    """Nobody can decide for the run, or can be told: this node must, alone."""
+    """No node can decide for the run, or reach the others: this node must decide alone."""
 
     reason: str
-    """A line for people."""
+    """One line for users."""
     final: bool = False
-    """There will be no further round: all that this node can decide is how the run ends."""
+    """No further round follows: this node can only decide how the run ends."""
 
 
 class RendezvousClosed(Record, frozen=True, kw_only=True, tag="closed"):
-    """The run's rendezvous was closed: no further round."""
+    """The run's rendezvous is closed: no further round follows."""
 
 
 class Suspended(Record, frozen=True, kw_only=True, tag="suspended"):
-    """The backend can't tell; workers go on for a bounded time."""
+    """The backend cannot report changes; workers continue for a bounded time."""
 
     reason: str
-    """A line for people."""
+    """One line for users."""
 
 
 class Resumed(Record, frozen=True, kw_only=True, tag="resumed"):
-    """The backend can tell again."""
+    """The backend can report changes again."""
 
 
 RoundChange = (
     NodesWaiting | MemberLost | RoundEnded | Decided | RendezvousClosed | Suspended | Resumed | StopOrdered | Undecided
 )
-"""What `RendezvousHandler.watch` may return."""
+"""The types that `RendezvousHandler.watch` may return."""
 
 
 class RendezvousSettings(Record, OptionValues, frozen=True, kw_only=True):
-    """What a rendezvous plugin is built with."""
+    """The settings of a rendezvous plugin."""
 
     run_id: str
     """The run's id (`--rdzv-id`)."""
     backend: str = "local"
-    """As typed (`--rdzv-backend`)."""
+    """The backend's name, as typed (`--rdzv-backend`)."""
     endpoint: str = ""
-    """As typed (`--rdzv-endpoint`); empty: not given."""
+    """The endpoint, as typed (`--rdzv-endpoint`). Empty if not given."""
     min_nodes: int = 1
-    """The least number of nodes (`--nnodes`)."""
+    """The fewest nodes of a round (`--nnodes`)."""
     max_nodes: int = 1
-    """The greatest number of nodes."""
+    """The most nodes of a round."""
     local_world_size: int = 1
     """How many workers this node has."""
     role: str = "default"
-    """`--role`."""
+    """The `--role` of this node."""
     node_id: str = ""
-    """This node's id; empty: the host's name is taken."""
+    """This node's id. If empty, the host's name is used."""
     node_rank: int | None = None
-    """`--node-rank`; None: not given."""
+    """The value of `--node-rank`. `None` if not given."""
     master_addr: str | None = None
-    """`--master-addr`; None: not given."""
+    """The value of `--master-addr`. `None` if not given."""
     master_port: int | None = None
-    """`--master-port`; None: not given."""
+    """The value of `--master-port`. `None` if not given."""
     local_addr: str | None = None
-    """The address by which others reach this node (`--local-addr`); None: found out."""
+    """The address at which other nodes reach this one (`--local-addr`). If `None`, it is detected."""
     monitor_interval_s: float = 0.1
-    """Seconds from one look at a backend that must be polled to the next."""
+    """Seconds between two polls of a backend that must be polled."""
     incarnation: str = ""
-    """Random, made anew by each agent process; marks everything that it starts (`ELASTIC_INCARNATION`)."""
+    """A random text, new in each agent process. All processes that the agent starts have it (`ELASTIC_INCARNATION`)."""
     attempt: int = 0
-    """How often the scheduler has begun the run again (`--rdzv-attempt`)."""
+    """How often the scheduler has restarted the run (`--rdzv-attempt`)."""
     attempt_given: bool = False
-    """Whether a user or a scheduler has said which attempt this is; else nobody can tell one from the next."""
+    """Whether a user or a scheduler gave `attempt`. If not, attempts cannot be distinguished."""
     job: str = ""
-    """The scheduler's name of the job, where that tells attempts apart (`slurm 4711`); empty: not known."""
+    """The scheduler's name of the job (`slurm 4711`), if it differs between attempts. Empty if not known."""
     spares: int | None = None
-    """How many surplus nodes may wait in reserve; None: any number."""
+    """How many surplus nodes may wait as spares. `None` means no limit."""
     fingerprint: Mapping[str, str] = {}
-    """What all nodes of a run must agree on, by key."""
+    """Settings on which all nodes of a run must agree, by key."""
     allow_mismatch: tuple[str, ...] = ()
-    """Keys of the fingerprint that may differ."""
+    """Keys of `fingerprint` that may differ between nodes."""
     max_membership_changes: int | None = None
-    """How many rounds may end because nodes came or went; None: any number."""
+    """How many rounds membership changes may end. `None` means no limit."""
     store_outage_grace_s: float = 120.0
-    """Seconds for which a store may be away before `on_store_loss` counts."""
+    """Seconds for which the store may be unreachable before `on_store_loss` applies."""
     on_store_loss: str = "keep"
-    """`keep` or `fail`: what workers do when the store stays away for longer than the grace."""
+    """`keep` or `fail`: whether workers go on if the store stays unreachable for longer than the grace period."""
     options: Mapping[str, str | int | float | bool | None] = {}
-    """The backend's declared options, by name, of the declared types, with their defaults filled in."""
+    """The backend's declared options by name, converted, with their defaults."""
     lists: Mapping[str, tuple[str | int | float | bool, ...]] = {}
-    """Those of several values, by name."""
+    """The options that have several values, by name."""
     agent_port: int = 0
-    """The UDP port at which this agent answers the others (`--agent-port`); 0: a free one."""
+    """The UDP port at which this agent answers the other agents (`--agent-port`). 0 means any free port."""
 
 
 class PolicySettings(Record, OptionValues, frozen=True, kw_only=True):
-    """What a FailureHandler is built with."""
+    """The settings of a restart policy (`FailureHandler`)."""
 
     name: str
-    """As typed (`--policy`)."""
+    """The policy's name, as typed (`--policy`)."""
     max_restarts: int = 0
-    """`--max-restarts`: how many restarts the run has."""
+    """The value of `--max-restarts`: the most restarts of the run."""
     restart_window_s: float | None = None
-    """Only restarts of the last so many seconds count; None: all."""
+    """The window in which restarts count, in seconds. `None` means that all restarts count."""
     restart_backoff_s: float = 0.5
-    """The first pause between quick restarts, in seconds; 0: none."""
+    """The first pause between quick restarts, in seconds. 0 means no pause."""
     fatal_exit_codes: tuple[int, ...] = ()
-    """Exit codes that are not worth another try."""
+    """Exit codes after which the run is not restarted."""
     same_failure_limit: int | None = None
-    """How often in a row the same failure may come; None: any number."""
+    """How often in a row the same failure may happen. `None` means no limit."""
     run_id: str = ""
-    """The run's id; empty: not known yet."""
+    """The run's id. Empty if not known yet."""
     min_nodes: int = 1
-    """The least number of nodes."""
+    """The fewest nodes of a round."""
     max_nodes: int = 1
-    """The greatest number of nodes."""
+    """The most nodes of a round."""
     options: Mapping[str, str | int | float | bool | None] = {}
-    """The policy's declared options, by name, of the declared types."""
+    """The policy's declared options by name, converted."""
     lists: Mapping[str, tuple[str | int | float | bool, ...]] = {}
-    """Those of several values, by name."""
+    """The options that have several values, by name."""
 
     @property
     def restart_budget(self) -> int | None:
-        """How many restarts the run has; None: the policy is not `intensity`, and has a budget of its own or none."""
+        """The most restarts of the run. `None` if the policy is not `intensity`: its budget is not known."""
         return self.max_restarts if self.name == "intensity" else None
 
 
 class HookSettings(Record, OptionValues, frozen=True, kw_only=True):
-    """What an AgentHook is built with."""
+    """The settings of a hook (`AgentHook`)."""
 
     name: str
-    """The hook's name, as its entry point has it."""
+    """The hook's name: that of its entry point."""
     run_id: str = ""
     """The run's id."""
     run_dir: str = ""
-    """The run directory: files of the hook's own go there."""
+    """The run directory, where the hook may write its own files."""
     options: Mapping[str, str | int | float | bool | None] = {}
-    """The hook's declared options, by name, of the declared types; one that was not given and has no default is
-    None."""
+    """The hook's declared options by name, converted. An option without value and default is `None`."""
     lists: Mapping[str, tuple[str | int | float | bool, ...]] = {}
     """The values of options that may be given several times, by name."""
     node_id: str = ""
     """This node's id."""
     role: str = ""
-    """`--role`."""
+    """The `--role` of this node."""
     backend: str = ""
-    """The rendezvous backend."""
+    """The name of the rendezvous backend."""
     endpoint: str = ""
-    """Its endpoint, without secrets."""
+    """The endpoint of the backend, without secrets."""
     entry_point: str = ""
-    """What the workers run, as typed."""
+    """The script, module or program that the workers run, as typed."""
     max_restarts: int = 0
-    """`--max-restarts`."""
+    """The value of `--max-restarts`."""
     policy: str = ""
-    """The restart policy; only `intensity` promises a number of restarts."""
+    """The restart policy. Only `intensity` guarantees a number of restarts."""
     max_membership_changes: int | None = None
-    """`--max-membership-changes`; None: any number."""
+    """The value of `--max-membership-changes`. `None` means no limit."""
     own_process: bool = True
-    """Whether this process exists for the run alone; else a program runs it by a library call."""
+    """Whether this process exists for the run alone. False if a program started the run by a library call."""
     incarnation: str = ""
-    """What marks this agent's processes, for `hosted_environment` of elastic-backend-net; empty in a dry run."""
+    """The mark of this agent's processes, for `hosted_environment` of elastic-backend-net. Empty in a dry run."""
     local_world_size: int = 1
     """How many workers this node has."""
     devices: tuple[str, ...] = ()
-    """`--devices`, as entries of the visible-devices variable; empty: as inherited."""
+    """The value of `--devices`, as entries of the visible-devices variable. Empty means inherited."""
     dry_run: bool = False
-    """The hook is built only to show what it would change (`--dry-run`): take nothing, no port and no file."""
+    """Whether the hook was built only to show its changes (`--dry-run`). It must open no port and no file."""
     workers_run: str = "python"
-    """What workers run: `python`, a script or a module; `program`; `function`."""
+    """What the workers run: `python` (a script or a module), `program` or `function`."""
     may_restart: bool = True
-    """Whether workers can ever be started again: there is a budget, a policy that may, or another node may come."""
+    """Whether workers can be started again: restarts are left, the policy may restart, or nodes may join."""
     debugging: bool = False
-    """A worker is being debugged (`--debug-rank`): no limit of time counts."""
+    """Whether a worker is being debugged (`--debug-rank`). No time limit applies then."""
     shutdown_timeout_s: float = 0.0
-    """`--shutdown-timeout`: how long workers have that are stopped, at most."""
+    """The value of `--shutdown-timeout`: the most seconds that workers may take to stop."""
     preemption_signal: str = ""
-    """The signal of `--preemption-signal`, such as `SIGUSR1`; empty: the option was not given."""
+    """The signal of `--preemption-signal`, such as `SIGUSR1`. Empty if not given."""
     restarts_nodes: bool = False
-    """Whether the backend can tell the other nodes of a restart that is asked for."""
+    """Whether the backend can pass a requested restart to the other nodes."""
 
 
 # --- workers and their ends ---
@@ -354,60 +354,60 @@ class WorkerExit(Record, frozen=True, kw_only=True):
     """How one worker process ended."""
 
     local_rank: int
-    """Its number on this node, from 0."""
+    """The worker's rank on this node, from 0."""
     global_rank: int
-    """Its number in the round."""
+    """The worker's rank in the round."""
     pid: int
-    """Its process."""
+    """The id of its process."""
     code: int
-    """Its exit code; -N: killed by signal N."""
+    """The exit code. -N means killed by signal N."""
     at_s: float
-    """When it was noticed, seconds of this host's monotonic clock."""
+    """When the agent noticed the end, in seconds of this host's monotonic clock."""
     at_ns: int
-    """When it was noticed, nanoseconds since the Unix epoch."""
+    """When the agent noticed the end, in nanoseconds since the Unix epoch."""
     runtime_s: float
-    """Seconds since its start."""
+    """Seconds from the worker's start to its end."""
     stop_signal: int | None = None
-    """The first signal that the agent had sent it; None: it ended by itself."""
+    """The first signal that the agent sent to it. `None` means that it ended by itself."""
     stop_sent_ns: int | None = None
-    """When that was sent; None: none was."""
+    """When the agent sent that signal. `None` if it sent none."""
     oom_kills: int = 0
-    """Kills by the memory controller of this node's cgroup that were counted during the round, up to this exit."""
+    """How often the memory controller of this node's cgroup killed during the round, up to this exit."""
     unreapable: bool = False
-    """Still in uninterruptible sleep when we gave up waiting for it; `code` is then -SIGKILL."""
+    """Whether it was still in uninterruptible sleep when the agent stopped waiting. `code` is then -SIGKILL."""
 
     @property
     def signal(self) -> int | None:
-        """The signal that it died by; None: it ended by itself."""
+        """The signal that killed the worker. `None` if no signal did."""
         return -self.code if self.code < 0 else None
 
 
 class ErrorRecord(Record, frozen=True, kw_only=True):
-    """What a worker left about its own failure."""
+    """A worker's record of its own failure."""
 
     source: str
-    """Who wrote it: `hook`, `record`, `faulthandler` or `stderr`."""
+    """The writer of the record: `hook`, `record`, `faulthandler` or `stderr`."""
     type: str
-    """The exception's class, with its module unless it is a builtin or the script's own."""
+    """The exception's class, with its module unless it is a builtin or defined in the script."""
     message: str
-    """Its text; may have several lines."""
+    """The exception's text, which may have several lines."""
     timestamp_ns: int
-    """When it was raised, nanoseconds since the Unix epoch."""
+    """When the exception was raised, in nanoseconds since the Unix epoch."""
     frames: tuple[tuple[str, int, str, str], ...] = ()
-    """File, line, function and text of each frame, outermost first, without the launcher's."""
+    """File, line, function and source text of each frame, outermost first, without frames of the launcher."""
     callstack: str = ""
-    """The traceback as text; empty: not kept."""
+    """The traceback as text. Empty if it was not kept."""
     top_level_import: bool = False
-    """A SyntaxError of the script, or an ImportError before any function of it ran."""
+    """Whether it is a SyntaxError of the script, or an ImportError before any of its functions ran."""
     causes: tuple[tuple[str, str, str, str], ...] = ()
-    """What led to it: relation (`from`, `while handling`, `member` of a group, `in DataLoader worker 3`), class,
-    message and place (`data.py:12`, or empty) of each; empty: nothing more is known."""
+    """The causes: relation (`from`, `while handling`, `member` of a group, `in DataLoader worker 3`), class, message
+    and place (`data.py:12`, or empty) of each. Empty if there are none."""
     notes: tuple[str, ...] = ()
-    """What `add_note` has added to it and to what led to it."""
+    """The notes that `add_note` added to the exception and its causes."""
 
 
 class FailureClass(enum.StrEnum):
-    """What kind of thing went wrong first."""
+    """The kind of the first failure."""
 
     USER_EXCEPTION = "user exception"
     USAGE = "import or usage error"
@@ -415,9 +415,9 @@ class FailureClass(enum.StrEnum):
     SIGNAL = "signal"
     OOM_HOST = "out of memory on host"
     DEVICE = "device"
-    """An accelerator, its driver or a library of it has failed; `DeviceFault` says how."""
+    """An accelerator, its driver or a library of it failed; `DeviceFault` has the details."""
     OOM_DEVICE = "out of memory on device"
-    """A case of `DEVICE`, apart as it has another remedy: `on_device` is true of both."""
+    """A case of `DEVICE` with a class of its own, as its remedy differs. `on_device` is true for both."""
     HANG = "hang"
     NODE_LOST = "node lost"
     PREEMPTED = "preempted"
@@ -433,24 +433,24 @@ class FailureClass(enum.StrEnum):
 
 
 class DeviceFault(enum.StrEnum):
-    """What failed about an accelerator, by what CUDA, HIP, XPU, NCCL and their libraries say."""
+    """What failed about an accelerator, by the errors of CUDA, HIP, XPU, NCCL and their libraries."""
 
     OUT_OF_MEMORY = "out of memory"
-    """Its memory is too small for what was asked of it."""
+    """The memory of the device is too small for the request."""
     ECC = "ecc"
-    """Its memory or a link of it has errors that can't be corrected: the device is to be replaced or reset."""
+    """The memory or a link of the device has uncorrectable errors: replace or reset the device."""
     ASSERT = "assert"
-    """A kernel's assertion does not hold, such as an index out of range: mostly the script's own fault."""
+    """An assertion in a kernel failed, such as an index out of range: mostly an error of the script."""
     LOST = "lost"
-    """The device is gone, busy or not there."""
+    """The device is missing, lost or busy."""
     DRIVER = "driver"
     """The driver does not fit, or is not ready."""
     KERNEL = "kernel"
-    """A kernel made an illegal access or did not end: the script's fault, or the hardware's."""
+    """A kernel made an illegal access or did not end: an error of the script, or of the hardware."""
     COMMUNICATION = "communication"
-    """NCCL, RCCL, oneCCL or HCCL failed here; that a peer is gone is none."""
+    """NCCL, RCCL, oneCCL or HCCL failed on this node. A lost peer is not such a failure."""
     LIBRARY = "library"
-    """cuBLAS, cuDNN, cuSOLVER, MIOpen or the like failed."""
+    """A library such as cuBLAS, cuDNN, cuSOLVER or MIOpen failed."""
     OTHER = "other"
     """Any other error of an accelerator."""
 
@@ -459,119 +459,119 @@ class Origin(enum.StrEnum):
     """Whether a worker's end is a cause or a consequence."""
 
     INTRINSIC = "intrinsic"
-    """Its own fault: exception, fault signal, out of memory, exit code."""
+    """The worker failed by itself: exception, fault signal, out of memory, exit code."""
     COLLATERAL = "collateral"
-    """It lost a peer: connection reset, remote error of gloo or NCCL."""
+    """The worker lost a peer: connection reset, remote error of gloo or NCCL."""
     STOPPED = "stopped"
-    """We stopped it."""
+    """The agent stopped the worker."""
 
 
 class FailedWorker(Record, frozen=True, kw_only=True):
     """One worker's part in an incident."""
 
     exit: WorkerExit
-    """How its process ended."""
+    """How the worker's process ended."""
     origin: Origin
-    """Whether it is a cause or a consequence."""
+    """Whether its end is a cause or a consequence."""
     failure_class: FailureClass
-    """What kind of failure it is."""
+    """The kind of failure."""
     summary: str
     """One line: `ValueError: boom`, `killed by SIGKILL (9)`, `exit code 7`."""
     at_ns: int
-    """When it failed: the error file's time, else when the kernel told us."""
+    """When it failed: the time in its error file, else when the kernel reported its end."""
     error: ErrorRecord | None = None
-    """What it left about it; None: nothing."""
+    """The worker's record of its failure. `None` if there is none."""
     log_paths: tuple[str, ...] = ()
-    """The files with its output; empty: they are not kept."""
+    """The files with its output. Empty if output is not kept."""
     log_tail: str = ""
-    """The end of its stderr, where that is kept."""
+    """The end of its stderr. Empty if stderr is not kept."""
 
 
 class Failure(Record, frozen=True, kw_only=True):
-    """What a FailureHandler decides about: the first cause, and how far the run had come."""
+    """The first cause, on which a FailureHandler decides, and how far the run had come."""
 
     failure_class: FailureClass
-    """What kind of failure it is."""
+    """The kind of failure."""
     summary: str
-    """One line for people: `ValueError: boom`, `killed by SIGKILL (9)`, `exit code 7`."""
+    """One line for users: `ValueError: boom`, `killed by SIGKILL (9)`, `exit code 7`."""
     node_id: str
-    """The node to blame: where the first failure was."""
+    """The node of the first failure."""
     round_index: int
-    """In which round, from 0."""
+    """The number of the round, from 0."""
     at_s: float
-    """Seconds since the run began: where nodes meet in a store, with its first round, the same on all of them."""
+    """Seconds since the run began. With a store, all nodes count from the beginning of the first round."""
     uptime_s: float
-    """Seconds since the round's workers were started."""
+    """Seconds since the workers of the round were started."""
     exit_code: int = 1
-    """The failed worker's own code, 128+N for death by signal N, 1 where there is no better."""
+    """The failed worker's exit code, 128+N for death by signal N, or 1 if there is no better code."""
     global_rank: int | None = None
-    """The first failed worker's rank in the round; None: no worker is to blame."""
+    """The first failed worker's rank in the round. `None` if the failure is not a worker's."""
     local_rank: int | None = None
-    """Its number on its node; None: no worker is to blame."""
+    """That worker's rank on its node. `None` if the failure is not a worker's."""
     exception_type: str = ""
-    """The class of its exception: `ValueError` where it is a builtin or the script's own, else with its module,
-    `torch.OutOfMemoryError`; empty: it left none."""
+    """The class of the exception: `ValueError` for a builtin or a class of the script, else with its module, such as
+    `torch.OutOfMemoryError`. Empty if the worker recorded none."""
     message: str = ""
-    """The exception's text, all lines; empty: it left none."""
+    """The exception's text with all its lines. Empty if the worker recorded none."""
     retryable: bool = True
-    """False: trying again can't help (a missing script, a SyntaxError, an import that fails in the first attempt)."""
+    """False if a retry cannot help (a missing script, a SyntaxError, an import that fails in the first attempt)."""
     signal: int | None = None
-    """What killed the worker, unless it was our own; None: it ended by itself, or no worker is to blame."""
+    """The signal that killed the worker. `None` if there was none, the agent sent it, or no worker failed."""
     log_tail: str = ""
-    """The last 4 KiB of that worker's stderr, where it is kept; empty in the history."""
+    """The last 4 KiB of that worker's stderr. Empty in the history, and if stderr is not kept."""
     device_fault: DeviceFault | None = None
-    """What failed about the accelerator; None: the class is neither `DEVICE` nor `OOM_DEVICE`. None in the history."""
+    """What failed about the accelerator. `None` in the history, and for classes except `DEVICE` and `OOM_DEVICE`."""
     reported_by: str = ""
-    """The hook that has reported it (`self.run.report`); empty: the agent saw it itself."""
+    """The hook that reported the failure (`self.run.report`). Empty if the agent found it."""
     fingerprint: str = ""
-    """The same for failures of one kind: class, exception, place and message, without numbers that change."""
+    """A text that equal failures share: class, exception, place and message, without numbers that change."""
     progress: int | None = None
-    """How far the run had come, in steps that only rise; None: not known."""
+    """The furthest step of the run. `None` if not known."""
     node_count: int | None = None
-    """How many nodes the failed round had; None: there was none, or it is not known."""
+    """How many nodes the failed round had. `None` if there was no round, or it is not known."""
     membership_changes: int | None = None
-    """How many rounds of the run had ended because nodes came or went; None: not known."""
+    """How many rounds of the run membership changes had ended. `None` if not known."""
     decision: "Restart | Stop | Ignore | None" = None
-    """What was decided; None: this is the failure at hand, which is to be decided."""
+    """The decision. `None` for the failure that is still to be decided."""
     spent: int = 0
-    """In the history: how many restarts this failure and all before it have cost. It may no longer have each."""
+    """In the history: how many restarts this failure and all before it have cost, forgotten ones too."""
     rule_counts: tuple[tuple[str, int], ...] = ()
-    """Of the history's last failure: how often each rule has let the run go on, by its name in the decision."""
+    """In the history's last failure: how often each rule let the run go on, by its name in the decision."""
 
 
 class Restart(Record, frozen=True, kw_only=True, tag="restart"):
-    """Start all workers again, perhaps later, perhaps without some nodes."""
+    """Decision: start all workers again, optionally after a delay or without some nodes."""
 
     delay_s: float = 0.0
-    """Seconds to wait first."""
+    """Seconds to wait before the restart."""
     exclude_nodes: tuple[str, ...] = ()
-    """Ids of the nodes that stay out; one that the run needs to have enough comes back before its time."""
+    """Ids of the nodes to leave out. A node without which the run has too few returns early."""
     exclude_s: tuple[float, ...] = ()
-    """Seconds for which each of them does, in the same order; those behind its end stay out until the next decision."""
+    """Seconds for which each of them is left out, in the same order. Further nodes stay out until the next decision."""
     rule: str = ""
-    """Which rule decided, for people and for `rule_counts`."""
+    """The rule that decided, for users and for `rule_counts`."""
     reason: str = ""
-    """For the line about it: why one doubts that it helps, say; empty: nothing to add. The line names the number of the
-    restart, its delay and the nodes that stay out by itself."""
+    """A remark for the line about the restart. Empty means no remark: the line has the number of the restart, its delay
+    and the excluded nodes in any case."""
 
 
 class Stop(Record, frozen=True, kw_only=True, tag="stop"):
-    """End the run."""
+    """Decision: end the run."""
 
     reason: str
-    """A line for people: why the run ends."""
+    """One line for users: why the run ends."""
     outcome: str = "failed"
-    """`failed`, or `done` for a run that is over for good."""
+    """`failed`, or `done` for a run that has finished its work."""
     rule: str = ""
-    """Which rule decided."""
+    """The rule that decided."""
 
 
 class Ignore(Record, frozen=True, kw_only=True, tag="ignore"):
-    """Leave that worker down; the others run on."""
+    """Decision: do not restart that worker; the others continue."""
 
     rule: str = ""
-    """Which rule decided."""
+    """The rule that decided."""
 
 
 Decision = Restart | Stop | Ignore
-"""What a FailureHandler may return."""
+"""The types that a FailureHandler may return."""

@@ -1,1 +1,1 @@
-"""Which accelerators this node has, and which of them a process sees: without torch."""
+"""Detects the accelerators of this node, and those that a process sees, without torch."""

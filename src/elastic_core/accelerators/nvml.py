@@ -1,4 +1,4 @@
-"""The NVIDIA GPUs of this node, by the driver's management library: without torch or CUDA."""
+"""The NVIDIA GPUs of this node, read by the driver's management library, without torch or CUDA."""
 
 import ctypes
 from collections.abc import Callable
@@ -14,11 +14,11 @@ class NvidiaGpus(Record, frozen=True, kw_only=True):
     """The NVIDIA GPUs of this node as the driver reports them."""
 
     count: int | None
-    """The number of GPUs; None: the driver can't tell."""
+    """The number of GPUs. `None` if the driver cannot report it."""
     uuids: tuple[str, ...] = ()
-    """The UUIDs by number; empty: not requested, or one can't be read."""
+    """The UUIDs by number. Empty if they were not requested or one cannot be read."""
     pci: tuple[str, ...] = ()
-    """The PCI addresses by number, as sysfs names directories: `0000:dc:00.0`. Empty: as for `uuids`."""
+    """The PCI addresses by number, as sysfs names directories: `0000:dc:00.0`. Empty as for `uuids`."""
 
 
 class _PciInfo(ctypes.Structure):
@@ -36,7 +36,7 @@ class _PciInfo(ctypes.Structure):
 
 
 def nvidia_gpus(*, with_uuids: bool = False, with_pci: bool = False, library: str = "libnvidia-ml.so.1") -> NvidiaGpus:
-    """Return this node's NVIDIA GPUs; no driver means none."""
+    """Return this node's NVIDIA GPUs. Without a driver there are none."""
     try:
         nvml = ctypes.CDLL(library)
     except OSError:
@@ -59,7 +59,7 @@ def nvidia_gpus(*, with_uuids: bool = False, with_pci: bool = False, library: st
 
 
 def _of_each(nvml: ctypes.CDLL, count: int, read: Callable[[ctypes.CDLL, ctypes.c_void_p], str]) -> tuple[str, ...]:
-    """Return what `read` returns of each device; empty if it returns nothing of one."""
+    # Empty if `read` returns nothing for one of the devices.
     found = []
     for index in range(count):
         handle = ctypes.c_void_p()

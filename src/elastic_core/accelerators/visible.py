@@ -2,9 +2,9 @@
 
 
 def visible_entries(text: str) -> tuple[str, ...]:
-    """Return the devices that a visible-devices variable names, up to the first that is no device, as the runtimes do.
+    """Return the devices in a visible-devices variable, up to the first invalid entry, as the runtimes do.
 
-    All are numbers, or all are ids with the first one's prefix (`GPU-`, `MIG-`). The same device twice shows none.
+    All entries are numbers, or ids with the first one's prefix (`GPU-`, `MIG-`). With a duplicate, there are none.
     """
     entries: list[str] = []
     for item in (part.strip() for part in text.split(",")):

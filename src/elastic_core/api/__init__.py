@@ -1,14 +1,14 @@
-"""What an author of a plugin needs on the first day: interfaces, settings, decisions, moments and errors.
+"""The names that plugin authors need first: interfaces, settings, decisions, moments and errors.
 
 Versioned by `API_VERSION`; re-exports only. `help(elastic_core.api.AgentHook)` shows one name with its fields;
 docs/reference/api.md has all. More names are in sub-modules, by purpose:
 
-    elastic_core.api.stores      a store of one's own, for the rendezvous of this project
+    elastic_core.api.stores      custom stores for this project's rendezvous
     elastic_core.api.rendezvous  changes of a round, capabilities, errors of a rendezvous
-    elastic_core.api.starters    starting workers in a way of one's own, hosting what they meet at
+    elastic_core.api.starters    custom starts of workers, servers at MASTER_PORT
     elastic_core.api.workers     code in worker processes: their start, errors and accelerators
     elastic_core.api.feed        exporting a run, answering requests, steps and agreements of all nodes
-    elastic_core.api.tools       texts for people, private files, who runs an agent
+    elastic_core.api.tools       texts for users, private files, the identity of an agent
     elastic_core.api.commands    commands of `elastic`
     elastic_core.api.plugins     modules with hookimpls, and plugins of plugins
 
@@ -57,9 +57,9 @@ Failures and decisions
         `super().decide(failure, history)` for all others.
 
 Moments of hooks
-    Moment: Annotate what may be any of the records of this group with it.
+    Moment: Annotate a value with it that may be any record of this group.
     AgentStarted: Implement `on_agent_started` to act once, before the node joins.
-    RoundJoining: Implement `on_joining` to act before the node asks for a place in a round, or to refuse.
+    RoundJoining: Implement `on_joining` to act before the node requests a place in a round, or to refuse.
     RoundJoined: Implement `on_round_joined` to learn this node's ranks in a new round.
     WorkersStarting: Implement `on_workers_starting` to change how workers are started, to refuse, or to learn how
         many restarts the run has had.
@@ -67,7 +67,7 @@ Moments of hooks
     WorkerEnded: Implement `on_worker_exited` to learn how each worker of this node ended.
     FailureSeen: Implement `on_failure` to learn of a failure before it is decided about.
     DecisionTaken: Implement `on_decision` to learn what the policy decided, on this node or for the whole run.
-    MembershipChanged: Implement `on_membership_changed` to learn that a round ends because nodes came or went.
+    MembershipChanged: Implement `on_membership_changed` to learn that a membership change ends a round.
     Draining: Implement `on_drain` to learn that the agent received a signal to stop, and how long the workers have.
     WorkersStopping: Implement `on_workers_stopping` to act before the workers receive the stop signal.
     AgentStopped: Implement `on_agent_stopped` to act once, last, with the exit code.
@@ -77,12 +77,12 @@ Powers of hooks
     Launches: Return it from `on_workers_starting` to change the start of workers.
     LaunchChange: The change of one worker's start in `Launches.workers`: variables, processors, a command in front.
     Refuse: Return it from `on_joining` or `on_workers_starting` to keep this node out of the round.
-    RunHandle: Use it as `self.run`, with `Power.RUN`: report a failure, ask for a restart, set a timer, know the
+    RunHandle: Use it as `self.run`, with `Power.RUN`: report a failure, request a restart, set a timer, list the
         workers.
     RunTimer: What `self.run.call_later` and `call_every` return: cancel it when the call is not needed any more.
     RunningWorker: A worker of this node in `self.run.workers()`: its ranks, its process id and its files.
-    FailureReport: Give it to `self.run.report` to have a failure that the hook found decided about.
-    WorkerFault: A worker to blame in `FailureReport.workers`.
+    FailureReport: Pass it to `self.run.report` to report a failure that the hook found; the policy decides.
+    WorkerFault: A failed worker in `FailureReport.workers`.
 
 Rounds and time
     RendezvousInfo: Return it from `RendezvousHandler.next_rendezvous`: the node's place in a new round.
@@ -93,7 +93,7 @@ Rounds and time
     SYSTEM_CLOCK: The clock of this process: use it where you don't take one as a parameter.
 
 Errors
-    ElasticError: Raise it, or a class below it, for an error that is one line for people, with an exit code.
+    ElasticError: Raise it, or a class below it, for an error that is one line for users, with an exit code.
     ConfigError: Raise it for an option or setting that can't work: exit code 2.
     PluginError: Raise it when your plugin itself can't work here: exit code 3.
 

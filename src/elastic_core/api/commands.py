@@ -1,4 +1,4 @@
-"""What a command of `elastic` needs: output, options of a run, its store, and what runs left behind."""
+"""Names for commands of `elastic`: output, options of a run, its store, and the records of runs."""
 
 from elastic_core.cli.output import echo as echo
 from elastic_core.cli.output import echo_json as echo_json

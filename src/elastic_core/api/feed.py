@@ -1,4 +1,4 @@
-"""What a hook needs that exports a run, answers requests to the agent, or coordinates the workers of all nodes."""
+"""Names for hooks that export a run, answer requests to the agent, or coordinate the workers of all nodes."""
 
 from elastic_core.hooks.arguments import checks_arguments as checks_arguments
 from elastic_core.hooks.handle import Offer as Offer

@@ -1,4 +1,4 @@
-"""What a plugin needs that is a module with hookimpls, or has plugins of its own."""
+"""Names for plugins that are modules with hookimpls, or that have plugins of their own."""
 
 from elastic_core.plugins.conversion import ResolvedOptions as ResolvedOptions
 from elastic_core.plugins.conversion import resolve_options as resolve_options

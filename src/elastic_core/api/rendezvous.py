@@ -1,7 +1,7 @@
-"""What an author of a `RendezvousHandler` needs beyond its first day: changes of a round, capabilities, errors.
+"""More names for a `RendezvousHandler`: changes of a round, capabilities and errors.
 
-`RendezvousHandler` is in `elastic_core.api`. The changes, such as `RendezvousClosed`, are what its `watch` returns; the
-errors, such as `RendezvousClosedError`, are what its `next_rendezvous` raises.
+`RendezvousHandler` is in `elastic_core.api`. Its `watch` returns the changes, such as `RendezvousClosed`; its
+`next_rendezvous` raises the errors, such as `RendezvousClosedError`.
 """
 
 from elastic_core.errors import RendezvousClosedError as RendezvousClosedError

@@ -1,4 +1,4 @@
-"""What a hook needs that starts workers in a way of its own, or hosts what they meet at."""
+"""Names for hooks that start workers themselves, or host the server at MASTER_PORT."""
 
 from elastic_core.hooks.launches import fault_of_variable as fault_of_variable
 from elastic_core.hooks.master_server import MasterServer as MasterServer

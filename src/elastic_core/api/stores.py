@@ -1,4 +1,4 @@
-"""What an author of a `CoordinationStore` needs: its records and errors, those of `WaitBudget`, and addresses.
+"""Names for a `CoordinationStore`: its records and errors, those of `WaitBudget`, and addresses.
 
 `CoordinationStore` and `WaitBudget` are in `elastic_core.api`.
 """

@@ -1,4 +1,4 @@
-"""What hooks and commands share: texts for people, private files, and who runs an agent."""
+"""Helpers for hooks and commands: texts for users, private files, and the identity of an agent."""
 
 from elastic_core.encoding import clean as clean
 from elastic_core.encoding import rank_ranges as rank_ranges

@@ -1,4 +1,4 @@
-"""What an author needs who works in worker processes: their start, their errors, their accelerators."""
+"""Names for code in worker processes: their start, errors and accelerators."""
 
 from elastic_core.accelerators.nvml import NvidiaGpus as NvidiaGpus
 from elastic_core.accelerators.nvml import nvidia_gpus as nvidia_gpus

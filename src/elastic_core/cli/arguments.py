@@ -1,6 +1,6 @@
-"""Reads the command line of `elastic run` as argparse reads torchrun's.
+"""Reads the command line of `elastic run` as torchrun's argparse parser does.
 
-Both spellings of an option, unambiguous prefixes, and everything from the script on untouched.
+Accepts both spellings of an option and unambiguous prefixes, and leaves all words from the script on unchanged.
 """
 
 import re
@@ -17,7 +17,7 @@ _HELP, _HELP_ALL = "help", "help-all"
 
 
 class Arguments(Record, frozen=True, kw_only=True):
-    """What the command line gave: options by identifier, the script, and its arguments, or a request for help."""
+    """The parsed command line: options by identifier, the script and its arguments, or a request for help."""
 
     given: dict[str, str | bool | tuple[str, ...]]
     script: str | None
@@ -27,17 +27,15 @@ class Arguments(Record, frozen=True, kw_only=True):
 
 
 def read_arguments(words: Sequence[str]) -> Arguments:
-    """Return the options before the script, the script, and everything after it as it is.
+    """Return the options before the script, the script, and all words after it.
 
     Raises:
-        ConfigError: an option is unknown, ambiguous, or lacks its value.
+        ConfigError: An option is unknown, ambiguous, or has no value.
     """
     return _Reader(words).read()
 
 
 class _Reader:
-    """One pass over the words."""
-
     def __init__(self, words: Sequence[str]) -> None:
         self._words = words
         self._next = 0
@@ -77,7 +75,7 @@ class _Reader:
             self._keep(option, value if equals else self._value(typed, option))
 
     def _cluster(self, word: str) -> None:
-        """Read short options behind one dash: flags, then at most one with a value (`-mr3`, `-r 3`, `-r=3`)."""
+        # Short options behind one dash: flags, then at most one with a value (`-mr3`, `-r 3`, `-r=3`).
         for index, letter in enumerate(word[1:], start=1):
             if letter == "h":
                 self._help = True
@@ -93,7 +91,7 @@ class _Reader:
             return
 
     def _value(self, typed: str, option: RunOption) -> str:
-        """Return the next argument as the value; one that looks like an option is not a value, as in argparse."""
+        # As in argparse, a word that looks like an option is not a value.
         word = self._words[self._next] if self._next < len(self._words) else None
         if word is None or (
             len(word) > 1 and word.startswith("-") and not _NEGATIVE.fullmatch(word) and " " not in word
@@ -109,18 +107,18 @@ class _Reader:
 
 
 def find_option(typed: str) -> RunOption | None:
-    """Return the option that `--name`, or an unambiguous beginning of it, means; None for `--help`.
+    """Return the option of `--name` or of its unambiguous prefix. `None` means `--help`.
 
-    A beginning that was unambiguous for torchrun stays so: torch's options are tried first, those of hooks last.
+    A prefix that is unambiguous for torchrun is so here too: torch's options are tried first, those of hooks last.
 
     Raises:
-        ConfigError: there is no such option, or several begin so.
+        ConfigError: No option has that name, or several have the prefix.
     """
     name = typed.removeprefix("--").replace("_", "-")
     exact = BY_DEST.get(name.replace("-", "_"))
     if exact is not None:
         return exact
-    from elastic_core.options.hook_options import hook_option, hook_option_named  # not for a line of our options alone
+    from elastic_core.options.hook_options import hook_option, hook_option_named  # for hooks' options only
 
     from_hook = hook_option(name)
     if from_hook is not None:
@@ -144,7 +142,7 @@ def find_option(typed: str) -> RunOption | None:
 
 
 class UnknownOptionError(ConfigError):
-    """No option has that name."""
+    """No option has the given name."""
 
 
 def _unknown(word: str, *, typed: str) -> ConfigError:

@@ -1,4 +1,4 @@
-"""A group of commands, the core's own and those of distributions, each imported when it is used."""
+"""A group of commands, the core's and those of distributions; each is imported when it is used."""
 
 import importlib
 from collections.abc import Mapping
@@ -16,19 +16,19 @@ if TYPE_CHECKING:
 
 
 class CommandGroup(click.Group):
-    """Commands by name; those of distributions follow the core's, and none of them takes a name of the core's."""
+    """Commands by name. Commands of distributions follow the core's and cannot replace them."""
 
     commands_of: ClassVar[Mapping[str, tuple[str, str]]] = {}
-    """The core's own: module (its attribute `command` is the click command) and help line of each."""
+    """The core's commands: the module (its attribute `command` is the click command) and help line of each."""
     words: ClassVar[str] = ""
-    """What entry points put before the names of commands in this group: `plugins `; empty: it is `elastic` itself."""
+    """The prefix of this group's commands in entry points, such as `plugins `. Empty for `elastic` itself."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the names in the order in which people need them."""
+        """Return the names in the order of the help."""
         return [*self.commands_of, *_installed(ctx).names(self.words.strip())]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import one command; None where there is no such, or where completion asks for one that is broken."""
+        """Import and return one command. `None` if there is none, or if it is broken during completion."""
         if cmd_name in self.commands_of:
             command: Any = importlib.import_module(self.commands_of[cmd_name][0]).command
             return command if isinstance(command, click.Command) else None
@@ -43,7 +43,7 @@ class CommandGroup(click.Group):
             raise
 
     def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401  # the exit code, by click's declaration anything
-        """Run the command; what one of a distribution raises that is no error of ours names the distribution."""
+        """Run the command. An unexpected exception in a distribution's command names the distribution."""
         try:
             return super().invoke(ctx)
         except click.Abort as err:
@@ -71,7 +71,7 @@ class CommandGroup(click.Group):
                 formatter.write_dl(lines)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> "list[CompletionItem]":
-        """Offer the names that fit, without importing them, and this command's own options."""
+        """Return the matching names, without importing their commands, and this command's own options."""
         from click.shell_completion import CompletionItem
 
         names = [name for name in self.list_commands(ctx) if name.startswith(incomplete)]
@@ -86,7 +86,7 @@ class CommandGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command, or say what there is."""
+        """Return the command; an unknown name raises an error that lists the commands."""
         name = args[0]
         if not ctx.resilient_parsing and name not in self.commands_of and name not in self.list_commands(ctx):
             raise self.unknown(ctx, name)
@@ -104,7 +104,7 @@ class CommandGroup(click.Group):
 
 
 def _installed(ctx: click.Context) -> CommandPlugins:
-    """Return what is installed, looked for once in a call of `elastic`."""
+    # Entry points are read once in a call of `elastic`.
     found: CommandPlugins = ctx.meta.get(__name__) or CommandPlugins()
     ctx.meta[__name__] = found
     return found

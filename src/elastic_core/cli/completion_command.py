@@ -1,4 +1,4 @@
-"""`elastic completion`: the script that teaches a shell our commands and options."""
+"""`elastic completion`: prints the script that completes commands and options in a shell."""
 
 import os
 import sys
@@ -19,13 +19,13 @@ Once, for the running shell:
 
 @add_completion_class
 class TcshComplete(ShellComplete):
-    """Completion for tcsh, which click has not: the shell gives the line up to the cursor, and takes words."""
+    """Completion for tcsh, which click lacks: the shell passes the line up to the cursor, and reads words."""
 
     name: ClassVar[str] = "tcsh"
     source_template: ClassVar[str] = "complete %(prog_name)s 'p/*/`env %(complete_var)s=tcsh_complete %(prog_name)s`/'"
 
     def get_completion_args(self) -> tuple[list[str], str]:
-        """Return the whole words behind the command, and the one that is being typed."""
+        """Return the complete words after the command, and the unfinished one."""
         line = os.environ.get("COMMAND_LINE", "")
         words = split_words(line)[1:]
         return (words, "") if not words or line[-1:].isspace() else (words[:-1], words[-1])
@@ -36,7 +36,7 @@ class TcshComplete(ShellComplete):
 
 
 def completion_script(shell: str) -> str:
-    """Return the script that has a shell (of `SHELLS`) complete lines of `elastic`."""
+    """Return the script that completes lines of `elastic` in a shell (one of `SHELLS`)."""
     from elastic_core.cli.group import elastic
     from elastic_core.cli.main import COMPLETE_VARIABLE
 

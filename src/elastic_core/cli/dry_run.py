@@ -1,4 +1,4 @@
-"""`elastic run --dry-run`: the resolved configuration, and what each worker would be started with."""
+"""`elastic run --dry-run`: the resolved configuration, and the command and environment of each worker."""
 
 import os
 import shlex
@@ -22,25 +22,25 @@ from elastic_core.types import RendezvousSettings, Round
 _RUN_DIR = "<run directory>"
 _AT_START = "<chosen at start>"
 _DEFAULT = "default"
+# Settings that are shown elsewhere, that a running agent sets, and that mark how another one was given.
 _UNSHOWN = frozenset(
     """
     entrypoint notices hook_options hooks nodes.min_nodes nodes.max_nodes nodes.incarnation nodes.fingerprint
     nodes.options nodes.lists nodes.attempt_given restarts.run_id restarts.min_nodes restarts.max_nodes restarts.options
     restarts.lists workers.nproc_source
-    """.split()  # noqa: SIM905  # as many words as half a page of code would be
+    """.split()  # noqa: SIM905  # a list of names would fill half a page
 )
-"""Settings that are shown elsewhere, those that a running agent fills in, and marks of how another one was given."""
+# The option of each setting. Settings without an option have names of their own, shown with -v.
 _OPTIONS = {option.field: option.name for option in OPTIONS if option.field}
-"""The option that gives a setting; the settings of no option have names of their own, and are shown on request."""
 
 
 def describe(resolution: Resolution, environ: Mapping[str, str], *, verbose: bool = False) -> str:
-    """Return the text of a dry run: nothing is started, made or written. Secrets are masked.
+    """Return the text of a dry run; no process is started and no file written. Secrets are masked.
 
     Args:
         resolution: The settings.
-        environ: The environment that the run would start in.
-        verbose: Show all settings; otherwise those that differ from the defaults.
+        environ: The environment of the run.
+        verbose: Show all settings; otherwise only those that differ from the defaults.
     """
     settings = resolution.settings
     hooks = _asked_hooks(settings)
@@ -105,11 +105,7 @@ def _shown(value: object) -> str:
 
 
 def _checked_options(settings: RunSettings) -> list[str]:
-    """Return a line for each plugin whose options can't be checked here; the others' are what a run would take.
-
-    Raises:
-        ConfigError: one of them is not.
-    """
+    # A missing plugin is only a line: it may be installed where the run is. Malformed options raise ConfigError.
     lines = []
     for group, name, conf in (
         (RENDEZVOUS_GROUP, settings.nodes.backend, settings.rdzv_conf),
@@ -120,13 +116,13 @@ def _checked_options(settings: RunSettings) -> list[str]:
 
             try:
                 PluginRegistry().check_options(group, name, conf)
-            except PluginError as err:  # it may be installed where the run is
+            except PluginError as err:
                 lines.append(str(err))
     return lines
 
 
 def _asked_hooks(settings: RunSettings) -> Preview:
-    """Return what the hooks that options choose would change; those that are merely installed are left alone."""
+    # Hooks that no option chooses are not called.
     if not (settings.hook_options or settings.hooks):
         nothing = ("",) * settings.nodes.local_world_size
         return Preview(changes=(), bound_by=nothing, lines=())
@@ -138,7 +134,7 @@ def _asked_hooks(settings: RunSettings) -> Preview:
 
 
 def _sample_round(nodes: RendezvousSettings) -> Round:
-    """Return a first round as it would be on this node, if as many nodes come as may."""
+    # A first round on this node, with the most nodes.
     node_rank, nproc = nodes.node_rank or 0, nodes.local_world_size
     return Round(
         index=0,

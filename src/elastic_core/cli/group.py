@@ -1,4 +1,4 @@
-"""The `elastic` command: its subcommands are imported when they are used."""
+"""The `elastic` command. Its subcommands are imported when they are used."""
 
 import click
 
@@ -6,6 +6,7 @@ from elastic_core.cli.command_group import CommandGroup
 from elastic_core.cli.output import echo
 from elastic_core.errors import ConfigError, ElasticError, nearest
 
+# The module (its attribute `command` is the click command) and help line of each subcommand.
 _COMMANDS = {
     "run": ("elastic_core.cli.run_command", "Run a training script on this node's workers; restart it after failures."),
     "runs": ("elastic_core.cli.runs_command", "List the runs on this machine, or show why one failed."),
@@ -13,16 +14,13 @@ _COMMANDS = {
     "help": ("elastic_core.cli.help_command", "Show the help of a command, or explain one option of run."),
     "completion": ("elastic_core.cli.completion_command", "Print the completion script of a shell."),
 }
-"""Module (its attribute `command` is the click command) and help line of each subcommand."""
 
 
 class _Elastic(CommandGroup):
-    """The commands of `elastic`; a word that is none of them is often a script or a slip of the finger."""
-
+    # An unknown command is often a script or a typing mistake.
     commands_of = _COMMANDS
 
     def unknown(self, ctx: click.Context, name: str) -> ElasticError:
-        """Return what was probably meant."""
         from elastic_core.plugins.missing import command_elsewhere, commands_elsewhere
 
         elsewhere = command_elsewhere(name)

@@ -1,4 +1,4 @@
-"""`elastic help`: the help of a command, or one option of `elastic run` explained."""
+"""`elastic help`: the help of a command, or the explanation of one option of `elastic run`."""
 
 import click
 

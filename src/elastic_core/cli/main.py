@@ -1,4 +1,4 @@
-"""The entry of every command line of ours: runs a command, and turns each error into one line and an exit code."""
+"""The entry point of all command lines: runs a command, and turns an error into one line and an exit code."""
 
 import importlib
 import io
@@ -13,19 +13,20 @@ if TYPE_CHECKING:
 _INTERRUPTED = 130  # 128 + SIGINT
 _BROKEN_PIPE = 141  # 128 + SIGPIPE
 COMPLETE_VARIABLE = "_ELASTIC_COMPLETE"
-"""Set by a shell that asks what a half-typed line could become."""
+"""The variable that a shell sets to complete an unfinished line."""
 
 
 def elastic_process(argv: Sequence[str] | None = None) -> None:
-    """Be the process: run `main`, then leave without the interpreter's own shutdown, which would cost tens of ms.
+    """Run `main` as this process, then exit without the interpreter's slow shutdown.
 
-    Exit functions run and streams are flushed as usual; only the tearing down of modules is left to the kernel.
+    Exit functions run and streams are flushed as usual; only modules are not torn down, which saves tens of
+    milliseconds.
     """
     import atexit
     import gc
 
     _open_closed_streams()
-    gc.disable()  # start-up makes no garbage, and looking for it costs a tenth; `run_job` switches it on again
+    gc.disable()  # a tenth of the start-up; `run_job` enables it again
     words = list(sys.argv[1:] if argv is None else argv)
     if words[:1] == ["run"]:
         _import_msgspec()
@@ -35,22 +36,18 @@ def elastic_process(argv: Sequence[str] | None = None) -> None:
     try:
         sys.stdout.flush()
         sys.stderr.flush()
-    except (OSError, ValueError):  # a reader that went away, or a stream that was closed: nobody is left to tell
+    except (OSError, ValueError):  # the reader is gone, or the stream is closed
         code = code or _BROKEN_PIPE
     os._exit(code)
 
 
 def _import_msgspec() -> None:
-    """Import msgspec with `typing` in the place of `typing_extensions`.
-
-    It takes the latter if that is installed, which is an eighth of our start-up (with `inspect`, `ast`, `dis` and
-    `tokenize`); all that it wants of it is in `typing` since Python 3.11. Only a process of our own may do this: it has
-    no other thread that could want the module in this moment.
-    """
+    # msgspec imports `typing_extensions` if it is installed, an eighth of our start-up, though `typing` has all that it
+    # needs since Python 3.11. Hiding the module is safe here: no other thread of this process could import it.
     name = "typing_extensions"
     if name in sys.modules:
         return
-    sys.modules[name] = None  # type: ignore[assignment]  # None makes its import fail; annotated as if it could not be
+    sys.modules[name] = None  # type: ignore[assignment]  # None makes its import fail
     try:
         importlib.import_module("msgspec")
     finally:
@@ -58,15 +55,13 @@ def _import_msgspec() -> None:
 
 
 def _open_closed_streams() -> None:
-    """Put /dev/null where the standard streams were closed (`>&-`), as a daemon's are.
-
-    Else the next descriptor that is opened, a log file or a wake-up pipe, would pass for our stdout and the workers'.
-    """
+    # If a standard stream is closed (`>&-`), as in daemons, the next opened descriptor, such as a log file, would be
+    # taken for our stdout and that of the workers. So closed streams become /dev/null.
     for fd, name in ((0, "stdin"), (1, "stdout"), (2, "stderr")):
         try:
             os.fstat(fd)
         except OSError:
-            nowhere = os.open(os.devnull, os.O_RDWR)  # the lowest free number, which is `fd`
+            nowhere = os.open(os.devnull, os.O_RDWR)  # the lowest free number: `fd`
             os.set_inheritable(nowhere, True)
         if getattr(sys, name) is None:
             setattr(sys, name, os.fdopen(fd, "r" if fd == 0 else "w", closefd=False))
@@ -76,18 +71,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run `elastic` with these arguments (default: the process's own) and return its exit code."""
     try:
         if isinstance(sys.stdout, io.TextIOWrapper):
-            sys.stdout.reconfigure(
-                errors="backslashreplace"
-            )  # a name that the terminal can't show is no reason to fail
+            sys.stdout.reconfigure(errors="backslashreplace")  # names that a terminal can't show are no error
         code = _run(list(sys.argv[1:] if argv is None else argv))
         if sys.stdout is not None:
-            sys.stdout.flush()  # here, where a closed pipe can still be told from success
+            sys.stdout.flush()  # here a closed pipe is still an error
     except KeyboardInterrupt:
         return _INTERRUPTED
     except BrokenPipeError:
         _silence_stdout()
         return _BROKEN_PIPE
-    except Exception as error:  # noqa: BLE001 - the last resort: reported on stderr, below
+    except Exception as error:  # noqa: BLE001  # the last resort: reported on stderr, below
         return _report(_pasted(error, list(sys.argv[1:] if argv is None else argv)) or error)
     return code
 
@@ -103,12 +96,12 @@ def _run(argv: list[str]) -> int:
 
 
 def start(arguments: "Arguments") -> int:
-    """Resolve the options, run the job (or describe it, `--dry-run`), and return the exit code.
+    """Resolve the options, run the job or describe it (`--dry-run`), and return the exit code.
 
-    Needs no click, which would cost a fifth of the start-up.
+    It does not import click, which would cost a fifth of the start-up.
 
     Raises:
-        ElasticError: the run can't be started as asked.
+        ElasticError: The run cannot be started with these options.
     """
     if "print_completion" in arguments.given:
         return _print_completion(str(arguments.given["print_completion"]))
@@ -157,7 +150,7 @@ def _run_click(argv: list[str]) -> int:
     from elastic_core.cli.group import elastic
 
     if COMPLETE_VARIABLE in os.environ:
-        import elastic_core.cli.completion_command  # noqa: F401  # teaches click tcsh
+        import elastic_core.cli.completion_command  # noqa: F401  # adds tcsh to click
 
         elastic.main(argv, prog_name="elastic", complete_var=COMPLETE_VARIABLE)
     try:
@@ -169,7 +162,6 @@ def _run_click(argv: list[str]) -> int:
 
 
 def _pasted(error: Exception, words: list[str]) -> Exception | None:
-    """Return what names a typographic dash or blank that the error comes from, None where there is none."""
     if all(word.isascii() for word in words):
         return None
     from elastic_core.cli.pasted import pasted
@@ -178,18 +170,17 @@ def _pasted(error: Exception, words: list[str]) -> Exception | None:
 
 
 def _report(error: Exception) -> int:
-    """Write one line about an error; return the exit code that it stands for."""
     from elastic_core.errors import ElasticError
 
     if os.environ.get("ELASTIC_DEBUG") == "1":
         import traceback
 
         traceback.print_exception(error, file=sys.stderr)
-    if isinstance(error, ElasticError) and not str(error):  # another process of the same start reports it
+    if isinstance(error, ElasticError) and not str(error):  # another process of this start reports it
         return error.exit_code
     if isinstance(error, ElasticError):
         return _write_error(str(error), error.exit_code, notes=getattr(error, "__notes__", ()))
-    click = sys.modules.get("click")  # not loaded: no error of its own
+    click = sys.modules.get("click")  # not loaded: not an error of click
     if click is not None and isinstance(error, getattr(click.exceptions, "NoArgsIsHelpError", ())):  # since click 8.2
         from elastic_core.cli.output import echo
 
@@ -199,13 +190,13 @@ def _report(error: Exception) -> int:
         command = getattr(getattr(error, "ctx", None), "command_path", "elastic")
         near, param = getattr(error, "possibilities", None) or (), getattr(error, "param", None)
         text = error.message if near else error.format_message()
-        if param is not None and error.message:  # a value that click or a reader of ours rejects
+        if param is not None and error.message:  # a value that click or our reader rejects
             text = f"{max(param.opts, key=len)}: {error.message}".replace(" is not one of ", "; expected one of ")
         text = text.replace(" is not a valid integer range", "; expected a whole number").rstrip(".?!")
         return _write_error(f"{text}. Try: {' or '.join(near) or f'{command} --help'}", 2)
     if isinstance(error, OSError):
         return _write_error(f"the system refused: {error}. Try: ELASTIC_DEBUG=1 shows where", 1)
-    if isinstance(error, RuntimeError) and str(error) == "can't start new thread":  # EAGAIN, in Python's words
+    if isinstance(error, RuntimeError) and str(error) == "can't start new thread":  # EAGAIN
         return _write_error("the system refused a thread. Try: a higher limit on processes (ulimit -u, or pids.max)", 1)
     what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     hint = "ELASTIC_DEBUG=1 shows where; please report it with that output"
@@ -213,7 +204,7 @@ def _report(error: Exception) -> int:
 
 
 def _write_error(text: str, code: int, *, notes: Sequence[str] = ()) -> int:
-    """Write the error's line, and below it one for each note: what is wrong in each place of a file, say."""
+    # Each note is one more line, such as a fault in one place of a file.
     from elastic_core.cli.output import echo
     from elastic_core.cli.secrets import masked_text
 
@@ -222,6 +213,6 @@ def _write_error(text: str, code: int, *, notes: Sequence[str] = ()) -> int:
 
 
 def _silence_stdout() -> None:
-    """Point stdout at nothing, so that the interpreter's last flush finds no closed pipe."""
+    # The interpreter's last flush must not find a closed pipe.
     with open(os.devnull, "w") as nowhere:  # noqa: PTH123 - only its descriptor is used
         os.dup2(nowhere.fileno(), sys.stdout.fileno())

@@ -1,4 +1,4 @@
-"""How help shows the options of `elastic run`: the most used ones, all of them, or one in full."""
+"""The help of `elastic run`: the most used options, all options, or one option in full."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from textwrap import TextWrapper
@@ -22,18 +22,18 @@ USUAL: Final = frozenset(
     master_addr master_port max_restarts policy log_dir redirects tee run_dir dry_run debug_rank
     """.split()  # noqa: SIM905  # as many words as half a page of code would be
 )
-"""The options that `elastic run --help` explains; it lists the names of the others."""
+"""The options that `elastic run --help` explains. Of others it lists only the names."""
 _DOCS: Final = "docs/reference/run.md"
 _WIDEST_NAME: Final = 26
 
 
 def option_names(option: RunOption) -> list[str]:
-    """Return the option as it is typed: the letter, then the name with dashes."""
+    """Return the option's spellings for help: its letter, then its name with dashes."""
     return [f"-{option.short}", f"--{option.flag}"] if option.short else [f"--{option.flag}"]
 
 
 def write_options(formatter: click.HelpFormatter, *, everything: bool) -> None:
-    """Write the options by heading: all of them, or the most used ones with a list of the others."""
+    """Write the options by heading: all of them, or the most used ones and a list of the others."""
     every = [*OPTIONS, *all_hook_options()]
     shown = [option for option in every if everything or option.name in USUAL]
     for heading in dict.fromkeys((*map(str, Section), *(option.heading for option in shown))):
@@ -56,7 +56,7 @@ def _write(formatter: click.HelpFormatter, heading: str, rows: list[tuple[str, s
 
 
 def _list(formatter: click.HelpFormatter, heading: str, flags: Mapping[str, Sequence[str]]) -> None:
-    """Write a line for each group, in which no option is broken at a hyphen."""
+    # Options must not be broken at hyphens.
     if flags:
         with formatter.section(heading):
             indent = " " * formatter.current_indent
@@ -68,7 +68,7 @@ def _list(formatter: click.HelpFormatter, heading: str, flags: Mapping[str, Sequ
 
 
 def _group(option: RunOption) -> str:
-    """Return the heading, with the distribution of an option that a plugin brings: `Hangs (elastic-watch)`."""
+    # `Hangs (elastic-watch)` for an option of a plugin.
     entry = None if option.name in BY_DEST else installed_options().claimed(option.flag)
     if entry is None or entry.distribution == option.heading:
         return option.heading
@@ -85,13 +85,13 @@ def _entry(option: RunOption, *, variable: bool) -> tuple[str, str]:
 
 
 def named_option(word: str, commands: Iterable[str]) -> RunOption | None:
-    """Return the option of a name, an unambiguous prefix, a letter or a variable; `None` for `--help`.
+    """Return the option of a name, an unambiguous prefix, a letter or a variable. `None` means `--help`.
 
     The error may suggest one of `commands` too.
 
     Raises:
-        ConfigError: the word means nothing, or several options.
-        PluginError: the option comes with a distribution that is not installed.
+        ConfigError: No option has the name, or several have the prefix.
+        PluginError: The distribution of the option is not installed.
     """
     from elastic_core.cli.arguments import UnknownOptionError, find_option
 

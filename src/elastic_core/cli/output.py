@@ -1,4 +1,4 @@
-"""What the commands print: all of it goes out here, cleaned of what could steer a terminal."""
+"""Prints the output of commands, without characters that control a terminal."""
 
 import sys
 from typing import TYPE_CHECKING
@@ -8,14 +8,14 @@ if TYPE_CHECKING:
 
 
 def echo(*lines: str, err: bool = False) -> None:
-    """Print lines, each cleaned: what others have written in one can't make two of it."""
-    from elastic_core.encoding import clean  # which help does without
+    """Print lines. Each is cleaned, so that foreign text cannot add lines."""
+    from elastic_core.encoding import clean  # slow, and not needed for help
 
     (sys.stderr if err else sys.stdout).writelines(f"{clean(line.expandtabs())}\n" for line in lines)
 
 
 def echo_json(document: "Record | str") -> None:
-    """Print a record, or a text that is JSON already, as JSON."""
+    """Print a record, or a JSON text, as JSON."""
     from elastic_core.encoding import encode_json, printable_json
 
     text = document if isinstance(document, str) else encode_json(document).decode()

@@ -1,4 +1,4 @@
-"""Words that were pasted from a page which had set its hyphens and blanks as typography."""
+"""Detects typographic hyphens and blanks in a command line that was pasted from a page."""
 
 import unicodedata
 from collections.abc import Sequence
@@ -10,12 +10,12 @@ _BLANKS = "\u00a0\u2007\u202f\u200b\ufeff"
 
 
 def pasted(error: Exception, words: Sequence[str]) -> ConfigError | None:
-    """Return an error that names the look-alike in the word which `error` is about; None: no such word is in it.
+    """Return an error that names the typographic character in the argument that `error` names, or `None`.
 
-    A word that is right as it is, such as a file whose name begins with a dash of that kind, makes no error.
+    A valid argument, such as a file whose name begins with such a dash, is no error.
 
     Args:
-        error: What the command line led to.
+        error: The error of the command line.
         words: The command line.
     """
     text = error.format_message() if hasattr(error, "format_message") else str(error)
@@ -41,7 +41,7 @@ def _name(letter: str) -> str:
 
 
 def _ascii(word: str) -> str:
-    """Return the word as it was meant: a long option begins with two hyphens, whatever dash they were set as."""
+    # A long option begins with two hyphens, whatever the typographic dashes were.
     bare = word.lstrip(_DASHES + _BLANKS + "-")
     dashes = [letter for letter in word[: len(word) - len(bare)] if letter not in _BLANKS]
     start = "" if not dashes else "--" if len(bare.partition("=")[0]) > 1 else "-"

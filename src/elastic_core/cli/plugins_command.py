@@ -1,4 +1,4 @@
-"""`elastic plugins`: what is installed, and what is wrong with it."""
+"""`elastic plugins`: lists the installed plugins and their faults."""
 
 from typing import TYPE_CHECKING
 
@@ -12,8 +12,6 @@ if TYPE_CHECKING:
 
 
 class _Plugins(CommandGroup):
-    """Lists, or does what a subcommand says."""
-
     words = "plugins "
 
 
@@ -47,7 +45,7 @@ def _plugins(as_json: bool, verbose: bool) -> int | None:
 
 
 def _by_distribution(plugins: "list[PluginInfo]") -> list[str]:
-    """Return a heading for each distribution, and below it what each of its plugins does, or why it is not loaded."""
+    # A heading for each distribution, then a line for each plugin: its title, or why it is not loaded.
     import shutil
 
     width = shutil.get_terminal_size((120, 24)).columns

@@ -1,4 +1,4 @@
-"""What options of `elastic run` choose, for commands of distributions that take some of them: a policy, a store."""
+"""Policies and stores that options of `elastic run` choose, for commands of distributions."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -18,17 +18,15 @@ from elastic_core.rendezvous.store import CoordinationStore
 from elastic_core.types import Record, RendezvousSettings
 
 READ_LIMIT_S: Final = 5.0
-"""How long to wait for a server, unless `--connect-timeout` says otherwise: a person waits for the answer."""
+"""Seconds to wait for a server without `--connect-timeout`. It is short, because a user waits."""
 _WITHOUT_STORE: Final = ("local", "static")
 
 GivenOptions = Mapping[str, str | tuple[str, ...] | None]
 
 
 class _StoreOption(click.Option):
-    """An option of `elastic run`: its second spelling works, and need not be read about."""
-
+    # The second spelling works, but the help omits it.
     def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
-        """Return the spelling with dashes, and the help."""
         record = super().get_help_record(ctx)
         return None if record is None else (f"{self.opts[0]} {self.metavar}", record[1])
 
@@ -37,10 +35,10 @@ def run_option(name: str, *, help_text: str = "", other_spelling: bool = True, v
     """Return an option of `elastic run`, for a command of a distribution.
 
     Args:
-        name: The option as an identifier, `rdzv_backend`.
-        help_text: What it means there; default: what it means for a run.
-        other_spelling: Whether `--rdzv_backend` is understood, too.
-        variable: Whether the option's variable, `PET_RDZV_BACKEND`, gives the value if the command line does not.
+        name: The option's identifier, such as `rdzv_backend`.
+        help_text: The help for this command. If empty, the help of `elastic run`.
+        other_spelling: Whether `--rdzv_backend` is accepted too.
+        variable: Whether the option's variable, `PET_RDZV_BACKEND`, sets the value if the command line does not.
     """
     option = BY_DEST[name]
     spellings = option.spellings if other_spelling else [f"--{option.flag}"]
@@ -55,15 +53,15 @@ def run_option(name: str, *, help_text: str = "", other_spelling: bool = True, v
 
 
 def chosen_policy(given: GivenOptions, *, file: str | None = None) -> tuple[str, FailureHandler, tuple[str, ...]]:
-    """Return the policy that options of `elastic run` choose: its name, itself, and what its user should know of it.
+    """Return the policy that options of `elastic run` choose: its name, the object, and warnings for the user.
 
     Args:
-        given: Option identifier to text; None or empty: not given. Variables are not read.
-        file: A rule file, in the place of `--policy`.
+        given: Option identifier to text; `None` or empty means not given. Variables are not read.
+        file: A rule file, instead of `--policy`.
 
     Raises:
-        ConfigError: no policy is named, a value is malformed, or the policy refuses its options.
-        PluginError: the policy is not installed, or broken.
+        ConfigError: No policy is given, a value is malformed, or the policy rejects its options.
+        PluginError: The policy is not installed, or it is broken.
     """
     chosen = {dest: value for dest, value in given.items() if value}
     if file is not None and "policy" in chosen:
@@ -82,27 +80,27 @@ def chosen_policy(given: GivenOptions, *, file: str | None = None) -> tuple[str,
 
 
 class StoreChoice(Record, frozen=True, kw_only=True):
-    """Which run in which store. `conf` may hold secrets."""
+    """A run and its store. `conf` may contain secrets."""
 
     backend: str
     """The backend's name."""
     endpoint: str
-    """Where it is."""
+    """The endpoint of the backend."""
     run_id: str
-    """Which run."""
+    """The run's id."""
     conf: Mapping[str, str]
-    """Its options as texts; may hold secrets."""
+    """The backend's options as texts, which may contain secrets."""
     limit_s: float = READ_LIMIT_S
     """Seconds to wait for the server."""
 
 
 def chosen_store(given: Mapping[str, str], environ: Mapping[str, str]) -> StoreChoice | None:
-    """Return the store that the options name; None: they name none.
+    """Return the store that the options choose. `None` means that they choose none.
 
-    The environment alone (`PET_RDZV_…`) names one if it has both a backend with a store and a run's id.
+    The environment alone (`PET_RDZV_…`) chooses one if it has both a backend with a store and a run id.
 
     Raises:
-        ConfigError: a part is missing or malformed.
+        ConfigError: A part is missing or malformed.
     """
     choices = Choices(given, environ, BY_DEST)
     backend = (choices.text("rdzv_backend") or "").strip()
@@ -127,16 +125,16 @@ def chosen_store(given: Mapping[str, str], environ: Mapping[str, str]) -> StoreC
 
 
 def open_store(choice: StoreChoice, *, max_nodes: int = 1, may_host: bool = False) -> CoordinationStore:
-    """Return a run's store, which connects to nothing yet. The caller closes it.
+    """Return a run's store, which is not connected yet. The caller closes it.
 
     Args:
-        choice: Which.
-        max_nodes: How many nodes use it at most.
-        may_host: Where one of the nodes keeps the server (`c10d`), this one may be it; else none is begun.
+        choice: The run and its store.
+        max_nodes: The most nodes that use it.
+        may_host: Whether this process may become the server, if a node hosts it (`c10d`). If not, none is started.
 
     Raises:
-        PluginError: there is no such backend, or it is broken.
-        ConfigError: it keeps no store, or refuses endpoint or options.
+        PluginError: The backend is not installed, or it is broken.
+        ConfigError: The backend has no store, or rejects the endpoint or options.
     """
     if choice.backend in _WITHOUT_STORE:
         raise _no_store(choice.backend)

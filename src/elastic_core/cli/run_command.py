@@ -1,4 +1,4 @@
-"""`elastic run` for click: its help and its completion; reading the line and starting need no click."""
+"""`elastic run` for click: help and completion. Parsing the command line and starting a run need no click."""
 
 import click
 
@@ -28,11 +28,11 @@ _EVERYTHING = f"{__name__}.everything"
 
 
 class RunCommand(click.Command):
-    """A command that reads its arguments as torchrun's parser does; click writes help and completion."""
+    """A command whose arguments are parsed as by torchrun; click writes help and completion."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Read the arguments into the context."""
-        if ctx.resilient_parsing:  # completion asks with half a line
+        """Parse the arguments into the context."""
+        if ctx.resilient_parsing:  # completion passes an incomplete line
             return super().parse_args(ctx, args)
         arguments = read_arguments(args)
         if arguments.help:

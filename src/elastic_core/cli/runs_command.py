@@ -1,4 +1,4 @@
-"""`elastic runs`: this user's last runs on this machine, or one of them with its last incident."""
+"""`elastic runs`: this user's last runs on this machine, or one run with its last incident."""
 
 import shutil
 import sys
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 _HEADS = ("#", "STARTED", "TOOK", "SCRIPT", "RUN", "RESULT")
 _NAME_WIDTH = 15
+# Length of a generated id, the separator after its first part, and that part's length.
 _UUID = (36, "-", 8)
-"""Length of an id that was made up, what its first part ends with, and how long that is."""
+# With it, a run of over 100 days with a number of three digits fits 80 columns.
 _LEAST_RESULT = 10
-"""So that a row of a run of over 100 days, whose number has three digits, fits 80 columns."""
 
 
 def _runs(target: str | None) -> int:
@@ -41,7 +41,7 @@ def _runs(target: str | None) -> int:
 
 
 def _named(target: str, found: list[RunRecord]) -> RunRecord:
-    """Return the last run of an id, a directory, a number in the list, or an id as the list shortens it."""
+    # Search order: run id, directory, number in the list, id as the list shortens it.
     directory = str(Path(target).expanduser().absolute())
     names = (
         {run.run_id: run for run in found},
@@ -72,7 +72,6 @@ def _row(number: int, run: RunRecord) -> tuple[str, ...]:
 
 
 def _result(run: RunRecord) -> str:
-    """Return what became of a run; of a failure, its first cause."""
     return _state(run) if run.outcome in ("", "succeeded") else run.result or run.outcome
 
 
@@ -109,7 +108,7 @@ def _block(incident: "Incident", path: str) -> str:
 
 
 def _table(rows: list[tuple[str, ...]]) -> list[str]:
-    """Return the lines of a table, whose last column is cut so that it fits the terminal."""
+    # The last column is cut to the terminal's width.
     widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADS) - 1)]
     room = max(_LEAST_RESULT, shutil.get_terminal_size((120, 24)).columns - sum(widths) - 2 * len(widths))
     return [

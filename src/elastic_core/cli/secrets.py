@@ -1,4 +1,4 @@
-"""Keeps secrets out of what we print: values whose names say so, and credentials within addresses."""
+"""Masks secrets in output: values with secret names, and credentials in URLs."""
 
 import re
 from collections.abc import Sequence
@@ -20,23 +20,23 @@ _WORDS = frozenset(
     )
 )
 _SPLIT = re.compile(r"[^a-z0-9]+")
-# A password may hold `/` and `@`: rather hide a little more than a part of one be read.
+# A password may contain `/` and `@`. The pattern rather hides too much than shows a part.
 _CREDENTIALS = re.compile(r"(?<=://)([^/@\s:]*):((?:(?!://)\S)+)@")
 
 
 def names_secret(name: str) -> bool:
-    """Return whether a variable, option or key of that name holds a secret."""
+    """Return whether the name of a variable, option or key indicates a secret."""
     words = [word for word in _SPLIT.split(name.lower()) if word]
     return bool(_WORDS.intersection(words)) or words[-1:] == ["key"]
 
 
 def masked_value(name: str, value: str) -> str:
-    """Return the value, masked where its name says that it is secret."""
+    """Return the value, masked if its name indicates a secret."""
     return _MASK if value and names_secret(name) else masked_text(value)
 
 
 def masked_text(text: str) -> str:
-    """Return a text without the passwords of addresses in it (`scheme://user:password@host`)."""
+    """Return a text with masked passwords in its URLs (`scheme://user:password@host`)."""
     return _CREDENTIALS.sub(rf"\1:{_MASK}@", text)
 
 

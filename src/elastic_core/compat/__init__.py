@@ -1,4 +1,4 @@
-"""Torch's module paths, by ours (`elastic_core.compat.elastic.events` …): the modules are those of elastic-torchrun."""
+"""Torch's module paths under this package (`elastic_core.compat.elastic.events` …), by elastic-torchrun."""
 
 from elastic_core.plugins.torch_side import torch_import
 

@@ -1,4 +1,4 @@
-"""Checks of what hooks hand over to their run's handle: made at the call, on the hook's own thread."""
+"""Checks of the arguments of the run's handle, in the call itself, on the hook's own thread."""
 
 import signal
 from collections.abc import Callable, Mapping
@@ -16,25 +16,25 @@ _Kind = TypeVar("_Kind", bound=Record)
 Check = Callable[[object], object]
 
 MOST_TEXT: Final = 10_000
-"""The longest reason or line, in characters: some are kept in the run's store, with a record of each node."""
+"""The longest reason or line, in characters: some are kept in the run's store, in the record of each node."""
 MOST_NAME: Final = 1_000
 """The longest name of a topic, an offer or an event, in characters."""
 MOST_BYTES: Final = 1 << 20
-"""The most that one call may hand over, as JSON."""
+"""The most bytes of the arguments of one call, as JSON."""
 LONGEST_S: Final = 1e10
-"""The longest time that can be asked for."""
+"""The longest time in seconds."""
 LEAST_PERIOD_S: Final = 0.01
-"""The shortest period of a repeated call."""
+"""The shortest period of a repeated call, in seconds."""
 
 
 class Fields(Record, frozen=True, kw_only=True):
-    """A mapping, as JSON has it."""
+    """A mapping in the form that JSON has."""
 
     fields: dict[str, object]
 
 
 def is_seconds(value: object) -> TypeGuard[float]:
-    """Return whether a value is a number of seconds, from 0 up, that a timer can take."""
+    """Return whether a value is a number of seconds, from 0 up, that a timer accepts."""
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= LONGEST_S
 
 
@@ -44,7 +44,6 @@ def _wrong(value: object, needed: str) -> TypeError:
 
 
 def _text(value: object) -> str:
-    """Return a text for people, cut where it is too long to be kept."""
     if not isinstance(value, str):
         raise _wrong(value, "text")
     text = value if len(value) <= MOST_TEXT else f"{value[:MOST_TEXT]}…"
@@ -72,7 +71,7 @@ def _integer(value: object) -> int:
 
 def _delay(value: object) -> float:
     if isinstance(value, int | float) and -LONGEST_S <= value < 0:
-        return 0.0  # a time that is over already
+        return 0.0  # a time in the past
     if not is_seconds(value):
         raise _wrong(value, "a number of seconds")
     return float(value)
@@ -103,7 +102,7 @@ def _fields(value: object) -> dict[str, object]:
 
 
 def _copy(record: Record, kind: type[_Kind], what: str, *, most_bytes: int = MOST_BYTES) -> _Kind:
-    """Return a record as its JSON has it: the hook can't change it any more, and the agent can write it."""
+    # A copy, made by JSON: the hook cannot change it, and the agent can write it.
     try:
         raw = encode_json(record)
     except (TypeError, ValueError, OverflowError, RecursionError) as err:
@@ -136,6 +135,7 @@ def _steps(value: object) -> NodeSteps:
     return _copy(value, NodeSteps, "steps", most_bytes=MOST_TEXT)
 
 
+# The check of each argument of the handle's methods; it returns the copy that the agent keeps.
 _CHECKS: Final[Mapping[str, Mapping[str, Check]]] = {
     "report": {"report": _report},
     "ask_restart": {"reason": _text, "by_user": _flag},
@@ -151,14 +151,13 @@ _CHECKS: Final[Mapping[str, Mapping[str, Check]]] = {
     "report_steps": {"steps": _steps},
     "agree": {"topic": _name, "value": _integer},
 }
-"""How each argument of the handle's methods is checked, and made what the agent keeps of it."""
 
 
 def checks_arguments(handle: type[_Handle]) -> type[_Handle]:
-    """Return a class of `RunHandle`s whose methods check their arguments before anything else.
+    """Return a class of `RunHandle`s whose methods check their arguments first.
 
-    A wrong argument raises TypeError or ValueError in the hook's own call. What is kept of a mapping or a record is a
-    copy as JSON has it.
+    A wrong argument raises TypeError or ValueError in the hook's own call. Mappings and records are kept as copies, in
+    the form that JSON has.
     """
     for name, checks in _CHECKS.items():
         setattr(handle, name, _checked(getattr(handle, name), name, checks))
@@ -171,7 +170,7 @@ def _checked(method: Callable[..., Any], name: str, checks: Mapping[str, Check])
     def check(parameter: str, value: object) -> object:
         try:
             return checks[parameter](value) if parameter in checks else value
-        except (TypeError, ValueError) as err:  # an error of msgspec's is a ValueError
+        except (TypeError, ValueError) as err:  # msgspec's errors are ValueErrors
             raise (TypeError if isinstance(err, TypeError) else ValueError)(f"{name}: {parameter}: {err}") from err
 
     @wraps(method)

@@ -1,4 +1,4 @@
-"""The run's handle: what a hook with the power `run` may ask and know, from any thread."""
+"""The run's handle: how a hook with the power `run` reads and controls its run, from any thread."""
 
 from collections.abc import Callable, Mapping
 from typing import Protocol
@@ -15,21 +15,21 @@ from elastic_core.reports import (
 from elastic_core.starters import RunTimer
 
 Offer = Callable[[Mapping[str, str]], Answer]
-"""Returns the answer to a request, by its parameters. Threading: the requester's; several requests may come at once."""
+"""Returns the response to a request, given its parameters. Threading: the requester's thread; requests may overlap."""
 
 
 class RunActions(Protocol):
-    """The agent, as the handles of its hooks have it. Threading: the supervisor's, unless said otherwise."""
+    """The agent's side of the hooks' handles. Threading: the supervisor's, except where stated."""
 
     offers: dict[str, Offer]
-    """What is offered. Threading: any."""
+    """The offers by name. Threading: any."""
     run_dir: str
-    """Where the run directory is. Threading: written on the supervisor's thread, read on any."""
+    """The run directory. Threading: written on the supervisor's thread, read on any."""
     workers: tuple[RunningWorker, ...]
-    """Those that run. Threading: as `run_dir`."""
+    """The running workers. Threading: as `run_dir`."""
 
     def report(self, hook: str, report: FailureReport) -> None:
-        """Take a failure that a hook has found."""
+        """Process a failure that a hook reports."""
         ...
 
     def restart(self, hook: str, reason: str, *, by_user: bool) -> None:
@@ -37,53 +37,53 @@ class RunActions(Protocol):
         ...
 
     def drain(self, reason: str, grace_s: float | None) -> None:
-        """Stop this node; an empty reason is not shown."""
+        """Stop this node; an empty reason is not printed."""
         ...
 
     def publish(self, hook: str, fields: Mapping[str, FieldValue]) -> None:
-        """Keep a hook's fields."""
+        """Replace a hook's fields."""
         ...
 
     def keep_run_dir(self, because: str) -> None:
-        """Let the run directory stay."""
+        """Keep the run directory."""
         ...
 
     def store_place(self) -> str:
-        """Return where the rendezvous store is. Threading: any."""
+        """Return the location of the rendezvous store. Threading: any."""
         ...
 
     def track_progress(self, hook: str, furthest_step: Callable[[], int | None]) -> None:
-        """Read a hook's furthest step when a failure is examined. Threading: any."""
+        """Call a hook's function for the furthest step when a failure is examined. Threading: any."""
         ...
 
     def ask_steps(self) -> None:
-        """Ask all nodes."""
+        """Request the steps of all nodes."""
         ...
 
     def report_steps(self, steps: NodeSteps) -> None:
-        """Answer one."""
+        """Answer such a request for this node."""
         ...
 
     def agree(self, topic: str, value: int) -> None:
-        """State a number."""
+        """Submit a number for a topic."""
         ...
 
     def release_stop(self, hook: str) -> None:
-        """Let a planned stop go on."""
+        """Stop delaying a planned stop for a hook."""
         ...
 
     def channel(self) -> AgentChannel | None:
-        """Return how agents know each other. Threading: any."""
+        """Return how the run's agents authenticate each other. Threading: any."""
         ...
 
 
 @checks_arguments
 class RunHandle:
-    """The run as a hook has it: `self.run`, from `on_agent_started` on.
+    """A hook's handle to the run: `self.run`, from `on_agent_started` on.
 
-    Nothing here blocks or waits: what is asked is done by the agent, soon, if it still makes sense then, and nothing
-    once the run is over or the hook is off. An argument of a wrong type raises TypeError, and a value that can't be
-    kept ValueError, in the call itself: neither is felt by the run. The agent keeps copies. Threading: any.
+    No method blocks or waits: the agent processes each request soon, if it still applies; after the run has ended or
+    the hook is disabled, requests are ignored. An argument of a wrong type raises TypeError, and an invalid value
+    ValueError, in the call itself; neither affects the run. The agent keeps copies of arguments. Threading: any.
     """
 
     def __init__(
@@ -97,18 +97,10 @@ class RunHandle:
         call: Callable[[Callable[[], None]], Callable[[], bool]],
         record: Callable[[str, Mapping[str, object]], None],
     ) -> None:
-        """Bind one hook's handle to the agent, which alone makes them.
-
-        Args:
-            name: The hook's.
-            actions: Does what is asked.
-            post: Runs a callback on the supervisor's thread, unless the run is over or the hook is off.
-            notice: Shows people a line. Threading: any.
-            call_later: Runs a callback on the supervisor's thread after so many seconds.
-            call: Has a call of the hook's made on the thread of the hooks, and returns whether it is still due or under
-                way. Threading: the supervisor's.
-            record: Adds an event to the feed. Threading: any.
-        """
+        # Only the agent makes handles. `post` and `call_later` run a callback on the supervisor's thread; `post` does
+        # not if the run is over or the hook is disabled. `call`, for the supervisor's thread, runs a call of the hook
+        # on the hooks' thread; it returns a function that returns whether the call is still waiting or running.
+        # `notice` prints a line and `record` adds an event to the feed, on any thread.
         self._name = name
         self._actions = actions
         self._post = post
@@ -118,60 +110,59 @@ class RunHandle:
         self._record = record
 
     def workers(self) -> tuple[RunningWorker, ...]:
-        """Return this node's workers that run, by local rank."""
+        """Return this node's running workers, by local rank."""
         return self._actions.workers
 
     def report(self, report: FailureReport) -> None:
-        """Report a failure of workers, or of this node, as if it had been seen by the agent: the policy decides.
+        """Report a failure of workers or of this node, as if the agent had found it: the policy decides.
 
-        Left alone while something else is being decided, or workers don't run: what is still true is reported again.
+        Ignored while another failure is being decided, or no workers run. Report it again if it still applies.
         """
         self._post(lambda: self._actions.report(self._name, report))
 
     def ask_restart(self, reason: str, *, by_user: bool = False) -> None:
-        """Have all workers of the run started again; no restart is counted.
+        """Request a restart of all workers of the run; it does not count against the restart budget.
 
-        Of one hook the agent obeys in at most 10 rounds of an hour, and ignores the rest with a line; `by_user` has no
-        such limit.
-
-        `by_user`: the hook passes on what somebody has asked it for, and people are told so; `reason` may be empty.
+        The agent follows one hook's requests in at most 10 rounds per hour, and ignores further ones with a line. With
+        `by_user`, the hook passes on a user's request: the limit does not apply, the printed line says so, and `reason`
+        may be empty.
         """
         line = f"hook {self._name!r} asks for a restart" + (f" ({reason})" if reason.strip() else "")
         line = reason if by_user else line
         self._post(lambda: self._actions.restart(self._name, line, by_user=by_user))
 
     def ask_drain(self, reason: str, *, grace_s: float | None = None, by_user: bool = False) -> None:
-        """Have this node stop its workers and leave, as SIGTERM does.
+        """Request that this node stops its workers and leaves, as SIGTERM does.
 
-        `grace_s`: how long they have, None: as set. `by_user`: as for a restart.
+        `grace_s` is the workers' grace period; `None` means the user's setting. `by_user` is as for a restart.
         """
         line = f"hook {self._name!r} asks this node to leave" + (f": {reason}" if reason.strip() else "")
         line = reason if by_user else line
         self._post(lambda: self._actions.drain(line, grace_s))
 
     def notice(self, text: str, *, named: bool = True) -> None:
-        """Show people one line, with the hook's name in front; not `named`: it says by itself whose it is.
+        """Print one line for users, with the hook's name in front. With `named=False`, the name is left out.
 
-        At most 1000 lines of one hook are shown within 10 s; one line then states how many more were left out. No other
-        line is lost that was passed before `on_agent_stopped` has returned.
+        At most 1000 lines of one hook are printed within 10 s; one line then states how many more were left out. All
+        other lines that were passed before `on_agent_stopped` has returned are printed.
         """
         line = " ".join(text.split())
         self._notice(f"{self._name}: {line}" if named else line)
 
     def publish(self, fields: Mapping[str, FieldValue]) -> None:
-        """Set what is shown of the hook in the incidents of this node; other hooks get it by the feed."""
+        """Replace the fields that this node's incidents show for the hook; other hooks get them by the feed."""
         self._post(lambda: self._actions.publish(self._name, fields))
 
     def record(self, name: str, values: Mapping[str, object]) -> None:
-        """Add an event to the feed, for the hooks that take it."""
+        """Add an event to the feed, for the hooks that receive it."""
         self._record(name, values)
 
     def keep_run_dir(self, because: str) -> None:
-        """Have the run directory stay after a good end, too; `because` says why."""
+        """Keep the run directory even if the run succeeds; `because` is the reason."""
         self._post(lambda: self._actions.keep_run_dir(because))
 
     def call_later(self, delay_s: float, call: Callable[[], None]) -> RunTimer:
-        """Make a call after so many seconds, on the thread of the hooks, within their deadline."""
+        """Call a function after so many seconds, on the hooks' thread, within their deadline."""
         later = _Later(call)
         self._post(lambda: self._start(later, delay_s))
         return later
@@ -184,10 +175,10 @@ class RunHandle:
         self._call_later(delay_s, make)
 
     def call_every(self, period_s: float, call: Callable[[], None]) -> RunTimer:
-        """Make a call every so many seconds (0.01 or more), as `call_later`, until the timer is cancelled.
+        """Call a function every so many seconds (0.01 or more), as `call_later`, until the timer is cancelled.
 
-        It goes on after a call that raises, which is counted like any other, and after one that was left out because
-        the hooks had too much to do. A call that is still waiting or under way is not made a second time.
+        The timer continues after a call that raises (the exception is counted), and after one that was skipped because
+        the hooks were overloaded. While a call is waiting or running, no second one is made.
         """
         later = _Later(call)
         self._post(lambda: self._repeat(later, period_s, lambda: False))
@@ -201,58 +192,58 @@ class RunHandle:
         self._call_later(period_s, look)
 
     def run_dir(self) -> str:
-        """Return where the run directory is."""
+        """Return the run directory."""
         return self._actions.run_dir
 
     def offer(self, name: str, answer: Offer) -> None:
-        """Offer an answer to requests of that name, as `elastic ctl` makes them; a later offer replaces an earlier one.
+        """Answer requests of that name, such as those of `elastic ctl`; a later offer replaces an earlier one.
 
-        An exception that it raises rejects the request, and its text is shown to the requester.
+        If `answer` raises an exception, the request is rejected, and the requester sees its text.
         """
         self._actions.offers[name] = answer
 
     def offers(self) -> Mapping[str, Offer]:
-        """Return all that is offered in this agent, by hooks and by itself."""
+        """Return all offers in this agent: those of hooks and the agent's own."""
         return dict(self._actions.offers)
 
     def store_place(self) -> str:
-        """Return where the rendezvous store is, for people and without secrets; empty: there is none, or not yet."""
+        """Return the rendezvous store's location for users, without secrets. Empty if there is none, or not yet."""
         return self._actions.store_place()
 
     def track_progress(self, furthest_step: Callable[[], int | None]) -> None:
-        """Have the agent read the furthest step of this node's workers here; `None` means that it is not known.
+        """Have the agent read the furthest step of this node's workers here. `None` means that it is not known.
 
-        The furthest of all hooks' is the `progress` of a failure. Called: on the agent's thread when there is one; it
-        returns at once.
+        The maximum of all hooks is the `progress` of a failure. Called: on the agent's thread, for each failure; it
+        must return at once.
         """
         self._actions.track_progress(self._name, furthest_step)
 
     def ask_steps(self) -> None:
-        """Ask all nodes of the round how far their workers are: each gets `on_steps_asked`, then `on_steps_seen`.
+        """Request the steps of all nodes of the round: each node gets `on_steps_asked`, then `on_steps_seen`.
 
-        Where nobody else can be asked, `on_steps_seen` comes at once, of no node.
+        If no other node can be reached, `on_steps_seen` follows at once, with no nodes.
         """
         self._post(self._actions.ask_steps)
 
     def report_steps(self, steps: NodeSteps) -> None:
-        """Report how far the workers of this node are: the answer to `on_steps_asked`."""
+        """Report the steps of this node's workers, as the answer to `on_steps_asked`."""
         self._post(lambda: self._actions.report_steps(steps))
 
     def agree(self, topic: str, value: int) -> None:
-        """State this node's number about a topic: all that have stated one get the largest, by `on_agreed`.
+        """Submit this node's number for a topic: all nodes that submit one get the largest, by `on_agreed`.
 
-        A topic, which begins with the hook's name, is agreed about once in a round, of which there may be 16; the first
-        number stands. Waited for are all nodes of the round that have workers. Where nodes can't agree (`static`, one
-        node), the own number is the answer.
+        The topic's name begins with the hook's name. A round has at most 16 topics, each is agreed on once, and a
+        node's first number counts. The result follows when all nodes of the round that have workers have submitted.
+        Where nodes cannot agree (`static`, one node), the result is this node's number.
         """
         self._post(lambda: self._actions.agree(topic, value))
 
     def release_stop(self) -> None:
-        """Stop holding the planned stop (`Power.HOLDS`): this hook needs no more time."""
+        """Stop delaying the planned stop (`Power.HOLDS`): this hook needs no more time."""
         self._post(lambda: self._actions.release_stop(self._name))
 
     def channel(self) -> AgentChannel | None:
-        """Return how the agents of the run know each other; None: not yet, or they don't (`static`, one node)."""
+        """Return how the run's agents authenticate each other. `None` if they do not (`static`, one node)."""
         return self._actions.channel()
 
 

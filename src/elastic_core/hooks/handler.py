@@ -1,4 +1,4 @@
-"""The interface of an observer of the agent, and which powers a class of it has."""
+"""The interface of hooks (`AgentHook`), and the check of the powers that a class states."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar, Final
@@ -34,6 +34,7 @@ from elastic_core.types import HookSettings
 if TYPE_CHECKING:
     from elastic_core.hooks.master_server import MasterServer
 
+# The methods that use each power: a class overrides one of them. Empty means that any method may use it.
 _METHODS: Final[Mapping[Power, tuple[str, ...]]] = {
     Power.FEED: ("on_run_event",),
     Power.LAUNCHES: ("on_workers_starting",),
@@ -43,70 +44,68 @@ _METHODS: Final[Mapping[Power, tuple[str, ...]]] = {
     Power.STARTS: ("worker_starter",),
     Power.HOSTS: ("master_server",),
 }
-"""Where each power is used: one of these methods; empty: anywhere."""
 
 
 class AgentHook:
     """An observer of the agent, with the powers that it states. Subclass it and override what you need.
 
-    Under `elastic_core.hooks` the class is on in every run; one that is named by a `RunOption` of
-    `elastic_core.options` is built only where such an option is given.
+    A class in the group `elastic_core.hooks` is active in every run. A class that a `RunOption` in the group
+    `elastic_core.options` names is built only if such an option is given.
 
-    Built once per run as `cls(settings)`. Every default does nothing. A raise is logged with the plugin's name and
-    counted, never felt by the agent; a call that overruns its deadline is abandoned, and the hook is off for the rest
-    of the run.
+    It is built once per run as `cls(settings)`. The default methods do nothing. An exception is logged with the
+    plugin's name and counted, and does not affect the agent. If a call exceeds its deadline, it is abandoned, and the
+    hook is disabled for the rest of the run.
 
-    Threading: one thread for all hooks, one call at a time, never the supervisor's, but for `worker_starter` and
-    `master_server`.
+    Threading: one thread for all hooks, one call at a time, never the supervisor's thread; except `worker_starter` and
+    `master_server`, which run on the agent's thread.
     """
 
     api_version: ClassVar[int]
     options: ClassVar[Sequence[OptionSpec]] = ()
     powers: ClassVar[frozenset[Power]] = frozenset()
-    """What it does beside observing; an answer without its power is an error of the hook's."""
+    """What the class does besides observing. Returning a value without its power is an error."""
     without_events: ClassVar[frozenset[str]] = frozenset()
-    """The events of the feed (`Power.FEED`) that it does not take; calls to the store are measured for takers only."""
+    """Events of the feed (`Power.FEED`) that it does not receive. Store calls are measured for receivers only."""
     fail_closed: ClassVar[bool] = False
-    """A health gate (`Power.REFUSAL`) that breaks refuses: raises, answers what is no answer, or overruns its deadline.
+    """Whether a health gate (`Power.REFUSAL`) refuses when it fails: exception, invalid answer or timeout.
 
-    Else workers start as if it had nothing against it. One that has overrun refuses until that call returns.
-    """
+    If False, workers start as if the hook had no objection. A gate whose call exceeds its deadline refuses until the
+    call returns."""
 
     hosting: bool = False
-    """Whether its server (`Power.HOSTS`) is to be where workers meet: looked at before each round, and by `--dry-run`.
-    May be set at any time, on any thread."""
+    """Whether workers use its server (`Power.HOSTS`): read before each round and by `--dry-run`; set it on any
+    thread."""
 
     settings: HookSettings
     notices: Sequence[str] = ()
-    """Lines for the user before anything starts, set by the constructor: what of the options has no effect, say."""
+    """Lines for the user before the run starts, set by the constructor, such as options without effect."""
     run: RunHandle
-    """The run's handle, set before `on_agent_started` where `powers` has `Power.RUN`; else there is none."""
+    """The run's handle, set before `on_agent_started` if `powers` has `Power.RUN`. Otherwise it is missing."""
 
     def __init__(self, settings: HookSettings) -> None:
-        """Keep the settings."""
         self.settings = settings
 
     @property
     def hold_s(self) -> float:
-        """How long it holds a planned stop (`Power.HOLDS`) at the longest, in seconds; 0: not at all.
+        """The most seconds for which it delays a planned stop (`Power.HOLDS`). 0 means no delay.
 
-        Looked at when one begins, on the thread of all hooks, within their deadline. At most an hour is held, or,
-        if that is longer, the time that the user gave `--shutdown-timeout` or a flag of a hook.
+        Read when a stop begins, on the hooks' thread, within their deadline. The delay is at most an hour, or the time
+        that the user gave `--shutdown-timeout` or a flag of a hook, if that is longer.
         """
         return 0.0
 
     def worker_starter(self, loop: AgentLoop) -> WorkerStarter | None:
-        """Return what starts workers' processes in the core's place; None: nothing does.
+        """Return an object that starts workers' processes in place of the core. `None` means no such object.
 
-        Called: once, of a hook with `Power.STARTS`, before `on_agent_started`; on the agent's thread, as is all that it
-        returns, so nothing there may block. A raise, or a call that holds the agent up, turns it off.
+        Called: once, if the hook has `Power.STARTS`, before `on_agent_started`; on the agent's thread, as are all calls
+        of what it returns, so none may block. An exception, or a call that blocks the agent, turns it off.
         """
         return None
 
     def master_server(self, loop: AgentLoop) -> "MasterServer | None":
-        """Return a server for what workers meet at, in the place of rank 0's worker; None: there is none.
+        """Return a server at `MASTER_PORT` that replaces the one of rank 0's worker. `None` means no server.
 
-        Called: as `worker_starter`, of a hook with `Power.HOSTS`. The server is asked while the hook is `hosting`.
+        Called: as `worker_starter`, if the hook has `Power.HOSTS`. The server is used while the hook is `hosting`.
         """
         return None
 
@@ -114,95 +113,93 @@ class AgentHook:
         """React to the agent's start. Called: once, first."""
 
     def on_joining(self, event: RoundJoining) -> Refuse | None:
-        """Object to this node's joining, or not.
+        """Return `Refuse` to keep this node out of the next round, or `None`.
 
         Called: before each rendezvous; the agent waits at most the hook deadline.
         """
         return None
 
     def on_round_joined(self, event: RoundJoined) -> None:
-        """React to a formed round. Called: before `on_workers_starting`."""
+        """React to a new round. Called: before `on_workers_starting`."""
 
     def on_workers_starting(self, event: WorkersStarting) -> Launches | Refuse | None:
-        """Change what is started for each worker, or object.
+        """Return changes to the start of each worker, or a refusal; `None` changes nothing.
 
-        Called: before each start; the agent waits at most the hook deadline. Also by `--dry-run`, of a hook that an
-        option has chosen: `event.dry_run`.
+        Called: before each start; the agent waits at most the hook deadline. Also called by `--dry-run`, with
+        `event.dry_run`, if an option has chosen the hook.
         """
         return None
 
     def on_workers_started(self, event: WorkersStarted) -> None:
-        """React to the workers' existence. Called: after all of this node were started."""
+        """React to the workers' start. Called: after all workers of this node were started."""
 
     def on_worker_exited(self, event: WorkerEnded) -> None:
-        """React to a worker's end. Called: for each, also for those that we stopped."""
+        """React to a worker's end. Called: for each worker, also if the agent stopped it."""
 
     def on_failure(self, event: FailureSeen) -> None:
-        """React to a failure. Called: when its evidence was read, before the decision."""
+        """React to a failure. Called: after its evidence was read, before the decision."""
 
     def on_decision(self, event: DecisionTaken) -> None:
         """React to the policy's decision. Called: before workers are stopped because of it."""
 
     def on_drain(self, event: Draining) -> None:
-        """React to a stop signal. Called: before workers are signalled; also where there are none."""
+        """React to a stop signal. Called: before workers are signalled; also if there are no workers."""
 
     def on_workers_stopping(self, event: WorkersStopping) -> None:
-        """React to the stop ladder's beginning."""
+        """React to the beginning of the stop sequence."""
 
     def on_membership_changed(self, event: MembershipChanged) -> None:
-        """React to nodes that came or went. Called: before workers are stopped because of it."""
+        """React to a membership change. Called: before workers are stopped because of it."""
 
     def on_steps_asked(self, event: StepsAsked) -> None:
-        """React to a node that asks about the steps of all. Called: while workers run; the asker waits a second."""
+        """React to a node's request for the steps of all nodes. Called: while workers run; that node waits a second."""
 
     def on_steps_seen(self, event: StepsSeen) -> None:
-        """React to what all nodes have answered. Called: on each of them, whoever has asked."""
+        """React to the steps of all nodes. Called: on each node, after any node's request."""
 
     def on_stop_planned(self, event: StopPlanned) -> None:
-        """Have workers save, and call `self.run.release_stop()` once they have.
+        """Have workers save, then call `self.run.release_stop()`.
 
-        Called: where hooks hold it (`Power.HOLDS`), before the stop ladder of healthy workers.
+        Called: before the stop sequence of healthy workers, if hooks delay it (`Power.HOLDS`).
         """
 
     def on_agreed(self, event: Agreed) -> None:
-        """Take what the nodes have agreed about. Called: once for each topic that this node has stated a number about.
+        """Use the number on which the nodes have agreed. Called: once for each topic for which this node submitted one.
 
-        Only while the round lasts; a node that is lost meanwhile, or has no workers left, does not count.
+        Only called while the round lasts. A node that is lost meanwhile, or has no workers left, does not count.
         """
 
     def on_run_event(self, event: RunEvent) -> None:
-        """Take one thing that happened. Called: with `Power.FEED`, for each, in order, when no moment waits.
+        """Receive one event. Called: with `Power.FEED`, for each event in order, when no moment waits.
 
-        The last is `feed_closed`. A hook that is slow loses events, with a line; the agent never waits.
+        The last event is `feed_closed`. A slow hook loses events, with a line; the agent never waits.
         """
 
     def on_moment(self, event: Moment) -> None:
-        """Take a moment for which the class has no method of its own, also one that a later version adds.
+        """Receive a moment for which the class has no method, including moments that later versions add.
 
-        Called: as the moment's own method would be, but nobody waits for it, and it may not answer; the feed is no
-        moment.
+        Called: when the moment's own method would be, but the agent does not wait, and the method returns nothing.
+        Events of the feed are not moments.
         """
 
     def on_agent_stopped(self, event: AgentStopped) -> None:
         """React to the agent's end. Called: once, last; the agent waits at most the hook deadline."""
 
     def close(self) -> None:
-        """Give back what the constructor has taken, a port say.
+        """Release what the constructor reserved, such as a port.
 
-        Called: once, when all else is over, on a thread of its own; also for a run that could not begin, of which the
-        hook sees nothing else.
+        Called: once, after all else, on a thread of its own. If a run could not begin, this is the hook's only call.
         """
 
 
 class ShutGate(AgentHook):
-    """A hook in the place of one with `fail_closed` that could not be built: it refuses."""
+    """A hook that always refuses. It replaces a `fail_closed` hook that could not be built."""
 
     api_version: ClassVar[int] = 1
     powers: ClassVar[frozenset[Power]] = frozenset({Power.REFUSAL})
     fail_closed: ClassVar[bool] = True
 
     def __init__(self, settings: HookSettings, reason: str) -> None:
-        """Keep why it could not be built."""
         super().__init__(settings)
         self._reason = reason
 
@@ -212,12 +209,12 @@ class ShutGate(AgentHook):
 
 
 def fault_of_powers(declared: object, moments: frozenset[str], *, closed: bool = False) -> str:
-    """Return what is wrong with the powers that a plugin states; empty: nothing.
+    """Return what is wrong with the powers that a plugin states. Empty if they are right.
 
     Args:
-        declared: Its `powers`.
+        declared: The class's `powers`.
         moments: The methods of `AgentHook` that it overrides.
-        closed: Its `fail_closed`.
+        closed: The class's `fail_closed`.
     """
     if not isinstance(declared, (set, frozenset)) or not all(isinstance(power, Power) for power in declared):
         return f"states powers {declared!r}; expected a set of elastic_core.api.Power"

@@ -1,4 +1,4 @@
-"""Which changes of a worker's start a hook may make: its answer, checked item by item."""
+"""Checks the changes that a hook returns for the start of workers, item by item."""
 
 from collections.abc import Iterator, Mapping
 from typing import Final, cast
@@ -24,11 +24,11 @@ RESERVED: Final = frozenset(
     }
 )
 RESERVED_PREFIXES: Final = ("MASTER_", "ELASTIC_")
-"""Variables that say what a worker is: ours to set."""
+"""Variables that identify the worker: only the agent sets them."""
 
 
 class CheckedChanges:
-    """What of an answer may be done, by local rank, and a line for each item that may not.
+    """The allowed changes of an answer, by local rank, and a line for each rejected item.
 
     Args:
         answer: A hook's answer to `on_workers_starting`.
@@ -50,7 +50,7 @@ class CheckedChanges:
             self.by_rank[rank] = merged_changes((self.by_rank.get(rank, LaunchChange()), own))
 
     def _items(self, answer: Launches, nproc: int) -> Iterator[tuple[int, LaunchChange]]:
-        workers = cast("Mapping[object, object]", answer.workers)  # anybody's code has filled it
+        workers = cast("Mapping[object, object]", answer.workers)  # filled by plugin code
         for rank, change in workers.items():
             if type(rank) is not int or not 0 <= rank < nproc:
                 self.faults.append(f"may not change the worker {rank!r}: local ranks are 0 to {nproc - 1}")
@@ -100,21 +100,21 @@ class CheckedChanges:
 
 
 def is_function_name(name: object) -> bool:
-    """Return whether a function is named as in `LaunchChange.startup`: `package.module:function`."""
+    """Return whether a text names a function as in `LaunchChange.startup`: `package.module:function`."""
     module, colon, function = name.partition(":") if isinstance(name, str) else ("", "", "")
     return bool(colon) and all(part.isidentifier() for part in (*module.split("."), function))
 
 
 def _is_program(name: str, path: object) -> bool:
-    from shutil import which  # here, not at the top: most hooks put nothing in front
+    from shutil import which  # imported here because few hooks put a command in front
 
     return which(name, path=path if isinstance(path, str) else None) is not None
 
 
 def fault_of_variable(name: object, value: object) -> str:
-    """Return why a hook may not add this variable to the workers' environment; empty: it may.
+    """Return why a hook may not add this variable to the workers' environment. Empty if it may.
 
-    Those that say what a worker is (`RANK`, `MASTER_PORT`, `ELASTIC_…`) are the agent's.
+    Variables that identify the worker (`RANK`, `MASTER_PORT`, `ELASTIC_…`) are set by the agent alone.
     """
     if not isinstance(name, str) or not isinstance(value, str):
         return "name and value must be text"

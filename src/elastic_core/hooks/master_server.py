@@ -1,7 +1,7 @@
-"""Servers at MASTER_PORT that hooks host beside the agent: their interface, and what keeps them from doing harm.
+"""Servers at MASTER_PORT that hooks host beside the agent: their interface, and protection from their errors.
 
-By default the worker of rank 0 hosts what the workers of a round meet at, torch's store most often. A server that
-outlives that worker, or speaks another protocol, is a `MasterServer`.
+By default, the worker of rank 0 hosts the server where the workers of a round meet, usually torch's store. A
+`MasterServer` can outlive that worker, or use another protocol.
 """
 
 import threading
@@ -17,69 +17,63 @@ if TYPE_CHECKING:
     from elastic_core.hooks.members import NamedHook
 
 ANSWER_S: Final = 300.0
-"""How long a server may take to listen: an import from a cold network disk takes minutes."""
+"""Seconds that a server may take to listen: an import from a network disk takes minutes."""
 
 OnAnswer = Callable[[ElasticError | None], None]
-"""Takes how it went, once: None is well."""
+"""Called once with the result: `None` means success."""
 
 
 class MasterServer:
     """A server at MASTER_PORT, one for each round, beside the agent of the node with rank 0. Subclass it.
 
-    It is used while its hook is `hosting`; workers then find `TORCHELASTIC_USE_AGENT_STORE=True`, and rank 0 connects
-    as the others do. Its process, if it has one, gets `HookSettings.incarnation` by `hosted_environment` of
-    elastic-backend-net: the guard ends it when the agent can't, and spares it when the workers are ended.
+    It is used while its hook is `hosting`; workers then have `TORCHELASTIC_USE_AGENT_STORE=True`, and rank 0 connects
+    as the other ranks do. A process of the server must get `HookSettings.incarnation` by `hosted_environment` of
+    elastic-backend-net: then the guard ends it if the agent cannot, and spares it when the workers are ended.
 
-    Threading: the agent's loop. Every call is awaited by all that the agent does, so none may block; what takes long
-    goes on by the loop's timers and readers, or on a thread that comes back by `post`.
+    Threading: the agent's loop. The agent waits for every call, so none may block. Use the loop's timers and readers
+    for slow work, or a thread that reports by `post`.
     """
 
     def prepare(self) -> None:
-        """Begin what takes long. Called: once, before the first round, where this node is sure to have rank 0."""
+        """Begin slow work. Called: once, before the first round, if this node is certain to have rank 0."""
 
     def unused(self, reason: str) -> None:
-        """React to never being asked. Called: in place of all but `close`, where the rendezvous hosts a store itself.
+        """React to not being used. Called: instead of all methods but `close`, if the rendezvous hosts a store.
 
         Args:
-            reason: For people.
+            reason: The reason, for users.
         """
 
     def open(self, port: int, done: OnAnswer) -> None:
-        """Have a new server listen, with nothing of the last one's in it, and call `done`.
+        """Start a new server without data of the last one, and call `done` when it listens.
 
-        Called: on the node with rank 0, when a round has formed; its workers start when `done` was called, on the loop
-        and within five minutes. An error ends the rendezvous, and so the run, with its text and its exit code.
+        Called: on the node with rank 0, after a round has formed. Its workers start after `done` was called, on the
+        loop and within five minutes. An error ends the rendezvous and so the run, with its text and its exit code.
 
         Args:
             port: The round's `MASTER_PORT`. The agent holds it without listening, so that SO_REUSEADDR binds it.
-            done: Takes None, or a `BackendUnavailableError` that says why not.
+            done: Called with `None`, or with a `BackendUnavailableError` that has the reason.
         """
         raise NotImplementedError
 
     def shut(self, done: OnAnswer) -> None:
-        """Have nothing listen, and call `done` as for `open`. Called: on every node, before a port is held."""
+        """Stop listening, and call `done` as for `open`. Called: on every node, before a port is held."""
         done(None)
 
     def pids(self) -> Collection[int]:
-        """Return its processes: the sweep spares them, and they are its own to end and to reap."""
+        """Return the server's processes: the sweep spares them, and the server must end and reap them."""
         return ()
 
     def close(self) -> None:
-        """End what it has; idempotent. Called: when all workers have ended, or when it was turned off."""
+        """End the server; idempotent. Called: after all workers have ended, or after it was turned off."""
 
 
 class MasterServers:
-    """The servers of hooks: of those that are hosting, the first is asked.
+    """The servers of hooks: the first one that is hosting is used.
 
-    One that raises or holds the agent up is off, with a line: rank 0's worker hosts, as if there were none.
+    A server that raises or blocks the agent is turned off, with a line: rank 0's worker hosts instead.
 
-    Args:
-        hooks: Those with the power, in their order.
-        loop: The agent's.
-        clock: Measures the calls.
-        faults: Keeps what hooks raise.
-
-    Threading: the loop's; `hosting`, `await_open` and `await_shut` any.
+    Threading: the loop's; `hosting`, `await_open` and `await_shut` may be called on any thread.
     """
 
     def __init__(
@@ -95,7 +89,7 @@ class MasterServers:
 
     @property
     def hosting(self) -> bool:
-        """Whether one of them is to be asked."""
+        """Whether a server is used."""
         return self._hosting is not None
 
     @property
@@ -103,22 +97,22 @@ class MasterServers:
         return next((server for server in self._servers if server.hosting), None)
 
     def prepare(self) -> None:
-        """Have the one that hosts begin what takes long."""
+        """Let the hosting server begin slow work."""
         server = self._hosting
         if server is not None:
             server.call("prepare", lambda made: made.prepare())
 
     def leave(self, reason: str) -> None:
-        """Ask none of them, ever: the rendezvous hosts a store."""
+        """Stop using servers for the whole run, because the rendezvous hosts a store."""
         for server in self._servers:
             server.leave(reason)
 
     def open(self, port: int, done: OnAnswer) -> None:
-        """Have the server of a round listen; `done` is called at once where there is none."""
+        """Start the server of a round; without one, `done` is called at once."""
         self._ask("open", lambda made, answer: made.open(port, answer), done)
 
     def shut(self, done: OnAnswer) -> None:
-        """Have nothing listen; `done` is called at once where nothing does."""
+        """Stop listening; if no server listens, `done` is called at once."""
         self._ask("shut", lambda made, answer: made.shut(answer), done)
 
     def _ask(self, method: str, ask: Callable[[MasterServer, OnAnswer], None], done: OnAnswer) -> None:
@@ -142,29 +136,29 @@ class MasterServers:
             lambda: answer(BackendUnavailableError(f"{label}: {method} has not answered within {ANSWER_S:g} s")),
         )
         server.call(method, lambda made: ask(made, answer))
-        asking = False  # what follows an answer that came at once is no call of the hook's
+        asking = False  # the code after an immediate answer is no call of the hook
         if not server.hosting:
             answers.append(None)
             late.cancel()
         if answers:
             done(answers[0])
 
-    # --- for a handler that blocks on a thread of its own
+    # --- for handlers that block on their own thread
 
     def await_open(self, port: int, wait: WaitBudget) -> None:
-        """Return once the server of a round listens.
+        """Return when the server of a round listens.
 
         Raises:
-            BackendUnavailableError: it can't.
-            WaitCancelledError: the agent wants no round any more.
-            WaitExpiredError: the budget's deadline has passed.
+            BackendUnavailableError: The server failed or is late.
+            WaitCancelledError: The agent has cancelled the round.
+            WaitExpiredError: The budget's deadline has passed.
 
         Threading: any but the loop's; blocks.
         """
         self._await(lambda done: self.open(port, done), wait)
 
     def await_shut(self, wait: WaitBudget) -> None:
-        """Return once nothing listens; raises and blocks as `await_open` does."""
+        """Return when no server listens; raises and blocks as `await_open`."""
         self._await(self.shut, wait)
 
     def _await(self, ask: Callable[[OnAnswer], None], wait: WaitBudget) -> None:
@@ -186,21 +180,19 @@ class MasterServers:
         if answers[0] is not None:
             raise answers[0]
 
-    # --- what others need to know
+    # --- for sweeps and the end
 
     def pids(self) -> frozenset[int]:
-        """Return the processes that sweeps must spare and others must not reap."""
+        """Return the processes that sweeps must spare and other code must not reap."""
         return frozenset().union(*(server.pids() for server in self._servers))
 
     def close(self) -> None:
-        """End what they have; idempotent."""
+        """End all servers; idempotent."""
         for server in self._servers:
             server.close()
 
 
 class _Server:
-    """One hook's server, fenced."""
-
     def __init__(self, named: "NamedHook", loop: AgentLoop, faults: PluginFaults | None, clock: Clock) -> None:
         self.label = named.label
         self._left = False
@@ -237,7 +229,7 @@ class _Server:
 
     def _close_if_off(self) -> None:
         if self._fence.off:
-            self.close()  # or rank 0's worker would find its port taken
+            self.close()  # if not, rank 0's worker would find its port in use
 
     def pids(self) -> frozenset[int]:
         found: frozenset[int] = frozenset()

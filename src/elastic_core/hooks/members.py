@@ -1,4 +1,4 @@
-"""The hooks of a run: each by its name and with its record, what it is called for, and its end."""
+"""The hooks of a run: their names, their state, their calls, and their end."""
 
 import threading
 from collections import deque
@@ -13,56 +13,56 @@ from elastic_core.reports import RunEvent
 from elastic_core.types import Record
 
 CATCH_ALL: Final = "on_moment"
-"""The method for what a hook has no method of its own for."""
+"""The method for moments for which a hook has no method."""
 METHODS: Final[Mapping[type, str]] = {
     method.__annotations__["event"]: name
     for name, method in vars(AgentHook).items()
     if name.startswith("on_") and name != CATCH_ALL
 }
-"""Which method of `AgentHook` takes what, as it is annotated there."""
+"""The method of `AgentHook` that receives each type, from its annotations."""
 FEED: Final = METHODS[RunEvent]
 CLOSED: Final = "feed_closed"
 """The last event of the feed."""
 
 
 class NamedHook(Record, frozen=True, kw_only=True):
-    """An observer, the name that users know it by, and the distribution that brought it; what helps if it is broken."""
+    """A hook with the name that users know, its distribution, and a hint for users if it is broken."""
 
     name: str
     distribution: str
     hook: AgentHook
     hint: str = ""
     fail_closed: bool = False
-    """The user has it so, whatever its class says."""
+    """Whether the user has set `fail_closed`, whatever the class states."""
 
     @property
     def label(self) -> PluginLabel:
-        """The hook in lines for people."""
+        """The hook's name in lines for users."""
         return PluginLabel("hook", self.name, self.distribution, type(self.hook).__module__, self.hint)
 
     def takes_event(self, name: str) -> bool:
-        """Return whether the hook takes the feed's events of a name."""
+        """Return whether the hook receives events of this name."""
         without: object = self.hook.without_events
         left_out = isinstance(without, frozenset) and name in without
         return Power.FEED in self.hook.powers and (name == CLOSED or not left_out)
 
 
 MOST_LINES: Final = 1000
-"""So many lines of one hook (`RunHandle.notice`) are shown within `LINES_WITHIN_S`; the rest are counted."""
+"""How many lines of one hook (`RunHandle.notice`) are printed within `LINES_WITHIN_S`; further ones are counted."""
 LINES_WITHIN_S: Final = 10.0
 
 
 class LineLimit:
-    """The bound on the lines that one hook shows. Guarded by the runner's lock."""
+    """The limit on the lines that one hook prints. Guarded by the runner's lock."""
 
     def __init__(self) -> None:
         self.left_out = 0
-        """How many lines exceeded the bound and have not been reported yet."""
+        """How many lines exceeded the limit and have not been reported yet."""
         self._since_s = float("-inf")
         self._count = 0
 
     def takes(self, now_s: float) -> bool:
-        """Count a line, and return whether it is shown."""
+        """Count a line, and return whether it is printed."""
         if now_s - self._since_s >= LINES_WITHIN_S:
             self._since_s, self._count = now_s, 0
         self._count += 1
@@ -71,13 +71,13 @@ class LineLimit:
         return shown
 
     def take_left_out(self) -> int:
-        """Return how many lines exceeded the bound, which are reported now."""
+        """Return how many lines exceeded the limit, and reset the number."""
         left_out, self.left_out = self.left_out, 0
         return left_out
 
 
 class RunningHook:
-    """An observer and its record. Guarded by the runner's lock."""
+    """A hook and its state. Guarded by the runner's lock."""
 
     def __init__(self, named: NamedHook) -> None:
         self.named = named
@@ -85,41 +85,41 @@ class RunningHook:
         self.powers = named.hook.powers
         self.abandoned = False
         self.feeds = Power.FEED in self.powers
-        """It gets the feed."""
+        """Whether it receives the feed."""
         self.strikes = 0
-        """How often in a row it has raised at an event of the feed."""
+        """How often in a row it has raised on an event of the feed."""
         self.lines = LineLimit()
         closed = named.fail_closed or getattr(type(named.hook), "fail_closed", False) is True
         self.fail_closed = closed and Power.REFUSAL in self.powers
         self.stuck = ""
-        """The method that has not returned, of a gate that fails closed: it refuses until then."""
+        """The method of a `fail_closed` gate that has not returned: the gate refuses until it does."""
 
     def overrides(self, method: str) -> bool:
-        """Return whether the hook does something at a moment."""
+        """Return whether the hook overrides a method."""
         return getattr(type(self.named.hook), method, None) is not getattr(AgentHook, method)
 
     def takes(self, method: str) -> bool:
-        """Return whether the hook overrides a method: no thread is woken for a method that does nothing."""
+        """Return whether to call the hook's method: no thread is woken for a method that does nothing."""
         return not self.abandoned and (method != FEED or self.feeds) and self.overrides(method)
 
     def takes_event(self, name: str) -> bool:
-        """Return whether the hook takes the feed's events of a name."""
+        """Return whether the hook receives events of this name."""
         return self.takes(FEED) and self.named.takes_event(name)
 
     def catches(self, method: str) -> bool:
-        """Return whether the hook takes by its catch-all what it has no method for."""
+        """Return whether the hook receives a moment by its catch-all, because it has no method for it."""
         return self.overrides(CATCH_ALL) and not self.abandoned and not self.overrides(method)
 
 
 class Task:
-    """One moment on its way through the hooks, with what they have answered so far; or a call that one of them set.
+    """A moment, an event or a hook's own call: the hooks still to be called, and their answers so far.
 
     Args:
-        moment: What has come, or an event of the feed; None: a call of a hook's own.
-        members: Those to call.
-        answer: Takes the task when all have answered; None: nobody waits for it.
-        call: The hook's own.
-        method: Which method takes the moment; empty: its own.
+        moment: The moment, or an event of the feed. `None` means a hook's own call.
+        members: The hooks to call.
+        answer: Called with the task after the last hook. `None` means that no caller waits.
+        call: The hook's own call.
+        method: The method that receives the moment. If empty, the moment's own.
     """
 
     def __init__(
@@ -140,11 +140,11 @@ class Task:
         self.refused_by = ""
 
     def takes(self, member: RunningHook) -> bool:
-        """Return whether a hook is to be called."""
+        """Return whether to call a hook."""
         return not member.abandoned if self.moment is None else member.takes(self.method)
 
     def fail(self, member: RunningHook, fault: str) -> None:
-        """Have a gate that fails closed refuse."""
+        """Refuse on behalf of a gate with `fail_closed`."""
         if member.fail_closed and self.answer is not None and self.refusal is None:
             self.refusal, self.refused_by = Refuse(reason=fault), str(member.label)
 
@@ -154,12 +154,12 @@ class Task:
 
 
 class HoldTask(Task):
-    """The question for how long hooks hold a stop.
+    """The request for the seconds that hooks delay a stop.
 
     Args:
-        members: Those to ask.
-        answer: Takes the task when all have answered.
-        holds: Gets the seconds, by name.
+        members: The hooks to call.
+        answer: Called with the task after the last hook.
+        holds: Filled with the seconds, by the hook's name.
     """
 
     def __init__(
@@ -169,15 +169,15 @@ class HoldTask(Task):
         self.holds = holds
 
     def fail(self, member: RunningHook, fault: str) -> None:
-        """Hold nothing for it: no gate has a say in a stop."""
+        """Ignore the failure: a gate cannot refuse a stop."""
 
     def make(self, member: RunningHook) -> object:
-        """Ask a hook. Threading: the hooks'."""
+        """Read a hook's `hold_s`. Threading: the hooks'."""
         return member.named.hook.hold_s
 
 
 CLOSE_S: Final = 5.0
-"""How long a hook may take to close."""
+"""Seconds that a hook may take to close."""
 
 
 def close_hooks(
@@ -187,14 +187,14 @@ def close_hooks(
     faults: PluginFaults | None = None,
     within_s: float = CLOSE_S,
 ) -> None:
-    """Close each hook that has something to close, and wait for it no longer than the deadline.
+    """Close each hook that overrides `close`, and wait for each no longer than the deadline.
 
     Args:
-        hooks: Those of the run.
-        log: Takes a line about one that raises, or does not return. None: that is written at once, as there is no loop
-            any more that would print it.
-        faults: Keeps what they raise; None: nobody reads it.
-        within_s: The deadline of each.
+        hooks: The hooks of the run.
+        log: Prints a line about a hook that raises or does not return. `None` means that lines are written at once,
+            because no loop runs that would print them.
+        faults: Keeps exceptions. `None` means that they are not kept.
+        within_s: The deadline of each hook.
     """
     kept = PluginFaults() if faults is None else faults
     shown = Logger(print_line) if log is None else log
@@ -213,5 +213,5 @@ def close_hooks(
 def _close(named: NamedHook, faults: PluginFaults, lines: list[str]) -> None:
     try:
         named.hook.close()
-    except BaseException as err:  # noqa: BLE001  # plugin code on its own thread: all that it raises is told
+    except BaseException as err:  # noqa: BLE001  # plugin code on its own thread: every exception is reported
         lines.append(f"{named.label}: close raised {faults.raised(named.label, 'close', err).text}")

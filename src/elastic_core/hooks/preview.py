@@ -1,4 +1,4 @@
-"""What hooks would change about the start of workers, for `--dry-run`: asked here and now, no run around them."""
+"""The changes that hooks would make to the start of workers, for `--dry-run`: computed without a run."""
 
 from collections.abc import Sequence
 
@@ -11,17 +11,17 @@ from elastic_core.types import Record
 
 
 class Preview(Record, frozen=True, kw_only=True):
-    """By local rank what would be changed, and which hook has chosen its processors; with lines for people."""
+    """The changes and the hook that chose the processors, by local rank, and lines for users."""
 
     changes: tuple[LaunchChange, ...]
     bound_by: tuple[str, ...]
     lines: tuple[str, ...]
     hosting: bool = False
-    """A hook hosts what workers meet at."""
+    """Whether a hook hosts the server at MASTER_PORT."""
 
 
 def preview(hooks: Sequence[NamedHook], moment: WorkersStarting) -> Preview:
-    """Ask every hook that may change launches."""
+    """Return the changes of all hooks that may change launches."""
     nproc = moment.round.local_world_size
     changes, bound_by = [LaunchChange()] * nproc, [""] * nproc
     lines: list[str] = []
@@ -32,7 +32,7 @@ def preview(hooks: Sequence[NamedHook], moment: WorkersStarting) -> Preview:
             continue
         try:
             answer = named.hook.on_workers_starting(moment)
-        except Exception as err:  # noqa: BLE001  # plugin code: shown, as the run would show it
+        except Exception as err:  # noqa: BLE001  # plugin code: printed, as in a run
             fault = faults.raised(named.label, "on_workers_starting", err)
             lines.append(f"{named.label}: on_workers_starting raised {fault.text}")
             continue

@@ -1,4 +1,4 @@
-"""The calls of a run's hooks: moments, questions, the feed and calls of their own, one by one on one thread."""
+"""Calls the hooks of a run one by one on one thread: moments, refusals and changes, the feed, and their own calls."""
 
 import threading
 from collections import deque
@@ -38,26 +38,32 @@ from elastic_core.reports import RunEvent
 from elastic_core.system.clock import SYSTEM_CLOCK, Clock
 
 MOST_WAITING: Final = 1_000
-"""What a hook that takes its time for each moment leaves undone must not fill the memory."""
+"""How many moments may wait, so that a slow hook does not fill the memory."""
 MOST_EVENTS: Final = 10_000
-"""The same of events of the feed."""
+"""How many events of the feed may wait."""
 STRIKES: Final = 3
-"""A hook that raises so often in a row gets no more of the feed."""
+"""A hook that raises so often in a row receives no more of the feed."""
+# Seconds until a thread that the system has refused is started again.
 _THREAD_RETRY_S: Final = 0.5
-"""When a thread is tried again that the system has refused."""
 OnJoin = Callable[[Refuse | None, str], None]
 OnStart = Callable[[tuple[LaunchChange, ...], Refuse | None, str], None]
 
 
 class HookRunner:
-    """Calls hooks one by one on one thread, which exists only once there is a call to make.
+    """Calls hooks one by one on one thread, which is started with the first call.
 
-    A hook that raises is logged and counted. One that takes longer than the deadline is abandoned: its thread is left
-    to itself, a new one goes on with the others, and it is off for the rest of the run. The two moments that may answer
-    (`ask_join`, `ask_start`) wait for the moments before them; each hook has the deadline for each call. Events of the
-    feed wait for all else.
+    A hook that raises is logged and counted. A hook that exceeds the deadline is abandoned and disabled for the rest of
+    the run; a new thread goes on with the others. The moments that hooks can answer (`ask_join`, `ask_start`) wait for
+    the moments before them; each call of each hook has the deadline. Events of the feed wait for all else.
 
-    Without a hook that could answer, the answer comes before the question returns.
+    If no hook can answer, the answer is delivered before the method returns.
+
+    Args:
+        hooks: The hooks in the order of their calls.
+        post: Runs a callback on the reactor's thread; may be called from any thread.
+        deadline_s: Seconds that one call of one hook may take.
+        actions: Executes requests by the run's handle. `None` means that no hook gets a handle.
+        faults: Keeps exceptions and counts faults. `None` means a store for this runner alone.
 
     Threading: the public methods, except `publish`, are called on the reactor's thread; only `close` blocks. Answers
     and log lines arrive on that thread too.
@@ -75,18 +81,6 @@ class HookRunner:
         actions: RunActions | None = None,
         faults: PluginFaults | None = None,
     ) -> None:
-        """Bind the observers; no thread is started.
-
-        Args:
-            hooks: In the order in which they are called.
-            post: Runs a callback on the reactor's thread; may be called from any.
-            call_later: Runs a callback on the reactor's thread after so many seconds.
-            log: Takes lines for people.
-            deadline_s: How long one call of one hook may take.
-            clock: Measures the calls.
-            actions: Does what hooks with the run's handle ask for; None: none gets one.
-            faults: Keeps what hooks raise, and counts what they do wrong; None: for this runner alone.
-        """
         self._members = [RunningHook(named) for named in hooks]
         self._post = post
         self._call_later = call_later
@@ -96,19 +90,19 @@ class HookRunner:
         self._changed = threading.Condition()
         # The rest is guarded by the condition's lock.
         self._tasks: deque[Task] = deque()
+        # Events of the feed.
         self._events: deque[Task] = deque()
-        """Those of the feed."""
         self._event_count = 0
         self._calling: tuple[Task, RunningHook] | None = None
         self._called_s = 0.0
+        # The number of the newest thread: only that one may change the state. Abandoned threads have lower numbers.
         self._generation = 0
-        """The number of the newest thread: only that one may touch the state; an abandoned one has a lower number."""
         self._has_thread = False
         self._closing = False
         self._left_out = 0
         self._lines: deque[str] = deque()
+        # Whether a timer is pending. Threading: the reactor's thread only.
         self._watched = False
-        """A timer is pending; reactor's thread only."""
         self._faults = PluginFaults() if faults is None else faults
         if actions is not None:
             for member in self._members:
@@ -138,7 +132,7 @@ class HookRunner:
         return due
 
     def _notice(self, member: RunningHook, text: str) -> None:
-        """Show people a line, also one that comes between the end of the loop and `close`. Threading: any."""
+        # Threading: any. Also between the end of the loop and `close`.
         with self._changed:
             if member.abandoned:
                 return
@@ -156,11 +150,11 @@ class HookRunner:
 
     @property
     def feeds(self) -> bool:
-        """Whether any hook takes the feed."""
+        """Whether any hook receives the feed."""
         return any(member.feeds for member in self._members)
 
     def publish(self, name: str, values: Mapping[str, object], *, source: str = "") -> None:
-        """Number an event, and hand it to all hooks that take it but its source. Threading: any."""
+        """Number an event, and pass it to all hooks that receive it, except its source. Threading: any."""
         with self._changed:
             takers = [each for each in self._members if each.takes_event(name) and each.named.name != source]
             if self._closing or not takers:
@@ -180,19 +174,18 @@ class HookRunner:
     # --- on the reactor's thread
 
     def observe(self, what: object) -> None:
-        """Take a moment from the feed for every observer, unless it is one that hooks are asked about."""
+        """Pass a moment of the feed to every hook, unless it is one that hooks can answer."""
         if isinstance(what, Moment) and not isinstance(what, (RoundJoining, WorkersStarting)):
             self._enqueue(what, None)
 
     def ask_join(self, moment: RoundJoining, on_answer: OnJoin) -> None:
-        """Ask whether this node may join; `on_answer` gets the first refusal, if any, and who refused."""
+        """Call the hooks before this node joins; `on_answer` gets the first refusal, if any, and its hook."""
         self._enqueue(moment, lambda task: on_answer(task.refusal, task.refused_by))
 
     def ask_start(self, moment: WorkersStarting, on_answer: OnStart) -> None:
-        """Ask before workers start.
+        """Call the hooks before workers start.
 
-        `on_answer` gets what hooks change about their start, by local rank (empty: nothing), or the first refusal and
-        who refused.
+        `on_answer` gets their changes by local rank (empty if there are none), or the first refusal and its hook.
         """
 
         def answer(task: Task) -> None:
@@ -203,9 +196,9 @@ class HookRunner:
         self._enqueue(moment, answer)
 
     def ask_holds(self, on_answer: Callable[[Mapping[str, float]], None]) -> None:
-        """Ask which hooks hold a planned stop that begins now, and for how many seconds at the longest.
+        """Report the hooks that delay a planned stop that begins now, and the most seconds of each.
 
-        It overtakes moments that still wait for their calls: the stop waits for it.
+        The request precedes moments that still wait, because the stop waits for it.
         """
         with self._changed:
             holding = [each for each in self._members if Power.HOLDS in each.powers and not each.abandoned]
@@ -213,10 +206,10 @@ class HookRunner:
         self._put(HoldTask(holding, lambda task: on_answer(holds), holds), first=True)
 
     def close(self, timeout_s: float | None = None, *, run_dir_kept: Callable[[], bool] = lambda: False) -> None:
-        """Make the calls that wait, then close the feed, and end the thread; idempotent.
+        """Make the waiting calls, close the feed, and end the thread; idempotent.
 
-        Each of the two takes at most `timeout_s`; None: the deadline. The feed's last event has what `run_dir_kept`
-        returns between them: whether the run directory stays.
+        The calls and the feed take at most `timeout_s` each; `None` means the deadline. The feed's last event contains
+        the result of `run_dir_kept`: whether the run directory stays.
         """
         limit_s = self._deadline_s if timeout_s is None else timeout_s
         self._finish(limit_s)
@@ -262,12 +255,10 @@ class HookRunner:
             task.answer(task)
 
     def _run_calls(self) -> None:
-        """Have the waiting calls made, and their deadline watched."""
-        self._watch()  # before there is a thread, which may hold the interpreter from its first instruction
+        self._watch()  # before the thread starts, as it may keep the interpreter's lock
         self._start_thread()
 
     def _start_thread(self) -> None:
-        """Start the thread, unless there is one."""
         with self._changed:
             if self._has_thread or self._closing:
                 return
@@ -276,7 +267,7 @@ class HookRunner:
             generation = self._generation
         try:
             threading.Thread(target=self._serve, args=(generation,), name="elastic-hooks", daemon=True).start()
-        except RuntimeError:  # none is to be had now: what waits, waits on
+        except RuntimeError:  # the system has no thread now: calls wait
             with self._changed:
                 self._has_thread = False
             self._call_later(_THREAD_RETRY_S, self._start_thread)
@@ -290,7 +281,7 @@ class HookRunner:
         self._call_later(delay_s, self._look)
 
     def _look(self) -> None:
-        """Abandon a call that has overrun; look again while there is anything to look after."""
+        # Called again while calls are waiting or running.
         abandoned = self._abandon_if_due()
         self._watched = False
         if abandoned:
@@ -302,7 +293,7 @@ class HookRunner:
             self._look_later(max(left_s, 0.0) if calling is not None else self._deadline_s)
 
     def _abandon_if_due(self, *, cut: bool = False) -> bool:
-        """Give up on the hook that is being called if it has overrun, or if `cut`."""
+        # With `cut`, the running call is abandoned in any case.
         with self._changed:
             taken_s = self._clock.monotonic_s() - self._called_s
             if self._calling is None or (taken_s < self._deadline_s and not cut):
@@ -321,7 +312,6 @@ class HookRunner:
         return True
 
     def _finish(self, limit_s: float) -> None:
-        """Have the calls that wait made, within a time."""
         end_s = self._clock.monotonic_s() + limit_s
         if self._tasks or self._events:
             self._start_thread()
@@ -329,7 +319,7 @@ class HookRunner:
             self._start_thread()
 
     def _drain(self, end_s: float) -> bool:
-        """Wait until all calls are made or the time is up; return True to be called again, with a new thread."""
+        # True means that the caller starts a new thread and calls again.
         with self._changed:
             while self._tasks or self._events:
                 now_s = self._clock.monotonic_s()
@@ -357,7 +347,6 @@ class HookRunner:
         self._events.clear()
 
     def _flush_counts(self) -> None:
-        """Show people how many lines of a hook were too many."""
         with self._changed:
             for member in self._members:
                 if left_out := member.lines.take_left_out():
@@ -381,12 +370,12 @@ class HookRunner:
             fault, answer = None, None
             try:
                 answer = task.make(member)
-            except BaseException as err:  # noqa: BLE001  # plugin code on its own thread: all that it raises is told
+            except BaseException as err:  # noqa: BLE001  # plugin code on its own thread: every exception is reported
                 fault = self._faults.raised(member.label, task.method, err)
             self._settle(generation, task, member, answer, fault)
 
     def _take(self, generation: int) -> tuple[Task, RunningHook] | None:
-        """Return the next call to make; None: this thread is not wanted any more."""
+        # `None` means that this thread must end.
         with self._changed:
             while generation == self._generation:
                 if (task := self._unfinished(self._tasks) or self._unfinished(self._events)) is not None:
@@ -399,7 +388,7 @@ class HookRunner:
         return None
 
     def _unfinished(self, tasks: deque[Task]) -> Task | None:
-        """Return the first task for which a hook is to be called yet; those before it are over."""
+        # The first task with a hook still to be called; finished tasks before it are removed.
         while tasks:
             task = tasks[0]
             while task.waiting and not task.takes(task.waiting[0]):
@@ -418,7 +407,7 @@ class HookRunner:
             if member.stuck and generation != self._generation:
                 member.stuck, member.abandoned = "", False
             if generation != self._generation:
-                return  # abandoned: the answer is too late
+                return  # abandoned: the answer is late
             self._calling = None
             before = len(self._lines)
             if task.method == FEED:
@@ -440,7 +429,7 @@ class HookRunner:
             self._lines.append(member.label.line(f"{FEED} raised {fault.text}{fate}"))
 
     def _complain(self, member: RunningHook, task: Task, fault: str, *, again: bool | None = None) -> None:
-        """Report what a hook did wrong, unless it was reported before."""
+        # A fault that was reported before is not reported again.
         text = f"{task.method} {fault}"
         if not (self._faults.again(member.label, text) if again is None else again):
             self._lines.append(member.label.line(text))
@@ -462,7 +451,7 @@ class HookRunner:
                 task.refusal, task.refused_by = replace(answer, reason=reason), str(member.label)
         elif starting is not None and _is_change(answer):
             if self._may(member, task, Power.LAUNCHES, answer):
-                from elastic_core.hooks.launches import CheckedChanges  # most hooks change nothing
+                from elastic_core.hooks.launches import CheckedChanges  # few hooks change launches
 
                 checked = CheckedChanges(answer, starting.round.local_world_size)
                 for fault in checked.faults:

@@ -1,4 +1,4 @@
-"""Hooks that start workers: what they give, and what they raise, so that a run goes on without them."""
+"""Hooks that start workers: checks of their answers, and protection from their errors."""
 
 import os
 import signal
@@ -15,7 +15,7 @@ from elastic_core.system.clock import SYSTEM_CLOCK, Clock
 def hook_starters(
     hooks: Sequence[NamedHook], loop: AgentLoop, faults: PluginFaults | None = None
 ) -> list[WorkerStarter]:
-    """Return the starters of the hooks that have the power, in their order. Called: before the first round."""
+    """Return the starters of the hooks with the power, in their order. Called: before the first round."""
     made: list[WorkerStarter] = []
     for named in hooks:
         if Power.STARTS in named.hook.powers:
@@ -26,15 +26,10 @@ def hook_starters(
 
 
 class HookStarter(WorkerStarter):
-    """A hook's starter, kept from doing harm: one that raises, is late or gives what can't be a worker is off.
+    """A hook's starter, protected: one that raises, is late or returns an invalid process is turned off.
 
-    Workers are started without it from then on; what it has is still its own to end.
-
-    Args:
-        label: The hook, for people.
-        loop: The agent's.
-        clock: Measures the calls.
-        faults: Keeps what hooks raise; None: for this one alone.
+    Workers are then started without it; it must still end its own processes. If `faults` is `None`, exceptions are kept
+    in a store for this hook alone.
     """
 
     def __init__(
@@ -51,7 +46,7 @@ class HookStarter(WorkerStarter):
         self._fence = LoopFence(label, loop, without, faults=faults, clock=clock)
 
     def make(self, make: Callable[[AgentLoop], WorkerStarter | None]) -> bool:
-        """Have the hook make its starter; return whether there is one."""
+        """Call the hook for its starter, and return whether there is one."""
         with self._fence.call("worker_starter"):
             made: object = make(self._loop)
             if made is None or isinstance(made, WorkerStarter):
@@ -61,7 +56,7 @@ class HookStarter(WorkerStarter):
         return self._starter is not None
 
     def start(self, worker: WorkerStart) -> StartedProcess | None:
-        """Have it start a worker, unless it is off."""
+        """Start a worker by the hook, unless it is turned off."""
         started: object = None
         if self._starter is not None and not self._fence.off:
             with self._fence.call("start"):
@@ -77,25 +72,25 @@ class HookStarter(WorkerStarter):
         return None
 
     def round_started(self) -> None:
-        """Pass it on, unless it is off."""
+        """Call the hook's method, unless it is turned off."""
         if self._starter is not None and not self._fence.off:
             with self._fence.call("round_started"):
                 self._starter.round_started()
 
     def round_stopping(self) -> None:
-        """Pass it on, unless it is off."""
+        """Call the hook's method, unless it is turned off."""
         if self._starter is not None and not self._fence.off:
             with self._fence.call("round_stopping"):
                 self._starter.round_stopping()
 
     def worker_ended(self, pid: int) -> None:
-        """Pass it on, even if it is off: the worker is of its making."""
+        """Call the hook's method even if it is turned off: it has started the worker."""
         if self._starter is not None:
             with self._fence.call("worker_ended"):
                 self._starter.worker_ended(pid)
 
     def pids(self) -> Collection[int]:
-        """Return those that it has, even if it is off."""
+        """Return the hook's processes, even if it is turned off."""
         found: frozenset[int] = frozenset()
         if self._starter is not None:
             with self._fence.call("pids"):
@@ -103,14 +98,14 @@ class HookStarter(WorkerStarter):
         return found
 
     def close(self) -> None:
-        """Pass it on."""
+        """Call the hook's method."""
         if self._starter is not None:
             with self._fence.call("close"):
                 self._starter.close()
 
 
 def fault_of_process(started: object, *, terminal: bool) -> str:
-    """Return what keeps a process that a starter gave from being a worker; empty: nothing."""
+    """Return why a started process cannot be a worker. Empty if it can."""
     if not isinstance(started, StartedProcess):
         return f"gave {type(started).__name__}; expected a StartedProcess or None"
     pid = started.pid
@@ -130,7 +125,6 @@ def fault_of_process(started: object, *, terminal: bool) -> str:
 
 
 def _end(started: StartedProcess) -> None:
-    """End a process that can't be a worker."""
     with suppress(OSError, TypeError, ValueError, OverflowError):
         if started.pid > 1:
             os.kill(started.pid, signal.SIGKILL)

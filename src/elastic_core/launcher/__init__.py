@@ -1,4 +1,4 @@
-"""Composition root: settles the options of a run, wires its parts and runs it.
+"""Composition root: connects the parts of a run and runs it.
 
 From Python: `launch`, `elastic_launch`, `launch_agent` and `LaunchConfig`, which come with elastic-torchrun.
 """

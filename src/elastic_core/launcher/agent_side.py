@@ -1,4 +1,4 @@
-"""The agent as its rendezvous calls it: where the events of the rendezvous go."""
+"""The agent's interface for its rendezvous: it passes events to the parts of the run."""
 
 import signal
 from typing import TYPE_CHECKING, assert_never
@@ -22,19 +22,7 @@ if TYPE_CHECKING:
 
 
 class RunSide:
-    """The interface of a run's agent for its rendezvous.
-
-    Args:
-        reactor: The loop.
-        agent: Takes what happens to its round.
-        guardian: Keeps the workers' last resorts.
-        handler: The handler, whose settings say how to give its seat back.
-        rounds: Makes rounds of places.
-        backend: What the handler is called.
-        faults: Keeps what it raises.
-        feed: Takes what is known of the store, its calls, and what nodes ask each other about steps.
-        log: Takes lines for people.
-    """
+    """The interface of a run's agent for its rendezvous."""
 
     def __init__(
         self,
@@ -62,13 +50,13 @@ class RunSide:
         self._feed = feed
 
     def turned_s(self) -> float:
-        """Return when the loop last turned, and have it turn again. Threading: any."""
+        """Return when the loop last turned, and make it turn again. Threading: any."""
         turned_s = self._reactor.turned_s
         self.post(lambda: None)
         return turned_s
 
     def raised(self, operation: str, error: BaseException, fate: str = "") -> Fault:
-        """Keep what the backend raised in a call, and return the line about it, with what follows. Threading: any."""
+        """Keep an exception of a backend's call, and return the line about it, ending with `fate`. Threading: any."""
         fault = self._faults.raised(self.backend, operation, error)
         return fault._replace(text=self.backend.call_line(operation, f"raised {fault.text}{fate}"))
 
@@ -97,12 +85,7 @@ class RunSide:
 
 
 def open_rendezvous(handler: Backend, agent: "BlockingSide") -> Rendezvous:
-    """Return the rendezvous that passes a handler's events to the agent.
-
-    Args:
-        handler: The core's own, or a plugin's.
-        agent: Takes the events.
-    """
+    """Return the rendezvous that passes a handler's events to the agent."""
     if type(handler) is LocalRendezvous:  # a subclass may do more
         return LocalRounds(handler, agent)
     if isinstance(handler, CoordinatedRendezvous):

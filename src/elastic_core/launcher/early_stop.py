@@ -1,4 +1,4 @@
-"""Stop signals between the start of a run and the moment from which its loop takes them."""
+"""Handles stop signals between the start of a run and the start of its loop."""
 
 import signal
 from collections.abc import Iterable, Iterator
@@ -7,17 +7,16 @@ from types import FrameType
 
 
 class EarlyStop(BaseException):
-    """A stop signal came before the run could take it: unwind what was begun. No error, so not an `Exception`."""
+    """A stop signal arrived before the loop runs: undo what was begun. Not an error, so not an `Exception`."""
 
     def __init__(self, signum: int) -> None:
-        """Keep the signal."""
         super().__init__(signum)
         self.signum = signum
 
 
 @contextmanager
 def early_stops(signums: Iterable[int]) -> Iterator[None]:
-    """Raise `EarlyStop` at these signals, except at those that were ignored before; the loop replaces the handlers.
+    """Raise `EarlyStop` at these signals, unless they were ignored before. The loop replaces the handlers.
 
     Threading: the main thread only.
     """
@@ -38,7 +37,7 @@ def _raise(signum: int, frame: FrameType | None) -> None:
 
 @contextmanager
 def held(signums: Iterable[int]) -> Iterator[None]:
-    """Keep these signals waiting for a moment: between making something and being sure to unmake it."""
+    """Block these signals between creating something and registering its cleanup."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, signums)
     try:
         yield

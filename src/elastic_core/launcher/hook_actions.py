@@ -1,4 +1,4 @@
-"""What the agent does for hooks that have the run's handle."""
+"""Executes the requests of hooks that have the run's handle."""
 
 import signal
 from collections.abc import Callable, Mapping
@@ -27,22 +27,14 @@ from elastic_core.rundir.directory import RunDirectory
 from elastic_core.system.reactor import Reactor
 
 MOST_RESTARTS: Final = 10
-"""So many rounds a hook may end by itself within `RESTARTS_WITHIN_S`: no budget counts them."""
+"""How many rounds a hook may end by its own requests within `RESTARTS_WITHIN_S`; no budget counts them."""
 RESTARTS_WITHIN_S: Final = 3600.0
 
 
 class HookActions:
-    """Does what hooks ask for, as a signal would. Threading: the loop's.
+    """Executes hooks' requests, as it would those of a signal. Threading: the loop's.
 
-    Args:
-        reactor: The loop.
-        agent: This node's.
-        rendezvous: Where it asks for rounds.
-        planner: Has the round whose workers were planned last.
-        handler: The run's, which may have a store.
-        run_dir: May be told to stay.
-        feed: Takes what happens.
-        log: Takes lines for people.
+    `planner` has the round that was planned last.
     """
 
     def __init__(
@@ -68,25 +60,25 @@ class HookActions:
         self._keep = run_dir.keep
         self._feed = feed
         self._log = log
+        # The function of each hook. Threading: any.
         self._furthest_steps: dict[str, Callable[[], int | None]] = {}
-        """What returns each hook's. Threading: any."""
+        # For each hook, the rounds that it ended by its own requests, with the time.
         self._restarts: dict[str, dict[int, float]] = {}
-        """When each hook has ended which rounds by itself."""
         self._left_alone: dict[str, int] = {}
 
     def observe(self, what: Observation) -> None:
-        """Take which workers run, before hooks get it."""
+        """Update the running workers, before hooks receive the event."""
         if isinstance(what, WorkersStarted):
             self.workers = self._planner.running(what.pids)
         elif isinstance(what, WorkerEnded):
             self.workers = tuple(each for each in self.workers if each.local_rank != what.exit.local_rank)
 
     def report(self, hook: str, report: FailureReport) -> None:
-        """Take a failure that a hook has found, unless something else is being decided."""
+        """Process a failure that a hook found, unless another one is being decided."""
         self._agent.report_failure(hook, report)
 
     def restart(self, hook: str, reason: str, *, by_user: bool = False) -> None:
-        """Restart all workers of the run, where the backend can tell the other nodes; a hook by itself not for ever."""
+        """Restart all workers, if the backend can pass it to the other nodes and the hook's limit allows it."""
         round_ = self._planner.round
         if round_ is not None and not by_user and not self._may_restart(hook, reason, round_.index):
             return
@@ -98,7 +90,7 @@ class HookActions:
             self._agent.dispatch(RestartRequested(reason=reason))
 
     def _may_restart(self, hook: str, reason: str, round_index: int) -> bool:
-        """Count the rounds that a hook has ended by itself; one line for each that it must leave alone."""
+        # One line is printed for each round that the hook may not end.
         had = self._restarts.setdefault(hook, {})
         now_s = self._reactor.now_s()
         for earlier in [index for index, at_s in had.items() if now_s - at_s >= RESTARTS_WITHIN_S]:
@@ -114,7 +106,7 @@ class HookActions:
         return False
 
     def drain(self, reason: str, grace_s: float | None) -> None:
-        """Stop this node's workers, and leave; an empty reason is not shown."""
+        """Stop this node's workers, and leave; an empty reason is not printed."""
         if reason:
             self._log.notice(reason)
         self._agent.dispatch(StopRequested(signum=signal.SIGTERM, grace_s=grace_s))
@@ -124,23 +116,23 @@ class HookActions:
         self._feed.publish(FieldsPublished(hook=hook, fields=fields))
 
     def keep_run_dir(self, because: str) -> None:
-        """Let the run directory stay."""
+        """Keep the run directory."""
         self._keep(because)
 
     def store_place(self) -> str:
-        """Return where the rendezvous store is, for people; empty: there is none, or not yet. Threading: any."""
+        """Return the location of the rendezvous store for users. Empty if there is none, or not yet. Threading: any."""
         store = getattr(self._handler, "store", None)
         try:
             return store.where if isinstance(store, CoordinationStore) else ""
-        except Exception:  # noqa: BLE001  # a backend's code, which a hook has not called
+        except Exception:  # noqa: BLE001  # the backend's fault, not the hook's
             return ""
 
     def track_progress(self, hook: str, furthest_step: Callable[[], int | None]) -> None:
-        """Read a hook's furthest step from now on. Threading: any."""
+        """Call a hook's function for the furthest step from now on. Threading: any."""
         self._furthest_steps[hook] = furthest_step
 
     def progress(self) -> int | None:
-        """Return the furthest step of this node's workers that any hook knows; None: none does."""
+        """Return the furthest step of this node's workers that a hook knows. `None` if no hook knows one."""
         steps = []
         for furthest_step in tuple(self._furthest_steps.values()):
             with suppress(Exception):  # a hook's fault: a decision needs no step
@@ -148,7 +140,7 @@ class HookActions:
         return max((step for step in steps if isinstance(step, int)), default=None)
 
     def ask_steps(self) -> None:
-        """Ask all nodes of the round; where this is the only one, or they can't be asked, nobody has answered."""
+        """Request the steps of all nodes. If no request is possible, or needed, publish an empty result."""
         round_ = self._planner.round
         if round_ is not None and round_.node_count > 1 and self._rendezvous.gathers:
             self._rendezvous.post(AskSteps())
@@ -156,12 +148,12 @@ class HookActions:
             self._feed.publish(StepsSeen(seen=RunSteps(serial=0)))
 
     def report_steps(self, steps: NodeSteps) -> None:
-        """Take this node's answer to the others."""
+        """Send this node's answer to the other nodes."""
         if self._rendezvous.gathers:
             self._rendezvous.post(ReportSteps(steps=steps))
 
     def agree(self, topic: str, value: int) -> None:
-        """State this node's number; where it is the only one, or they can't agree, that is what is agreed."""
+        """Submit this node's number. If it is the only node, or no agreement is possible, it is the result."""
         round_ = self._planner.round
         if round_ is not None and round_.node_count > 1 and self._rendezvous.agrees:
             self._rendezvous.post(StateNumber(topic=topic, value=value))
@@ -169,9 +161,9 @@ class HookActions:
             self._feed.publish(Agreed(topic=topic, value=value))
 
     def release_stop(self, hook: str) -> None:
-        """Let a planned stop go on, as far as this hook is concerned."""
+        """Stop delaying a planned stop for this hook."""
         self._agent.release_stop(hook)
 
     def channel(self) -> AgentChannel | None:
-        """Return how the agents of the run know each other. Threading: any."""
+        """Return how the run's agents authenticate each other. Threading: any."""
         return self._rendezvous.channel

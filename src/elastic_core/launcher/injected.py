@@ -1,6 +1,6 @@
-"""Objects that a caller of the library injects into a run, which no command line can.
+"""Objects that a library call injects into a run, and that no command line can give.
 
-Apart from `launcher.job`, which a library names long before it runs one.
+A module apart from `launcher.job`, because a library imports it long before a run.
 """
 
 from collections.abc import Callable
@@ -11,12 +11,12 @@ from elastic_core.types import Record, RendezvousSettings
 
 
 class Injected(Record, frozen=True, kw_only=True, eq=False):
-    """Each takes the place of what the settings name; None: what they name."""
+    """Replacements of what the settings name. `None` means no replacement."""
 
     rendezvous: Callable[[RendezvousSettings], Backend] | None = None
-    """Gives the backend."""
+    """Returns the backend."""
     logs_specs: Any = None
-    """An object with torch's `reify`."""
+    """An object with the method `reify` of torch."""
 
 
 NOTHING = Injected()

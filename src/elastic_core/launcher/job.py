@@ -1,4 +1,4 @@
-"""The composition root: a run's options in, its exit code out."""
+"""The composition root: runs a job from its settings and returns the exit code."""
 
 import gc
 import os
@@ -61,7 +61,7 @@ if TYPE_CHECKING:
 
 WARM_AFTER_S = 0.5
 STORE_CALL = "store_call"
-"""The event of the feed for a call to the store."""
+"""The feed's event for a call to the store."""
 _WITHOUT_STORE = ("local", "static")
 
 _C = TypeVar("_C", bound="_Closes")
@@ -78,20 +78,20 @@ def run_job(
     """Run to the end on this node and return the exit code.
 
     Args:
-        settings: Every option, resolved.
-        own_process: This process exists for the run alone (`elastic run`): it may become a subreaper. A library call
-            leaves its caller as it was.
-        began: What this process has done before, in order, each with when it ended in monotonic seconds;
-            None: nothing is known of that.
-        outcome: Filled at the end, for a caller that wants more than the code.
-        injected: What the caller has made itself.
+        settings: The resolved settings.
+        own_process: Whether this process exists for the run alone (`elastic run`) and may become a subreaper. A library
+            call leaves its process unchanged.
+        began: The earlier phases of this process, in order, each with its end in monotonic seconds. `None` if not
+            known.
+        outcome: Filled at the end, for a caller that needs more than the exit code.
+        injected: Objects that the caller has made.
 
     Raises:
-        ElasticError: the run could not begin; nothing is left behind.
+        ElasticError: The run could not begin; all that was begun is undone.
     """
     try:
         with ExitStack() as cleanup:
-            # First of all: with fork, workers are copies of what this process is now.
+            # First of all: with fork, workers are copies of this process as it is now.
             call = settings.entrypoint.function
             begun = None if call is None else call.begin()
             if begun is not None:
@@ -105,20 +105,20 @@ def run_job(
 
 
 def _compared(settings: RunSettings) -> dict[str, str]:
-    """Return what other nodes compare when this one joins; nothing where no store is."""
+    # The settings that other nodes compare when this one joins. Empty without a store.
     if settings.nodes.backend in _WITHOUT_STORE:
         return {}
-    from elastic_core.options.run_fingerprint import run_fingerprint  # milliseconds that other runs save
+    from elastic_core.options.run_fingerprint import run_fingerprint  # slow, and needed with a store only
     from elastic_core.rendezvous.identity import ALLOWABLE
 
     made = run_fingerprint(settings)
-    # Where everything may differ (a library call), no later node is compared with this node either.
+    # If everything may differ (a library call), later nodes are not compared with this one either.
     fixed = {key: text for key, text in made.items() if key not in ALLOWABLE}
     return fixed if ALLOWABLE.issubset(settings.nodes.allow_mismatch) else made
 
 
 def _completed(settings: RunSettings) -> RunSettings:
-    """Return settings with what only the agent knows of itself, and what the policy needs of the rendezvous."""
+    # Adds values that only the agent has, and the policy's values from the rendezvous.
     nodes = replace(
         settings.nodes,
         node_id=settings.nodes.node_id or socket.gethostname(),
@@ -144,7 +144,7 @@ class _Job:
         self._settings = _completed(settings)
         self._cleanup = cleanup
         self._own_process = own_process
-        # Before anything of ours is started: what is there now is none of ours, nor is what it will start.
+        # Processes that exist before the run starts its own, and their children, are not the run's.
         self._strangers = own_process and has_strangers()
         self._start_up = dict(began or {})
         self._outcome = outcome
@@ -152,7 +152,7 @@ class _Job:
         self._masters: MasterServers | None = None
         self._faults = PluginFaults()
         self._registry = PluginRegistry(disabled=settings.disabled_plugins, hooks=settings.hooks, faults=self._faults)
-        if own_process:  # a program that runs an agent has Python's hook for itself
+        if own_process:  # an embedding program keeps its own hook
             places = (settings.nodes.backend, settings.restarts.name, *settings.hooks)
             cleanup.enter_context(self._faults.threads(partial(owner_of, places=places)))
 
@@ -162,7 +162,7 @@ class _Job:
         registry = self._registry
         handler = self._handler()
         if Capability.CONTROL in handler.capabilities:
-            # It adds to the host's name the address by which others come here, unless the user chose an id.
+            # The handler adds the node's address to the host name, unless the user chose an id.
             handler.settings = replace(handler.settings, node_id=self._chosen_id)
         policy = registry.make_policy(settings.restarts.name, settings.restarts, settings.policy_conf)
         chosen = choose_logs_specs(settings, self._injected.logs_specs)
@@ -309,7 +309,7 @@ class _Job:
         return result
 
     def _open_disk(self, reactor: Reactor, run_dir: RunDirectory) -> Disk:
-        """Return what files are written and read by, with those of the run and of its plugins' errors."""
+        # Also writes the run's files and the plugins' errors.
         disk = self._closing(Disk(reactor, log=self._log))
         self._files.begin(disk, log=self._log)
         lane = disk.lane("the errors of plugins")
@@ -345,7 +345,7 @@ class _Job:
     def _hook_runner(
         self, reactor: Reactor, hooks: Sequence[NamedHook], actions: HookActions, feed: Feed
     ) -> HookRunner:
-        """Return what calls the hooks; it and all other observers take the feed."""
+        # The runner and all other observers receive the feed.
         runner = HookRunner(
             hooks,
             post=reactor.post,
@@ -376,7 +376,6 @@ class _Job:
         )
 
     def _end(self, reactor: Reactor, result: AgentResult, run_dir: RunDirectory) -> None:
-        """Print the last lines of the run when the agent has ended, and end the run directory."""
         if self._masters is not None:
             self._masters.close()
         if kept := self._workers.left_running():
@@ -384,7 +383,7 @@ class _Job:
             self._log.notice(f"left running on purpose (ELASTIC_KEEP=1){until}: {', '.join(kept)}")
         for text in self._faults.end():
             self._log.notice(text)
-        while self._incidents.writing:  # what the run ended with is printed first
+        while self._incidents.writing:  # the last incident is printed first
             reactor.turn()
         self._finish(result, run_dir)
 
@@ -403,7 +402,7 @@ class _Job:
         )
 
     def _settle_in(self) -> None:
-        """Do what can wait until the workers run."""
+        # Work that can wait until the workers run.
         self._incidents.warm()
         if self._own_process:
             gc.freeze()
@@ -412,7 +411,7 @@ class _Job:
     def _starters(
         self, calls: "CallStarter | None", loop: ReactorLoop, hooks: Sequence[NamedHook]
     ) -> list[WorkerStarter]:
-        """Return the starters that start workers in place of the group, in the order in which they are asked."""
+        # In the order in which they are called.
         starters: list[WorkerStarter] = [] if calls is None else [calls]
         if any(Power.STARTS in named.hook.powers for named in hooks):
             from elastic_core.hooks.starting import hook_starters  # few have any
@@ -427,7 +426,7 @@ class _Job:
     def _master_servers(
         self, loop: ReactorLoop, handler: Backend, hooks: Sequence[NamedHook]
     ) -> "MasterServers | None":
-        """Return what hooks host for the workers to meet at, begun where it is sure to be needed; None: nothing."""
+        # Slow work begins now if this node is certain to have rank 0.
         hosts = [named for named in hooks if Power.HOSTS in named.hook.powers]
         if not hosts:
             return None
@@ -441,7 +440,7 @@ class _Job:
         return servers
 
     def _own_children(self, guardian: Guardian, handler: Backend, starters: Sequence[WorkerStarter]) -> frozenset[int]:
-        """Return the children of this process that belong to no worker."""
+        # Children of this process that are no workers.
         ours = guardian.pids() | handler.pids()
         ours = ours.union(*(starter.pids() for starter in starters))
         return ours if self._masters is None else ours | self._masters.pids()
@@ -449,12 +448,10 @@ class _Job:
     # --- the end
 
     def _keeps(self, result: AgentResult, run_dir: RunDirectory) -> bool:
-        """Return whether the run directory stays."""
         failed = result.ending is AgentEnd.FAILED and self._incidents.began
         return failed or self._logs.in_run_dir or self._faults.raised_any or bool(run_dir.kept_because)
 
     def _finish(self, result: AgentResult, run_dir: RunDirectory) -> None:
-        """Keep what is worth keeping, and name it."""
         limit_s = min(END_S, self._settings.stops.shutdown_timeout_s)
         failed = result.ending is AgentEnd.FAILED and self._incidents.began
         if self._faults.raised_any:
@@ -473,7 +470,7 @@ class _Job:
     def _end_by(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Record the end of a run that an error has ended."""
+        # Called when an error or a signal ends the run.
         if isinstance(error, EarlyStop):
             self._entry.end(outcome="stopped", exit_code=128 + error.signum, result=f"stopped by signal {error.signum}")
         elif error is not None:

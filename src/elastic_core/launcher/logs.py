@@ -1,4 +1,4 @@
-"""Where the output of each round's workers goes: our own layout, or what `--logs-specs` says."""
+"""Where the output of each round's workers goes: our own layout, or that of `--logs-specs`."""
 
 import os
 from collections import deque
@@ -17,40 +17,36 @@ from elastic_core.rundir.incident_files import INCIDENT_FILE
 from elastic_core.types import Round
 
 KEPT_ROUNDS: Final = 64
-"""The first round of a run and the last ones, of which the run directory has the workers' folders. Logs are kept."""
+"""For how many rounds, the first and the last ones, the run directory keeps the workers' folders. Logs are kept."""
 
 
 class ChosenLogs(Protocol):
-    """Where output goes by an object with torch's interface, which elastic-torchrun adapts."""
+    """The output layout of an object with torch's interface, adapted by elastic-torchrun."""
 
     @property
-    def specs(self) -> Any:  # noqa: ANN401  # of torch's class, or of anybody's
-        """The object itself."""
+    def specs(self) -> Any:  # noqa: ANN401  # of torch's class, or another one
+        """The object."""
         ...
 
     def reify(self, envs: dict[int, dict[str, str]]) -> Any:  # noqa: ANN401  # torch's LogsDest
-        """The files of a round, by local rank; `envs` may be changed by it."""
+        """Return the files of a round by local rank; it may change `envs`."""
         ...
 
     def plan(self, file: str, tee: str | None, *, prefix: str) -> StreamPlan:
-        """What the entries of one stream ask for."""
+        """Return the plan of one stream."""
         ...
 
 
 class RunLogs:
     """The log and error files of one run on this node.
 
-    Args:
-        settings: The run's.
-        run_dir: Exists.
-        chosen: What `choose_logs_specs` returned.
+    `run_dir` exists; `chosen` is the result of `choose_logs_specs`.
     """
 
     def __init__(self, settings: RunSettings, *, run_dir: Path, chosen: ChosenLogs | None = None) -> None:
-        """Make no file yet."""
         self._settings = settings
         self._chosen = chosen
-        # A class of --logs-specs owns the log directory: files that it does not place go to the run directory.
+        # A class of --logs-specs owns the log directory. Files that it does not place are in the run directory.
         log_dir = settings.output.log_dir if self._chosen is None else None
         self._layout = LogLayout(log_dir=log_dir, run_dir=run_dir, run_id=settings.nodes.run_id)
         self._run_dir = run_dir
@@ -58,25 +54,25 @@ class RunLogs:
 
     @property
     def in_run_dir(self) -> bool:
-        """Whether log files that were asked for are in the run directory."""
+        """Whether requested log files are in the run directory."""
         settings = self._settings
         wanted = (settings.output.redirects, settings.output.tee) != ("0", "0")
         return wanted and settings.output.log_dir is None and self._chosen is None
 
     def prepare(self) -> None:
-        """Make the directory of the first worker, to know before anything starts that there is a place for files.
+        """Make the first worker's directory, to check that it is possible before the run starts.
 
         Raises:
-            ConfigError: there is none.
+            ConfigError: It cannot be made.
         """
         self._layout.prepare(0, 0)
 
     def discard_empty(self) -> None:
-        """Remove what `prepare` made, if nothing is in it."""
+        """Remove what `prepare` made, if it is empty."""
         self._layout.discard_empty()
 
     def finish(self) -> None:
-        """Have a class of ours remove what it made and nothing was written to. Called: when no worker runs."""
+        """Let a class of this project remove its empty files. Called: when no worker runs."""
         specs = None if self._chosen is None else self._chosen.specs
         discard_empty = getattr(specs, "discard_empty", None)
         if callable(discard_empty):
@@ -86,7 +82,7 @@ class RunLogs:
         """Make the directories of a round, and return its files by local rank.
 
         Raises:
-            ConfigError: a directory can't be made.
+            ConfigError: A directory cannot be made.
         """
         settings = self._settings
         self._forget_rounds(round_.index)
@@ -97,7 +93,7 @@ class RunLogs:
         }
 
     def _forget_rounds(self, index: int) -> None:
-        """Remove what a round long ago left in the run directory: a run may fail for days."""
+        # A run may fail for days: old rounds are removed from the run directory.
         if index not in self._rounds:
             self._rounds.append(index)
         while len(self._rounds) > KEPT_ROUNDS:
@@ -110,7 +106,7 @@ class RunLogs:
                 remove_tree(folder)
 
     def files_of(self, paths: Mapping[int, WorkerPaths]) -> list[str]:
-        """Return the log files that will be opened for these workers, as far as our own layout says so."""
+        """Return the log files of these workers that will be opened. Empty without our own layout."""
         if self._chosen is not None:
             return []
         plans = [plan for own in paths.values() for plan in (own.stdout, own.stderr)]
@@ -119,10 +115,10 @@ class RunLogs:
     def asked(
         self, launches: Sequence[WorkerLaunch], paths: dict[int, WorkerPaths]
     ) -> tuple[list[WorkerLaunch], dict[int, WorkerPaths]]:
-        """Let the class of `--logs-specs`, if there is one, say where streams and error files of these workers are.
+        """Let the class of `--logs-specs`, if any, place the streams and error files of these workers.
 
         Raises:
-            PluginError: it failed.
+            PluginError: The class failed.
         """
         if self._chosen is None:
             return list(launches), paths
@@ -136,7 +132,7 @@ class RunLogs:
             relaunches.append(replace(launch, env=env, stdout=own.stdout, stderr=own.stderr))
         return relaunches, moved
 
-    def _moved(self, launch: WorkerLaunch, own: WorkerPaths, dest: Any) -> WorkerPaths:  # noqa: ANN401  # as `reify` gives it
+    def _moved(self, launch: WorkerLaunch, own: WorkerPaths, dest: Any) -> WorkerPaths:  # noqa: ANN401  # from `reify`
         assert self._chosen is not None
         plan_of, settings, rank = self._chosen.plan, self._settings, launch.local_rank
         error_file = dest.error_files.get(rank, "")
@@ -156,11 +152,11 @@ class RunLogs:
 
 
 def worker_paths(settings: RunSettings, files: RankPaths, *, global_rank: int) -> WorkerPaths:
-    """Return the files of one worker, and where its streams go, as our own layout has it."""
+    """Return the files and streams of one worker, by our own layout."""
     fault_file = str(Path(files.directory) / "fault.log")
     rank, nproc = files.local_rank, settings.nodes.local_world_size
     if rank == settings.workers.debug_rank:
-        # The terminal itself: a prompt has no end of line, so anything between would hold it back.
+        # The terminal itself: a prompt has no line end, so a line reader would delay it.
         return WorkerPaths(error_file=files.error_file, fault_file=fault_file)
     stdout, stderr = stream_plans(
         files,
@@ -180,7 +176,7 @@ def worker_paths(settings: RunSettings, files: RankPaths, *, global_rank: int) -
 
 
 def _limited(plan: StreamPlan, settings: RunSettings, texts: tuple[str, ...], filtered: str | None) -> StreamPlan:
-    """Return a plan with filters where it reaches the console, and with rotation where it has a file."""
+    # Filters for a console stream, rotation for a file.
     if plan.console and texts and filtered is not None:
         plan = replace(plan, filters=texts, filtered_file=filtered)
     if plan.file is not None and settings.output.log_max_bytes is not None:
@@ -189,11 +185,11 @@ def _limited(plan: StreamPlan, settings: RunSettings, texts: tuple[str, ...], fi
 
 
 def choose_logs_specs(settings: RunSettings, injected: object = None) -> ChosenLogs | None:
-    """Return what a caller has injected, or build what `--logs-specs` names; None: our own layout.
+    """Return the injected object, or build that of `--logs-specs`. `None` means our own layout.
 
     Raises:
-        ConfigError: nothing installed has that name.
-        PluginError: what it names is broken.
+        ConfigError: No installed entry point has the name.
+        PluginError: The class is broken.
     """
     if injected is None and settings.output.logs_specs is None:
         return None

@@ -1,4 +1,4 @@
-"""What a caller of the library gets of a run that has ended, beyond its exit code."""
+"""The outcome of a run for a library call, beyond the exit code."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -13,34 +13,34 @@ from elastic_core.types import Failure, Round, WorkerExit
 
 @dataclass
 class RunOutcome:
-    """Filled by `run_job` when the run ends on this node; all of it is about the last round's workers of this node."""
+    """Filled by `run_job` when the run ends on this node. Workers are this node's, of the last round."""
 
     exit_code: int = 0
     reason: str = ""
     """Why the run ended, as one line."""
     succeeded: bool = False
     stopped: bool = False
-    """A signal or a request stopped it."""
+    """Whether a signal or a request stopped it."""
     failure: Failure | None = None
-    """The first cause, on whichever node; None: the run did not fail."""
+    """The first cause, on any node. `None` if the run did not fail."""
     error: ElasticError | None = None
-    """Why no round could be formed, if that was so."""
+    """Why no round could be formed. `None` if one was."""
     return_values: dict[int, object] = field(default_factory=dict)
-    """By global rank: what the worker functions returned, None for programs; of workers that ended well only."""
+    """By global rank, for workers with exit code 0: the results of worker functions, `None` for programs."""
     round: Round | None = None
     exits: dict[int, WorkerExit] = field(default_factory=dict)
-    """By global rank, of those that have ended."""
+    """The workers that have ended, by global rank."""
     error_files: dict[int, str] = field(default_factory=dict)
-    """By global rank; a worker that recorded nothing has left none there."""
+    """By global rank; a worker without an error has no file there."""
 
     def begin_round(self, round_: Round, error_files: Mapping[int, str]) -> None:
-        """Forget the round before, and take where the workers of this one would record errors, by global rank."""
+        """Replace the last round by this one, with its workers' error files by global rank."""
         self.round = round_
         self.exits.clear()
         self.error_files = dict(error_files)
 
     def observe(self, what: Observation) -> None:
-        """Take a worker's end."""
+        """Record a worker's end."""
         if isinstance(what, WorkerEnded):
             self.exits[what.exit.global_rank] = what.exit
 
@@ -51,7 +51,7 @@ class RunOutcome:
         failure: Failure | None,
         error: ElasticError | None,
     ) -> None:
-        """Take how the run ended, and what failed it; `value` gives what a worker returned, by local rank."""
+        """Record the run's end and its failure; `value` returns a worker's result by local rank."""
         self.error = error
         self.exit_code, self.reason = result.exit_code, result.reason
         self.succeeded = result.ending is AgentEnd.SUCCEEDED

@@ -1,4 +1,4 @@
-"""What each worker of a round is started with: complete command and environment."""
+"""The complete command and environment of each worker of a round."""
 
 import os
 import socket
@@ -15,7 +15,7 @@ MACRO = "${local_rank}"
 
 
 class Attempt(Record, frozen=True, kw_only=True):
-    """What the agent knows and the settings don't."""
+    """Values of a round that only the agent knows."""
 
     round: Round
     restart_count: int
@@ -23,11 +23,11 @@ class Attempt(Record, frozen=True, kw_only=True):
     incarnation: str
     node_id: str
     changes: tuple[LaunchChange, ...] = ()
-    """What hooks change, by local rank, empty: nothing; their variables never replace what the launcher sets."""
+    """Changes by hooks, by local rank, or empty. Their variables never override those of the launcher."""
     use_agent_store: bool = False
 
     def change(self, local_rank: int) -> LaunchChange:
-        """Return what hooks change about one worker."""
+        """Return the changes by hooks to one worker."""
         return self.changes[local_rank] if self.changes else LaunchChange()
 
 
@@ -39,7 +39,7 @@ def hook_settings(
     dry_run: bool = False,
     own_process: bool = True,
 ) -> HookSettings:
-    """Return what every hook is built with; the registry adds its name and its options."""
+    """Return the settings of every hook; the registry adds its name and its options."""
     return HookSettings(
         name="",
         run_id=settings.nodes.run_id,
@@ -47,7 +47,7 @@ def hook_settings(
         node_id=settings.nodes.node_id or socket.gethostname(),
         role=settings.nodes.role,
         backend=settings.nodes.backend,
-        endpoint=settings.nodes.endpoint.rpartition("@")[2].partition("?")[0],  # secrets may be in a URL
+        endpoint=settings.nodes.endpoint.rpartition("@")[2].partition("?")[0],  # a URL may contain secrets
         entry_point=settings.entrypoint.name,
         max_restarts=settings.restarts.max_restarts,
         policy=settings.restarts.name,
@@ -81,7 +81,7 @@ def worker_plan(
 ) -> list[WorkerLaunch]:
     """Return the workers of this node in rank order.
 
-    `paths` by local rank; `inherited` is the environment that workers start from (default: ours).
+    `paths` is by local rank. `inherited` is the environment on which theirs is based (default: this process's).
     """
     base = dict(os.environ if inherited is None else inherited)
     return [
@@ -102,14 +102,14 @@ def worker_plan(
 
 def _command(entrypoint: Entrypoint, attempt: Attempt, local_rank: int) -> tuple[str, ...]:
     command = tuple(arg.replace(MACRO, str(local_rank)) for arg in entrypoint.argv)
-    # What calls a function is a process of ours, begun as --start-method says: there is nothing to be put before.
+    # A function is called by a process of --start-method, which has no command.
     return command if entrypoint.function is not None else attempt.change(local_rank).command + command
 
 
 def worker_environment(
     settings: RunSettings, attempt: Attempt, local_rank: int, paths: WorkerPaths, base: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return the environment of one worker: what torch 2.13's elastic agent sets, and ours."""
+    """Return the environment of one worker: the variables of torch 2.13's elastic agent, and ours."""
     env = {**base, **attempt.change(local_rank).environment}
     env.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")
     if settings.workers.omp_threads is not None:
@@ -134,9 +134,9 @@ def worker_environment(
 
 
 def _devices(workers: WorkerSettings, nproc: int, local_rank: int, base: Mapping[str, str]) -> dict[str, str]:
-    """Return the visible-devices variables of one worker, empty where nothing was asked for."""
+    # The visible-devices variables of one worker. Empty if no option needs them.
     variable = workers.device_variable
-    # ROCm's builds of torch read both, and refuse two that differ.
+    # ROCm builds of torch read both, and reject two that differ.
     both = (variable, "CUDA_VISIBLE_DEVICES") if variable == "HIP_VISIBLE_DEVICES" else (variable,)
     if workers.virtual_local_rank:
         visible = workers.devices or _inherited_devices(base.get(variable), nproc)

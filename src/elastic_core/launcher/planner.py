@@ -1,4 +1,4 @@
-"""The workers of each round: their files made ahead, and what each is started with."""
+"""Plans the workers of each round, and prepares their files in advance."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -25,15 +25,12 @@ class WorkerPlanner:
     """Plans the workers of this node. Threading: the agent's loop.
 
     Args:
-        settings: The run's, with what only its agent knows.
-        files: Makes the files of rounds.
-        logs: Where output goes.
-        workers: Makes the pipes by which workers report.
-        calls: Starts workers that call a function; None: they run a program.
-        hosts_store: Returns whether something beside the workers hosts the store that they meet at.
-        incidents: Takes the files that workers leave.
-        outcome: Takes them, too; None: no caller wants to know.
-        log: Takes lines for people.
+        settings: The run's settings, completed by the agent.
+        workers: Makes the pipes by which workers report errors.
+        calls: Starts workers that call a function. `None` if they run a program.
+        hosts_store: Returns whether the store at MASTER_PORT is hosted outside the workers.
+        incidents: Receives the workers' files, as `outcome` does.
+        outcome: `None` if no caller needs an outcome.
     """
 
     def __init__(
@@ -64,7 +61,7 @@ class WorkerPlanner:
         self._error_files: dict[int, str] = {}
 
     def prepare(self, round_: Round, done: Callable[[], None]) -> None:
-        """Have made what a round's workers need on disk, and call `done`."""
+        """Make the files of a round's workers, then call `done`."""
         then = done if self._calls is None else partial(self._calls.prepare, round_.local_world_size, done)
         self._files.prepare(round_, then, pipes=self._pipes)
 
@@ -94,7 +91,7 @@ class WorkerPlanner:
         return launches
 
     def running(self, pids: Sequence[int]) -> tuple[RunningWorker, ...]:
-        """Return the planned workers as hooks have them; `pids` by local rank."""
+        """Return the planned workers for hooks; `pids` by local rank."""
         return tuple(
             RunningWorker(
                 local_rank=launch.local_rank,

@@ -1,4 +1,4 @@
-"""Rounds of the places that a rendezvous gives, with the port of rank 0's worker."""
+"""Makes rounds from the places that a rendezvous returns, with the port of rank 0's worker."""
 
 import socket
 import threading
@@ -28,24 +28,23 @@ CallLater = Callable[[float, Callable[[], None]], object]
 
 
 class RoundPort:
-    """The port that this node holds for the worker of rank 0: one for each round. Threading: any."""
+    """The port that this node reserves for the worker of rank 0, one for each round. Threading: any."""
 
     def __init__(self, wanted: int | None, log: Logger) -> None:
-        """Hold none yet; `wanted` is the user's choice."""
         self._wanted = wanted
         self._log = log
         self._lock = threading.Lock()
         self._held: HeldPort | None = None
 
     def renew(self, wait: WaitBudget) -> int:
-        """Give the last round's port back, whose workers are gone, hold a fresh one and return it.
+        """Release the last round's port, whose workers have ended; reserve and return another one.
 
-        What the system refuses for a moment (a descriptor, most often) is tried again for `RESERVE_LIMIT_S`.
+        If the system refuses for a moment (a descriptor, for example), it tries again for `RESERVE_LIMIT_S`.
 
         Raises:
-            ConfigError: the one that the user chose can't be had.
-            RendezvousError: none can be had.
-            WaitCancelledError: the agent wants no round any more.
+            ConfigError: The port that the user chose is not available.
+            RendezvousError: No port is available.
+            WaitCancelledError: The agent has cancelled the round.
 
         Threading: blocks while the system refuses.
         """
@@ -60,7 +59,7 @@ class RoundPort:
             wait.sleep(pause_s)
 
     def renew_later(self, call_later: CallLater, done: Callable[[int | ElasticError], None]) -> None:
-        """Do as `renew` without blocking; `done` is called with the port, or with what `renew` would raise."""
+        """Do the same without blocking; `done` receives the port, or the error."""
         refusals = _Refusals(self._log)
 
         def renew() -> None:
@@ -84,7 +83,7 @@ class RoundPort:
             return self._held.port
 
     def close(self) -> None:
-        """Give it back; idempotent."""
+        """Release the port; idempotent."""
         with self._lock:
             self._give_back()
 
@@ -95,14 +94,13 @@ class RoundPort:
 
 
 class _Refusals:
-    """The pauses between tries of what the system refuses for a moment."""
-
+    # Pauses between tries, while the system refuses.
     def __init__(self, log: Logger) -> None:
         self._log = log
         self._pause_s, self._left_s = RESERVE_PAUSE_S, RESERVE_LIMIT_S
 
     def pause_s(self, err: ElasticError) -> float | None:
-        """Return when to try again; None: not at all."""
+        # `None` means no further try.
         if not is_momentary(err) or self._left_s <= 0:
             return None
         if self._left_s == RESERVE_LIMIT_S:
@@ -114,15 +112,10 @@ class _Refusals:
 
 
 class RoundMaker:
-    """Makes rounds, and holds the port of each that a worker of this node will listen on.
+    """Makes rounds, and reserves the port of each on which a worker of this node will listen.
 
-    Args:
-        reactor: The loop.
-        settings: The run's.
-        handler: The run's, which may host a store for the workers.
-        port: The port of rank 0's worker.
-        masters: Servers that hooks host at that port; None: no hook does.
-        feed: Takes how long it took to agree on ranks.
+    `handler` may host a store for the workers; `masters` are servers that hooks host at `port`. `feed` publishes how
+    long the agreement on ranks took.
     """
 
     def __init__(
@@ -146,7 +139,7 @@ class RoundMaker:
     # --- on the loop
 
     def reserve_port(self, done: Callable[[int | ElasticError], None]) -> None:
-        """Hold a fresh port, in place of the last one, and call back with it."""
+        """Reserve another port instead of the last one, and call back with it."""
 
         def shut(error: ElasticError | None) -> None:
             if error is None:
@@ -157,10 +150,10 @@ class RoundMaker:
         if self._masters is None:
             shut(None)
         else:
-            self._masters.shut(shut)  # or a port that the user chose could not be held again
+            self._masters.shut(shut)  # if not, a port that the user chose would still be in use
 
     def form(self, info: RendezvousInfo, done: Callable[[Round | ElasticError], None]) -> None:
-        """Make the round of a place, hold its port if nobody else does, have its store opened, and call back."""
+        """Make the round of a place, reserve its port if needed, open its store, and call back."""
 
         def make(port: int | ElasticError) -> None:
             if isinstance(port, ElasticError):
@@ -190,14 +183,14 @@ class RoundMaker:
             self._look_up(info.master_addr, listens_here)
 
     def _chosen_for_this_node(self, info: RendezvousInfo | tuple[object, int, int]) -> TypeGuard[RendezvousInfo]:
-        """Return whether the user chose where this node's rank 0 listens, and no store of the handler's does."""
+        # True if the user chose rank 0's address on this node, and no store of the handler listens there.
         if not isinstance(info, RendezvousInfo) or not info.master_addr or not info.master_port or info.rank != 0:
             return False
-        # The address may differ: node 0 reaches itself by loopback where the chosen name does not lead to it.
+        # The address may differ: node 0 uses loopback if the chosen name does not lead to itself.
         return self._settings.master_port == info.master_port and not self._handler.use_agent_store
 
     def _look_up(self, host: str, done: Callable[[bool | None], None]) -> None:
-        """Call back with whether it is this host; what asks a name server does so on a thread."""
+        # Whether the host is this one. A name server is queried on a thread.
         here = is_this_host(host, look_up=False)
         if here is not None:
             done(here)
@@ -209,19 +202,19 @@ class RoundMaker:
 
         try:
             threading.Thread(target=ask, name="master address", daemon=True).start()
-        except RuntimeError:  # no thread to be had
+        except RuntimeError:  # no thread available
             done(False)
 
-    # --- and on another thread, which may block
+    # --- on another thread, which may block
 
     def await_port(self, wait: WaitBudget) -> int:
-        """Hold a fresh port, in place of the last one, and return it."""
+        """Reserve another port instead of the last one, and return it."""
         if self._masters is not None:
             self._masters.await_shut(wait)
         return self._port.renew(wait)
 
     def resolve(self, info: RendezvousInfo | tuple[object, int, int], wait: WaitBudget) -> Round:
-        """Return the round of what a handler gave; its nodes agree on the master's address."""
+        """Return the round of a handler's answer; its nodes agree on the master address."""
         if self._masters is not None:
             self._masters.await_shut(wait)
         if self._chosen_for_this_node(info) and is_this_host(info.master_addr or ""):
@@ -248,8 +241,8 @@ class RoundMaker:
         return round_
 
     def _own_address(self) -> str:
-        """Return this node's address for the workers of a round, where its rendezvous gives none."""
+        # This node's address for workers, if its rendezvous provides none.
         settings = self._settings
-        # Among several nodes the others must be able to come here; on one, nobody from outside has any business here.
+        # Other nodes must be able to connect; a single node needs no connections from outside.
         own = LOOPBACK if settings.max_nodes == 1 else socket.getfqdn()
         return settings.master_addr or settings.local_addr or own

@@ -1,4 +1,4 @@
-"""The run directory with the files of each round: made ahead, and ended."""
+"""The run directory and the files of each round: prepared in advance, and finished at the end."""
 
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -15,11 +15,11 @@ from elastic_core.types import Round
 class RunFiles:
     """The files of one run on this node.
 
-    Threading: the supervisor's thread; once there is a disk, files are made on its thread.
+    Threading: the supervisor's thread; after `begin`, files are made on the disk's thread.
 
     Args:
-        run_dir: Exists.
-        logs: Lie in it, or elsewhere.
+        run_dir: The run directory, which exists.
+        logs: The log files, in it or elsewhere.
     """
 
     def __init__(self, run_dir: RunDirectory, logs: RunLogs) -> None:
@@ -29,16 +29,11 @@ class RunFiles:
         self._prepared: dict[int, WorkerPaths] | Exception | None = None
 
     def begin(self, disk: Disk, *, log: Logger) -> None:
-        """Take where files are made from now on.
-
-        Args:
-            disk: Runs what touches files.
-            log: Takes lines for people.
-        """
+        """Set the disk that makes files from now on."""
         self._disk, self._log = disk, log
 
     def discard_unused(self) -> None:
-        """Remove what was made for workers of which none was ever to start, unless a report is in it."""
+        """If no worker was to start, remove the files, unless there is a report."""
         if not self._used:
             self._logs.discard_empty()
             self._run_dir.finish(success=True)
@@ -46,21 +41,21 @@ class RunFiles:
     def prepare(
         self, round_: Round, done: Callable[[], None], *, pipes: Callable[[Iterable[str]], None] | None
     ) -> None:
-        """Have the directories, log files and pipes of a round's workers made.
+        """Make the directories, log files and pipes of a round's workers.
 
-        `pipes` makes those of their error files; None: they get none.
+        `pipes` makes the pipes of their error files. `None` means no pipes.
         """
 
         def work() -> dict[int, WorkerPaths]:
-            if self._finished:  # the run has ended while the disk was busy, or slow
+            if self._finished:  # the run ended while the disk was busy or slow
                 return {}
             try:
                 paths = self._logs.round_paths(round_)
             except ConfigError:
                 if not self._used or self._run_dir.path.exists():
                     raise
-                # The directory of a run that trains was removed (a logout takes $XDG_RUNTIME_DIR with it), and can't
-                # be made again where it was: that is no reason to end the training.
+                # The directory of a running run was removed (a logout removes $XDG_RUNTIME_DIR) and cannot be made
+                # again. The training continues without it.
                 return {rank: WorkerPaths(error_file="", fault_file="") for rank in range(round_.local_world_size)}
             self._disk.open_ahead(self._logs.files_of(paths))
             if pipes is not None:
@@ -81,7 +76,7 @@ class RunFiles:
         self._disk.run(str(self._run_dir.path), work, take)
 
     def take(self, round_: Round) -> dict[int, WorkerPaths]:
-        """Return the files of workers that are about to be started; raises what their preparation raised."""
+        """Return the files of workers that are about to start. Raises errors of their preparation."""
         self._used = True
         files, self._prepared = self._prepared, None
         if isinstance(files, Exception):
@@ -89,9 +84,9 @@ class RunFiles:
         return self._logs.round_paths(round_) if files is None else files
 
     def finish(self, *, success: bool, record: Callable[[], None], within_s: float) -> None:
-        """End the logs, and remove the run directory unless something is to stay in it.
+        """Finish the logs, and remove the run directory unless something must stay in it.
 
-        `record` writes down how the run has ended.
+        `record` records how the run ended.
         """
         self._finished = True
 
@@ -100,5 +95,5 @@ class RunFiles:
             self._logs.finish()
             self._run_dir.finish(success=success)
 
-        with suppress(TimeoutError):  # the disk has printed it
+        with suppress(TimeoutError):  # the disk has reported it
             self._disk.wait(str(self._run_dir.path), finish, within_s=within_s)

@@ -1,1 +1,1 @@
-"""The options of a run: what each is, what the user chose, and the settings that come of it."""
+"""The options of a run: their declarations, the user's choices, and the resulting settings."""

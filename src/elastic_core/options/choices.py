@@ -1,7 +1,7 @@
-"""What the user chose of the options of `elastic run`, and the settings while they are worked out of that.
+"""The user's choices of options of `elastic run`, and the settings that are being computed from them.
 
-The command line beats a variable, which beats what the environment proposes (`options.environments`), which beats the
-default.
+The command line overrides a variable, which overrides a proposal of the environment (`options.environments`), which
+overrides the default.
 """
 
 import enum
@@ -28,7 +28,7 @@ class Section(enum.StrEnum):
 
 
 def section(heading: Section, *options: RunOption) -> tuple[RunOption, ...]:
-    """Return options under a heading of the help."""
+    """Return options with a heading of the help."""
     return tuple(replace(option, heading=heading) for option in options)
 
 
@@ -36,7 +36,7 @@ Given = Mapping[str, str | bool | tuple[str, ...]]
 
 
 class Proposed(NamedTuple):
-    """A value that an environment proposes, as text: `Slurm`, `4`, `SLURM_STEP_NUM_NODES`."""
+    """A value that an environment proposes, such as `Slurm`, `4`, `SLURM_STEP_NUM_NODES`."""
 
     title: str
     text: str
@@ -44,14 +44,14 @@ class Proposed(NamedTuple):
 
 
 class Choices:
-    """The value of each option, as text, with its origin.
+    """The value of each option as text, with its origin.
 
     Args:
-        given: What the command line gave: option identifier to text; to True for a flag; to a tuple where an option
-            may be repeated. Options that are not there were not given.
-        environ: Where the other values are looked up, by the option's variable; an empty variable counts as unset.
-        options: The options, by identifier.
-        proposed: Values of options for which neither gives one.
+        given: The command line: option identifier to text, to True for a flag, to a tuple for a repeatable option.
+            Options that were not given are missing.
+        environ: The variables of options that the command line does not give. An empty variable counts as unset.
+        options: The options by identifier.
+        proposed: Proposed values, used if neither the command line nor a variable gives one.
     """
 
     def __init__(
@@ -67,22 +67,21 @@ class Choices:
         self.proposed = proposed or {}
 
     def _variable(self, option: RunOption) -> str | None:
-        """Return the text of the option's variable, None where it does not count."""
         return None if option.name in self._given else self.environ.get(option.env_name) or None
 
     def chosen(self, dest: str) -> bool:
-        """Return whether there is more than the default: by the command line, a variable or a proposal."""
+        """Return whether the command line, a variable or a proposal gives the option."""
         return dest in self._given or self._else_than_default(dest) is not None
 
     def _else_than_default(self, dest: str) -> str | None:
-        """Return what a variable or a proposal has, where the command line has nothing."""
+        # The value of a variable or a proposal, if the command line has none.
         variable = self._variable(self.options[dest])
         if variable is None and dest in self.proposed and dest not in self._given:
             return self.proposed[dest].text
         return variable
 
     def origin(self, dest: str) -> str:
-        """Return where the value is from, for people: `flag --nnodes`, `env PET_NNODES`, `Slurm: …`, `default`."""
+        """Return the value's origin for users: `flag --nnodes`, `env PET_NNODES`, `Slurm: …`, `default`."""
         option = self.options[dest]
         if dest in self._given:
             return f"flag --{option.flag}"
@@ -92,7 +91,7 @@ class Choices:
         return "default" if proposed is None else f"{proposed.title}: {proposed.reason}"
 
     def text(self, dest: str) -> str | None:
-        """Return the value as text; None where there is neither a value nor a default."""
+        """Return the value as text. `None` if there is neither a value nor a default."""
         given = self._given.get(dest)
         if isinstance(given, str):
             return given
@@ -100,7 +99,7 @@ class Choices:
         return self.options[dest].default_text if text is None else text
 
     def texts(self, dest: str) -> tuple[str, ...]:
-        """Return all values of an option that may be repeated."""
+        """Return all values of a repeatable option."""
         given = self._given.get(dest)
         if isinstance(given, tuple):
             return given
@@ -111,7 +110,7 @@ class Choices:
         """Return whether a flag is on.
 
         Raises:
-            ConfigError: its variable is neither a yes nor a no.
+            ConfigError: The text of its variable is neither true nor false.
         """
         if dest in self._given:
             return bool(self._given[dest])
@@ -122,10 +121,10 @@ class Choices:
         return value is True
 
     def value(self, dest: str) -> GivenValue:
-        """Return the value, of the declared type; None where there is neither one nor a default.
+        """Return the value, of the declared type. `None` if there is neither a value nor a default.
 
         Raises:
-            ConfigError: the declaration excludes it.
+            ConfigError: The value is invalid.
         """
         option = self.options[dest]
         if option.many:
@@ -136,7 +135,7 @@ class Choices:
         return None if text is None else self.converted(dest, text)
 
     def converted(self, dest: str, text: str, spec: OptionSpec | None = None) -> str | int | float | bool:
-        """Return what a text stands for, by the option's declaration or, in its place, by `spec`; raises as `value`."""
+        """Return the value of a text by the option's declaration, or by `spec` instead. Raises as `value`."""
         option = self.options[dest]
         value = parse(text, spec or option)
         if value is None:
@@ -145,7 +144,7 @@ class Choices:
         return value
 
     def label(self, dest: str, between: str = "") -> str:
-        """Return how the user wrote it, for messages: `--nnodes 'two'`, `PET_NNODES='two'`, or with `between`."""
+        """Return the option as the user wrote it, for messages: `--nnodes 'two'`, `PET_NNODES='two'`."""
         option = self.options[dest]
         variable = self._variable(option)
         if variable is not None:
@@ -154,7 +153,7 @@ class Choices:
         return f"--{option.flag}" + (f"{between or ' '}{self.text(dest) or ''!r}" if option.type != "bool" else "") + by
 
     def reject(self, dest: str, needed: str, *, hint: str = "", cause: BaseException | None = None) -> NoReturn:
-        """Refuse the option's value: it should have been `needed`; without a hint, the way back is the default."""
+        """Reject the option's value: expected was `needed`. Without a hint, the hint is the default."""
         raise ConfigError(f"{self.label(dest, ': ')}; expected {needed}", hint=hint or self._way_back(dest)) from cause
 
     def _way_back(self, dest: str) -> str:
@@ -168,11 +167,11 @@ class Choices:
 
 
 class Draft:
-    """A run's settings while they are worked out: fields by path (`nodes.spares`) with their origins, and notices.
+    """A run's settings while they are computed: fields by path (`nodes.spares`) with their origins, and notices.
 
     Args:
-        choices: What the user chose.
-        environ: The environment that the run starts in.
+        choices: The user's choices.
+        environ: The environment of the run.
     """
 
     def __init__(self, choices: Choices, environ: Mapping[str, str]) -> None:
@@ -183,32 +182,32 @@ class Draft:
         self.notices: list[str] = []
 
     def set(self, field: str, value: object, origin: str) -> None:
-        """Settle one field; a later word replaces an earlier one."""
+        """Set one field; a later call overrides an earlier one."""
         self.fields[field] = value
         self.origins[field] = origin
 
     def take(self, dest: str, value: object) -> None:
-        """Settle the field of an option."""
+        """Set the field of an option."""
         self.set(self.choices.options[dest].field, value, self.choices.origin(dest))
 
     def settle(self, options: Iterable[RunOption]) -> None:
-        """Settle the fields of those options that can be read one by one.
+        """Set the fields of the options that can be read independently.
 
         Raises:
-            ConfigError: a value is malformed.
+            ConfigError: A value is malformed.
         """
         for option in options:
             if option.read is not None:
                 self.take(option.name, option.read(self.choices, option.name))
 
     def mark(self, name: str, origin: str) -> None:
-        """Keep where an option of a hook is from, which is no field of its own."""
+        """Keep the origin of a hook's option, which has no field."""
         self.origins[name] = origin
 
     def notice(self, *lines: str) -> None:
-        """Keep lines for the user to see before the workers start."""
+        """Keep lines that the user sees before the workers start."""
         self.notices += lines
 
     def name(self, dest: str) -> str:
-        """Return what gave the option: `--nnodes`, `PET_NNODES`, or `SLURM_STEP_NUM_NODES`, say."""
+        """Return the source of the option's value, such as `--nnodes`, `PET_NNODES` or `SLURM_STEP_NUM_NODES`."""
         return self.choices.origin(dest).rpartition(" ")[-1]

@@ -1,4 +1,4 @@
-"""The options for debugging, and those that are torchrun's alone."""
+"""The options for debugging, and those that only exist for compatibility with torchrun."""
 
 from typing import Final
 
@@ -81,7 +81,7 @@ COMPATIBILITY: Final = section(
 
 
 def take_debugging(draft: Draft, nproc: int) -> None:
-    """Settle what helps to look into a run."""
+    """Set the fields for debugging."""
     draft.settle(COMPATIBILITY)
     choices = draft.choices
     rank = choices.text("debug_rank")

@@ -1,8 +1,8 @@
 """Counts this node's accelerators and CPU cores without importing torch, and reads `--devices`.
 
-Each vendor's visible-devices variable is read first, as its runtime reads it; then the driver is asked: NVML for
-NVIDIA, the kernel's topology files for ROCm. What stays undetermined (MIG slices, Intel XPUs, a vendor we don't know)
-is left to one short-lived Python that asks torch.
+Each vendor's visible-devices variable is read first, as its runtime does, then the driver: NVML for NVIDIA, the
+kernel's topology files for ROCm. Other cases (MIG slices, Intel XPUs, unknown vendors) are counted by torch in a
+short-lived Python process.
 """
 
 import os
@@ -30,26 +30,26 @@ _BACKENDS = "torch.backends"
 _ASK_TIMEOUT_S = 120.0
 _NAMES = {"cuda": "CUDA GPUs", "rocm": "ROCm GPUs", "xpu": "XPUs"}
 VARIABLES = {"cuda": "CUDA_VISIBLE_DEVICES", "rocm": "HIP_VISIBLE_DEVICES", "xpu": "ZE_AFFINITY_MASK"}
-"""The visible-devices variable that narrows each kind."""
+"""The visible-devices variable of each kind."""
 
 
 class DeviceCount(Record, frozen=True, kw_only=True):
-    """How many workers a node's devices ask for, and why, for people."""
+    """The number of workers for a node's devices, with the reason for users."""
 
     count: int
     kind: str
-    """`cuda`, `rocm`, `xpu`, `cpu`, or the name of torch's own backend."""
+    """`cuda`, `rocm`, `xpu`, `cpu`, or the name of a torch backend."""
     reason: str
 
 
 class Node:
-    """Where devices are looked up. Tests hand in their own.
+    """The place where devices are counted. Tests pass their own.
 
     Args:
         environ: Environment variables.
         kfd_nodes: The kernel's topology of ROCm devices.
         drm: The kernel's display and render devices.
-        python: The interpreter that is asked where nothing else can tell.
+        python: The interpreter whose torch counts devices that no other source reports.
     """
 
     def __init__(
@@ -60,30 +60,29 @@ class Node:
         drm: Path = _DRM,
         python: str = sys.executable,
     ) -> None:
-        """Keep the places; nothing is looked up yet."""
         self.environ = environ
         self.kfd_nodes = kfd_nodes
         self.drm = drm
         self.python = python
 
     def nvidia(self, *, with_uuids: bool = False) -> "NvidiaGpus":
-        """Return the NVIDIA GPUs that the driver knows."""
+        """Return the NVIDIA GPUs that the driver reports."""
         from elastic_core.accelerators.nvml import nvidia_gpus
 
         return nvidia_gpus(with_uuids=with_uuids)
 
     def rocm(self) -> int:
-        """Return the AMD GPUs that the kernel shows us."""
+        """Return the number of AMD GPUs that the kernel shows."""
         count = 0
         for properties in sorted(self.kfd_nodes.glob("*/properties")):
-            with suppress(OSError, ValueError):  # a device that our control group may not use, or that has gone
+            with suppress(OSError, ValueError):  # the control group forbids the device, or it is gone
                 lines = properties.read_text().splitlines()
                 fields = dict(line.split(maxsplit=1) for line in lines if " " in line)
                 count += int(fields.get("simd_count", "0")) > 0
         return count
 
     def has_intel_gpu(self) -> bool:
-        """Return whether a render device of Intel is there."""
+        """Return whether the node has a render device of Intel."""
         for vendor in self.drm.glob("renderD*/device/vendor"):
             with suppress(OSError, ValueError):
                 if vendor.read_text().strip() == _INTEL:
@@ -91,7 +90,7 @@ class Node:
         return False
 
     def torch_kinds(self) -> frozenset[str] | None:
-        """Return the kinds of accelerators that the installed torch is built for; None: it does not say."""
+        """Return the kinds of accelerators that the installed torch supports. `None` if not known."""
         if self.python != sys.executable:
             return None
         from importlib.machinery import PathFinder
@@ -112,10 +111,10 @@ class Node:
         """Return the kind and number of accelerators that torch sees.
 
         Args:
-            kind: `auto`, or the name of a backend, `cuda` and `rocm` included.
+            kind: `auto`, or the name of a backend, including `cuda` and `rocm`.
 
         Raises:
-            ConfigError: it could not be asked.
+            ConfigError: torch is missing, failed, or did not answer in time.
         """
         import subprocess
 
@@ -146,7 +145,7 @@ class Node:
 
 
 def node_here(environ: Mapping[str, str]) -> Node:
-    """Return this node, where the interpreter of the workers is asked."""
+    """Return this node, with the workers' interpreter."""
     return Node(environ, python=environ.get("PYTHON_EXEC") or sys.executable)
 
 
@@ -169,12 +168,12 @@ else:
 
 
 def count_for(word: str, node: Node) -> DeviceCount | None:
-    """Return the number of workers that `auto`, `gpu`, `xpu`, `cpu` or a backend's name stands for; None: no such word.
+    """Return the workers for `auto`, `gpu`, `xpu`, `cpu` or a backend's name. `None` for any other text.
 
-    A count of 0 means that there is no such device.
+    A count of 0 means that the node has no such device.
 
     Raises:
-        ConfigError: the devices could not be counted.
+        ConfigError: The devices could not be counted.
     """
     if word == "cpu":
         cores = len(os.sched_getaffinity(0))
@@ -198,7 +197,7 @@ def count_for(word: str, node: Node) -> DeviceCount | None:
 
 
 def _own_backend_installed() -> bool:
-    """Return whether a package adds a device backend of its own to torch."""
+    # Packages can add device backends to torch.
     return any(entry.group == _BACKENDS for entry in find_entries(_BACKENDS))
 
 
@@ -223,10 +222,10 @@ def _listing(kinds: tuple[str, ...]) -> str:
 
 
 def visible_count(kind: str, node: Node) -> tuple[int, str]:
-    """Return how many devices of a kind a worker would see, and who says so.
+    """Return the number of devices of a kind that a worker would see, and the source of that number.
 
     Raises:
-        ConfigError: the devices could not be counted.
+        ConfigError: The devices could not be counted.
     """
     if kind == "cuda":
         return _visible_cuda(node)
@@ -268,7 +267,7 @@ def _visible_rocm(node: Node) -> tuple[int, str]:
 
 
 def _leading(entries: tuple[str, ...], count: int, uuids: tuple[str, ...]) -> int:
-    """Return how many entries exist, counted up to the first that does not: the runtimes stop there."""
+    # The runtimes stop at the first entry that does not exist.
     for index, entry in enumerate(entries):
         exists = int(entry) < count if entry.isdecimal() else any(uuid.startswith(entry) for uuid in uuids)
         if not exists:
@@ -276,14 +275,14 @@ def _leading(entries: tuple[str, ...], count: int, uuids: tuple[str, ...]) -> in
     return len(entries)
 
 
-# --- which of them the workers get ---
+# --- the workers' devices ---
 
 
 def choose_devices(draft: Draft, node: Node | None) -> tuple[str, tuple[str, ...]]:
-    """Return the visible-devices variable of the workers, and its entries by `--devices` (none: as inherited).
+    """Return the workers' visible-devices variable, and its entries by `--devices` (empty: inherited).
 
     Raises:
-        ConfigError: `--devices` is malformed, or names what is not there.
+        ConfigError: `--devices` is malformed, or has devices that do not exist.
     """
     node = node or node_here(draft.environ)
     kind = _kind(node)
@@ -295,24 +294,21 @@ def choose_devices(draft: Draft, node: Node | None) -> tuple[str, tuple[str, ...
 
 
 def _kind(node: Node) -> str:
-    """Return the kind of accelerator that `--devices` means: what the installed torch is built for."""
+    # `--devices` means the kind of accelerator that the installed torch supports.
     built = node.torch_kinds() or frozenset(("cuda",))
     return next((kind for kind in VARIABLES if kind in built), "cuda")
 
 
 def _variable(kind: str, draft: Draft) -> str:
     if draft.choices.flag("virtual_local_rank") and draft.environ.get("HIP_VISIBLE_DEVICES"):
-        return "HIP_VISIBLE_DEVICES"  # as torch has it from 2.15 on, whatever it is built for
+        return "HIP_VISIBLE_DEVICES"  # as torch 2.15 and later, whatever it is built for
     variable = VARIABLES[kind]
     inherited_cuda = "CUDA_VISIBLE_DEVICES" in draft.environ and variable not in draft.environ
     return "CUDA_VISIBLE_DEVICES" if kind == "rocm" and inherited_cuda else variable
 
 
 def _devices(draft: Draft, kind: str, variable: str, node: Node) -> tuple[str, ...]:
-    """Return `--devices` as entries of the visible-devices variable.
-
-    Numbers count within an inherited list, so that what a scheduler gave this job stays its limit.
-    """
+    # Numbers are positions in an inherited list, so that a scheduler's list stays the limit.
     choices = draft.choices
     items = [part.strip() for part in (choices.text("devices") or "").split(",")]
     entries = visible_entries(",".join(items))

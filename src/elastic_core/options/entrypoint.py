@@ -1,4 +1,4 @@
-"""Builds what each worker executes, and refuses before anything starts what can't be executed."""
+"""Builds the workers' command, and rejects a command that cannot run before the run starts."""
 
 import os
 import re
@@ -24,17 +24,17 @@ def make_entrypoint(
     no_python: bool = False,
     environ: Mapping[str, str],
 ) -> Entrypoint:
-    """Return the workers' command: `PYTHON_EXEC` or our own interpreter, unbuffered; or the program itself.
+    """Return the workers' command: `PYTHON_EXEC` or this interpreter, unbuffered; or the program itself.
 
     Args:
         script: Script, module or program, as typed.
-        arguments: Its arguments, passed on untouched.
-        module: `script` is a module name.
-        no_python: `script` is a program.
-        environ: Where `PYTHON_EXEC` and `PATH` are read.
+        arguments: Its arguments, which are not changed.
+        module: Whether `script` is a module name.
+        no_python: Whether `script` is a program.
+        environ: Environment variables; `PYTHON_EXEC` and `PATH` are read.
 
     Raises:
-        ConfigError: it is not there, or can't be run.
+        ConfigError: The script, module or program is missing or cannot be run.
     """
     if module and no_python:
         raise ConfigError("--module and --no-python are both given; expected one of both", hint="only one of them")
@@ -64,7 +64,7 @@ def _check_script(script: str, arguments: Sequence[str]) -> None:
     _check_here(script, absolute=path.is_absolute())
     try:
         missing = not path.exists()
-    except OSError as error:  # a name too long, a loop of links, a directory that we may not enter
+    except OSError as error:  # the name is too long, links form a loop, or a directory forbids access
         raise ConfigError(f"script {script!r}: {error.strerror}", hint="a file that can be read") from error
     if script in ("", "-"):
         raise ConfigError(f"script {script!r}: the workers can't share standard input as their script", hint="a file")
@@ -80,7 +80,7 @@ def _check_script(script: str, arguments: Sequence[str]) -> None:
 
 
 def _check_python_script(script: str, path: Path, arguments: Sequence[str]) -> None:
-    """Refuse a file that is certainly something else than a Python script."""
+    # Only a file that certainly is not Python is rejected.
     program = script if os.sep in script else f"./{script}"
     if path.is_file():
         with path.open("rb") as file:
@@ -98,7 +98,7 @@ def _check_python_script(script: str, path: Path, arguments: Sequence[str]) -> N
 
 
 def _check_here(name: str, *, absolute: bool) -> None:
-    """Refuse a name that counts from a directory which is gone."""
+    # A relative name is useless if the working directory was removed.
     if not absolute and _here() is None:
         what = f"{name!r} counts from the current directory, which is gone or can't be entered"
         raise ConfigError(what, hint="cd to a directory that exists, or an absolute path")
@@ -107,7 +107,7 @@ def _check_here(name: str, *, absolute: bool) -> None:
 def _here() -> Path | None:
     try:
         return Path.cwd()
-    except OSError:  # removed, or behind a directory that we may not enter
+    except OSError:  # removed, or no access
         return None
 
 
@@ -140,7 +140,7 @@ def _file_names(folder: Path) -> list[str]:
     try:
         return [entry.name for entry in os.scandir(folder)]
     except OSError:
-        return []  # a hint less; the error itself is told by the caller
+        return []  # no hint then; the caller reports the error
 
 
 # --- programs ---
@@ -161,7 +161,7 @@ def _check_program(program: str, environ: Mapping[str, str]) -> None:
         raise ConfigError(f"program {program!r}: {error.strerror}", hint="the path of an executable file") from error
     if missing:
         near = nearest(path.name, _file_names(path.parent))
-        folder = program.rpartition(os.sep)[0]  # with its `./`, without which PATH would be searched
+        folder = program.rpartition(os.sep)[0]  # with `./`, so that PATH is not searched
         hint = f"{folder}{os.sep}{near}" if near else "its path, or a program on PATH"
         raise ProgramMissingError(_not_found("program", path), hint=hint)
     if path.is_dir():
@@ -177,7 +177,7 @@ def _on_path(program: str, environ: Mapping[str, str]) -> bool:
 
 
 def _is_program(path: Path) -> bool:
-    # What we may not reach is none; asked in this order, because `is_file` raises at it.
+    # In this order, because `is_file` raises without access.
     return os.access(path, os.X_OK) and path.is_file()
 
 
@@ -193,10 +193,8 @@ def _check_python(python: str, environ: Mapping[str, str]) -> None:
 
 
 def _check_module(name: str) -> None:
-    """Refuse a module whose top-level package the workers' interpreter, which is ours, will not find.
-
-    Nothing is imported. A module that its package lacks is found by the worker, which ends with an error record.
-    """
+    # Only the top-level package is searched, and nothing is imported: if a submodule is missing, the worker ends with
+    # an error record.
     if name.endswith(".py") or os.sep in name:
         as_module = name.removesuffix(".py").strip("./").replace(os.sep, ".")
         raise ConfigError(f"module {name!r} looks like a file", hint=f"no -m, or -m {as_module}")
@@ -207,10 +205,10 @@ def _check_module(name: str) -> None:
 
     top, here = name.partition(".")[0], _here()
     try:
-        # 'python -m' puts the working directory in front of the path; ours may have our own script's directory there.
+        # 'python -m' searches the working directory first; our own path may begin with the script's directory.
         found = (here is not None and PathFinder.find_spec(top, [str(here)])) or find_spec(top)
     except (ImportError, SyntaxError, ValueError):
-        return  # a finder of someone else's that fails here: the interpreter itself will say it better
+        return  # a foreign finder fails here: the interpreter reports it better
     if found is None:
         names = [entry.removesuffix(".py") for entry in _file_names(here or Path(os.devnull))]
         near = nearest(top, [entry for entry in names if entry.isidentifier() and entry != top])
@@ -225,10 +223,10 @@ def _check_module(name: str) -> None:
 
 
 def take_run_path(draft: Draft, script: str, arguments: Sequence[str]) -> Entrypoint:
-    """Return what has workers run a script by `runpy`, in processes begun as `--start-method` says.
+    """Return an entrypoint by which workers run a script by `runpy`, in processes of `--start-method`.
 
     Raises:
-        ConfigError: the script can't be run, or another option stands against it.
+        ConfigError: The script cannot be run, or another option contradicts it.
     """
     choices = draft.choices
     if choices.flag("module"):
@@ -241,7 +239,7 @@ def take_run_path(draft: Draft, script: str, arguments: Sequence[str]) -> Entryp
             f"--debug-rank gives the terminal to a worker, which one started with {method} can't have",
             hint="--start-method spawn",
         )
-    from elastic_core.plugins.torch_side import torch_part  # the call of a function comes with what knows torch
+    from elastic_core.plugins.torch_side import torch_part  # function calls need elastic-torchrun
 
     checked = make_entrypoint(script, arguments, environ={})
     script_call = torch_part("script_call", needed_by=choices.label("run_path"))
@@ -250,10 +248,10 @@ def take_run_path(draft: Draft, script: str, arguments: Sequence[str]) -> Entryp
 
 
 def check_start_method(draft: Draft, entrypoint: Entrypoint) -> None:
-    """Check `--start-method`, wherever it was given, and say so where it has no effect.
+    """Check `--start-method`, and add a notice if it has no effect.
 
     Raises:
-        ConfigError: there is no such method.
+        ConfigError: The method does not exist.
     """
     choices = draft.choices
     if choices.chosen("start_method"):

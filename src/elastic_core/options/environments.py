@@ -1,4 +1,4 @@
-"""What the environments in which this agent was started propose for a run's options, where nobody gave a value."""
+"""Values that the detected environments propose for options that the user did not give."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, cast
@@ -18,22 +18,22 @@ if TYPE_CHECKING:
     from elastic_core.plugins.environment import Environment, Proposal
 
 NONE: Final = "none"
-"""The name of no environment, for `--environment`."""
+"""The value of `--environment` that disables all proposals."""
 
 
 def proposals(given: Given, environ: Mapping[str, str]) -> tuple[dict[str, Proposed], list[str]]:
-    """Return what is proposed where this process was started, by the option's identifier, and lines for the user.
+    """Return the proposed values by option identifier, and lines for the user.
 
-    What somebody gave is left out.
+    Options that the user gave are left out.
 
     Args:
-        given: What the command line gave.
-        environ: Environment variables; those that show an environment say which is asked.
+        given: The command line.
+        environ: Environment variables, by which environments are detected.
 
     Raises:
-        ConfigError: two environments say different things, one of them can't have this agent begin, or an option
-            contradicts it that must not.
-        PluginError: an environment is broken.
+        ConfigError: Two environments contradict each other, an environment rejects this agent, or an option has a value
+            that cannot work there.
+        PluginError: An environment is broken.
     """
     choices = Choices(given, environ, BY_DEST)
     wanted = (choices.text("environment") or "").strip().lower()
@@ -56,15 +56,15 @@ def proposals(given: Given, environ: Mapping[str, str]) -> tuple[dict[str, Propo
 
 
 def proposed_values(given: Mapping[str, str], environ: Mapping[str, str]) -> dict[str, str]:
-    """Return what `elastic run` would take here for options that nobody gave: identifier to text, as typed.
+    """Return the values that `elastic run` would use here for options that were not given, as typed.
 
     Args:
-        given: What somebody gave, identifier to text; an option's variable counts, too.
+        given: The given options, identifier to text; an option's variable counts too.
         environ: Environment variables.
 
     Raises:
-        ConfigError: an option contradicts what is known here, or no agent can begin here.
-        PluginError: an environment is broken.
+        ConfigError: An option contradicts the environment, or no agent can start here.
+        PluginError: An environment is broken.
     """
     return {dest: proposed.text for dest, proposed in proposals(given, environ)[0].items()}
 
@@ -79,7 +79,7 @@ def _unread(environ: Mapping[str, str]) -> Iterator[str]:
 
 
 def _built(entries: Sequence[PluginEntry], entry: PluginEntry, environ: Mapping[str, str]) -> "Environment":
-    from elastic_core.plugins.entry_import import HOOK_LIMIT, only_claim  # only where an environment shows
+    from elastic_core.plugins.entry_import import HOOK_LIMIT, only_claim  # only if an environment is detected
     from elastic_core.plugins.loading import LoadedPlugin
 
     only_claim(each for each in entries if each.name == entry.name)
@@ -90,7 +90,7 @@ def _texts(choices: Choices, given: Given) -> dict[str, str]:
     texts = {dest: value for dest, value in given.items() if isinstance(value, str)}
     for dest in dict.fromkeys((*choices.options, *chosen_elsewhere(given, choices.environ))):
         if dest not in choices.options:
-            texts.setdefault(dest, "1")  # an option of a hook, of which this is all that is known without its import
+            texts.setdefault(dest, "1")  # an option of a hook: its value is not known without importing it
         elif choices.chosen(dest):
             option = choices.options[dest]
             texts[dest] = ",".join(choices.texts(dest)) if option.many else choices.text(dest) or ""

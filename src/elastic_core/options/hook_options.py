@@ -1,4 +1,4 @@
-"""Options of `elastic run` that installed hooks bring, beside our own: the same reading, the same errors."""
+"""Options of `elastic run` that installed hooks declare; they are read like the core's own."""
 
 from typing import Final
 
@@ -13,17 +13,17 @@ from elastic_core.plugins.hook_flags import installed_options
 from elastic_core.plugins.missing import known_options, option_not_installed, refuse_variable
 
 _UNINTERRUPTIBLE: Final = "uninterruptible_timeout"
+# Torch's variable for that option. A negative number means no limit.
 _UNINTERRUPTIBLE_VARIABLE: Final = "TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT"
-"""Torch's, which stands for that option; a negative number is no limit there."""
 
 
 def hook_option(dest: str, *, typed: str = "") -> RunOption | None:
-    """Return an option that a hook brings; None: no hook that is installed has it.
+    """Return an option of a hook. `None` if no installed hook has it.
 
-    `typed` is what asked for it; empty: the option's own name.
+    `typed` is what the user typed, for the error. Empty means the option's name.
 
     Raises:
-        PluginError: it comes with a distribution that is not installed, or what declares it is broken.
+        PluginError: The option's distribution is not installed, or its declaration is broken.
     """
     flag = dest.replace("_", "-")
     found = installed_options().load(flag)
@@ -33,11 +33,11 @@ def hook_option(dest: str, *, typed: str = "") -> RunOption | None:
 
 
 def hook_option_named(beginning: str, typed: str) -> RunOption | None:
-    """Return the one option of a hook that begins so; None: there is none.
+    """Return the only option of a hook with this prefix. `None` if there is none.
 
     Raises:
-        ConfigError: there are several.
-        PluginError: it comes with a distribution that is not installed, or what declares it is broken.
+        ConfigError: Several options have the prefix.
+        PluginError: The option's distribution is not installed, or its declaration is broken.
     """
     flags = [flag for flag in hook_flags() if flag.startswith(beginning)]
     if len(flags) > 1:
@@ -47,26 +47,26 @@ def hook_option_named(beginning: str, typed: str) -> RunOption | None:
 
 
 def hook_flags() -> list[str]:
-    """Return the flags of all hooks that are installed or come with this project; imports nothing."""
+    """Return the flags of installed hooks and of hooks of this project, without importing them."""
     return sorted({*installed_options().flags, *known_options()})
 
 
 def is_hook_option(dest: str) -> bool:
-    """Return whether an installed hook, or one of this project, has an option of this name; imports nothing."""
+    """Return whether an installed hook, or one of this project, has the option, without importing it."""
     return dest.replace("_", "-") in hook_flags()
 
 
 def all_hook_options() -> list[RunOption]:
-    """Return all that are installed and sound; imports their declarations."""
+    """Return all valid installed options, importing their declarations."""
     return installed_options().load_all()[0]
 
 
 def take_hook_options(draft: Draft, given: Given) -> None:
-    """Settle the options of hooks that were given. Called: only where there may be one.
+    """Set the given options of hooks. Called: only if there may be one.
 
     Raises:
-        ConfigError: a value is malformed.
-        PluginError: an option comes with a distribution that is not installed, or is broken.
+        ConfigError: A value is malformed.
+        PluginError: An option's distribution is not installed, or the option is broken.
     """
     values: dict[str, GivenValue] = {}
     proposed = draft.choices.proposed
@@ -74,7 +74,7 @@ def take_hook_options(draft: Draft, given: Given) -> None:
     for dest in dict.fromkeys(elsewhere):
         option = hook_option(dest)
         if option is None:
-            continue  # a variable of somebody else's
+            continue  # a foreign variable
         choices = Choices(given, draft.environ, {dest: option}, proposed)
         value = choices.value(dest)
         if option.time_limit and value and draft.choices.text("debug_rank") is not None:
@@ -98,7 +98,7 @@ def _uninterruptible_s(text: str) -> float:
         value = float(text)
     except ValueError:
         value = float("nan")
-    if not value < float("inf"):  # nor is "not a number"
+    if not value < float("inf"):  # also rejects NaN
         raise ConfigError(
             f"{_UNINTERRUPTIBLE_VARIABLE}: {text!r}; expected seconds, 0 for no limit",
             hint=f"{_UNINTERRUPTIBLE_VARIABLE}=300, or unset it",

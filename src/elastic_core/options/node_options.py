@@ -1,4 +1,4 @@
-"""The options about nodes and how they meet: by torch's rules, `local` where one needs no rendezvous, or in a store."""
+"""The options for nodes and their rendezvous: torch's rules, `local` for one node, or a store."""
 
 import uuid
 from typing import Final
@@ -218,10 +218,10 @@ NODES: Final = section(
 
 
 def place_run(draft: Draft, min_nodes: int, max_nodes: int) -> None:
-    """Settle the rendezvous fields and the run's id.
+    """Set the rendezvous fields and the run id.
 
     Raises:
-        ConfigError: the options contradict each other, or a needed one is missing.
+        ConfigError: The options contradict each other, or a required one is missing.
     """
     choices = draft.choices
     backend = (choices.text("rdzv_backend") or "").strip()
@@ -241,7 +241,7 @@ def place_run(draft: Draft, min_nodes: int, max_nodes: int) -> None:
 
 
 def _static_is_local(draft: Draft, conf: dict[str, str]) -> bool:
-    """Return whether one node needs no static rendezvous: it was not asked for by name, or has nothing to work with."""
+    # One node needs no static rendezvous if the backend was not given, or no endpoint and options were.
     return not draft.choices.chosen("rdzv_backend") or not (conf or draft.choices.text("rdzv_endpoint"))
 
 
@@ -281,7 +281,8 @@ def _local(draft: Draft, *, origin: str) -> None:
 
 
 def _local_with_address(draft: Draft) -> None:
-    """One node: `--rdzv-endpoint`, as torch's static reads it, or `--master-addr`/`--master-port` say where."""
+    # For one node, `--rdzv-endpoint` (as torch's static reads it) or `--master-addr` and `--master-port` give the
+    # address.
     choices = draft.choices
     explicit = choices.text("rdzv_backend") == "local"
     _local(draft, origin=choices.origin("rdzv_backend") if explicit else "derived: one node needs no rendezvous")
@@ -304,9 +305,9 @@ def _take_master(draft: Draft, address: str, port: int | None) -> None:
 
 
 def _endpoint(draft: Draft) -> tuple[str, int | None]:
-    """Return host and port of `--rdzv-endpoint`; port 0 or none: any free one."""
+    # Host and port; no port or port 0 means any free port.
     text = (draft.choices.text("rdzv_endpoint") or "").strip()
-    if "://" in text:  # not shown: it may hold a password
+    if "://" in text:  # not shown: it may contain a password
         scheme = text.partition("://")[0]
         raise ConfigError(
             f"{draft.name('rdzv_endpoint')} is a URL, and no backend that takes one was named",
@@ -325,7 +326,7 @@ def _unbracketed(host: str) -> str:
 
 
 def _backend(draft: Draft, backend: str, conf: dict[str, str], max_nodes: int) -> None:
-    """A rendezvous backend by name; whether it is installed, and takes these options, is its registry's word."""
+    # The registry checks later whether the backend is installed and accepts these options.
     choices = draft.choices
     static = backend == "static"
     if not backend:
@@ -387,11 +388,11 @@ def _without_effect(draft: Draft, backend: str, dests: tuple[str, ...]) -> None:
         draft.notice(f"{', '.join(ignored)} without effect with {backend!r}: only 'static' and a single node use it")
 
 
-# --- runs whose nodes meet in a store ---
+# --- runs with a store ---
 
 
+# Options that are short forms of keys of `--rdzv-conf`.
 _CONF_KEYS: Final = ("join_timeout", "connect_timeout")
-"""Options that are short for keys of `--rdzv-conf`."""
 _COORDINATED_ONLY: Final = (
     "spares",
     "rdzv_attempt",
@@ -405,20 +406,20 @@ _COORDINATED_ONLY: Final = (
 
 
 def settle_coordination(draft: Draft) -> None:
-    """Settle the fields that matter where nodes meet in a store; elsewhere say what has no effect.
+    """Set the fields for a rendezvous in a store; without a store, add notices about them.
 
     Raises:
-        ConfigError: a value is malformed, or two say different things.
+        ConfigError: A value is malformed, or two values contradict each other.
     """
     draft.settle(NODES)
-    draft.choices.value("connect_timeout")  # refused here, by the name that the user knows
+    draft.choices.value("connect_timeout")  # checked here, so that the error names the option
 
 
 def settle_store(draft: Draft, conf: dict[str, str]) -> None:
-    """Settle what only a run with a store needs: the backend's options, and which attempt at the run this is.
+    """Set the fields that only a run with a store needs: the backend's options, and the attempt.
 
     Raises:
-        ConfigError: an option was given in two ways, with different values.
+        ConfigError: An option was given twice with different values.
     """
     from elastic_core.rendezvous.identity import attempt_from_environment  # milliseconds that other runs save
 
@@ -433,17 +434,13 @@ def settle_store(draft: Draft, conf: dict[str, str]) -> None:
 
 
 def _shorthands(draft: Draft, conf: dict[str, str]) -> dict[str, str]:
-    """Return the backend's options with those that have a flag of their own.
-
-    Raises:
-        ConfigError: both were given, with different values.
-    """
+    # An option given twice with different values raises ConfigError.
     choices = draft.choices
     full = dict(conf)
     for key in filter(choices.chosen, _CONF_KEYS):
         text = (choices.text(key) or "").strip()
         if not text.replace(".", "").isdecimal():
-            text = f"{seconds(choices, key):g}"  # handlers for torch know no units
+            text = f"{seconds(choices, key):g}"  # handlers for torch accept no units
         typed = conf.get(key, text)
         sources = [choices.origin(dest).partition(" ")[0] for dest in (key, "rdzv_conf")]
         if _same(typed, text) or sources == ["flag", "env"]:
@@ -457,7 +454,7 @@ def _shorthands(draft: Draft, conf: dict[str, str]) -> dict[str, str]:
 
 
 def notice_without_store(draft: Draft, backend: str) -> None:
-    """Notify the user of options that have no effect without a store."""
+    """Add a notice about options that have no effect without a store."""
     ignored = [draft.name(dest) for dest in _COORDINATED_ONLY if draft.choices.chosen(dest)]
     if ignored:
         draft.notice(f"{', '.join(ignored)} without effect with {backend!r}: there is no store in which nodes meet")

@@ -1,4 +1,4 @@
-"""The options about workers' output and the run's files."""
+"""The options for the workers' output and the run's files."""
 
 import os
 from pathlib import Path
@@ -12,25 +12,25 @@ from elastic_core.types import Record
 
 _PREFIX_VARIABLE = "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"
 _SMALLEST_FILE_BYTES = 1 << 10
-_MOST_BACKUPS = 1000  # each rotation renames them all
+_MOST_BACKUPS = 1000  # each rotation renames all of them
 
 
 class OutputSettings(Record, frozen=True, kw_only=True):
-    """Where workers' output goes, and the run's own files."""
+    """Where the workers' output and the run's own files go."""
 
     log_dir: str | None = None
-    """None: none asked for; `os.devnull`: no log files."""
+    """`None` means not given; `os.devnull` means no log files."""
     redirects: str = "0"
     tee: str = "0"
     local_ranks_filter: str = ""
     log_line_prefix_template: str | None = None
     duplicate_stdout_filters: tuple[str, ...] = ()
-    """Lines of tee'd stdout that hold one of these are copied to a file of the round; empty: none."""
+    """Lines of tee'd stdout that contain one of these are copied to a file of the round. Empty means no copies."""
     duplicate_stderr_filters: tuple[str, ...] = ()
     logs_specs: str | None = None
-    """Entry point of group `torchrun.logs_specs` whose class says where output goes; None: our own layout."""
+    """The entry point of group `torchrun.logs_specs` that sets where output goes. `None` means our own layout."""
     log_max_bytes: int | None = None
-    """A log file that would be larger is rotated; None: never."""
+    """The size at which a log file is rotated. `None` means no rotation."""
     log_backups: int = 5
     run_dir: str | None = None
 
@@ -139,10 +139,10 @@ LOGS: Final = section(
 
 
 def resolve_logs(draft: Draft, nproc: int) -> None:
-    """Settle the options about logs.
+    """Set the fields for logs.
 
     Raises:
-        ConfigError: a value is malformed, or a directory can't be used.
+        ConfigError: A value is malformed, or a directory cannot be used.
     """
     choices = draft.choices
     streams = {dest: _streams(draft, dest, nproc) for dest in ("redirects", "tee")}
@@ -155,7 +155,7 @@ def resolve_logs(draft: Draft, nproc: int) -> None:
             _check_folder(choices, dest, Path(folder))
         draft.take(dest, folder)
     draft.take("logs_specs", choices.text("logs_specs") or None)
-    own_layout = not choices.text("logs_specs")  # a class may do as it likes
+    own_layout = not choices.text("logs_specs")  # a class may use another layout
     shown = parse_ranks(ranks, nproc)
     teed = {rank: std for rank, std in streams["tee"].items() if shown is None or rank in shown}
     for dest, stream in (("duplicate_stdout_filters", Std.OUT), ("duplicate_stderr_filters", Std.ERR)):
@@ -203,7 +203,7 @@ def _rotation(draft: Draft, has_streams: bool) -> None:
 
 
 def _check_folder(choices: Choices, dest: str, folder: Path) -> None:
-    """Refuse a directory that can't be made or written, before anything is started."""
+    # Checked before the run starts.
     try:
         there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     except OSError as error:

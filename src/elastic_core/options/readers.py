@@ -1,4 +1,4 @@
-"""Reads those options whose values have a form of their own, or bounds that the run sets. No I/O."""
+"""Readers of options with a format of their own, or with bounds that depend on the run. No I/O."""
 
 import re
 from collections.abc import Iterable
@@ -14,29 +14,29 @@ _SIGNAL_UNHANDLED = frozenset(("SIGKILL", "SIGSTOP"))
 
 
 def integer(choices: Choices, dest: str, *, least: int = 0, most: int | None = None) -> int:
-    """Return the value as a whole number within bounds that are known only here.
+    """Return the value as a whole number within bounds that the caller computes.
 
     Raises:
-        ConfigError: it is not one.
+        ConfigError: It is not such a number.
     """
     spec = OptionSpec(name=dest, type="int", least=least, most=most)
     return int(choices.converted(dest, choices.text(dest) or "", spec))
 
 
 def seconds(choices: Choices, dest: str) -> float:
-    """Return the value of an option that is a time and has a default, or was chosen, as seconds.
+    """Return a duration in seconds; the option has a default, or was given.
 
     Raises:
-        ConfigError: it is no such time.
+        ConfigError: It is not a valid duration.
     """
     return float(choices.converted(dest, choices.text(dest) or ""))
 
 
 def size_bytes(choices: Choices, dest: str, *, at_least: int) -> int:
-    """Return the value, a number with K, M, G or nothing behind it, as bytes (K is 1024).
+    """Return a size in bytes, from a number with the suffix K, M, G or none (K is 1024).
 
     Raises:
-        ConfigError: it is not one, or too small.
+        ConfigError: It is not a size, or too small.
     """
     match = _SIZE.fullmatch((choices.text(dest) or "").strip())
     size = int(float(match[1]) * _UNITS[match[2].upper()]) if match else -1
@@ -47,24 +47,24 @@ def size_bytes(choices: Choices, dest: str, *, at_least: int) -> int:
 
 
 def comma_list(text: str) -> tuple[str, ...]:
-    """Return what a list with commas names: two commas in a row are one comma of a name; empty names don't count."""
+    """Return the names of a comma list: two commas in a row are a comma in a name; empty names are ignored."""
     names = (name.replace("\0", ",") for name in text.replace(",,", "\0").split(","))
     return tuple(name for name in names if name)
 
 
 def unprintable(text: str) -> str:
-    """Return what is needed in the place of a name that others will read, in lines, documents and keys; empty: nothing.
+    """Return what is expected instead of a name for lines, documents and keys. Empty if the name is valid.
 
-    It must be printable (and so UTF-8), and not empty.
+    A name must be printable (and so UTF-8), and not empty.
     """
     return "" if text and text.isprintable() else "a name of printable characters"
 
 
 def name_of(choices: Choices, dest: str) -> str:
-    """Return the value of an option whose `fault` is `unprintable`.
+    """Return the value of an option with the `fault` `unprintable`.
 
     Raises:
-        ConfigError: it is empty, or has a character in it that can't be seen (or is not UTF-8).
+        ConfigError: It is empty, or not printable.
     """
     return str(choices.converted(dest, choices.text(dest) or ""))
 
@@ -73,7 +73,7 @@ def node_range(choices: Choices) -> tuple[int, int]:
     """Return `--nnodes` as (fewest, most) nodes.
 
     Raises:
-        ConfigError: it is neither `N` nor `MIN:MAX`, or not 0 < MIN <= MAX.
+        ConfigError: It is neither `N` nor `MIN:MAX`, or not 0 < MIN <= MAX.
     """
     parts = (choices.text("nnodes") or "").strip().split(":")
     if len(parts) > 2 or not all(_INT.fullmatch(part.strip()) for part in parts):
@@ -85,10 +85,10 @@ def node_range(choices: Choices) -> tuple[int, int]:
 
 
 def key_values(choices: Choices, dest: str, texts: Iterable[str]) -> dict[str, str]:
-    """Return `k=v,k=v` texts as one mapping; the first `=` splits, quotes around a key or value are dropped.
+    """Return `k=v,k=v` texts as one mapping. The first `=` splits; quotes around keys and values are removed.
 
     Raises:
-        ConfigError: a pair has no key or no value.
+        ConfigError: A pair has no key or no value.
     """
     pairs: dict[str, str] = {}
     for pair in (part for text in texts if text.strip() for part in text.split(",")):
@@ -103,12 +103,12 @@ def key_values(choices: Choices, dest: str, texts: Iterable[str]) -> dict[str, s
 
 
 def _name(choices: Choices, dest: str) -> str:
-    """Return where the option's value is from, without the value: it may hold a secret."""
+    # The origin without the value, which may contain a secret.
     return choices.origin(dest).split(" ", 1)[-1]
 
 
 def _hidden(pair: str) -> str:
-    """Return a malformed pair without what may be a secret: only a lone key or value-less pair is shown."""
+    # A value may be a secret, so it is never shown.
     key, separator, value = pair.partition("=")
     return f"{key}={'…' if value else ''}" if separator else key
 
@@ -118,10 +118,10 @@ def _unquoted(text: str) -> str:
 
 
 def exit_codes(choices: Choices, dest: str) -> tuple[int, ...]:
-    """Return a list of codes and ranges in rising order; none where none was given.
+    """Return a list of exit codes and ranges in rising order. Empty if not given.
 
     Raises:
-        ConfigError: an item is neither a code nor a range of codes from 1 to 255.
+        ConfigError: An item is neither a code nor a range of codes from 1 to 255.
     """
     codes: set[int] = set()
     for item in (choices.text(dest) or "").split(",") if choices.chosen(dest) else ():
@@ -134,7 +134,7 @@ def exit_codes(choices: Choices, dest: str) -> tuple[int, ...]:
 
 
 def signal_names(choices: Choices) -> tuple[tuple[str, ...], list[str]]:
-    """Return `--signals-to-handle` as known signal names, and a line for each that is left out, as torch does."""
+    """Return the signals of `--signals-to-handle`, and a line for each that is ignored, as torch does."""
     import signal
 
     dest = "signals_to_handle"
@@ -158,10 +158,10 @@ def signal_names(choices: Choices) -> tuple[tuple[str, ...], list[str]]:
 
 
 def preemption_signal(choices: Choices) -> str:
-    """Return `--preemption-signal` as a signal's name; empty: there is none.
+    """Return the name of `--preemption-signal`. Empty if not given.
 
     Raises:
-        ConfigError: it is none, or one that no process can handle, or that is the agent's own.
+        ConfigError: The signal does not exist, cannot be handled by a process, or is used by the agent.
     """
     import signal
 
@@ -174,10 +174,10 @@ def preemption_signal(choices: Choices) -> str:
 
 
 def hooks_off_and_named(choices: Choices) -> tuple[tuple[str, ...], dict[str, dict[str, str]]]:
-    """Return the names of `-p no:NAME`, and for each other name the options that were typed for it.
+    """Return the names of `-p no:NAME`, and the typed options of each other name.
 
     Raises:
-        ConfigError: a value is of another form.
+        ConfigError: A value has another form.
     """
     off: list[str] = []
     named: dict[str, dict[str, str]] = {}

@@ -1,4 +1,4 @@
-"""Turns what the user chose into the settings of a run: every value checked, each with its origin."""
+"""Computes the settings of a run from the user's choices, with the origin of each value."""
 
 from collections.abc import Mapping, Sequence
 from itertools import chain
@@ -32,17 +32,17 @@ def resolve(
     """Return the settings of a run.
 
     Args:
-        given: What the command line gave, by option identifier (see `Choices`).
+        given: The command line by option identifier (see `Choices`).
         script: Script, module or program.
         arguments: Its arguments.
-        environ: Environment variables; `PET_*` give the values that the command line does not.
-        node: Where devices are counted; None: this node.
-        entrypoint: What to run, by a caller who has it at hand; None: `script` with `arguments`.
+        environ: Environment variables; `PET_*` set options that the command line does not.
+        node: Where devices are counted. `None` means this node.
+        entrypoint: The workers' command of a library call. `None` means `script` with `arguments`.
 
     Raises:
-        ConfigError: a value is malformed, options contradict each other, or the script can't be run.
+        ConfigError: A value is malformed, options contradict each other, or the script cannot be run.
     """
-    by_library = entrypoint is not None  # which says all, and waits for nobody's proposals
+    by_library = entrypoint is not None  # a library call gives all settings and gets no proposals
     proposed, notices = ({}, []) if by_library else _proposals(given, environ)
     choices = Choices(given, environ, BY_DEST, proposed)
     draft = Draft(choices, environ)
@@ -71,14 +71,14 @@ def resolve(
     resolve_logs(draft, nproc)
     take_debugging(draft, nproc)
     if any(chain(chosen_elsewhere(given, environ), torch_variables(environ), proposed.keys() - BY_DEST.keys())):
-        from elastic_core.options.hook_options import take_hook_options  # which looks what is installed
+        from elastic_core.options.hook_options import take_hook_options  # reads the installed entry points
 
         take_hook_options(draft, given)
     return finish(draft)
 
 
 def _proposals(given: Given, environ: Mapping[str, str]) -> tuple[dict[str, Proposed], list[str]]:
-    """Return what is proposed where this process was started, and lines for the user: in most places nothing."""
+    # Most starts have no environment, and import nothing for it.
     named = "environment" in given or environ.get(BY_DEST["environment"].env_name)
     if not (named or environ.keys() & ENVIRONMENTS_ELSEWHERE.keys() or environments_here(environ)):
         from elastic_core.processes.slurm_step import cleaned_step

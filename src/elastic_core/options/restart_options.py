@@ -1,6 +1,6 @@
-"""The options about the end of workers and what follows it: signals, time limits, and the policy that decides.
+"""The options for the end of workers: signals, time limits, and the restart policy with its settings.
 
-Which policy that is and what it is built with, in a run and where one is tried out.
+The policy's choice and settings are read here for a run and for commands that try a policy.
 """
 
 from collections.abc import Mapping
@@ -22,15 +22,15 @@ from elastic_core.options.readers import (
 from elastic_core.types import PolicySettings
 
 RULES: Final = "rules"
-"""The policy that follows a rule file."""
+"""The policy that reads a rule file."""
 _FILE_ENDS: Final = (".yaml", ".yml", ".toml", ".json")
 
 
 def policy_choice(choices: Choices) -> tuple[str, Mapping[str, str]]:
-    """Return the policy's name and its options: a file in the place of a name is one of rules.
+    """Return the policy's name and its options. A file instead of a name means the policy `rules`.
 
     Raises:
-        ConfigError: an option is malformed, or two rule files are named.
+        ConfigError: An option is malformed, or two rule files are given.
     """
     name = choices.text("policy") or ""
     conf = key_values(choices, "policy_conf", choices.texts("policy_conf"))
@@ -45,7 +45,7 @@ def policy_choice(choices: Choices) -> tuple[str, Mapping[str, str]]:
 
 
 def is_file(name: str) -> bool:
-    """Return whether the name of a policy is a file of rules."""
+    """Return whether the name of a policy is a rule file."""
     return "/" in name or name.lower().endswith(_FILE_ENDS)
 
 
@@ -126,10 +126,10 @@ RESTARTS: Final = section(
 
 
 def take_restarts(draft: Draft) -> None:
-    """Settle all that decides about restarts.
+    """Set the fields for restarts.
 
     Raises:
-        ConfigError: a value is malformed.
+        ConfigError: A value is malformed.
     """
     draft.settle(RESTARTS)
     choices = draft.choices
@@ -138,10 +138,10 @@ def take_restarts(draft: Draft) -> None:
 
 
 def policy_settings(choices: Choices) -> PolicySettings:
-    """Return what the policy is built with, but for its options.
+    """Return the settings of the policy, without its options.
 
     Raises:
-        ConfigError: a value is malformed.
+        ConfigError: A value is malformed.
     """
     min_nodes, max_nodes = node_range(choices)
     read: dict[str, Any] = {"min_nodes": min_nodes, "max_nodes": max_nodes}
@@ -197,7 +197,7 @@ _SHUTDOWN_VARIABLE = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
 
 
 def take_stops(draft: Draft) -> None:
-    """Settle which signals are handled, and how long workers have to end."""
+    """Set the handled signals, and the time limits for workers to end."""
     choices = draft.choices
     names, lines = signal_names(choices)
     draft.take("signals_to_handle", names)

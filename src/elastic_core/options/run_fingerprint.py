@@ -1,4 +1,4 @@
-"""What this node was started with, for the others of its run to compare."""
+"""The settings of this node that the other nodes of its run compare."""
 
 import hashlib
 import os
@@ -19,10 +19,10 @@ _UNKNOWN: Final = ""
 
 
 def run_fingerprint(settings: RunSettings) -> dict[str, str]:
-    """Return what nodes compare when they join a run; see `rendezvous.identity.fingerprint`.
+    """Return the settings that nodes compare when they join a run; see `rendezvous.identity.fingerprint`.
 
     Raises:
-        ConfigError: an option of `--rdzv-conf` that all nodes must agree on is malformed.
+        ConfigError: An option of `--rdzv-conf` on which all nodes must agree is malformed.
     """
     entrypoint = settings.entrypoint
     made = fingerprint(
@@ -40,18 +40,17 @@ def run_fingerprint(settings: RunSettings) -> dict[str, str]:
         python=_python(entrypoint),
         policy=_policy(settings.restarts.name, settings.policy_conf),
     )
-    # What is not known is not compared; of torch, whether there is one is worth a word.
+    # Unknown values are not compared; a missing torch is.
     return {key: text for key, text in made.items() if text or key != "python"}
 
 
 def _arguments(entrypoint: Entrypoint) -> tuple[str, ...]:
-    """Return what follows the script, module or program."""
     at = entrypoint.argv.index(entrypoint.name) if entrypoint.name in entrypoint.argv else 0
     return entrypoint.argv[at + 1 :]
 
 
 def _agreed(conf: Mapping[str, str]) -> dict[str, OptionValue]:
-    """Return the values that leases and last calls go by, defaults filled in: `5` typed or left out is the same."""
+    # With defaults, so that a typed default equals a missing one.
     return {
         spec.name: convert(conf[spec.name], spec, flag="--rdzv-conf") if spec.name in conf else spec.default
         for spec in COORDINATED_OPTIONS
@@ -60,12 +59,12 @@ def _agreed(conf: Mapping[str, str]) -> dict[str, OptionValue]:
 
 
 def _policy(name: str, options: Mapping[str, str]) -> str:
-    """Return the policy's name, and a digest of its options: of a rule file the content, wherever it lies."""
+    # The name, and a digest of the options; of a rule file its content, wherever it is.
     conf = dict(options)
     if not conf:
         return name
     if name == RULES and "file" in conf:
-        with suppress(OSError, ValueError):  # the policy itself says what is wrong with it
+        with suppress(OSError, ValueError):  # the policy reports the error later
             conf["file"] = Path(conf["file"]).read_bytes().hex()
     text = "\n".join(f"{key}={value}" for key, value in sorted(conf.items()))
     return f"{name} ({hashlib.sha256(text.encode(errors='surrogateescape')).hexdigest()[:8]})"
@@ -78,7 +77,7 @@ def _torch(entrypoint: Entrypoint) -> str:
 
 
 def _python(entrypoint: Entrypoint) -> str | None:
-    """Return the version of the workers' interpreter, None: ours. Another's is read off its folder's name."""
+    # `None` means our version. Another interpreter's version is in the name of its folder.
     if entrypoint.python and _is_ours(entrypoint):
         return None
     folders = _packages(entrypoint.argv[0]) if entrypoint.python else []
@@ -90,7 +89,7 @@ def _is_ours(entrypoint: Entrypoint) -> bool:
 
 
 def _packages(python: str) -> list[str]:
-    """Return where another interpreter has its packages, without asking it, which would take as long as a start."""
+    # Another interpreter is not started for this: it would take as long as a start.
     if os.sep not in python:
         return []
     return sorted(str(folder) for folder in Path(python).parent.parent.glob("lib/python3.*/site-packages"))

@@ -1,4 +1,4 @@
-"""The options of a run, resolved: what the command line (or a caller of the library) hands to the launcher."""
+"""The resolved settings of a run, which the command line or a library call passes to the launcher."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -14,35 +14,35 @@ __all__ = ["DEFAULT_SIGNALS", "Entrypoint", "Resolution", "RunSettings", "finish
 
 
 class Entrypoint(Record, frozen=True, kw_only=True):
-    """What each worker executes.
+    """The workers' command.
 
-    `argv` is complete (interpreter first where there is one); `${local_rank}` in it is replaced per worker. `script` is
-    the file that must exist and be readable before anything starts (None: not a file), `python` whether our worker
-    hooks can work in it.
+    `argv` is complete (the interpreter first, if there is one); `${local_rank}` in it is replaced for each worker.
+    `script` is the file that must exist before the run starts (`None`: not a file). `python` is whether worker hooks
+    can work.
     """
 
     argv: tuple[str, ...]
     name: str
-    """For people: the script, module or program as typed."""
+    """The script, module or program as typed, for users."""
     script: str | None = None
     module: str | None = None
     python: bool = True
     function: WorkerCall | None = None
-    """What workers call instead of running a program; `argv` is then the interpreter and a name for people."""
+    """The function that workers call instead of a program; `argv` is then the interpreter and a name for users."""
 
 
 class RunSettings(Record, frozen=True, kw_only=True):
-    """One run on this node, every value resolved: a record for each part of it. Times in seconds."""
+    """The resolved settings of one run on this node, a record for each part. Times are in seconds."""
 
     entrypoint: Entrypoint
     nodes: RendezvousSettings
-    """As chosen: what only the running agent knows of itself (its incarnation, say) is not in it."""
+    """The settings as chosen, without values that only the running agent has, such as its incarnation."""
     rdzv_conf: Mapping[str, str] = {}
     """The options of the rendezvous backend, as typed."""
     restarts: PolicySettings = PolicySettings(name="intensity")
-    """As chosen: what `nodes` has is not filled in."""
+    """The settings as chosen, without the values of `nodes`."""
     join_timeout_s: float = 600.0
-    """How long a node waits without a round, where no store of the rendezvous has its own word for it."""
+    """How long a node waits without a round, for backends without a `join_timeout` of their own."""
     policy_conf: Mapping[str, str] = {}
     """The options of the failure handler, as typed."""
     workers: WorkerSettings = WorkerSettings()
@@ -50,21 +50,21 @@ class RunSettings(Record, frozen=True, kw_only=True):
     output: OutputSettings = OutputSettings()
     disabled_plugins: tuple[str, ...] = ()
     hooks: Mapping[str, Mapping[str, str]] = {}
-    """Options of hooks by name, as typed (`-p`); one that is named by its place is on by it."""
+    """Options of hooks by name, as typed (`-p`). A hook that is given by place is turned on by it."""
     hook_options: Mapping[str, str | int | float | bool | tuple[str | int | float | bool, ...] | None] = {}
-    """Options that hooks bring, by name: those that were given; each chooses its hook."""
+    """The given options of hooks, by name. Each chooses its hook."""
     notices: tuple[str, ...] = ()
-    """Lines that the user must see before the workers start (what has no effect)."""
+    """Lines that the user sees before the workers start, such as options without effect."""
 
 
 class Resolution(Record, frozen=True, kw_only=True):
-    """Settings, and where each field's value is from, for people: by path, such as `nodes.spares`."""
+    """Settings, and the origin of each field's value for users, by path such as `nodes.spares`."""
 
     settings: RunSettings
     origins: Mapping[str, str]
 
     def values(self) -> Iterator[tuple[str, object]]:
-        """Return each field with its value, by path."""
+        """Yield each field's path and value."""
         for name in self.settings.__struct_fields__:
             value = getattr(self.settings, name)
             if isinstance(value, Record) and name != "entrypoint":
@@ -74,7 +74,7 @@ class Resolution(Record, frozen=True, kw_only=True):
 
 
 def finish(draft: Draft) -> Resolution:
-    """Return the settings that were collected."""
+    """Return the settings of a draft."""
     whole: dict[str, Any] = {"notices": tuple(draft.notices)}
     parts: dict[str, dict[str, Any]] = {}
     for path, value in draft.fields.items():

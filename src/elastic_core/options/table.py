@@ -1,6 +1,6 @@
-"""The core's options of `elastic run`; those of a section are in its file, `restart_options.py` say.
+"""All options of `elastic run` in the core. Those of a section are in its module, such as `restart_options`.
 
-Options with `torch` are torchrun's, with its default and meaning; a test compares them with torch's own parser.
+Options with `torch` have torchrun's default and meaning; a test compares them with torch's parser.
 """
 
 from collections.abc import Iterator, Mapping
@@ -34,7 +34,7 @@ _VARIABLES: Final = frozenset(option.env_name for option in OPTIONS)
 
 
 def chosen_elsewhere(given: Mapping[str, object], environ: Mapping[str, str]) -> Iterator[str]:
-    """Return what was given, on the command line or by a variable, and is none of these: options of hooks, perhaps."""
+    """Return the given options, by command line or variable, that the core does not have: perhaps those of hooks."""
     yield from (dest for dest in given if dest not in BY_DEST)
     for name, text in environ.items():
         if name.startswith(VARIABLE_PREFIX) and text and name not in _VARIABLES:
@@ -42,7 +42,7 @@ def chosen_elsewhere(given: Mapping[str, object], environ: Mapping[str, str]) ->
 
 
 def torch_variables(environ: Mapping[str, str]) -> Iterator[str]:
-    """Return torch's variables that are set and say nothing of a worker's place: options of hooks, perhaps."""
+    """Return torch's variables that are set and do not describe a worker's place: perhaps options of hooks."""
     for name, text in environ.items():
         if text and name.startswith("TORCHELASTIC_") and name not in PLACE_VARIABLES:
             yield name

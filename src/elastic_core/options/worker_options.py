@@ -1,4 +1,4 @@
-"""The options about workers: how many a node runs, on which devices, with how many threads."""
+"""The options for workers: their number on a node, their devices, and their threads."""
 
 import math
 import os
@@ -17,19 +17,19 @@ if TYPE_CHECKING:
 
 
 class WorkerSettings(Record, frozen=True, kw_only=True):
-    """How this node's workers are started; how many there are is for all nodes to know (`nodes.local_world_size`)."""
+    """How this node's workers are started. Their number is in `nodes.local_world_size`, for all nodes."""
 
     nproc_source: str = ""
-    """What their number was derived from: `gpu`, `auto`, `cpu`, `xpu` or `--devices`; empty: it was typed."""
+    """What their number was derived from: `gpu`, `auto`, `cpu`, `xpu` or `--devices`. Empty if it was typed."""
     devices: tuple[str, ...] = ()
-    """`--devices`: the visible device for each local rank; empty: as inherited."""
+    """The visible device for each local rank (`--devices`). Empty means inherited."""
     device_variable: str = "CUDA_VISIBLE_DEVICES"
     virtual_local_rank: bool = False
     omp_threads: int | None = None
-    """What to export as OMP_NUM_THREADS; None: leave as inherited."""
+    """The value of OMP_NUM_THREADS. `None` means inherited."""
     debug_rank: int | None = None
     worker_hooks: bool = True
-    """Whether workers' interpreters record uncaught exceptions; `--no-worker-hooks` turns it off."""
+    """Whether workers' interpreters record uncaught exceptions (off with `--no-worker-hooks`)."""
 
 
 WORKERS: Final = section(
@@ -97,14 +97,14 @@ _WORDS = ("auto", "gpu", "cpu", "xpu")
 
 
 def place_workers(draft: Draft, node: "Node | None") -> int:
-    """Settle the number of workers, their devices and their threads; return the number.
+    """Set the number of workers, their devices and their threads; return the number.
 
     Args:
         draft: The settings so far.
-        node: Where devices are counted; None: this node.
+        node: Where devices are counted. `None` means this node.
 
     Raises:
-        ConfigError: a value is malformed, or this node has no such device.
+        ConfigError: A value is malformed, or this node has no such device.
     """
     draft.settle(WORKERS)
     choices = draft.choices
@@ -144,7 +144,7 @@ def _number(draft: Draft, device_count: int, node: "Node | None") -> int:
         return number
     if device_count and text in ("auto", "gpu", "xpu"):
         return _derived(draft, device_count, text, f"derived: {choices.label(dest)}, one per device of --devices")
-    from elastic_core.options.devices import count_for, node_here  # not where a number was typed
+    from elastic_core.options.devices import count_for, node_here  # not needed for a number
 
     found = count_for(text, node or node_here(draft.environ))
     if found is None:
@@ -168,7 +168,7 @@ def _refuse_none(draft: Draft, found: "DeviceCount") -> None:
 
 
 def _refuse_too_few_inherited(draft: Draft, variable: str, nproc: int) -> None:
-    """Refuse now what the plan of the workers would refuse; an unset variable limits nothing."""
+    # The plan of the workers would fail later. An unset variable limits nothing.
     inherited = draft.environ.get(variable)
     count = nproc if inherited is None else sum(1 for part in inherited.split(",") if part.strip())
     if count < nproc:
@@ -183,7 +183,7 @@ def _refuse_too_few_inherited(draft: Draft, variable: str, nproc: int) -> None:
 
 
 def omp_threads(choices: Choices, nproc: int, environ: Mapping[str, str]) -> tuple[int | None, str, str | None]:
-    """Return what to export as OMP_NUM_THREADS (None: leave it), where that is from, and a line for the user.
+    """Return the value of OMP_NUM_THREADS (`None`: inherited), its origin, and a line for the user.
 
     Raises:
         ConfigError: `--omp-threads` is neither `auto` nor a number from 1 up.
@@ -203,14 +203,14 @@ def omp_threads(choices: Choices, nproc: int, environ: Mapping[str, str]) -> tup
 
 
 def usable_cores(cgroup_root: Path = Path("/sys/fs/cgroup"), membership: Path = Path("/proc/self/cgroup")) -> int:
-    """Return the cores this process may keep busy: its CPU affinity, and the CPU quota of its control group."""
+    """Return the number of cores that this process may use, by its CPU affinity and its control group's CPU quota."""
     cores = len(os.sched_getaffinity(0))
     quota = _quota(cgroup_root, membership)
     return cores if quota is None else max(1, min(cores, math.ceil(quota)))
 
 
 def _quota(cgroup_root: Path, membership: Path) -> float | None:
-    """Return the tightest CPU quota from our control group up to the root, in cores; None where there is none."""
+    # The smallest CPU quota from our control group up to the root, in cores. `None` means no quota.
     own = next((line[3:] for line in _read(membership).splitlines() if line.startswith("0::")), "/")
     folder = cgroup_root / own.strip().lstrip("/")
     quotas = []
@@ -227,4 +227,4 @@ def _read(path: Path) -> str:
     try:
         return path.read_text()
     except OSError:
-        return ""  # no such control group or controller: it limits nothing
+        return ""  # no such control group or controller: no limit

@@ -1,4 +1,4 @@
-"""Commands of `elastic` that distributions bring: found by metadata alone, imported when one is used."""
+"""Commands of `elastic` from distributions: found by metadata, imported when one is used."""
 
 import os
 import re
@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     import click
 
 CORE_COMMANDS: Final = ("run", "runs", "plugins", "help", "completion")
-"""Names that no distribution can take."""
+"""Names that no distribution can use."""
 CORE_GROUPS: Final = ("plugins",)
-"""Commands of the core below which a distribution may put one: its entry point is called `plugins NAME`."""
+"""Groups to which a distribution can add a command, by an entry point such as `plugins NAME`."""
 IMPORT_LIMIT_S: Final = 30.0
 _NAME: Final = re.compile(r"[a-z][a-z0-9_.-]*(?: [a-z][a-z0-9_.-]*)?")
 _HEAD_CHARACTERS: Final = 2048
@@ -23,27 +23,27 @@ _DOCSTRING: Final = re.compile(r'(?:\s|#[^\n]*\n)*[rRuU]?("""|\'\'\'|"|\')(?P<te
 
 
 class CommandPlugins:
-    """The commands that are installed, broken ones among them."""
+    """The installed commands, including broken ones."""
 
     def __init__(self) -> None:
         self._entries = find_entries(COMMANDS_GROUP)
 
     def names(self, group: str = "") -> list[str]:
-        """Return the names that can be used, in order, each once: of `elastic`, or of a group of the core's."""
+        """Return the usable names, sorted and without duplicates: of `elastic`, or of a group of the core."""
         words = f"{group} ".lstrip()
         usable = dict.fromkeys(entry.name for entry in self._entries if self._misnamed(entry) is None)
         return sorted(name.removeprefix(words) for name in usable if name.rpartition(" ")[0] == group)
 
     def entry(self, name: str) -> PluginEntry | None:
-        """Return the entry point of a command; None: no distribution has it.
+        """Return the entry point of a command. `None` if no distribution has it.
 
         Raises:
-            PluginError: two distributions have it.
+            PluginError: Two distributions have it.
         """
         return only_claim(entry for entry in self._entries if entry.name == name and self._misnamed(entry) is None)
 
     def help_line(self, name: str) -> str:
-        """Return what a command does, in a line: the first of its module's docstring, which is read and not run."""
+        """Return one line of help: the first of the module's docstring, read without importing it."""
         try:
             entry = self.entry(name)
         except PluginError:
@@ -53,7 +53,7 @@ class CommandPlugins:
         return _docstring(entry.value.partition(":")[0].strip()) or f"A command of {entry.distribution}."
 
     def listed(self, *, load: bool) -> list[tuple[PluginEntry, str]]:
-        """Return all entry points with the status of each, as `elastic plugins` shows it."""
+        """Return all entry points with the status of each for `elastic plugins`."""
         return [(entry, self._status(entry, load=load)) for entry in self._entries]
 
     def _status(self, entry: PluginEntry, *, load: bool) -> str:
@@ -85,11 +85,11 @@ def load_command(entry: PluginEntry) -> "click.Command":
     """Import a command.
 
     Raises:
-        PluginError: importing it raised or hangs, it is no command, or for another version of the interfaces.
+        PluginError: Its import raised or hangs, it is not a command, or it has another version of the interfaces.
     """
     import click
 
-    from elastic_core.plugins.declaration_faults import check_api_version  # not for a list of commands
+    from elastic_core.plugins.declaration_faults import check_api_version  # slow, and not needed for a list
     from elastic_core.plugins.entry_import import Limit, import_entry
 
     command = import_entry(entry, limit=Limit(IMPORT_LIMIT_S))
@@ -101,7 +101,7 @@ def load_command(entry: PluginEntry) -> "click.Command":
 
 
 def _docstring(module: str) -> str:
-    """Return the first line of a module's docstring, from the source; empty: there is none that can be read."""
+    # Reads the source. Empty if it has no docstring or cannot be read.
     relative = module.replace(".", "/")
     for place in sys.path:
         for tail in (".py", "/__init__.py"):

@@ -1,4 +1,4 @@
-"""Turns text into the values that an option declares: all bounds and units, and what is needed, are settled here."""
+"""Converts text to the values that an option declares, and checks bounds, units and required options."""
 
 import math
 import re
@@ -12,7 +12,7 @@ from elastic_core.types import Record
 OptionValue = str | int | float | bool | None
 OptionList = tuple[str | int | float | bool, ...]
 GivenValue = OptionValue | OptionList
-"""Of an option of `elastic run`: several values where it may be given more than once."""
+"""The value of an option of `elastic run`: a tuple if it may be given more than once."""
 
 TORCH_RDZV_KEYS: Final = frozenset(
     {
@@ -38,7 +38,7 @@ TORCH_RDZV_KEYS: Final = frozenset(
         "ca_cert",
     }
 )
-"""What torch's backends read from `--rdzv-conf`: a line that worked there must not fail here."""
+"""Keys of `--rdzv-conf` that torch's backends read: they must not be errors here."""
 
 OPTION_TYPES: Final = {
     "int": "a whole number",
@@ -47,7 +47,7 @@ OPTION_TYPES: Final = {
     "str": "text",
     "duration": "seconds",
 }
-"""What `OptionSpec.type` may be, and what it stands for."""
+"""The values of `OptionSpec.type`, with their text for users."""
 
 _INT: Final = re.compile(r"\s*[+-]?\d+\s*")
 _DURATION: Final = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*(ms|s|m|h|d)")
@@ -59,12 +59,12 @@ _QUOTES: Final = " \t'\""
 
 
 class ResolvedOptions(Record, frozen=True, kw_only=True):
-    """The declared options with their values, defaults filled in; lists apart; and what the user should know."""
+    """The values of declared options with defaults, lists separately, and warnings."""
 
     values: Mapping[str, OptionValue]
-    """By name, of the declared types; defaults filled in."""
+    """The values by name, of the declared types, with defaults."""
     lists: Mapping[str, OptionList] = {}
-    """Those of several values, by name."""
+    """The options that have several values, by name."""
     warnings: tuple[str, ...] = ()
     """Lines for the user."""
 
@@ -77,20 +77,19 @@ def resolve_options(
     owner: str,
     tolerated: frozenset[str] = frozenset(),
 ) -> ResolvedOptions:
-    """Check `conf` against what a plugin declares and convert it.
+    """Return the declared options of a plugin with the values from `conf`, checked and converted.
 
     Quotes around keys and values are stripped, as torch does.
 
     Args:
-        conf: What the user wrote.
-        specs: What the plugin declares.
-        flag: Where the user wrote it, for messages: `--rdzv-conf`, or with a colon what the key follows at once.
-        owner: Who declares (`backend 'redis'`), for messages.
-        tolerated: Keys that warn instead of failing where they are not declared.
+        conf: The user's options.
+        specs: The plugin's declarations.
+        flag: The user's option for messages, such as `--rdzv-conf`; with a colon if the key follows directly.
+        owner: The declaring plugin for messages, such as `backend 'redis'`.
+        tolerated: Undeclared keys that cause a warning instead of an error.
 
     Raises:
-        ConfigError: an unknown key, an empty value, one that the declaration excludes, or a required option that is
-            missing.
+        ConfigError: A key is unknown, a value is empty or invalid, or a required option is missing.
     """
     declared = {spec.name: spec for spec in specs}
     given: dict[str, str] = {}
@@ -117,17 +116,17 @@ def resolve_options(
 
 
 def typed_as(flag: str, name: str) -> str:
-    """Return an option as its user types it: `--rdzv-conf lease_ttl`, `-p diary:path`."""
+    """Return an option as users type it: `--rdzv-conf lease_ttl`, `-p diary:path`."""
     return f"{flag}{name}" if flag.endswith(":") else f"{flag} {name}"
 
 
 def default_of(spec: OptionSpec) -> OptionValue:
-    """Return the default of one option that is no list, of its type."""
+    """Return the default of an option that is not a list, converted to its type."""
     return float(spec.default) if spec.type in ("float", "duration") and type(spec.default) is int else spec.default
 
 
 def _items(spec: OptionSpec, text: str | None, *, flag: str) -> OptionList:
-    """Return the values of a list, which stand between colons."""
+    # The values of a list are between colons.
     shown = text if text is not None else "" if spec.default is None else str(spec.default)
     if not shown and text is None:
         return ()
@@ -138,7 +137,7 @@ def convert(text: str, spec: OptionSpec, *, flag: str) -> OptionValue:
     """Return the value of one option, or of one part of a list.
 
     Raises:
-        ConfigError: it is empty, or the declaration excludes it.
+        ConfigError: The text is empty or invalid.
     """
     typed = typed_as(flag, spec.name)
     if not text:
@@ -152,7 +151,7 @@ def convert(text: str, spec: OptionSpec, *, flag: str) -> OptionValue:
 
 
 def wanted(spec: OptionSpec) -> str:
-    """Return what the values of an option are, for messages: `a whole number, 1 or more`."""
+    """Return a description of an option's values, for messages: `a whole number, 1 or more`."""
     if spec.choices:
         return f"one of {', '.join(spec.choices)}"
     kind = OPTION_TYPES[spec.type]
@@ -169,13 +168,13 @@ def _bounds(spec: OptionSpec) -> str:
 
 
 def needed(text: str, spec: OptionSpec) -> str:
-    """Return what is needed in the place of a text that `parse` refuses, for messages."""
+    """Return what is expected instead of a text that `parse` rejects, for messages."""
     by_plugin = spec.fault(text) if isinstance(spec, RunOption) and spec.fault is not None else ""
     return by_plugin or wanted(spec)
 
 
 def parse(text: str, spec: OptionSpec) -> OptionValue:
-    """Return the value of a text; None: the declaration excludes it."""
+    """Return the value of a text. `None` if it is invalid."""
     if (spec.choices and text not in spec.choices) or (isinstance(spec, RunOption) and spec.fault and spec.fault(text)):
         return None
     value = _typed(text, spec.type)
@@ -194,7 +193,7 @@ def fits(value: str | float, spec: OptionSpec) -> bool:
 
 
 def _typed(text: str, kind: str) -> OptionValue:
-    """Return None for text that is not of the type."""
+    # `None` if the text does not have the type.
     lowered = text.strip().lower()
     try:
         match kind:
@@ -214,9 +213,9 @@ def _typed(text: str, kind: str) -> OptionValue:
 
 
 def duration_s(text: str) -> float | None:
-    """Return the seconds that a user's text stands for: `10`, `500ms`, `10s`, `2m`, `1.5h`, `1d`; None: for none.
+    """Return the seconds of a duration text: `10`, `500ms`, `10s`, `2m`, `1.5h`, `1d`. `None` if it is not one.
 
-    All times that are typed, options of the core's or of a plugin's, are read by this.
+    All durations that users type are read by this function, in options of the core and of plugins.
     """
     lowered = text.strip().lower()
     match = _DURATION.fullmatch(lowered)
@@ -228,7 +227,7 @@ def duration_s(text: str) -> float | None:
 
 
 def _sample(spec: OptionSpec) -> str:
-    """Return in the place of a value what one looks like: `<a number, in seconds>`."""
+    # Shown in place of a value: `<a number, in seconds>`.
     unit = f", in {spec.unit}" if spec.unit and spec.type != "duration" else ""
     default = f", default {spec.default}" if spec.default is not None else ""
     many = ":…" if spec.many else ""

@@ -1,4 +1,4 @@
-"""Puts the core's rendezvous around a store that a plugin brings. Imported only where there may be one."""
+"""Builds the core's rendezvous on a plugin's store. Imported only if there may be one."""
 
 from collections.abc import Mapping, Sequence
 
@@ -13,13 +13,13 @@ from elastic_core.types import RendezvousSettings
 
 
 def store_options(declared: Sequence[OptionSpec]) -> Sequence[OptionSpec]:
-    """Return what `--rdzv-conf` takes with a store: the keys of every one, and its own, which come first."""
+    """Return the options of `--rdzv-conf` for a store: those of all stores, and its own, which override them."""
     own = {spec.name for spec in declared}
     return (*(spec for spec in COORDINATED_OPTIONS if spec.name not in own), *declared)
 
 
 def shared_keys(conf: Mapping[str, str], declared: Sequence[OptionSpec]) -> dict[str, str]:
-    """Return of what was typed the part that is the core's if the plugin makes a store."""
+    """Return the part of the typed options that the core reads if the plugin makes a store."""
     own = {spec.name for spec in declared}
     return {key: text for key, text in conf.items() if key in COORDINATED_KEYS and key not in own}
 
@@ -30,12 +30,12 @@ def coordinate(
     """Return the core's rendezvous on a store.
 
     Args:
-        store: What the plugin made.
-        settings: What it was made with.
-        shared: The keys of every coordinated backend as typed, those that `settings.options` does not have yet.
+        store: The plugin's store.
+        settings: The settings that the store was made with.
+        shared: Typed options of all stores that `settings.options` does not contain yet.
 
     Raises:
-        ConfigError: one of them is malformed.
+        ConfigError: An option is malformed.
     """
     owner = f"rendezvous backend {settings.backend!r}"
     resolved = resolve_options(shared, COORDINATED_OPTIONS, flag="--rdzv-conf", owner=owner)
@@ -45,12 +45,12 @@ def coordinate(
 
 
 def store_of_members(handler: Backend) -> CoordinationStore | None:
-    """Return the store of a handler that nobody has used yet; None: it has none."""
+    """Return the store of an unused handler. `None` if it has none."""
     return handler.store if isinstance(handler, CoordinatedRendezvous) else None
 
 
 def store_of_others(handler: Backend) -> CoordinationStore | None:
-    """Return a store for somebody who only looks: it never begins a server of its own; None: the handler has none."""
+    """Return a store for reading, which never starts a server of its own. `None` if the handler has none."""
     store = store_of_members(handler)
     if store is None:
         return None

@@ -1,4 +1,4 @@
-"""What a plugin declares wrongly: its version and its options. Wrong methods are for elastic-plugin-kit to find."""
+"""Checks a plugin's declarations: its version and its options. elastic-plugin-kit checks its methods."""
 
 import math
 from typing import Final
@@ -11,12 +11,12 @@ from elastic_core.types import API_VERSION
 
 
 def check_api_version(entry: PluginEntry, target: object) -> None:
-    """Check that a class or module states the version of the interfaces, and that no abstract method is left.
+    """Check that a class or module states the version of the interfaces and defines all abstract methods.
 
     An inherited version does not count: its author may have meant another class.
 
     Raises:
-        PluginError: no version is stated, or another one; or an abstract method is left.
+        PluginError: No version or another version is stated, or a method is abstract.
     """
     name = target.__qualname__ if isinstance(target, type) else entry.value.partition(":")[0].strip()
     if "api_version" not in vars(target):
@@ -34,7 +34,7 @@ def check_api_version(entry: PluginEntry, target: object) -> None:
 
 
 def _version_hint(entry: PluginEntry, *, is_newer: bool) -> str:
-    """Return what to upgrade: the core for a newer plugin, else the plugin."""
+    # A newer plugin needs a newer core; if not, the plugin is too old.
     core = core_name(find_entries())
     behind = core if is_newer else entry.distribution
     if behind in (IN_CODE, NOT_INSTALLED):
@@ -45,12 +45,12 @@ def _version_hint(entry: PluginEntry, *, is_newer: bool) -> str:
 
 
 _TYPES: Final = {"str": (str,), "int": (int,), "bool": (bool,), "float": (float, int), "duration": (float, int)}
+# Characters that an option's name cannot have, because users type KEY=VALUE,KEY=VALUE.
 _UNTYPABLE: Final = frozenset(" ,='\"\t\n")
-"""What the name of an option can't have, to be written as KEY=VALUE,KEY=VALUE."""
 
 
 def fault_of_options(declared: object) -> str:
-    """Return what is wrong with what a plugin has as `options`, to follow its name; empty: nothing."""
+    """Return what is wrong with a plugin's `options`, to follow its name. Empty if they are right."""
     if not isinstance(declared, (tuple, list)):
         return f"has options of type {type(declared).__name__}; expected a tuple of OptionSpec"
     seen: set[str] = set()
@@ -67,7 +67,7 @@ def fault_of_options(declared: object) -> str:
 
 
 def fault_of_option(spec: OptionSpec) -> str:
-    """Return what is wrong with one declaration, to follow its name; empty: nothing."""
+    """Return what is wrong with one declaration, to follow its name. Empty if it is right."""
     if not isinstance(spec.name, str) or not spec.name or _UNTYPABLE & set(spec.name):
         return "that can't be typed; expected letters, digits and underscores"
     if spec.type not in OPTION_TYPES:

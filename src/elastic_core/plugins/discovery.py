@@ -1,8 +1,8 @@
-"""Which plugins are installed, in which groups, by reading metadata only.
+"""Finds installed plugins by their group, reading only metadata.
 
-`importlib.metadata` takes 20 ms to import, as much as all else that the launcher loads, so the ordinary case is read by
-hand: directories of `sys.path` that hold `*.dist-info/entry_points.txt`. Anything less ordinary (a zip file, an egg, a
-finder that brings its own distributions) is left to `importlib.metadata`; both give the same answer.
+Importing `importlib.metadata` takes 20 ms, as much as the rest of the launcher. So `*.dist-info/entry_points.txt` in
+directories of `sys.path` are read directly. Other cases (a zip file, an egg, another finder of distributions) use
+`importlib.metadata`; both return the same result.
 """
 
 import os
@@ -32,7 +32,7 @@ KINDS: Final = {
     METRICS_GROUP: "metrics handler",
     EVENTS_GROUP: "event handler",
 }
-"""What users call the plugins of each group."""
+"""The name of each group's plugins for users."""
 
 ENVIRONMENTS_ELSEWHERE: Final = {
     "SLURM_STEP_NUM_NODES": "elastic-env-slurm",
@@ -41,10 +41,10 @@ ENVIRONMENTS_ELSEWHERE: Final = {
 """Variables with a number of nodes, and the distribution of this project that reads them."""
 
 TORCH_GROUP: Final = "torchrun.handlers"
-"""Where stock torchrun finds handlers."""
+"""The group in which stock torchrun finds rendezvous handlers."""
 TORCH_SIDE_GROUP: Final = "elastic_core.torch"
 GROUPS: Final = frozenset((*KINDS, TORCH_SIDE_GROUP))
-"""All groups that something of ours reads."""
+"""All groups that this project reads."""
 
 OUR_DISTRIBUTIONS: Final = frozenset(
     {
@@ -66,10 +66,10 @@ OUR_DISTRIBUTIONS: Final = frozenset(
         "elastic-watch",
     }
 )
-"""What this project consists of; anybody may give a plugin of his own a name that looks so."""
+"""The distributions of this project; other authors may use similar names."""
 
+# The prefix of the core's own entry points, whatever its distribution's name is.
 _BUILT_IN: Final = __name__.partition(".")[0] + "."
-"""How the entry points of the core itself begin, whatever it was published as."""
 
 
 class PluginEntry(NamedTuple):
@@ -88,42 +88,41 @@ class PluginEntry(NamedTuple):
 
 
 def is_built_in(entry: PluginEntry) -> bool:
-    """Return whether the entry point leads into the core."""
+    """Return whether the entry point's value is in the core."""
     return entry.value.startswith(_BUILT_IN)
 
 
 def is_of_this_project(entry: PluginEntry) -> bool:
-    """Return whether the entry point is one of this project's: by its distribution, and by where it leads."""
+    """Return whether the entry point belongs to this project, by its distribution and its value."""
     package = entry.distribution.replace("-", "_")
     top = entry.value.partition(":")[0].partition(".")[0]
     return is_built_in(entry) or (entry.distribution in OUR_DISTRIBUTIONS and top == package)
 
 
 def core_name(entries: Iterable[PluginEntry]) -> str:
-    """Return the distribution that brings the core, for hints; of sources that nobody installed, its usual name."""
+    """Return the core's distribution, for hints. If the sources are not installed, its usual name."""
     return next((entry.distribution for entry in entries if is_built_in(entry)), "elastic-core")
 
 
 def find_entries(prefix: str = GROUP_PREFIX) -> list[PluginEntry]:
-    """Return all entry points of our groups; where a distribution is found twice, the first on `sys.path` counts.
+    """Return all entry points of our groups. If a distribution is found twice, the first on `sys.path` counts.
 
     Args:
-        prefix: How the names of the groups begin.
+        prefix: The prefix of the groups' names.
     """
     paths = [entry or os.curdir for entry in sys.path if isinstance(entry, str)]
     return _scan(paths, prefix) if _is_ordinary(paths) else _ask_importlib(prefix)
 
 
 def environments_here(environ: Mapping[str, str]) -> list[PluginEntry]:
-    """Return the environments that show: their entry points bear the names of variables that are set."""
+    """Return the environments that apply: the variables with the names of their entry points are set."""
     return [entry for entry in find_entries(ENVIRONMENTS_GROUP) if environ.get(entry.name)]
 
 
 def _is_ordinary(paths: Sequence[str]) -> bool:
-    """Return whether all distributions lie in plain directories."""
     if any(path.endswith(".egg") or Path(path).is_file() for path in paths):
         return False
-    # Only the standard path finder may know distributions; other finders of sys.meta_path serve modules alone.
+    # Only the standard path finder may know distributions. Other finders of sys.meta_path import modules only.
     finders = [finder for finder in sys.meta_path if hasattr(finder, "find_distributions")]
     return [getattr(finder, "__name__", "") for finder in finders] == ["PathFinder"]
 
@@ -145,7 +144,7 @@ def _metadata_directories(path: str) -> list[Path]:
     try:
         with os.scandir(path) as entries:
             names = sorted(entry.name for entry in entries if entry.name.endswith((".dist-info", ".egg-info")))
-    except OSError:  # sys.path may name what doesn't exist or can't be read; Python's own import skips it too
+    except OSError:  # sys.path may have missing or unreadable entries; Python's import skips them too
         return []
     return [Path(path, name) for name in names]
 
@@ -168,7 +167,7 @@ def _read(directory: Path, prefix: str) -> Iterator[PluginEntry]:
 
 
 def _identity(directory: Path) -> tuple[str, str]:
-    """Return name and version as the metadata spells them, else as the directory's name does."""
+    # Name and version from the metadata, or else from the directory's name.
     text = _text(directory / "METADATA") or _text(directory / "PKG-INFO")
     head = text.partition("\n\n")[0]
     fields = dict(re.findall(r"^(Name|Version):[ \t]*(\S+)", head, flags=re.MULTILINE))
@@ -184,7 +183,7 @@ def _text(path: Path) -> str:
 
 
 def _plain(value: str) -> str:
-    """Drop the extras that an entry point may name after its object."""
+    # An entry point's value may end with extras.
     return value.partition("[")[0].strip()
 
 
@@ -193,7 +192,7 @@ def _canonical(name: str) -> str:
 
 
 def _ask_importlib(prefix: str = GROUP_PREFIX) -> list[PluginEntry]:
-    import importlib.metadata  # 20 ms: only where plain reading would miss something
+    import importlib.metadata  # 20 ms: only if direct reading would miss something
 
     found: list[PluginEntry] = []
     seen: set[str] = set()

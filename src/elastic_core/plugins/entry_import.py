@@ -1,4 +1,4 @@
-"""The import of what an entry point names, or a user by its place, and the words for what is wrong with one plugin.
+"""Imports plugins by entry point or by place (`module:Class`), and makes the errors about a single plugin.
 
 Each error names the plugin and its distribution.
 """
@@ -28,22 +28,22 @@ from elastic_core.plugins.discovery import (
 )
 
 IN_CODE: Final = "in code"
-"""Stands for the distribution of what was registered in code."""
+"""The distribution's name for plugins that were registered in code."""
 NOT_INSTALLED: Final = "not installed"
-"""Stands for the distribution of what was named by its place, `module:Class`."""
+"""The distribution's name for plugins that were given by place, `module:Class`."""
 _NO_DISTRIBUTION: Final = frozenset((IN_CODE, NOT_INSTALLED, ""))
 
 LINE_AFTER_S: Final = 5.0
-"""When people are told what a run waits for."""
+"""Seconds of waiting after which a line names the plugin."""
 
 HEAVY_MODULES: Final = ("torch", "numpy")
-"""What no observer and no policy may bring into the supervisor: seconds of start-up, hundreds of megabytes."""
+"""Modules that no hook and no policy may import into the supervisor, because they are slow and large."""
 
 
 class Limit(NamedTuple):
-    """How long a plugin's import, and its constructor, may take.
+    """The most seconds that a plugin's import, and then its constructor, may take.
 
-    `flag` is the option that says so, for a line while it lasts; empty: there is no line, nobody waits so long.
+    `flag` is the option that sets the limit, for a line while a user waits. If empty, no line is printed.
     """
 
     within_s: float
@@ -51,35 +51,35 @@ class Limit(NamedTuple):
 
 
 HOOK_LIMIT: Final = Limit(5.0)
-"""What runs without: as long as any call of a hook's may take."""
+"""For plugins without which a run continues: the deadline of a hook's calls."""
 CHOSEN_LIMIT: Final = Limit(60.0, "--connect-timeout")
-"""What a run needs, where nothing else was chosen."""
+"""For plugins that a run needs, without another setting."""
 
 
 def limit_of(entry: PluginEntry, limit: Limit) -> Limit | None:
-    """Return the limit of a stranger's plugin; None: it is one of ours, of this very version, and needs no thread."""
+    """Return the limit for a foreign plugin. `None` for plugins of this project and version, which need no thread."""
     ours = is_built_in(entry) or (entry.version == __version__ and is_of_this_project(entry))
     return None if ours else limit
 
 
 def import_entry(entry: PluginEntry, *, limit: Limit | None = None) -> object:
-    """Import what an entry point names, and return it.
+    """Import and return the object of an entry point.
 
     Args:
-        entry: What was found.
-        limit: How long it may take; None: as long as it likes.
+        entry: The entry point.
+        limit: The most seconds of the import. `None` means no limit.
 
     Raises:
-        PluginError: importing it raised, or took longer.
+        PluginError: The import raised, or exceeded the limit.
     """
     return limited(entry, f"importing {entry.value}", lambda: _import(entry), limit)
 
 
 def limited(entry: PluginEntry, what: str, call: Callable[[], object], limit: Limit | None) -> object:
-    """Run code of a plugin; what takes longer than the limit is left to a thread of its own, which nobody waits for.
+    """Run code of a plugin. If it exceeds the limit, its thread is abandoned.
 
     Raises:
-        PluginError: it took longer; or what it raised.
+        PluginError: The code exceeded the limit. Its own exceptions are raised too.
     """
     if limit is None:
         return call()
@@ -89,7 +89,7 @@ def limited(entry: PluginEntry, what: str, call: Callable[[], object], limit: Li
     def run() -> None:
         try:
             ended.append((call(), None))
-        except BaseException as err:  # noqa: BLE001  # raised again where it is waited for
+        except BaseException as err:  # noqa: BLE001  # raised again in the waiting thread
             ended.append((None, err))
 
     thread = threading.Thread(target=run, daemon=True, name=f"{what.partition('ing')[0]} {entry.name}")
@@ -123,7 +123,6 @@ def _import(entry: PluginEntry) -> object:
 
 
 def _import_hint(entry: PluginEntry, err: BaseException) -> str:
-    """Return the hint for an import that has raised."""
     missing = (err.name or "" if isinstance(err, ModuleNotFoundError) else "").partition(".")[0]
     if not missing or missing == entry.value.partition(":")[0].strip().partition(".")[0]:
         lost = missing and entry.distribution == NOT_INSTALLED
@@ -133,7 +132,7 @@ def _import_hint(entry: PluginEntry, err: BaseException) -> str:
 
 
 def import_value(value: str) -> Any:  # noqa: ANN401  # a module, or whatever it has
-    """Import what an entry point's value names, a module or `module:attribute`; raises whatever that raises."""
+    """Import the module or `module:attribute` of an entry point's value. Exceptions are not converted."""
     module_name, _, attributes = value.partition(":")
     target: object = importlib.import_module(module_name.strip())
     for attribute in filter(None, attributes.strip().split(".")):
@@ -142,7 +141,7 @@ def import_value(value: str) -> Any:  # noqa: ANN401  # a module, or whatever it
 
 
 def plugin_refusal(entry: PluginEntry, what: str, *, hint: str = "") -> PluginError:
-    """Return an error that names the plugin and its distribution; without a hint, what helps any that is broken."""
+    """Return an error that names the plugin and its distribution. Without a hint, it has the hint of `mend`."""
     off = f", or turn it off: -p no:{entry.name}" if _is_on_by_itself(entry) else ""
     if entry.group == ENVIRONMENTS_GROUP:
         off = ", or leave it out: --environment none"
@@ -151,7 +150,7 @@ def plugin_refusal(entry: PluginEntry, what: str, *, hint: str = "") -> PluginEr
 
 
 def too_heavy(entry: PluginEntry, names: str, *, late: str = "") -> PluginError:
-    """Return the error for a plugin that brings a heavy module; `late`: that it was not waited for, in words."""
+    """Return the error for a plugin that imports a heavy module. `late` says that its import was abandoned."""
     what = f"it imports {names} into the supervisor"
     hint = f"import {names} where it is used, in the worker"
     return plugin_refusal(entry, f"{late}: {what}" if late else what, hint=hint)
@@ -162,10 +161,10 @@ def _is_on_by_itself(entry: PluginEntry) -> bool:
 
 
 def only_claim(claims: Iterable[PluginEntry]) -> PluginEntry | None:
-    """Return the one entry point of a name; None: there is none.
+    """Return the only entry point of a name. `None` if there is none.
 
     Raises:
-        PluginError: several distributions have the name.
+        PluginError: Several distributions have the name.
     """
     found = list(claims)
     if len(found) > 1:
@@ -186,7 +185,7 @@ def one_line(err: BaseException) -> str:
 
 
 def label_of(entry: PluginEntry) -> PluginLabel:
-    """Return a plugin as the lines about a run have it."""
+    """Return a plugin's label for lines about a run."""
     off = f"-p no:{entry.name}, or " if _is_on_by_itself(entry) else ""
     kind = "backend" if entry.group == RENDEZVOUS_GROUP else KINDS[entry.group]
     hint = f"{off}report it to the authors of {entry.distribution}"
@@ -196,11 +195,11 @@ def label_of(entry: PluginEntry) -> PluginLabel:
 
 
 def owner_of(error: BaseException, places: Iterable[str] = ()) -> PluginLabel | None:
-    """Return the plugin that an exception comes from, by the innermost frame in any plugin's file; None: nobody's.
+    """Return the plugin whose code raised an exception, by the innermost frame in a plugin. `None` if there is none.
 
     Args:
-        error: What was raised.
-        places: What was chosen by its place, `module:Class`.
+        error: The exception.
+        places: Plugins that were given by place, `module:Class`.
     """
     entries = [*find_entries(), *(entry._replace(group=RENDEZVOUS_GROUP) for entry in find_entries(TORCH_GROUP))]
     entries += [PluginEntry(HOOKS_GROUP, place, place, NOT_INSTALLED, "") for place in places if ":" in place]
@@ -209,7 +208,7 @@ def owner_of(error: BaseException, places: Iterable[str] = ()) -> PluginLabel | 
         theirs = [
             entry for entry in entries if entry.group in KINDS and _package(entry) == top and not is_built_in(entry)
         ]
-        if len(theirs) > 1:  # of one distribution: the one that is nearest, if there is one
+        if len(theirs) > 1:  # several plugins of a distribution: prefer the one of this module
             near = [entry for entry in theirs if entry.value.partition(":")[0] == module]
             theirs = near if len(near) == 1 else theirs
         if len(theirs) == 1:
@@ -224,7 +223,7 @@ def _package(entry: PluginEntry) -> str:
 
 
 def mend(entry: PluginEntry) -> str:
-    """Return what a user can do about a plugin that is broken."""
+    """Return the hint for users of a broken plugin."""
     if entry.distribution in _NO_DISTRIBUTION:
         return _mend_own(entry)
     from elastic_core.plugins.missing import upgrade_hint
@@ -233,20 +232,20 @@ def mend(entry: PluginEntry) -> str:
 
 
 def _mend_own(entry: PluginEntry) -> str:
-    """Return the same for one of the user's own, which came with no distribution."""
+    # For a plugin without a distribution, which is the user's own.
     check = f", then elastic plugins check {entry.value}" if entry.distribution == NOT_INSTALLED else ""
     return f"mend {entry.value}{check}"
 
 
 def entry_at(group: str, place: str) -> PluginEntry | None:
-    """Return the entry of what is at `module:Class`; None: the text is no such place.
+    """Return the entry of a plugin given by place, `module:Class`. `None` if the text is not a place.
 
-    From here on the working directory is where modules are looked for first, as `python -m` has it.
+    From then on, modules are searched in the working directory first, as with `python -m`.
     """
     module, colon, name = place.partition(":")
     if not colon or not all(word.isidentifier() for word in (*module.split("."), *name.split("."))):
         return None
-    here = os.getcwd()  # noqa: PTH109  # for sys.path, which has texts
+    here = os.getcwd()  # noqa: PTH109  # sys.path has texts
     if not {"", here} & set(sys.path):
         sys.path.insert(0, here)
     return PluginEntry(group=group, name=place, value=place, distribution=NOT_INSTALLED, version="")

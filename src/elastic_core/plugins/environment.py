@@ -1,4 +1,4 @@
-"""The interface of an environment: where agents are started, and what it knows of a run: a scheduler, say."""
+"""The interface of environments: schedulers and other launch environments that propose options of a run."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -8,26 +8,26 @@ from elastic_core.types import Record
 
 
 class Proposal(Record, frozen=True, kw_only=True):
-    """What an environment knows of one option of `elastic run`; a value that somebody gave stands against it.
+    """A value that an environment proposes for one option of `elastic run`. A value that the user gave overrides it.
 
-    One for an option of a hook chooses that hook, as if a user had given it. One for an option that nothing installed
-    has is left out.
+    A proposal for an option of a hook chooses that hook, as if the user had given the option. A proposal for an option
+    that no installed distribution has is ignored.
     """
 
     option: str
-    """The option's identifier, `rdzv_id`."""
+    """The option's identifier, such as `rdzv_id`."""
     value: str
-    """As a user would type it; `1` for a flag."""
+    """The value as a user would type it; `1` for a flag."""
     reason: str
-    """Where it is from, for people: the name of a variable, say."""
+    """The source of the value for users, such as the name of a variable."""
     contradiction: str = ""
-    """What a user is told who gave another value: one line; empty: nothing, it is theirs to choose."""
+    """One line that is printed if the user gave another value. Empty means that any value is accepted silently."""
     must: bool = False
-    """Whether another value can't work: the line is an error then, before anything is started."""
+    """Whether another value cannot work: the line is then an error, before the run starts."""
 
 
 def fault_of_answer(proposals: object, notices: object) -> str:
-    """Return what is wrong with what `propose` has answered, and with the lines that it has set; empty: nothing."""
+    """Return what is wrong with the proposals and notices of an environment. Empty if they are right."""
     if not isinstance(proposals, list | tuple) or not all(isinstance(each, Proposal) for each in proposals):
         return f"propose answered {proposals!r}; expected proposals"
     values: dict[str, str] = {}
@@ -46,35 +46,35 @@ def fault_of_answer(proposals: object, notices: object) -> str:
 
 
 class Environment(ABC):
-    """Where agents are started: by a scheduler, in pods, over a list of hosts.
+    """A place where agents are started, such as a scheduler, pods or a list of hosts.
 
-    The name of its entry point is that of the variable that shows it, `SLURM_JOB_ID`: where that is unset or empty,
-    nothing of the distribution is imported. Built once as `cls(variables)` before a run's options are settled, in the
-    time that a hook's import may take. It asks nobody: neither a network nor a command.
+    The name of its entry point is the name of the variable that marks the environment, such as `SLURM_JOB_ID`. If that
+    variable is unset or empty, the distribution is not imported. The class is built once as `cls(variables)` before a
+    run's options are resolved, within the time limit of a hook's import. It must use neither the network nor commands.
 
     Threading: one thread, one call at a time.
     """
 
     api_version: ClassVar[int]
     title: ClassVar[str]
-    """What people call it, `Slurm`; in small letters the name for `--environment`."""
+    """The name for users, such as `Slurm`; in lower case it is the name for `--environment`."""
 
     notices: Sequence[str] = ()
-    """Lines for the user before anything starts, set by `propose`."""
+    """Lines for the user before the run starts, set by `propose`."""
 
     def __init__(self, variables: Mapping[str, str]) -> None:
-        """Keep the variables that this process was started with."""
         self.variables = variables
 
     @abstractmethod
     def propose(self, given: Mapping[str, str]) -> Sequence[Proposal]:
-        """Return what is known here of a run's options, at most one proposal for each.
+        """Return the values that this environment proposes for a run's options, at most one for each.
 
         Called: once.
 
         Args:
-            given: What somebody gave, by a flag or by an option's variable: identifier to text, `1` for a flag.
+            given: The options that the user gave, by a flag or by an option's variable: identifier to text, `1` for a
+                flag.
 
         Raises:
-            ConfigError: no agent can begin here: it would be a second one of its node, say.
+            ConfigError: No agent can start here: it would be a second one of its node, for example.
         """

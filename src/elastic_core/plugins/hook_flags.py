@@ -1,4 +1,4 @@
-"""The options of `elastic run` that installed hooks bring: found by metadata, imported when they are given."""
+"""Options of `elastic run` from installed hooks: found by metadata, imported when they are given."""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -25,16 +25,16 @@ CORE_FLAGS: Final = frozenset(
     print-completion r rdzv-attempt rdzv-backend rdzv-conf rdzv-endpoint rdzv-id redirects restart-backoff
     restart-window role run-dir run-path same-failure-limit shutdown-timeout signals-to-handle spares standalone
     start-method store-outage-grace t tee v verbose virtual-local-rank
-    """.split()  # noqa: SIM905  # as many words as a page of code would be
+    """.split()  # noqa: SIM905  # a list of names would fill a page
 )
-"""What the core's own flags are called, long and short: no plugin's can be. A test compares them with its options."""
+"""Names of the core's own flags, long and short, which plugins cannot use. A test compares them with its options."""
 
 
 class HookOptions:
-    """The options that a set of entry points brings.
+    """The options of a set of entry points.
 
     Args:
-        entries: Entry points of group `elastic_core.options`; others are passed over.
+        entries: Entry points; those of other groups than `elastic_core.options` are ignored.
     """
 
     def __init__(self, entries: Sequence[PluginEntry]) -> None:
@@ -43,24 +43,24 @@ class HookOptions:
 
     @property
     def flags(self) -> tuple[str, ...]:
-        """Their names on the command line, without the two dashes; nothing is imported for them."""
+        """The flags without their dashes. No plugin is imported."""
         return tuple(sorted({entry.name for entry in self._entries if not entry.name.isupper()} - CORE_FLAGS))
 
     def load(self, flag: str) -> RunOption | None:
-        """Return one option; None: nothing that is installed brings it.
+        """Return one option. `None` if no installed distribution has it.
 
         Args:
-            flag: Its flag, without the dashes, or the variable of torch's that gives it.
+            flag: The flag without dashes, or the torch variable that sets it.
 
         Raises:
-            PluginError: two distributions claim it, or what declares it is broken.
+            PluginError: Two distributions have it, or its declaration is broken.
         """
         if flag not in self._loaded and (entry := self.claimed(flag)) is not None:
             self._loaded[flag] = _declared(entry)
         return self._loaded.get(flag)
 
     def hook(self, name: str) -> PluginEntry | None:
-        """Return the hook that an option chooses, whether a flag gives it or a variable alone; raises as `load`."""
+        """Return the hook that an option chooses, given by a flag or by a variable. Raises as `load`."""
         variables = (entry.name for entry in self._entries if entry.name.isupper())
         for each in (name.replace("_", "-"), *variables):
             option, entry = self.load(each), self.claimed(each)
@@ -69,11 +69,11 @@ class HookOptions:
         return None
 
     def claimed(self, name: str) -> PluginEntry | None:
-        """Return the entry point of a flag or variable; raises as `load` if two distributions have it."""
+        """Return the entry point of a flag or variable. Raises as `load` if two distributions have it."""
         return only_claim(entry for entry in self._entries if entry.name == name and name not in CORE_FLAGS)
 
     def load_all(self) -> tuple[list[RunOption], list[str]]:
-        """Return all that are sound, and a line for each that is not: for help and completion."""
+        """Return all valid options, and a line for each invalid one, for help and completion."""
         found: list[RunOption] = []
         lines = [str(_of_the_core(entry)) for entry in self._entries if entry.name in CORE_FLAGS]
         for flag in self.flags:
@@ -87,7 +87,7 @@ class HookOptions:
 
 
 def installed_options() -> HookOptions:
-    """Return what is installed in this Python environment."""
+    """Return the options that are installed in this Python environment."""
     return _installed(tuple(sys.path))
 
 
@@ -122,27 +122,27 @@ def _fault(declared: object, flag: str) -> str:
         return f"has variable {declared.variable!r}; expected {flag!r}"
     if not flag.isupper() and declared.flag != flag:
         return f"is named {declared.name!r}; expected {flag.replace('-', '_')!r}"
-    from elastic_core.plugins.declaration_faults import fault_of_option  # only where one of them is wanted
+    from elastic_core.plugins.declaration_faults import fault_of_option  # needed only if an option is used
 
     fault = fault_of_option(declared)
     return f"is an option {fault}" if fault else ""
 
 
 class ChosenHook(Record, frozen=True, kw_only=True):
-    """A hook that options chose: its class, under the name that they have for it, and the values of all."""
+    """A hook that options chose, its entry with its class and name, and the values of its options."""
 
     entry: PluginEntry
     values: Mapping[str, GivenValue]
 
 
 def chosen_hooks(options: Mapping[str, GivenValue]) -> list[ChosenHook]:
-    """Return the hooks whose options were given, each once.
+    """Return the hooks of the given options, each once.
 
     Args:
-        options: By name: those that were given.
+        options: The given options by name.
     """
     found: dict[str, ChosenHook] = {}
-    for name, value in sorted(options.items()):  # whatever was typed first: what the hook is called must not change
+    for name, value in sorted(options.items()):  # sorted: the hook's name must not depend on the order of options
         hook = installed_options().hook(name)
         if hook is None and name.replace("_", "-") in known_options():
             raise option_not_installed(name.replace("_", "-"))
@@ -153,10 +153,10 @@ def chosen_hooks(options: Mapping[str, GivenValue]) -> list[ChosenHook]:
 
 
 def hook_entry(entry: PluginEntry) -> PluginEntry:
-    """Return the entry of an option with the class of its hook in the place of its declaration.
+    """Return an option's entry with the class and name of its hook.
 
     Raises:
-        PluginError: what declares it is broken.
+        PluginError: The declaration is broken.
     """
     declared = _declared(entry)
     return entry._replace(name=declared.hook_name or declared.flag, value=declared.hook)

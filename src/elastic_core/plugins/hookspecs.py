@@ -1,10 +1,10 @@
-"""The pluggy specifications: what a module with hookimpls may implement, the marker that it does so with, its wiring.
+"""The pluggy specifications that a plugin module may implement, the marker for its functions, and their calls.
 
-Imported only where a plugin is such a module: pluggy costs 5 ms.
+Imported only if a plugin is such a module: pluggy costs 5 ms.
 
-A plugin of the group `elastic_core.rendezvous` or `elastic_core.failure` implements the function that makes its object;
-one of `elastic_core.hooks` implements the moments that it takes: the methods of `AgentHook` are their specifications.
-Every such module states `api_version` at its top level, as classes do.
+A plugin of the group `elastic_core.rendezvous` or `elastic_core.failure` implements the function that makes its object.
+A plugin of `elastic_core.hooks` implements moments: the methods of `AgentHook` are their specifications. Every such
+module states `api_version` at its top level, as classes do.
 """
 
 import sys
@@ -55,16 +55,16 @@ _IMPLS: Final[dict[str, tuple[str, ...]]] = {
 
 
 class HookimplModule:
-    """A plugin module behind a pluggy manager of its own.
+    """A plugin module with a pluggy manager of its own.
 
-    One manager each: a plugin is asked only for what the user chose it for, and one's trouble is not another's.
+    One manager per module: a plugin is called only for what the user chose it for, and its errors do not affect others.
     """
 
     def __init__(self, entry: PluginEntry, module: ModuleType) -> None:
         """Register the module.
 
         Raises:
-            PluginError: its hookimpls are none of ours, or none of its group.
+            PluginError: Its hookimpls match no specification, or none of its group.
         """
         manager = pluggy.PluginManager(PROJECT_NAME)
         manager.add_hookspecs(sys.modules[__name__])
@@ -88,21 +88,21 @@ class HookimplModule:
 
     @property
     def moments(self) -> frozenset[str]:
-        """The moments that it takes, by the names of `AgentHook`'s methods."""
+        """The moments that the module implements, by the names of `AgentHook`'s methods."""
         return frozenset(name for name in _MOMENTS if self._implements(name))
 
     def make_rendezvous(self, settings: RendezvousSettings) -> object:
-        """Return what the module's function gives, whatever it is."""
+        """Return the result of the module's function, unchecked."""
         made: object = self._manager.hook.elastic_make_rendezvous(settings=settings)
         return made
 
     def make_policy(self, settings: PolicySettings) -> object:
-        """Return what the module's function gives, whatever it is."""
+        """Return the result of the module's function, unchecked."""
         made: object = self._manager.hook.elastic_make_failure_handler(settings=settings)
         return made
 
     def make_hook(self, settings: HookSettings) -> AgentHook:
-        """Return an observer that overrides just the moments that the module implements: the others cost nothing."""
+        """Return a hook that overrides only the moments that the module implements: the others cost nothing."""
         members: dict[str, object] = {name: _forward(getattr(self._manager.hook, name)) for name in self.moments}
         members |= {"api_version": self._module.api_version, "powers": getattr(self._module, "powers", frozenset())}
         members |= {"fail_closed": getattr(self._module, "fail_closed", False)}

@@ -1,6 +1,6 @@
-"""Rendezvous handlers that were written for torch, found where stock torchrun finds them: `torchrun.handlers`.
+"""Rendezvous handlers that were written for torch, found in torchrun's group `torchrun.handlers`.
 
-One of them serves where no backend of ours has its name.
+Such a handler is used if no backend of this project has its name.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,13 +14,13 @@ from elastic_core.rendezvous.handler import RendezvousHandler
 from elastic_core.types import RendezvousSettings
 
 OUR_NAMES: Final = frozenset({"c10d", "etcd", "etcd-v2", "static", "redis", "etcd-v3"})
-"""What torchrun brings itself, which here is ours, and what we bring for torchrun."""
+"""Backends that torchrun has itself, which are this project's here, and those that we offer to torchrun."""
 
 
 def find_hosted(ours: Sequence[PluginEntry]) -> list[PluginEntry]:
-    """Return the handlers for torch that can serve here, as entries of our group.
+    """Return the handlers for torch that can be used here, as entries of our group.
 
-    Left out are the names of ours, also of those that we offer to torchrun: that is the other way.
+    Names of this project's backends are left out, including those that we offer to torchrun.
     """
     names = OUR_NAMES | {entry.name for entry in ours if entry.group == RENDEZVOUS_GROUP}
     return [
@@ -31,20 +31,20 @@ def find_hosted(ours: Sequence[PluginEntry]) -> list[PluginEntry]:
 
 
 def adapted(entry: PluginEntry, limit: Limit) -> Callable[[RendezvousSettings], RendezvousHandler]:
-    """Return what makes a handler of ours around one of torch's; elastic-torchrun does, which imports torch.
+    """Return a function that makes a handler around one of torch's, by elastic-torchrun, which imports torch.
 
-    It takes settings with the options as typed: torch's handlers read them themselves.
+    Its settings have the options as typed, because torch's handlers read them themselves.
 
     Args:
-        entry: What was found.
-        limit: How long what the entry point names may take, after torch itself.
+        entry: The entry point.
+        limit: The most seconds that the handler's import may take, after torch's.
 
     Raises:
-        PluginError: elastic-torchrun is not installed, torch can't be imported, or what the entry point names is not
-            what torchrun takes; or that took longer.
+        PluginError: elastic-torchrun is not installed, torch cannot be imported, the handler is not one that torchrun
+            accepts, or its import exceeded the limit.
     """
     begin = torch_part("hosted", needed_by=f"rendezvous backend {entry.name!r} ({entry.label}), written for torch,")
-    # torch loads the handlers of all distributions, so any of them may be what takes long.
+    # torch loads the handlers of all distributions, so any of them may be slow.
     labels = sorted({each.label for each in find_entries(TORCH_GROUP) if not is_of_this_project(each)})
     what = f"importing the handlers for torch of {', '.join(labels)}"
     return cast("Callable[[RendezvousSettings], RendezvousHandler]", build(entry, limit, begin(entry), what))

@@ -1,4 +1,4 @@
-"""All plugins of an environment, each imported, and what is wrong with it: for who looks at them all."""
+"""Lists all plugins of an environment, imports each, and reports its faults."""
 
 from elastic_core.errors import PluginError
 from elastic_core.plugins.commands import CommandPlugins
@@ -24,7 +24,7 @@ from elastic_core.types import Record
 class PluginInfo(Record, frozen=True, kw_only=True):
     """One line of `elastic plugins`.
 
-    `status`: `loaded`, `installed` (unseen), `disabled`, or why it is not loaded.
+    `status` is `loaded`, `installed` (not imported), `disabled`, or why it is not loaded.
     """
 
     name: str
@@ -33,17 +33,17 @@ class PluginInfo(Record, frozen=True, kw_only=True):
     version: str
     status: str
     powers: tuple[str, ...] = ()
-    """What a hook may do beside observing."""
+    """What a hook may do besides observing."""
     title: str = ""
-    """What the plugin does, in one sentence; empty: its docstring is missing, or it is not loaded."""
+    """What the plugin does, in one sentence. Empty if it has no docstring or is not loaded."""
 
 
 def list_plugins(registry: PluginRegistry, *, load: bool = True) -> list[PluginInfo]:
-    """Return every plugin, by kind and name.
+    """Return every plugin, sorted by kind and name.
 
     Args:
         registry: The plugins of this environment.
-        load: Import each one and say what is wrong with it; else say only that it is installed.
+        load: Whether to import each plugin and report its faults. If not, `status` only says that it is installed.
     """
     infos = [
         PluginInfo(name=name, kind=KINDS[RENDEZVOUS_GROUP], distribution=IN_CODE, version="", status="loaded")
@@ -64,7 +64,6 @@ def list_plugins(registry: PluginRegistry, *, load: bool = True) -> list[PluginI
 
 
 def _status(registry: PluginRegistry, entry: PluginEntry, *, load: bool) -> tuple[str, tuple[str, ...], str]:
-    """Return a plugin's status, its powers and its title."""
     if entry.group == HOOKS_GROUP and entry.name in registry.disabled:
         return "disabled", (), ""
     if not load:
@@ -86,13 +85,13 @@ def _status(registry: PluginRegistry, entry: PluginEntry, *, load: bool) -> tupl
 
 
 def _sentence(text: object) -> str:
-    """Return the first sentence of a docstring or a help text, up to its full stop or semicolon."""
+    # The first sentence, up to its full stop or semicolon.
     first = str(text or "").strip().partition("\n\n")[0]
     return " ".join(first.split()).partition(". ")[0].partition("; ")[0].rstrip(".")
 
 
 def _misplaced(entry: PluginEntry) -> str:
-    """Return what is wrong with an entry point whose group begins as ours do, and that nothing reads."""
+    # The group has our prefix, but no code reads it.
     what = f"{entry.name!r} ({entry.label}) is in the group {entry.group!r}, which nothing reads"
     return str(PluginError(what, hint=f"one of {', '.join(sorted(KINDS))}"))
 
@@ -110,7 +109,7 @@ def _info(entry: PluginEntry, status: str, powers: tuple[str, ...] = (), title: 
 
 
 def _handler_status(entry: PluginEntry, *, load: bool) -> tuple[str, tuple[str, ...], str]:
-    """Return the status, powers and title of a handler of metrics or events, which a hook builds."""
+    # Handlers of metrics or events are built by a hook.
     if not load:
         return "installed", (), ""
     try:

@@ -1,4 +1,4 @@
-"""Imports one plugin and checks that it is what its entry point says."""
+"""Imports one plugin and checks it."""
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -45,26 +45,26 @@ BASES: Final[dict[str, tuple[type, ...]]] = {
     HOOKS_GROUP: (AgentHook,),
     OPTIONS_GROUP: (AgentHook,),
 }
-"""What a class of each group derives from: one of these."""
+"""The base classes of each group's plugins: a plugin has one of these."""
 INTERFACES: Final = frozenset((*BASES, ENVIRONMENTS_GROUP))
 """The groups whose plugins are classes of an interface."""
 Maker = Callable[[Any], object]
 """A class or function, called with the settings of its group."""
+# The methods of a hook that return objects.
 _OBJECTS: Final = ("worker_starter", "master_server")
-"""The methods of a hook that give objects."""
 
 
 def bases_of(group: str) -> tuple[type, ...]:
-    """Return what a class of a group derives from: one of these."""
+    """Return the base classes of a group's plugins."""
     if group != ENVIRONMENTS_GROUP:
         return BASES[group]
-    from elastic_core.plugins.environment import Environment  # which most runs have nothing to do with
+    from elastic_core.plugins.environment import Environment  # few runs need it
 
     return (Environment,)
 
 
 class LoadedPlugin:
-    """A plugin that was loaded and found sound, whichever way it came.
+    """A plugin that was imported and checked.
 
     It is a class, a module of hookimpls, or a function of this process that makes a rendezvous handler.
     """
@@ -73,13 +73,14 @@ class LoadedPlugin:
         """Import the plugin and check it.
 
         Args:
-            entry: What was found.
-            limit: How long its import may take, and then its constructor.
-            target: What code of this process has brought; `None` means that the entry point is imported.
+            entry: The entry point.
+            limit: The most seconds of its import, and then of its constructor.
+            target: The object, if code of this process has registered it. `None` means that the entry point is
+                imported.
 
         Raises:
-            PluginError: it can't be imported, or not in time; it is of no accepted kind; it was written for another
-                version of the interfaces; or it declares options or powers wrongly.
+            PluginError: The import raised or was late, the kind or `api_version` is wrong, or options or powers are
+                invalid.
         """
         self.entry = entry
         self._limit = limit_of(entry, limit)
@@ -106,13 +107,13 @@ class LoadedPlugin:
 
     @property
     def options(self) -> Sequence[OptionSpec]:
-        """What the class, or the module, declares as `options`."""
+        """The `options` of the class or module."""
         options: Sequence[OptionSpec] | ModuleType = getattr(self._target, "options", ())
-        return () if isinstance(options, ModuleType) else options  # a package may have a module of that name
+        return () if isinstance(options, ModuleType) else options  # a package may have a module named `options`
 
     @property
     def powers(self) -> tuple[str, ...]:
-        """The powers of a hook, by name; of one that states none, none."""
+        """The names of a hook's powers. Empty if it states none."""
         stated: frozenset[Power] = getattr(self._target, "powers", frozenset())
         return tuple(sorted(power.value for power in stated))
 
@@ -123,7 +124,7 @@ class LoadedPlugin:
 
     @property
     def fail_closed(self) -> bool:
-        """Whether it is a health gate that refuses where it breaks."""
+        """Whether it is a health gate that refuses when it fails."""
         return getattr(self._target, "fail_closed", False) is True
 
     def _check_powers(self) -> None:
@@ -135,15 +136,15 @@ class LoadedPlugin:
 
     @property
     def is_store(self) -> bool:
-        """Whether it is the class of a store; what a module makes shows only when it is made."""
+        """Whether it is the class of a store. For a module, this is known only from what it makes."""
         return isinstance(self._target, type) and issubclass(self._target, CoordinationStore)
 
     def make_rendezvous(self, settings: RendezvousSettings) -> Backend | CoordinationStore:
-        """Build the backend, or the store for one.
+        """Build the backend, or its store.
 
         Raises:
-            PluginError: it raised, or gave something else.
-            ElasticError: the plugin's own word on the settings.
+            PluginError: It raised, or returned another object.
+            ElasticError: The plugin rejects the settings.
         """
         made = build(self.entry, self._limit, lambda: self._maker.make_rendezvous(settings))
         return made if isinstance(made, (Backend, CoordinationStore)) else self._refuse_product(made)
@@ -154,17 +155,17 @@ class LoadedPlugin:
         return made if isinstance(made, Backend) else self._refuse_product(made)
 
     def make_policy(self, settings: PolicySettings) -> FailureHandler:
-        """Build the policy; raises as `make_rendezvous` does."""
+        """Build the policy. Raises as `make_rendezvous`."""
         made = build(self.entry, self._limit, lambda: self._maker.make_policy(settings))
         return made if isinstance(made, FailureHandler) else self._refuse_product(made)
 
     def make_hook(self, settings: HookSettings) -> AgentHook:
-        """Build the observer; a module of hookimpls becomes one that forwards to it. Raises as `make_rendezvous`."""
+        """Build the hook; for a module of hookimpls, one that calls it. Raises as `make_rendezvous`."""
         made = build(self.entry, self._limit, lambda: self._maker.make_hook(settings))
         return made if isinstance(made, AgentHook) else self._refuse_product(made)
 
     def make_environment(self, variables: Mapping[str, str]) -> "Environment":
-        """Build the environment; raises as `make_rendezvous`."""
+        """Build the environment. Raises as `make_rendezvous`."""
         cls = cast("Callable[[Mapping[str, str]], object]", self._target)
         made = build(self.entry, self._limit, lambda: cls(variables))
         if not isinstance(made, bases_of(self.entry.group)):
@@ -181,13 +182,12 @@ class LoadedPlugin:
 
 
 def base_names(group: str) -> str:
-    """Return what the plugins of a group are made of, for messages: `RendezvousHandler or CoordinationStore`."""
+    """Return the base classes of a group's plugins, for messages: `RendezvousHandler or CoordinationStore`."""
     return " or ".join(base.__name__ for base in bases_of(group))
 
 
 class _ClassMaker:
-    """Builds the one kind of object that a class or function makes, whichever it is asked for."""
-
+    # A class makes one kind of object, so all three methods are the same.
     def __init__(self, cls: Maker) -> None:
         self.make_rendezvous: Callable[[RendezvousSettings], object] = cls
         self.make_policy: Callable[[PolicySettings], object] = cls
@@ -197,13 +197,13 @@ class _ClassMaker:
 
 
 def _wired(entry: PluginEntry, module: object) -> "HookimplModule":
-    from elastic_core.plugins.hookspecs import HookimplModule  # pluggy: not for classes
+    from elastic_core.plugins.hookspecs import HookimplModule  # imports pluggy, which classes do not need
 
     return HookimplModule(entry, cast("ModuleType", module))
 
 
 def build(entry: PluginEntry, limit: Limit | None, make: Callable[[], object], what: str = "building it") -> object:
-    """Call a plugin's constructor; its own ElasticErrors pass, all else becomes one line with its distribution."""
+    """Call a plugin's constructor. ElasticErrors pass; other exceptions become one line with its distribution."""
     try:
         return limited(entry, what, make, limit)
     except ElasticError:
@@ -227,15 +227,15 @@ def _check_kind(entry: PluginEntry, target: object, *, or_function: bool) -> Non
 
 
 def heavy_modules() -> frozenset[str]:
-    """Return which of `HEAVY_MODULES` this process has."""
+    """Return the modules of `HEAVY_MODULES` that this process has imported."""
     return frozenset(name for name in HEAVY_MODULES if name in sys.modules)
 
 
 def refuse_heavy(entry: PluginEntry, before: frozenset[str]) -> None:
-    """Refuse a plugin that has brought one of them; `before`: those that were there.
+    """Reject a plugin that has imported heavy modules, except those in `before`.
 
     Raises:
-        PluginError: it has.
+        PluginError: The plugin has imported some.
     """
     dragged = sorted(heavy_modules() - before)
     if dragged:
@@ -248,9 +248,9 @@ def check_plugin(entry: PluginEntry, *, within_s: float = 5.0) -> None:
 
     Args:
         entry: The plugin.
-        within_s: How long its import may take.
+        within_s: The most seconds of its import.
 
     Raises:
-        PluginError: a run would refuse it: its kind, its `api_version`, its options or its powers.
+        PluginError: A run would reject it because of its kind, `api_version`, options or powers.
     """
     LoadedPlugin(entry, Limit(within_s))

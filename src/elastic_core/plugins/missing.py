@@ -1,7 +1,6 @@
-"""What to say to a user who named a plugin that is not installed, and how distributions of this project are installed.
+"""Errors for plugins that are not installed, and hints that install distributions of this project.
 
-That is from its tree, since no public index has them: there their names are anybody's, and `elastic-core` is a
-stranger's. No hint says to install one of them by name.
+The hints install from a checkout: the distributions are on no public index, where other projects may own their names.
 """
 
 from collections.abc import Collection, Sequence
@@ -23,6 +22,7 @@ from elastic_core.plugins.discovery import (
 
 _PREFIX: Final = "elastic-"
 CORE: Final = f"{_PREFIX}core"
+# The file in the folder `sets` that installs a distribution with its requirements. For others, their folder is enough.
 _SETS: Final = {
     "elastic-doctor": "ops",
     "elastic-env-slurm": "slurm",
@@ -36,16 +36,15 @@ _SETS: Final = {
     "elastic-torchrun": "torchrun",
     "elastic-train": "train",
 }
-"""The file in the folder `sets` that brings a distribution with all that it needs; of others, the folder is enough."""
 
 
 def install_hint(distribution: str, *, core: str = CORE, newer: bool = False) -> str:
-    """Return what installs a distribution of this project, as README has it.
+    """Return the command that installs a distribution of this project.
 
     Args:
-        distribution: As its metadata spells it, an extra in brackets behind it.
-        core: The name under which the core was published.
-        newer: An installed one is too old.
+        distribution: The name in its metadata, with an extra in brackets.
+        core: The name of the core's distribution.
+        newer: Whether an installed one is too old.
     """
     folder = distribution.removeprefix(_PREFIX).replace("-", "_")
     file = _SETS.get(distribution)
@@ -54,16 +53,18 @@ def install_hint(distribution: str, *, core: str = CORE, newer: bool = False) ->
 
 
 def upgrade_hint(distribution: str, *, core: str = CORE) -> str:
-    """Return what brings a newer version of a distribution that is installed, ours or another's.
+    """Return what installs a newer version of an installed distribution.
 
-    For another's there is no command: nobody here knows where it came from, and on the public index its name may be a
-    stranger's.
+    For a foreign distribution there is no command: its source is not known, and on the public index its name may be
+    another project's.
     """
     if distribution == core or distribution.partition("[")[0] in OUR_DISTRIBUTIONS:
         return install_hint(distribution, core=core, newer=True)
     return f"install a newer {distribution} from where this one came"
 
 
+# The distribution of each plugin of this project. Foreign ones are not guessed, because other projects may own the
+# names.
 _KNOWN: Final = {
     RENDEZVOUS_GROUP: {
         "local": CORE,
@@ -109,23 +110,19 @@ _KNOWN: Final = {
         "slurm": "elastic-env-slurm",
     },
 }
-"""Which distribution brings the plugins of this project.
 
-Others' names are not guessed: anybody may own those.
-"""
-
+# Variables of torch that need a distribution of this project, and the value that turns each off.
 _VARIABLES: Final = {
     "TORCHELASTIC_ENABLE_FILE_TIMER": ("elastic-torchrun", "0"),
     "TORCHELASTIC_HEALTH_CHECK_PORT": ("elastic-torchrun", ""),
 }
-"""Variables of torch's that ask for what a distribution of this project brings, and the value that does not ask."""
 
+# Other names of our backends: torchrun has an `etcd` of its own, so ours is `etcd-v3` there.
 _ELSEWHERE: Final = {RENDEZVOUS_GROUP: {"etcd-v3": "etcd", "valkey": "redis"}, FAILURE_GROUP: {}, HOOKS_GROUP: {}}
-"""Names under which people look for ours: torchrun has an `etcd` of its own, so that ours is `etcd-v3` there."""
 
 
 def command_elsewhere(name: str) -> PluginError | None:
-    """Return the error for a command of this project whose distribution is not installed; None: it is no such."""
+    """Return the error for a command of this project that is not installed. `None` for other names."""
     distribution = _KNOWN[COMMANDS_GROUP].get(name)
     if distribution is None:
         return None
@@ -133,12 +130,12 @@ def command_elsewhere(name: str) -> PluginError | None:
 
 
 def commands_elsewhere() -> tuple[str, ...]:
-    """Return the names of this project's commands that a distribution brings."""
+    """Return the names of this project's commands that are not in the core."""
     return tuple(_KNOWN[COMMANDS_GROUP])
 
 
 def not_installed(group: str, name: str, installed: Sequence[PluginEntry], in_code: Sequence[str] = ()) -> PluginError:
-    """Return the error for a name that nothing installed has: what there is, and what would help."""
+    """Return the error for a name that is not installed, with the installed names and a hint."""
     core = core_name(installed)
     known = {plugin: install_hint(core if dist == CORE else dist, core=core) for plugin, dist in _KNOWN[group].items()}
     shown = [*(f"{other!r} (in code)" for other in in_code), *(f"{e.name!r} ({e.label})" for e in installed)]
@@ -153,12 +150,12 @@ def not_installed(group: str, name: str, installed: Sequence[PluginEntry], in_co
 
 
 def known_options() -> Collection[str]:
-    """Return the options that come with distributions of this project other than the core."""
+    """Return the options of this project that are not in the core."""
     return _KNOWN[OPTIONS_GROUP]
 
 
 def options_elsewhere(installed: Collection[str]) -> dict[str, list[str]]:
-    """Return the flags of `known_options` that are not among those installed, by distribution."""
+    """Return the flags of `known_options` that are not installed, by distribution."""
     found: dict[str, list[str]] = {}
     for flag, distribution in sorted(_KNOWN[OPTIONS_GROUP].items()):
         if flag not in installed:
@@ -169,7 +166,7 @@ def options_elsewhere(installed: Collection[str]) -> dict[str, list[str]]:
 def option_not_installed(flag: str, typed: str = "") -> PluginError:
     """Return the error for one of `known_options` whose distribution is not installed.
 
-    `typed` is what asked for it, a variable say; empty: the flag itself.
+    `typed` is what the user typed, such as a variable. Empty means the flag itself.
     """
     return _comes_with(typed or f"--{flag}", _KNOWN[OPTIONS_GROUP][flag])
 
@@ -180,10 +177,10 @@ def _comes_with(what: str, distribution: str) -> PluginError:
 
 
 def refuse_variable(variable: str, text: str) -> None:
-    """Take a variable for which nothing is installed.
+    """Accept a variable for which no plugin is installed.
 
     Raises:
-        PluginError: it asks for what comes with a distribution of this project.
+        PluginError: The variable needs a distribution of this project.
     """
     distribution, off = _VARIABLES.get(variable, ("", ""))
     if distribution and text != off:

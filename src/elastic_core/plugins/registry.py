@@ -1,6 +1,6 @@
-"""Which plugins there are, and the objects that the chosen ones make.
+"""The installed plugins, and the objects that the chosen ones make.
 
-Listing reads metadata only; a plugin's code is imported when it is chosen by name, and hooks when they are installed.
+Listing reads metadata only. A plugin is imported if it is chosen by name, and a hook if it is installed.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
 _CONNECT_TIMEOUT: Final = OptionSpec(name="connect_timeout", type="duration")
 FAIL_CLOSED: Final = OptionSpec(name="fail_closed", type="bool")
-"""What users may type for every hook that can refuse: `-p NAME:fail_closed=true`."""
+"""An option that users can give to every hook that can refuse: `-p NAME:fail_closed=true`."""
 
 
 class PluginRegistry:
@@ -68,12 +68,13 @@ class PluginRegistry:
         hooks: Mapping[str, Mapping[str, str]] = {},
         faults: PluginFaults | None = None,
     ) -> None:
-        """Look at nothing yet.
+        """Store the user's choices; plugins are found later.
 
         Args:
             disabled: Names of hooks that the user turned off (`-p no:NAME`).
-            hooks: Options of hooks by name, as typed (`-p NAME:KEY=VALUE`); those named by place are on by it.
-            faults: Keeps what a plugin that is left out raised; None: for this registry alone.
+            hooks: Options of hooks by name, as typed (`-p NAME:KEY=VALUE`). A hook that is given by place is turned on
+                by it.
+            faults: Keeps exceptions of plugins that are left out. `None` means a store for this registry alone.
         """
         self.disabled = frozenset(disabled)
         self._named = dict(hooks)
@@ -84,62 +85,62 @@ class PluginRegistry:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What making the backend and the policy left to tell the user: options that have no effect, say."""
+        """Warnings from making the backend and the policy, such as options without effect."""
         return tuple(self._warnings)
 
     # --- the chosen ones
 
     def make_rendezvous(self, name: str, settings: RendezvousSettings, conf: Mapping[str, str]) -> Backend:
-        """Build the backend that the user named, with its options.
+        """Build the chosen backend with its options.
 
         Args:
-            name: As typed; one registered in code comes before an installed one.
-            settings: All but the options.
+            name: The typed name. A backend registered in code overrides an installed one.
+            settings: All settings but the options.
             conf: The options as typed (`--rdzv-conf`).
 
         Raises:
-            PluginError: there is none, two distributions claim the name, or it is broken.
-            ConfigError: an option is unknown or malformed, or the backend refuses the settings.
+            PluginError: No backend or two distributions have the name, or the backend is broken.
+            ConfigError: An option is unknown or malformed, or the backend rejects the settings.
         """
-        limit_s = parse(conf.get("connect_timeout", ""), _CONNECT_TIMEOUT)  # what is none is refused below
+        limit_s = parse(conf.get("connect_timeout", ""), _CONNECT_TIMEOUT)  # invalid ones are rejected below
         if isinstance(limit_s, float):
             self._limit = self._limit._replace(within_s=limit_s)
         plugin = self._backend(name)
-        if not (plugin.is_class or plugin.is_module):  # a handler written for torch, which reads its options itself
+        if not (plugin.is_class or plugin.is_module):  # a handler for torch reads its options itself
             return plugin.make_handler(replace(settings, options=dict(conf)))
-        # Whether a module makes a store shows when it has made it, so the options of every store wait.
+        # Only what a module makes shows whether it is a store, so the options of all stores wait.
         shared = _shared_keys(conf, plugin.options) if plugin.is_module else {}
         own = {key: text for key, text in conf.items() if key not in shared}
         full = self._with_options(settings, _options_of(plugin), own)
         made = plugin.make_rendezvous(full)
         if not isinstance(made, CoordinationStore):
             if shared:
-                self._with_options(settings, plugin.options, shared)  # no store after all: unknown, or torch's
+                self._with_options(settings, plugin.options, shared)  # not a store: unknown options, or torch's
             return made
-        from elastic_core.plugins.coordination import coordinate  # only for those who meet others
+        from elastic_core.plugins.coordination import coordinate  # needed for several nodes only
 
         return coordinate(made, full, shared)
 
     def _backend(self, name: str) -> LoadedPlugin:
-        """Load the backend of a name: registered in code, else installed or a place, else written for torch."""
+        # Order: registered in code, installed or given by place, written for torch.
         registered = in_code.registered(name)
         if registered is not None:
             return self._loaded(_entry_in_code(RENDEZVOUS_GROUP, name, registered), registered)
         hosted = self._hosted_entry(name)
         if hosted is not None:
-            from elastic_core.plugins.hosted import adapted  # only for handlers that were written for torch
+            from elastic_core.plugins.hosted import adapted  # needed for torch's handlers only
 
             return self._loaded(hosted, adapted(hosted, self._limit))
         return self._loaded(self._entry(RENDEZVOUS_GROUP, name))
 
     def make_policy(self, name: str, settings: PolicySettings, conf: Mapping[str, str]) -> FailureHandler:
-        """Build the restart policy that the user named, with its options (`--policy-conf`).
+        """Build the chosen restart policy with its options (`--policy-conf`).
 
-        It has as long as the backend, which is to be made first.
+        Its time limit is that of the backend, which must be made first.
 
         Raises:
-            PluginError: there is none, two distributions claim the name, or it is broken.
-            ConfigError: an option is unknown or malformed, or the policy refuses the settings.
+            PluginError: No policy or two distributions have the name, or the policy is broken.
+            ConfigError: An option is unknown or malformed, or the policy rejects the settings.
         """
         entry = self._entry(FAILURE_GROUP, name)
         before = heavy_modules()
@@ -151,11 +152,11 @@ class PluginRegistry:
         return policy
 
     def check_options(self, group: str, name: str, conf: Mapping[str, str]) -> None:
-        """Refuse options that a backend's or policy's class excludes, without building one: for `--dry-run`.
+        """Reject options that a backend's or policy's class does not declare, without building it (`--dry-run`).
 
         Raises:
-            PluginError: there is no such plugin, or it is broken.
-            ConfigError: an option is unknown or malformed.
+            PluginError: The plugin is not installed, or it is broken.
+            ConfigError: An option is unknown or malformed.
         """
         if group == FAILURE_GROUP:
             specs = self._loaded(self._entry(group, name)).options
@@ -170,16 +171,16 @@ class PluginRegistry:
     ) -> tuple[list[NamedHook], list[str]]:
         """Build every installed hook that is not turned off, and those that options choose.
 
-        A hook that is merely installed is left out, with a line, if it is broken, if two distributions claim its name,
-        or if it drags in torch or numpy (unless this process had them already, as a notebook has).
+        An installed hook that no option chose is left out, with a line, if it is broken, if two distributions have its
+        name, or if it imports torch or numpy (unless this process had them before, as in a notebook).
 
         Args:
-            settings: All but name and options.
-            options: The options of hooks that were given, by name.
+            settings: All settings but name and options.
+            options: The given options of hooks, by name.
 
         Raises:
-            PluginError: a hook that an option chose is broken.
-            ConfigError: it refuses its settings.
+            PluginError: A hook that an option chose is broken.
+            ConfigError: Such a hook rejects its settings.
         """
         hooks: list[NamedHook] = []
         chosen = _chosen_hooks(options)
@@ -203,10 +204,10 @@ class PluginRegistry:
     def _shut_gate(
         self, entry: PluginEntry, settings: HookSettings, err: ElasticError, *, closed: bool
     ) -> NamedHook | None:
-        """Return what refuses in the place of a hook that could not be built, where its user or it has it so."""
+        # A hook that fails closed, by the user's option or its class, is replaced by a gate that refuses.
         try:
             closed = closed or self._loaded(entry).fail_closed
-        except ElasticError:  # what can't be imported can't say so
+        except ElasticError:  # its class cannot be read
             return None
         if not closed:
             return None
@@ -214,19 +215,19 @@ class PluginRegistry:
         return NamedHook(name=entry.name, distribution=entry.label, hook=gate)
 
     def _closed(self, entry: PluginEntry) -> bool:
-        """Return whether the user has it that a hook fails closed, whatever its class says."""
+        # The user's option overrides the class.
         text = (self._typed_for(entry) or {}).get(FAIL_CLOSED.name, "")
         return bool(text) and convert(text, FAIL_CLOSED, flag=f"-p {entry.name}:") is True
 
     def keep(self, entry: PluginEntry, err: ElasticError) -> None:
-        """Keep what a plugin that is left out has raised."""
+        """Keep the exception of a plugin that is left out."""
         if isinstance(err, PluginError) and err.__cause__ is not None:
             self._faults.raised(label_of(entry), f"loading {entry.value}", err.__cause__)
 
     def make_chosen_hooks(self, settings: HookSettings, options: Mapping[str, GivenValue]) -> list[NamedHook]:
-        """Build the hooks that options choose or that were named; raises as `make_hooks` does.
+        """Build the hooks that options choose or users named. Raises as `make_hooks`.
 
-        Not among them: those that are on anyhow, unless an option of theirs was given.
+        Hooks that are on in every run are left out, unless one of their options was given.
         """
         on = self._hook_entries()
         named = [entry for entry in on if self._typed_for(entry) is not None]
@@ -243,11 +244,7 @@ class PluginRegistry:
         return [self._make_hook(entry, settings, own) for entry, own in chosen if entry.value not in always]
 
     def _placed_hooks(self) -> list[PluginEntry]:
-        """Return the hooks that were named by their place.
-
-        Raises:
-            PluginError: a name is no place, and nothing that is installed has it.
-        """
+        # A name that is neither installed nor a place raises PluginError.
         installed = [entry for entry in self.entries() if entry.group == HOOKS_GROUP]
         found = []
         for name in self._named.keys() - {entry.name for entry in installed}:
@@ -260,7 +257,7 @@ class PluginRegistry:
         return sorted(found)
 
     def _typed_for(self, entry: PluginEntry) -> Mapping[str, str] | None:
-        """Return the options that were typed for a hook, by its name or its place; None: it was not named."""
+        # By name or place. `None` if the user did not name the hook.
         return self._named.get(entry.name, self._named.get(entry.value))
 
     def _make_hook(self, entry: PluginEntry, settings: HookSettings, given: Mapping[str, GivenValue]) -> NamedHook:
@@ -288,7 +285,7 @@ class PluginRegistry:
             what = f"-p {entry.name}:{FAIL_CLOSED.name}: {owner} is no health gate: it has not the power to refuse"
             raise ConfigError(what, hint=f"leave {FAIL_CLOSED.name} out")
         if entry.group == HOOKS_GROUP:
-            refuse_heavy(entry, before)  # what values of options bring, their user has chosen
+            refuse_heavy(entry, before)  # modules that option values import are the user's choice
         hint = label_of(entry).hint
         return NamedHook(name=entry.name, distribution=entry.label, hook=hook, hint=hint, fail_closed=closed)
 
@@ -304,7 +301,7 @@ class PluginRegistry:
         return LoadedPlugin(entry, HOOK_LIMIT if entry.group in (HOOKS_GROUP, OPTIONS_GROUP) else self._limit, target)
 
     def label(self, group: str, name: str) -> PluginLabel:
-        """Return a plugin that was chosen as lines have it."""
+        """Return a chosen plugin's label for lines."""
         if group != RENDEZVOUS_GROUP:
             return label_of(self._entry(group, name))
         registered = in_code.registered(name)
@@ -315,7 +312,7 @@ class PluginRegistry:
     # --- entry points
 
     def entries(self) -> list[PluginEntry]:
-        """Return the entry points of the three interfaces."""
+        """Return the entry points of the interfaces' groups."""
         if self._found is None:
             self._found = [entry for entry in find_entries() if entry.group in INTERFACES]
         return self._found
@@ -330,36 +327,32 @@ class PluginRegistry:
                 return entry
         names = in_code.registered_names() if group == RENDEZVOUS_GROUP else ()
         others = self.hosted() if group == RENDEZVOUS_GROUP else []
-        from elastic_core.plugins.missing import not_installed  # only a user's mistake needs it
+        from elastic_core.plugins.missing import not_installed  # for mistyped names only
 
         raise not_installed(group, name, [*of_group, *others], names)
 
     def _hosted_entry(self, name: str) -> PluginEntry | None:
-        """Return a handler for torch, where nothing of ours has the name.
-
-        Raises:
-            PluginError: two distributions claim it.
-        """
+        # Names of our backends are never torch's. Two distributions with the name raise PluginError.
         if any((entry.group, entry.name) == (RENDEZVOUS_GROUP, name) for entry in self.entries()):
             return None
         return only_claim(entry for entry in self.hosted() if entry.name == name)
 
     def hosted(self) -> list[PluginEntry]:
-        """Return the handlers that were written for torch and can serve here."""
+        """Return the handlers for torch that can be used here."""
         from elastic_core.plugins.hosted import find_hosted
 
         return find_hosted(self.entries())
 
     def refuse_doubles(self, group: str, name: str) -> None:
-        """Refuse a name that several distributions have.
+        """Reject a name that several distributions have.
 
         Raises:
-            PluginError: they do.
+            PluginError: Several distributions have it.
         """
         only_claim(entry for entry in self.entries() if (entry.group, entry.name) == (group, name))
 
     def _hook_entries(self) -> list[PluginEntry]:
-        """Return the hooks that are on, by name, each name once."""
+        # Each name once, sorted.
         hooks = {e.name: e for e in self.entries() if e.group == HOOKS_GROUP and e.name not in self.disabled}
         return [hooks[name] for name in sorted(hooks)]
 
@@ -390,7 +383,7 @@ def _shared_keys(conf: Mapping[str, str], declared: Sequence[OptionSpec]) -> Map
 
 
 def _options_of(plugin: LoadedPlugin) -> Sequence[OptionSpec]:
-    """Return the options that users may give a backend: a store's class takes those of every store as well."""
+    # A store's class also accepts the options of all stores.
     if not plugin.is_store:
         return plugin.options
     from elastic_core.plugins.coordination import store_options
@@ -399,5 +392,4 @@ def _options_of(plugin: LoadedPlugin) -> Sequence[OptionSpec]:
 
 
 def _entry_in_code(group: str, name: str, maker: Callable[..., object]) -> PluginEntry:
-    """Return the entry of what code of this process has registered."""
     return PluginEntry(group, name, in_code.describe(maker), IN_CODE, "")

@@ -1,6 +1,6 @@
-"""What knows torch, found by entry points: it comes with elastic-torchrun.
+"""The parts that need torch, found by entry points of elastic-torchrun.
 
-The distribution offers its parts in a group of their own; each is imported when it is first asked for.
+The distribution has them in a group of their own; each is imported at its first use.
 """
 
 from typing import Any
@@ -11,14 +11,14 @@ from elastic_core.plugins.entry_import import import_value
 
 
 def torch_part(name: str, *, needed_by: str) -> Any:  # noqa: ANN401  # a module, a class or a function
-    """The part of elastic-torchrun with this name.
+    """Return a part of elastic-torchrun.
 
     Args:
-        name: As its entry point is called.
-        needed_by: What can't be had without it, for the message.
+        name: The name of its entry point.
+        needed_by: The feature that needs it, for the message.
 
     Raises:
-        PluginError: the distribution is not installed.
+        PluginError: elastic-torchrun is not installed.
     """
     entries = find_entries()
     value = next((entry.value for entry in entries if (entry.group, entry.name) == (TORCH_SIDE_GROUP, name)), None)
@@ -31,10 +31,10 @@ def torch_part(name: str, *, needed_by: str) -> Any:  # noqa: ANN401  # a module
 
 
 def torch_import(name: str, *, needed_by: str) -> Any:  # noqa: ANN401  # as above
-    """As `torch_part`, for what is imported by a path of the core's.
+    """Return the same for a name that is imported from the core.
 
     Raises:
-        ImportError: the distribution is not installed.
+        ImportError: elastic-torchrun is not installed.
     """
     try:
         return torch_part(name, needed_by=needed_by)
@@ -43,18 +43,17 @@ def torch_import(name: str, *, needed_by: str) -> Any:  # noqa: ANN401  # as abo
 
 
 def torch_handler(parameters: object, *, backend: str) -> Any:  # noqa: ANN401  # torch's RendezvousHandler
-    """A handler for stock torchrun on one of our backends.
+    """Return a handler for stock torchrun on one of our backends.
 
-    For an entry point of torch's group `torchrun.handlers`: a function that returns a function which calls this one.
-    Import this within that function: every start of torchrun imports the entry point's module, whatever backend is
-    asked for.
+    For an entry point of torch's group `torchrun.handlers`: a function that returns a function that calls this one.
+    Import it within that function, because every start of torchrun imports the entry point's module, for any backend.
 
     Args:
-        parameters: torch's `RendezvousParameters`, as the entry point's function is handed them.
-        backend: The name of the backend in our group; it must be one on a `CoordinationStore`.
+        parameters: The `RendezvousParameters` of torch that the entry point's function receives.
+        backend: The backend's name in our group. It must use a `CoordinationStore`.
 
     Raises:
         PluginError: elastic-torchrun is not installed.
-        ValueError: an option can't be, or there is no such backend.
+        ValueError: An option is invalid, or the backend does not exist.
     """
     return torch_part("handler", needed_by=f"a rendezvous of ours for torchrun ({backend!r})")(parameters, backend)

@@ -1,1 +1,1 @@
-"""Worker processes: start, stop ladder, output, log files, error files."""
+"""Worker processes: start, stop ladder, output, log files and error files."""

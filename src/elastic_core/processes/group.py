@@ -26,28 +26,27 @@ from elastic_core.types import WorkerExit
 
 
 class _PendingExit:
-    """The end of a worker, or of a stop, that is still to be reported, in its turn."""
-
+    # The end of a worker or of a stop that must be reported in order.
     def __init__(self, report: Callable[[], None]) -> None:
         self.report = report
         self.ready = False
 
 
 class WorkerGroup:
-    """The shell around the stop ladder.
+    """The workers of this node, with the stop ladder's actions.
 
     Args:
         reactor: The loop that watches the workers.
         console: The console of tee'd output.
         sweeper: Finds the processes that workers leave behind; it spares the processes of the starters.
-        log: Takes lines for people.
+        log: Prints lines for users.
         starters: The starters, called in this order before the group starts a worker itself; the caller closes them.
-        disk: Writes log files; the caller closes it. None: the group makes and closes its own.
+        disk: Writes log files; the caller closes it. `None` means that the group makes and closes its own.
         sent_to_all: As for `UserSignals`.
-        exit_timeout_s: How long a worker may live after its uncaught exception was recorded; 0: no limit.
+        exit_timeout_s: Seconds that a worker may live after its uncaught exception was recorded. 0 means no limit.
         read_ahead: Reads the files of an ended worker before its end is reported, and then calls its second argument.
 
-    The group can be started once it is attached, and again once the stop was reported. Threading: the reactor's thread.
+    It can be started once it is attached, and again after a stop was reported. Threading: the reactor's thread.
     """
 
     def __init__(
@@ -63,7 +62,6 @@ class WorkerGroup:
         exit_timeout_s: float = 0.0,
         read_ahead: Callable[[WorkerExit, Callable[[], None]], None] = lambda _, done: done(),
     ) -> None:
-        """Start nothing yet."""
         self._reactor = reactor
         self._sinks = (console.stdout, console.stderr)
         self._disk = Disk(reactor, log=log) if disk is None else disk
@@ -144,8 +142,8 @@ class WorkerGroup:
         """Start all workers.
 
         Raises:
-            WorkerError: one could not be started. Those before it run on, for `stop` to end.
-            IllegalEventError: the group was not stopped before.
+            WorkerError: A worker could not be started. Those before it run until `stop`.
+            IllegalEventError: The group was not stopped before.
         """
         if self._state.leaders or self._state.order is not None:
             raise IllegalEventError("workers of an earlier round are still there")
@@ -202,15 +200,15 @@ class WorkerGroup:
         self._read_ahead(exit_, partial(self._on_overdue, exit_))
 
     def _forget_round(self) -> None:
-        # One that was given up is still reaped if it ends after all.
+        # A worker that was given up is still reaped if it ends later.
         self._record_pipes.close()
         self._lost = [worker for worker in (*self._lost, *self._workers.values()) if not worker.ended]
         self._workers.clear()
         self._denied.clear()
 
     def _poll_unless_signalled(self, worker: WorkerProcess) -> None:
-        # Without pidfds the loop calls `reap` on SIGCHLD. Only the main thread can have signals, and only of our own
-        # children: elsewhere we must ask.
+        # Without pidfds the loop calls `reap` on SIGCHLD. Only the main thread gets signals, and only for our own
+        # children; otherwise the group polls.
         in_main = threading.current_thread() is threading.main_thread()
         if self._poll is None and not (in_main and worker.signals_end):
             self._poll = self._reactor.call_later(_POLL_S, self._on_poll)
@@ -225,13 +223,12 @@ class WorkerGroup:
     # --- ends
 
     def reap(self) -> None:
-        """Look for ended workers. Called: on SIGCHLD; needed if the kernel has no pidfds, else harmless."""
+        """Reap ended workers. Called: on SIGCHLD; needed only if the kernel has no pidfds."""
         for worker in (*self._workers.values(), *self._lost):
             if worker.pidfd is None and not worker.ended:
                 self._collect(worker, self._on_exit)
 
     def _collect(self, worker: WorkerProcess, report: Callable[[WorkerExit], None]) -> None:
-        """Reap one worker if it has ended, end the rest of its process group, and report."""
         at_ns, at_s = SYSTEM_CLOCK.wall_ns(), SYSTEM_CLOCK.monotonic_s()
         code = worker.reap()
         if code is None:
@@ -250,7 +247,7 @@ class WorkerGroup:
         self._once_written(worker.lanes, exit_, partial(report, exit_))
 
     def _once_written(self, lanes: list[Lane], exit: WorkerExit | None, report: Callable[[], None]) -> None:
-        """Call `report` when these lanes are empty or held up, the files of `exit` read, and earlier ends reported."""
+        # Reports when these lanes are empty or held up, the files of `exit` are read, and earlier ends are reported.
         end = _PendingExit(report)
         self._unreported.append(end)
 
@@ -292,13 +289,13 @@ class WorkerGroup:
     def stop(self, signum: int, *, grace_s: float) -> None:
         """Signal all workers' process groups, KILL them after `grace_s`, reap them, and end what they left behind.
 
-        Without a live worker only the last step remains. A second call can shorten the grace period; once nothing is
+        Without a live worker, only the last step remains. A second call can shorten the grace period. If no process is
         left, it has no effect, and `on_stopped` is called soon.
         """
         self._order_stop(ladder.StopBegun(signum=signum, grace_s=grace_s))
 
     def kill(self) -> None:
-        """Cut the grace period short: KILL everything now, or stop so if no stop was ordered."""
+        """KILL all workers now. If no stop was ordered, this is one."""
         self._order_stop(ladder.KillOrdered())
 
     def _order_stop(self, order: ladder.StopBegun | ladder.KillOrdered) -> None:
@@ -330,7 +327,7 @@ class WorkerGroup:
             self._send_to_own_group(worker, signal.SIGCONT)
 
     def _send_to_own_group(self, worker: WorkerProcess, signum: int) -> None:
-        if worker.leads_group:  # else the worker gets the signals of the terminal itself
+        if worker.leads_group:  # if not, the worker gets the signals of the terminal itself
             self._permitted(worker.pid, partial(worker.send_group, signum))
 
     def _ready_for_signals(self) -> dict[int, int]:
@@ -396,7 +393,7 @@ class WorkerGroup:
         self._permitted(worker.pid, lambda: _send_and_continue(send, signum))
 
     def _send_group(self, pgid: int, leader: WorkerProcess | None, signum: int) -> None:
-        """Signal the process group of a worker, except for processes that are to be kept."""
+        # The whole group, unless some of its processes are to be kept.
         others = self._mixed.get(pgid)
         if others is None:
             os.killpg(pgid, signum)
@@ -436,7 +433,7 @@ class WorkerGroup:
         self._reactor.call_later(0.0, partial(self._answer_look, self._look_serial, found))
 
     def _answer_look(self, serial: int, found: tuple[ladder.Found, ...]) -> None:
-        if serial == self._look_serial:  # else another look was asked for meanwhile
+        if serial == self._look_serial:  # if not, another look was requested meanwhile
             self._advance(ladder.Looked(found=found))
 
     def _finish(self) -> None:
@@ -462,7 +459,7 @@ class WorkerGroup:
         self._sweeper.reap_adopted(workers=[worker.pid for worker in self._workers.values()])
 
     def close(self) -> None:
-        """Close every descriptor; a worker that still runs gets KILL, and is not waited for."""
+        """Close every descriptor. A worker that still runs gets KILL, and is not waited for."""
         self._record_pipes.close()
         self._record_pipes.forget_ahead()
         # The answer to a look that is on its way must not reach a closed group.
@@ -493,7 +490,7 @@ _UNKILLABLE = "does not end after SIGKILL (a hung device or file system holds it
 
 
 def _send_and_continue(send: Callable[[int], None], signum: int) -> None:
-    """Send a signal, and wake a stopped process, which could not act on it."""
+    # A stopped process must continue to act on a signal.
     send(signum)
     if signum != signal.SIGKILL:
         send(signal.SIGCONT)

@@ -1,12 +1,12 @@
 """The stop ladder, pure: signal, grace period, KILL, and the sweep of what workers left behind.
 
-The shell tells what happened and when (`advance`), does the actions of the step in order, and comes back with `Woke` at
-`due_s`. Nothing here reads a clock, sends a signal or looks at a process.
+The shell passes events with their times to `advance`, executes the actions of each step in order, and calls with `Woke`
+at `due_s`. Nothing here reads a clock, sends a signal or looks at a process.
 
-A worker (leader of its own process group) goes signalled → killed → given up. The remnants of a group whose leader is
-gone get the signal at once and KILL soon after. Once no leader is left, looks at the process table find strays: those
-get TERM, then KILL. The stop has finished when two looks in a row find nothing: what a process forks between being seen
-and being killed shows in the second. Every stop ends: what KILL does not end is reported and left.
+A worker (leader of its own process group) is signalled, then killed, then given up. When a worker has ended, the
+remnants of its group get the signal at once and KILL soon after. When no leader is left, looks at the process table
+find strays, which get TERM, then KILL. The stop has finished when two looks in a row find nothing: the second finds a
+process that was forked during the first. Every stop ends: processes that survive KILL are reported and left.
 """
 
 import signal
@@ -16,9 +16,9 @@ from msgspec.structs import replace
 from elastic_core.types import Record
 
 REMNANT_GRACE_S = 1.0
-"""How long a dead worker's children have between TERM and KILL, unless the grace period is shorter."""
+"""Seconds between TERM and KILL for a dead worker's children, unless the grace period is shorter."""
 GIVE_UP_S = 5.0
-"""How long after KILL a process in uninterruptible sleep is waited for."""
+"""Seconds that the stop waits after KILL for a process in uninterruptible sleep."""
 CLEAR_LOOKS = 2
 _FIRST_LOOK_S = 0.005
 _LAST_LOOK_S = 0.1
@@ -27,7 +27,7 @@ _KILL = int(signal.SIGKILL)
 
 
 class Leader(Record, frozen=True, kw_only=True):
-    """A worker that has not been reaped. `group` is False for one that shares the agent's process group."""
+    """A worker that has not been reaped. `group` is False if it shares the agent's process group."""
 
     pid: int
     group: bool = True
@@ -35,14 +35,14 @@ class Leader(Record, frozen=True, kw_only=True):
 
 
 class Remnant(Record, frozen=True, kw_only=True):
-    """The process group of a worker that is gone; it had members when the worker was reaped."""
+    """The process group of a worker that has ended; it had members when the worker was reaped."""
 
     pgid: int
     kill_at_s: float
 
 
 class Found(Record, frozen=True, kw_only=True):
-    """A live process that a look found. `start_ticks` tells it from a later one with the same number."""
+    """A live process that a look found. `start_ticks` identifies it if its pid is reused."""
 
     pid: int
     pgid: int
@@ -50,14 +50,14 @@ class Found(Record, frozen=True, kw_only=True):
 
 
 class Stray(Record, frozen=True, kw_only=True):
-    """A found process that was signalled. `killed_at_s` None: only TERM so far."""
+    """A found process that was signalled. `killed_at_s` is `None` if it only got TERM."""
 
     found: Found
     killed_at_s: float | None = None
 
 
 class LadderStop(Record, frozen=True, kw_only=True):
-    """What was ordered. `sweep_kill_at_s` is set when the sweep begins; from then on strays get KILL at sight."""
+    """The order to stop. `sweep_kill_at_s` is set when the sweep begins; from then on strays get KILL at once."""
 
     signum: int
     grace_s: float
@@ -67,7 +67,7 @@ class LadderStop(Record, frozen=True, kw_only=True):
 
 
 class LadderState(Record, frozen=True, kw_only=True):
-    """Everything that the ladder knows."""
+    """The whole state of the ladder."""
 
     leaders: tuple[Leader, ...] = ()
     remnants: tuple[Remnant, ...] = ()
@@ -80,7 +80,7 @@ class LadderState(Record, frozen=True, kw_only=True):
 
     @property
     def due_s(self) -> float | None:
-        """When the shell must come back with `Woke`; None: nothing to wait for."""
+        """When the shell must call with `Woke`. `None` means no time."""
         times = [remnant.kill_at_s for remnant in self.remnants]
         times += [leader.killed_at_s + GIVE_UP_S for leader in self.leaders if leader.killed_at_s is not None]
         if self.order is not None and not self.order.killed and self.leaders:
@@ -94,7 +94,7 @@ class LadderState(Record, frozen=True, kw_only=True):
 
 
 class LeaderStarted(Record, frozen=True, kw_only=True):
-    """A worker exists."""
+    """A worker was started."""
 
     pid: int
     group: bool = True
@@ -115,7 +115,7 @@ class StopBegun(Record, frozen=True, kw_only=True):
 
 
 class KillOrdered(Record, frozen=True, kw_only=True):
-    """Stop all workers now, without any grace."""
+    """Stop all workers now, without a grace period."""
 
 
 class Woke(Record, frozen=True, kw_only=True):
@@ -123,7 +123,7 @@ class Woke(Record, frozen=True, kw_only=True):
 
 
 class Looked(Record, frozen=True, kw_only=True):
-    """The answer to `Look`, without the abandoned."""
+    """The result of `Look`, without the abandoned processes."""
 
     found: tuple[Found, ...] = ()
 
@@ -135,7 +135,7 @@ LadderEvent = LeaderStarted | LeaderEnded | StopBegun | KillOrdered | Woke | Loo
 
 
 class SignalLeader(Record, frozen=True, kw_only=True):
-    """Signal a worker that is not reaped; `group`: its whole process group."""
+    """Signal a worker that is not reaped; with `group`, its whole process group."""
 
     pid: int
     signum: int
@@ -143,7 +143,7 @@ class SignalLeader(Record, frozen=True, kw_only=True):
 
 
 class SignalRemnants(Record, frozen=True, kw_only=True):
-    """Signal what is left of a process group whose leader is reaped."""
+    """Signal the rest of a process group whose leader is reaped."""
 
     pgid: int
     signum: int
@@ -157,7 +157,7 @@ class SignalStray(Record, frozen=True, kw_only=True):
 
 
 class GiveUpLeader(Record, frozen=True, kw_only=True):
-    """KILL had no effect on this worker: report it as gone."""
+    """KILL had no effect on this worker: report it as ended."""
 
     pid: int
 
@@ -169,25 +169,25 @@ class GiveUpStray(Record, frozen=True, kw_only=True):
 
 
 class Look(Record, frozen=True, kw_only=True):
-    """Look for processes that workers left; answer with `Looked`."""
+    """Look for processes that workers left, and answer with `Looked`."""
 
 
 class Finished(Record, frozen=True, kw_only=True):
-    """Nothing is left of any worker."""
+    """No process of any worker is left."""
 
 
 LadderAction = SignalLeader | SignalRemnants | SignalStray | GiveUpLeader | GiveUpStray | Look | Finished
 
 
 class LadderStep(Record, frozen=True, kw_only=True):
-    """What follows from one event."""
+    """The state and actions after one event."""
 
     state: LadderState
     actions: tuple[LadderAction, ...] = ()
 
 
 def advance(state: LadderState, event: LadderEvent, *, now_s: float) -> LadderStep:
-    """Return what follows from `event` at `now_s`; total, and without side effects."""
+    """Return the state and actions after `event` at `now_s`. Total, and without side effects."""
     match event:
         case LeaderStarted():
             return _started(state, event)
@@ -209,15 +209,15 @@ def _started(state: LadderState, event: LeaderStarted) -> LadderStep:
 
 def _ended(state: LadderState, event: LeaderEnded, now_s: float) -> LadderStep:
     order, actions = state.order, list[LadderAction]()
-    # None: it was given up, so that the ladder waits for neither it nor its group.
+    # None: it was given up, so the ladder waits for neither it nor its group.
     ended = next((leader for leader in state.leaders if leader.pid == event.pid), None)
     state = replace(state, leaders=tuple(leader for leader in state.leaders if leader.pid != event.pid))
     if ended is not None and ended.group and event.remnants:
         if order is not None and order.killed:
-            # A member that was forked while the group got its KILL has missed it.
+            # A member that was forked during the group's KILL has missed it.
             actions.append(SignalRemnants(pgid=event.pid, signum=_KILL))
         else:
-            # After a stop order the group as a whole has had the signal already.
+            # After a stop order the whole group has had the signal already.
             grace_s = REMNANT_GRACE_S if order is None else min(REMNANT_GRACE_S, order.grace_s)
             state = replace(state, remnants=(*state.remnants, Remnant(pgid=event.pid, kill_at_s=now_s + grace_s)))
             if order is None:
@@ -227,12 +227,12 @@ def _ended(state: LadderState, event: LeaderEnded, now_s: float) -> LadderStep:
 
 def _stop(state: LadderState, event: StopBegun, now_s: float) -> LadderStep:
     if event.signum == _KILL:
-        # A library call that wants its workers no more: no grace period follows a signal that no process survives.
+        # A library call ends its workers at once: after KILL a grace period is useless.
         return _kill(state, now_s)
     kill_at_s = now_s + max(0.0, event.grace_s)
     order = state.order
     if order is not None:
-        # A failure while the node drains, say. The workers have had their signal; their time can only get shorter.
+        # Such as a failure while the node drains. The workers have had their signal; their time can only get shorter.
         if kill_at_s < order.kill_at_s and not order.killed:
             state = replace(state, order=replace(order, kill_at_s=kill_at_s, grace_s=event.grace_s))
         return LadderStep(state=state)
@@ -283,24 +283,24 @@ def _woke(state: LadderState, now_s: float) -> LadderStep:
         abandoned=(*state.abandoned, *(Found(pid=leader.pid, pgid=leader.pid) for leader in lost)),
     )
     if state.look_at_s is not None and now_s >= state.look_at_s:
-        # The last worker is gone: what its processes left behind is swept.
+        # The last worker has ended: sweep what its processes left behind.
         actions.append(Look())
         state = replace(state, look_at_s=None)
     elif lost:
-        # The last worker does not end after KILL. Its strays are swept all the same.
+        # The last worker does not end after KILL. Sweep its strays all the same.
         return _sweep_if_alone(state, actions, now_s)
     return LadderStep(state=state, actions=tuple(actions))
 
 
 def _sweep_if_alone(state: LadderState, actions: list[LadderAction], now_s: float) -> LadderStep:
-    """Begin the sweep if a stop was ordered and no worker is left to wait for."""
+    # The sweep begins when a stop was ordered and no worker is left to wait for.
     order = state.order
     if order is not None and not state.leaders:
         if order.sweep_kill_at_s is None:
             grace_s = 0.0 if order.killed else min(REMNANT_GRACE_S, order.grace_s)
             order = replace(order, sweep_kill_at_s=now_s + grace_s)
         elif order.killed:
-            # A second signal of the user during the sweep: strays get KILL now, too.
+            # A user's second signal during the sweep: strays get KILL now, too.
             order = replace(order, sweep_kill_at_s=min(now_s, order.sweep_kill_at_s))
         state = replace(state, order=order, clear_looks=0, look_at_s=None, look_delay_s=_FIRST_LOOK_S)
         actions = [*actions, Look()]
@@ -310,13 +310,13 @@ def _sweep_if_alone(state: LadderState, actions: list[LadderAction], now_s: floa
 def _looked(state: LadderState, event: Looked, now_s: float) -> LadderStep:
     order = state.order
     if order is None or order.sweep_kill_at_s is None:
-        # The answer to a look of a stop that has finished meanwhile.
+        # The look belongs to a stop that has finished meanwhile.
         return LadderStep(state=state)
     if not event.found:
         if state.clear_looks + 1 >= CLEAR_LOOKS:
             return LadderStep(state=LadderState(abandoned=state.abandoned), actions=(Finished(),))
         return LadderStep(state=replace(state, strays=(), clear_looks=state.clear_looks + 1, look_at_s=now_s))
-    if now_s >= order.sweep_kill_at_s + 2 * GIVE_UP_S:  # they fork faster than we kill, or KILL has no effect
+    if now_s >= order.sweep_kill_at_s + 2 * GIVE_UP_S:  # they fork faster than they are killed, or KILL has no effect
         last_words: list[LadderAction] = [SignalStray(found=each, signum=_KILL) for each in event.found]
         last_words += [GiveUpStray(found=each) for each in event.found]
         return LadderStep(state=LadderState(abandoned=state.abandoned), actions=(*last_words, Finished()))

@@ -1,6 +1,6 @@
-"""Which processes belong to the workers of an agent. Sweeps of the agent and hunts of its guard go by the same rules.
+"""Determines which processes belong to an agent's workers, for the agent's sweeps and for its guard.
 
-Imports `procfs` alone: the guard, which must stay tiny, uses it too.
+It imports only `procfs`, because the small guard process uses it too.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
 KEEP_ENTRY = b"ELASTIC_KEEP=1"
-"""What spares a process that a worker leaves on purpose, in the environment that it was started with."""
+"""The environment entry of a process that a worker leaves running on purpose."""
 
 
 def environment_entry(incarnation: str) -> bytes:
@@ -23,15 +23,15 @@ def environment_entry(incarnation: str) -> bytes:
 
 
 class Lineage:
-    """The workers of an agent and what they started, looked for once or several times.
+    """The workers of an agent and all processes that they started, for one or several searches.
 
-    A process belongs to it that bears one of two marks, both random: the incarnation in its environment, or a resource
-    limit. So does a process whose parent belongs to it, or that is in a group or session which one of it has led.
+    A process belongs to it if it has one of two random marks: the incarnation in its environment, or a resource limit.
+    So does a process whose parent belongs to it, or that is in a group or session that such a process has led.
 
     Args:
         incarnation: The `ELASTIC_INCARNATION` of the workers.
-        complete: The processes that are looked at are all of it, marked or not.
-        workers: When each worker that the agent has named was started, by pid.
+        complete: Whether all searched processes belong to it, marked or not.
+        workers: The start time of each worker that the agent has named, by pid.
         led: Process groups and sessions that workers led.
         spared: Returns whether a process that seems to belong to it is the agent's own.
     """
@@ -53,7 +53,7 @@ class Lineage:
         self._spared = spared
         self._guards: set[int] = set()
         self.kept: dict[int, procfs.ProcessStat] = {}
-        """Those that were started to stay (`ELASTIC_KEEP=1`), and what these started; none of them is ever found."""
+        """Processes to be left running (`ELASTIC_KEEP=1`), and their children. They are never found."""
 
     def among(
         self, stats: Iterable[procfs.ProcessStat], found: dict[int, procfs.ProcessStat]
@@ -61,12 +61,12 @@ class Lineage:
         """Yield the processes of `stats` that belong to the lineage, each as soon as that is known.
 
         Args:
-            stats: Read before the first of them is killed: an orphan has another parent.
-            found: What this look has found by pid; those that are yielded are added.
+            stats: All processes, read before the first is killed: an orphan has another parent.
+            found: The processes that this search has found, by pid. Yielded ones are added.
         """
-        # A parent comes before its children, so that what it says of them is known by then.
+        # Parents before their children, so that they are known first.
         left = sorted((stat for stat in stats if not stat.kernel), key=lambda stat: stat.start_ticks)
-        # The limit comes last: most processes of a host are strangers', and it is one more file to read of each.
+        # The limit comes last: most processes of a host are foreign, and it costs one more file for each.
         for is_marked in (self._has_entry, self._has_limit):
             yield from self._take(left, is_marked, found)
             while kin := list(self._take(left, lambda stat: self._is_kin(stat, found), found)):
@@ -91,7 +91,7 @@ class Lineage:
         return self._complete or self._is_named(stat) or procfs.has_environment_entry(stat.pid, self._entry)
 
     def _has_limit(self, stat: procfs.ProcessStat) -> bool:
-        # A worker that cleared the environment of what it started has still handed the limit on.
+        # Processes keep the limit even if a worker clears their environment.
         return procfs.has_limit(stat.pid, self._limit) and not self._is_guards(stat)
 
     def _is_kin(self, stat: procfs.ProcessStat, found: dict[int, procfs.ProcessStat]) -> bool:
@@ -99,7 +99,7 @@ class Lineage:
         return related and not self._is_guards(stat)
 
     def _is_guards(self, stat: procfs.ProcessStat) -> bool:
-        # A worker may be an agent itself. Its guard inherits the limit, and has workers of that agent to end.
+        # A worker may be an agent itself. Its guard inherits the limit and must end the workers of that agent.
         if stat.parent in self._guards or procfs.is_guard(stat.pid):
             self._guards.add(stat.pid)
             return True

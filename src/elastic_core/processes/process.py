@@ -1,4 +1,4 @@
-"""One worker process: its start, the watch on it, and its end; and how many the kernel ends for want of memory."""
+"""One worker process: its start, its watch and its end; and the count of out-of-memory kills."""
 
 import errno
 import os
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from elastic_core.processes.output.tee import Tee
 
 STATUS_LOST = 1
-"""The code of a worker whose exit status somebody else in this process has taken."""
+"""The code of a worker whose exit status other code in this process has read."""
 
 _HINTS = {
     errno.ENOENT: "check the program's name and PATH (or the interpreter in the script's first line)",
@@ -39,7 +39,7 @@ _HINTS = {
 
 
 class WorkerProcess:
-    """A worker that was started: what is needed to watch, signal and reap it."""
+    """A started worker, with what is needed to watch, signal and reap it."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class WorkerProcess:
         started_s: float,
         starter: WorkerStarter | None = None,
     ) -> None:
-        """Take a process that runs; `starter` has started it, None: we ourselves."""
+        # `starter` has started the process; `None` means the group itself.
         self.launch = launch
         self.pid = process.pid
         self.tees = tees
@@ -58,10 +58,10 @@ class WorkerProcess:
         self.stop_signal: int | None = None
         self.stop_sent_ns: int | None = None
         self.raised_s: float | None = None
-        """When its uncaught exception came on record, on the reactor's clock."""
+        """When its uncaught exception was recorded, on the reactor's clock."""
         self.given_up = False
         self.code: int | None = None
-        """Its exit code, -N for death by signal N; None: it was not reaped."""
+        """Its exit code, -N for death by signal N. `None` if it was not reaped."""
         self._reap = process.reap
         self._starter = starter
 
@@ -77,27 +77,27 @@ class WorkerProcess:
 
     @property
     def signals_end(self) -> bool:
-        """Whether its end brings us a SIGCHLD: not of one that is somebody else's child."""
+        """Whether its end causes a SIGCHLD: not if it is no child of this process."""
         return self._reap is None
 
     def watch(self, reactor: Reactor, callback: Callable[[], None]) -> bool:
-        """Have the reactor call back when the process ends; False: no pidfd here, SIGCHLD must tell."""
+        """Call back when the process ends; False if there is no pidfd, so that SIGCHLD is needed."""
         try:
             self.pidfd = os.pidfd_open(self.pid)
-        except (AttributeError, OSError):  # built without; ENOSYS, EPERM in sandboxes, EMFILE
+        except (AttributeError, OSError):  # not built in; ENOSYS, EPERM in sandboxes, EMFILE
             return False
         reactor.add_reader(self.pidfd, callback)
         return True
 
     def unwatch(self, reactor: Reactor) -> None:
-        """Give the pidfd back; idempotent."""
+        """Close the pidfd; idempotent."""
         if self.pidfd is not None:
             reactor.remove_reader(self.pidfd)
             os.close(self.pidfd)
             self.pidfd = None
 
     def reap(self) -> int | None:
-        """Return the exit code, -N for death by signal N, or None while it runs. Never blocks."""
+        """Return the exit code, -N for death by signal N, or `None` while it runs. Never blocks."""
         if self.code is not None:
             return self.code
         if self._reap is not None:
@@ -106,50 +106,50 @@ class WorkerProcess:
             try:
                 pid, status = os.waitpid(self.pid, os.WNOHANG)
             except ChildProcessError:
-                # Code around us, a library user's own, has waited for any child and taken this one's status.
+                # An embedding program has waited for any child, and taken this one's status.
                 self.code = STATUS_LOST
             else:
                 self.code = os.waitstatus_to_exitcode(status) if pid else None
         return self.code
 
     def note_stop(self, signum: int) -> None:
-        """Take note of a signal that is to stop it; the first counts."""
-        # A worker that SIGKILL ends after its grace period was stopped by the order, too.
+        """Record a signal that stops the worker; only the first counts."""
+        # SIGKILL after the grace period belongs to the same stop.
         if self.stop_signal is None:
             self.stop_signal, self.stop_sent_ns = signum, SYSTEM_CLOCK.wall_ns()
 
     def send(self, signum: int) -> None:
-        """Signal the process alone. It is not reaped, so its number can't be another's."""
+        """Signal the process alone. It is not reaped, so its pid cannot be reused."""
         if not self.ended:
             os.kill(self.pid, signum)
 
     def send_group(self, signum: int) -> None:
-        """Signal its whole process group, while the leader is not reaped."""
+        """Signal its whole process group, if the leader is not reaped."""
         os.killpg(self.pid, signum)
 
     def has_remnants(self) -> bool:
-        """Return whether its process group still has members. Called: right after it was reaped."""
+        """Return whether its process group still has members. Called: directly after it was reaped."""
         return self.leads_group and remnants_exist(self.pid)
 
     @property
     def lanes(self) -> list[Lane]:
-        """Where what it writes is put into files, as far as that passes through us."""
+        """The lanes that write its output to files, if it passes through the agent."""
         return [lane for tee in self.tees for lane in tee.lanes]
 
     def drain(self) -> None:
-        """Take what its streams hold now: it is gone, and its last words are wanted."""
+        """Read the rest of its streams after it has ended."""
         for tee in self.tees:
             tee.drain()
         if self._starter is not None:
             self._starter.worker_ended(self.pid)
 
     def finish(self) -> None:
-        """Take what its streams still hold, and give them back."""
+        """Read the rest of its streams, and close them."""
         for tee in self.tees:
             tee.finish()
 
     def disown(self) -> None:
-        """Leave a process that can't be reaped to whoever comes after us."""
+        """Give up a process that cannot be reaped."""
         if self.code is None:
             self.code = -signal.SIGKILL
 
@@ -157,8 +157,8 @@ class WorkerProcess:
 def remnants_exist(pgid: int) -> bool:
     """Return whether the process group of a reaped leader has members.
 
-    As long as it has, the kernel gives its number to no new process: a process with that number means that the group
-    is gone, and the number is somebody else's.
+    While it has some, the kernel gives its number to no new process. So if a process has that number, the group has
+    ended, and the process is unrelated.
     """
     try:
         os.killpg(pgid, 0)
@@ -184,14 +184,14 @@ def spawn(
     log: Logger,
     starters: Sequence[WorkerStarter] = (),
 ) -> WorkerProcess:
-    """Start one worker, unless one of `starters` does; one that calls a function is always theirs to start.
+    """Start one worker by one of `starters`, or else directly. A function is always started by a starter.
 
-    It leads a session and a process group of its own, unless it keeps the terminal. Its stdin is ours, as under
-    torchrun: in a session of its own a worker may read a terminal without being stopped for it, so a debugger in a
-    single worker works.
+    The worker leads its own session and process group, unless it keeps the terminal. Its stdin is ours, as under
+    torchrun: in its own session, a worker can read a terminal without being stopped, so a debugger works in a single
+    worker.
 
     Raises:
-        WorkerError: it could not be started; the message names the program and the reason.
+        WorkerError: It could not be started. The message has the program and the reason.
     """
     tees: list[Tee] = []
     with ExitStack() as ours, ExitStack() as childs:
@@ -231,7 +231,7 @@ def _start(
     if launch.function:
         raise WorkerError(f"function {launch.function!r}: no starter is installed", hint="elastic-torchrun")
     with bound_to(launch.cpus):
-        # The child is made by vfork, so nothing may run in it before exec: no preexec_fn.
+        # The child is made by vfork, so no code may run in it before exec: no preexec_fn.
         process = subprocess.Popen(
             launch.argv,
             env=launch.env,
@@ -239,13 +239,12 @@ def _start(
             stderr=err,
             start_new_session=not launch.foreground,
         )
-    process.returncode = 0  # ours to wait for, and Popen must neither look nor warn when it is collected
+    process.returncode = 0  # the group reaps it; Popen must neither wait nor warn
     return StartedProcess(pid=process.pid), None
 
 
 class _Ends(NamedTuple):
-    """What the agent keeps of a stream that passes through it."""
-
+    # The agent's part of a stream that passes through it.
     read_fd: int
     file: LogFile | None
     filtered: LogFile | None
@@ -254,9 +253,9 @@ class _Ends(NamedTuple):
 def _open_stream(
     plan: StreamPlan, disk: Disk, ours: ExitStack, childs: ExitStack, log: Logger
 ) -> tuple[int | None, _Ends | None]:
-    """Return what the child gets (None: our own stream), and what a tee is made of, if there is one."""
+    # The child's descriptor (None: our own stream), and the ends of a tee, if there is one.
     if plan.through_agent:
-        # At the first start, before any worker is there that could be lost: most runs have no such stream.
+        # Imported at the first start, before a worker could be lost by a failure: few runs need it.
         from elastic_core.processes.output.tee import open_pipe
 
         read_fd, write_fd = open_pipe()
@@ -316,12 +315,12 @@ def _spawn_error(launch: WorkerLaunch, error: OSError | ValueError) -> WorkerErr
     if isinstance(error, ValueError):  # an embedded null byte
         return WorkerError(f"{where}: {error}", hint="remove null bytes from arguments and environment")
     number = error.errno or 0
-    if not number:  # a server of ours says why it could not
+    if not number:  # an error of our own server
         return WorkerError(f"{where}: {error}")
     reason = f"{errno.errorcode.get(number, str(number))}: {os.strerror(number)}"
     hint = _HINTS.get(number, "")
     files = {file for plan in (launch.stdout, launch.stderr) for file in (plan.file, plan.filtered_file)}
-    if error.filename in files - {None}:  # any other is one of ours: an import, say, where no descriptor is left
+    if error.filename in files - {None}:  # other files are ours, such as an import without a free descriptor
         where = f"worker with local rank {launch.local_rank}: can't open log file {error.filename!r}"
         if number not in (errno.EMFILE, errno.ENFILE):
             hint = "another --log-dir, with room and write permission"
@@ -331,7 +330,7 @@ def _spawn_error(launch: WorkerLaunch, error: OSError | ValueError) -> WorkerErr
 
 @contextmanager
 def bound_to(cpus: frozenset[int] | None) -> Iterator[None]:
-    """Bind this thread meanwhile: what it starts inherits that, from its first instruction on. None: no change."""
+    """Bind this thread meanwhile; processes that it starts inherit this from their first instruction. `None`: no-op."""
     if cpus is None:
         yield
         return
@@ -348,15 +347,14 @@ _CGROUP_ROOT = Path("/sys/fs/cgroup")
 
 
 class OomCounter:
-    """Counts the kills since it was built; 0 where the kernel doesn't tell."""
+    """Counts out-of-memory kills since it was built. 0 if the kernel does not report them."""
 
     def __init__(self, *, proc_cgroup: Path = _PROC_CGROUP, cgroup_root: Path = _CGROUP_ROOT) -> None:
-        """Remember how many there were before."""
         self._file = _events_file(proc_cgroup, cgroup_root)
         self._before = self._total()
 
     def kills(self) -> int:
-        """Return how many processes of this cgroup, and those below it, were killed for memory since."""
+        """Return how many processes of this cgroup and those below it were killed for memory since then."""
         return max(0, self._total() - self._before)
 
     def _total(self) -> int:
@@ -376,7 +374,7 @@ def _events_file(proc_cgroup: Path, root: Path) -> Path | None:
         lines = proc_cgroup.read_text().splitlines()
     except OSError:
         return None
-    # Version 1 first: where both are mounted, its memory controller is the one that counts.
+    # Version 1 first: if both are mounted, its memory controller counts.
     for line in lines:
         _, controllers, path = line.split(":", 2)
         if "memory" in controllers.split(","):
@@ -389,7 +387,7 @@ def _events_file(proc_cgroup: Path, root: Path) -> Path | None:
 
 
 def _first_existing(mount: Path, path: str, name: str) -> Path | None:
-    # In a container without a cgroup namespace the path is the host's, and the mount shows ours at its root.
+    # In a container without a cgroup namespace, the path is the host's, and the mount has ours at its root.
     for candidate in (mount / path.lstrip("/") / name, mount / name):
         if candidate.exists():
             return candidate

@@ -1,6 +1,6 @@
-"""What the kernel says of other processes, read from `/proc`; one that vanishes while we look is simply not there.
+"""Reads facts about other processes from `/proc`; a process that ends during the read counts as missing.
 
-Imports nothing but `os` and the interpreter's own `_thread`: the guard, which must stay tiny, uses it too.
+It imports only `os` and the interpreter's `_thread`, because the small guard process uses it too.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ if TYPE_CHECKING:
     _T = TypeVar("_T")
 
 GUARD_MARK = b"\0elastic-guard\0"
-"""How a guard's command line ends: its last argument, for people to see and for other guards and sweeps to spare it."""
+"""The end of a guard's command line, its last argument: visible to people, and spared by other guards and sweeps."""
 _CHUNK_BYTES = 1 << 16
+# The least seconds for a read of a process's memory; half of that for each process that is blocked already.
 _PATIENCE_S, _LEAST_PATIENCE_S = 0.25, 0.01
-"""How long, at least, a read of a process's memory may take; half of that for each process that is blocked already."""
 _reading: dict[int, tuple[int, str]] = {}  # by thread
-_blocked: list[int] = []  # the processes of the reads that were given up and have not returned
+_blocked: list[int] = []  # processes whose reads were given up and have not returned
 _claim = _thread.allocate_lock()  # between the end of a read and giving it up
 _KERNEL_THREAD = 0x00200000  # PF_KTHREAD, linux/sched.h
 
 
 class ProcessStat:
-    """One process at one moment: who started it, whether it still runs, and since when."""
+    """One process at one moment: its parent, its state, and its start."""
 
     __slots__ = ("group", "kernel", "parent", "pid", "session", "start_ticks", "state", "thread_count")
 
     def __init__(self, pid: int, fields: list[bytes]) -> None:
-        """Take the fields of `/proc/PID/stat` that follow the name. Source: proc_pid_stat(5)."""
+        # The fields of `/proc/PID/stat` that follow the name. Source: proc_pid_stat(5).
         self.pid = pid
         self.state = fields[0].decode()
         self.parent = int(fields[1])
@@ -44,12 +44,12 @@ class ProcessStat:
 
     @property
     def alive(self) -> bool:
-        """Whether any thread of it can still run: a dead main thread looks like a zombie while the others live on."""
+        """Whether any of its threads can still run. A dead main thread looks like a zombie while other threads run."""
         return self.state not in "ZXx" or self.thread_count > 1
 
 
 def read_file(path: str) -> bytes | None:
-    """Return a file's whole content, or None where it is gone or not for us to read."""
+    """Return a file's whole content. `None` if it is gone or unreadable."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -66,33 +66,33 @@ def read_file(path: str) -> bytes | None:
 
 
 def read_stat(pid: int) -> ProcessStat | None:
-    """Return a process's stat, or None if there is no such process."""
+    """Return a process's stat. `None` if there is no such process."""
     content = read_file(f"/proc/{pid}/stat")
     if not content:
         return None
-    # The name may hold blanks and parentheses; the last parenthesis ends it.
+    # The name may contain blanks and parentheses; the last parenthesis ends it.
     fields = content[content.rfind(b")") + 2 :].split()
     return ProcessStat(pid, fields) if len(fields) > 19 else None
 
 
 def name_of(pid: int) -> str:
-    """Return a process's name (15 bytes at most), its printable characters only; `?`: it is gone."""
+    """Return the printable characters of a process's name (at most 15 bytes). `?` if it has ended."""
     name = (read_file(f"/proc/{pid}/comm") or b"?").decode(errors="replace").strip()
     return "".join(letter if letter.isprintable() else "?" for letter in name)
 
 
 def list_pids() -> list[int]:
-    """Return the number of every process that we can see, ascending."""
+    """Return the pid of every visible process, ascending."""
     return numbers_in("/proc")
 
 
 def thread_ids(pid: int) -> list[int]:
-    """Return a process's threads, none if it is gone."""
+    """Return a process's threads. Empty if it has ended."""
     return numbers_in(f"/proc/{pid}/task")
 
 
 def numbers_in(folder: str) -> list[int]:
-    """Return the entries of a folder that are numbers, none if it can't be read."""
+    """Return the entries of a folder that are numbers. Empty if it cannot be read."""
     try:
         names = os.listdir(folder)  # noqa: PTH208 -- importing pathlib would cost the guard 2 MiB
     except OSError:
@@ -101,7 +101,7 @@ def numbers_in(folder: str) -> list[int]:
 
 
 def all_stats() -> Iterator[ProcessStat]:
-    """Give every process's stat."""
+    """Yield every process's stat."""
     for pid in list_pids():
         stat = read_stat(pid)
         if stat is not None:
@@ -109,7 +109,7 @@ def all_stats() -> Iterator[ProcessStat]:
 
 
 def is_usable() -> bool:
-    """Return whether `/proc` is there, and that of our own process namespace: in another's, numbers mean others."""
+    """Return whether `/proc` exists and belongs to our process namespace. In another one, pids mean other processes."""
     try:
         return os.readlink("/proc/self") == str(os.getpid())  # noqa: PTH115 -- as in `numbers_in`
     except OSError:
@@ -117,26 +117,26 @@ def is_usable() -> bool:
 
 
 def limit_mark(incarnation: str) -> int:
-    """Return the value of `RLIMIT_LOCKS` that marks an agent's workers and all that descends from them.
+    """Return the value of `RLIMIT_LOCKS` that marks an agent's workers and all their descendants.
 
-    The kernel hands resource limits on at every fork and exec, so this mark outlives a cleared environment. It has not
-    enforced this limit since 2.4.25, and the value is beyond what could ever be reached.
+    The kernel passes resource limits on at every fork and exec, so this mark survives a cleared environment. The kernel
+    has not enforced this limit since 2.4.25, and the value is too large to be reached.
     """
     return (1 << 62) + int.from_bytes(incarnation.encode(), "big") % ((1 << 61) - 1)
 
 
 def has_limit(pid: int, mark: int) -> bool:
-    """Return whether a process bears a `limit_mark`. Unlike its environment, that needs nothing of its memory."""
+    """Return whether a process has a `limit_mark`. Unlike reading its environment, this does not need its memory."""
     return b" %d " % mark in (read_file(f"/proc/{pid}/limits") or b"")
 
 
 def unblocked(look: Callable[[], _T]) -> _T:
-    """Return what `look` returns, which reads the environments and command lines of processes, in bounded time.
+    """Return the result of `look`, which reads the environments and command lines of processes, in bounded time.
 
-    Such a read waits for the lock on the process's memory, deaf to every signal but KILL; a thread that hangs in `mmap`
-    on a file system that doesn't answer holds it. So the look is done in a thread. If a read there does not return, the
-    thread is left behind, to end when the read does, and another one looks anew: a process whose memory is still being
-    read by one that was left behind has an empty environment and command line.
+    Such a read waits for the lock on the process's memory and reacts only to KILL. A thread that hangs in `mmap` on a
+    file system that does not respond holds that lock. So `look` runs in a thread. If a read does not return, the thread
+    is abandoned until it does, and another thread looks again. Until then, that process has an empty environment and
+    command line.
     """
     while True:
         ended = _thread.allocate_lock()
@@ -145,7 +145,7 @@ def unblocked(look: Callable[[], _T]) -> _T:
         errors: list[Exception] = []
         try:
             thread = _thread.start_new_thread(_run, (look, results, errors, ended))
-        except RuntimeError:  # no thread is to be had now
+        except RuntimeError:  # no thread available now
             return look()
         reading: tuple[int, str] | None = None
         while not ended.acquire(timeout=max(_PATIENCE_S * 0.5 ** len(_blocked), _LEAST_PATIENCE_S)):
@@ -161,13 +161,13 @@ def unblocked(look: Callable[[], _T]) -> _T:
 def _run(look: Callable[[], _T], results: list[_T], errors: list[Exception], ended: _thread.LockType) -> None:
     try:
         results.append(look())
-    except Exception as error:  # noqa: BLE001  # it is raised where the look was asked for
+    except Exception as error:  # noqa: BLE001  # raised in the calling thread
         errors.append(error)
     ended.release()
 
 
 def _give_up(thread: int, reading: tuple[int, str]) -> bool:
-    """Leave a thread behind with what it is reading; return whether it still was."""
+    # Abandons a thread. False if its read has returned.
     with _claim:
         if _reading.get(thread) is not reading:
             return False
@@ -177,7 +177,7 @@ def _give_up(thread: int, reading: tuple[int, str]) -> bool:
 
 
 def _read_memory(pid: int, name: str) -> bytes | None:
-    """Return the content of a file of a process that the kernel takes from its memory."""
+    # The kernel takes such a file's content from the process's memory.
     if pid in _blocked:
         return None
     thread = _thread.get_ident()
@@ -188,21 +188,21 @@ def _read_memory(pid: int, name: str) -> bytes | None:
             del _reading[thread]
             return content
         _blocked.remove(pid)
-    raise SystemExit  # ends this thread, without a word
+    raise SystemExit  # ends this thread silently
 
 
 def is_guard(pid: int) -> bool:
-    """Return whether a process is some agent's guard: it ends by itself, when what it guards has ended."""
+    """Return whether a process is an agent's guard, which ends by itself after the processes that it guards."""
     return (_read_memory(pid, "cmdline") or b"").endswith(GUARD_MARK)
 
 
 def has_environment_entry(pid: int, entry: bytes) -> bool:
-    """Return whether a process was started with `entry` (`NAME=value`) as one whole entry of its environment."""
+    """Return whether a process was started with `entry` (`NAME=value`) in its environment."""
     content = _read_memory(pid, "environ")
     if content:
         return _has_entry(content, entry)
     # Nothing to read: a kernel thread, an empty environment, another user's process. Or a main thread that ended before
-    # the others, which still have what was its.
+    # other threads, which still have the environment.
     stat = read_stat(pid)
     if stat is None or stat.state != "Z" or stat.thread_count < 2:
         return False
@@ -210,7 +210,7 @@ def has_environment_entry(pid: int, entry: bytes) -> bool:
 
 
 def _has_entry(content: bytes, entry: bytes) -> bool:
-    # Cheap where the entry is absent, which is nearly always: no copy, no split.
+    # Cheap if the entry is missing, as usual: no copy, no split.
     at = content.find(entry)
     while at >= 0:
         end = at + len(entry)
@@ -226,7 +226,7 @@ def has_children_files() -> bool:
 
 
 def children_map() -> Callable[[int], list[int]]:
-    """Return a function that gives a process's children, zombies too: live where the kernel lists them, else a map."""
+    """Return a function that returns a process's children and zombies: live if the kernel lists them, else cached."""
     if has_children_files():
         return _listed_children
     by_parent: dict[int, list[int]] = {}
@@ -240,5 +240,5 @@ def _listed_children(pid: int) -> list[int]:
 
 
 def thread_children(pid: int, tid: int) -> list[int]:
-    """Return the children that one thread has forked; the main thread's are also those that the process adopted."""
+    """Return the children that one thread has forked. The main thread's include those that the process adopted."""
     return [int(child) for child in (read_file(f"/proc/{pid}/task/{tid}/children") or b"").split()]

@@ -1,7 +1,6 @@
-"""What other processes do about signals, and those that are the workers' to have: one gets each when ready for it.
+"""Passes users' signals to workers when they are ready, and reads what other processes do about signals.
 
-SIGUSR1 and SIGUSR2 end a process that neither catches nor awaits them, as every worker until it has come to
-that line of its script.
+SIGUSR1 and SIGUSR2 kill a process that neither catches nor awaits them, as every worker before its script does so.
 """
 
 import signal
@@ -13,21 +12,21 @@ from elastic_core.processes.procfs import read_file, thread_ids
 from elastic_core.system.reactor import Reactor, Timer
 
 SENDER_S = 0.2
-"""How long whoever signals us may take to signal our other processes, too."""
+"""Seconds within which a sender that signals the agent may signal its other processes too."""
 FIRST_LOOK_S = 0.05
 LAST_LOOK_S = 1.0
 
 
 class UserSignals:
-    """Passes them on.
+    """Passes users' signals on. Nothing is polled while no signal is kept.
 
     Args:
-        reactor: The loop; nothing is looked at while nothing is kept.
+        reactor: The loop.
         running: Returns the workers that run and are not being stopped: local ranks by pid.
         send: Signals one worker.
-        log: Takes lines for people.
-        sent_to_all: Returns whether whoever sent the agent a signal sent it to all its processes, and forgets that.
-            None: nobody can know.
+        log: Prints lines for users.
+        sent_to_all: Returns whether the sender of a signal to the agent sent it to all its processes, and resets that.
+            `None` means that this is not known.
     """
 
     def __init__(
@@ -39,7 +38,6 @@ class UserSignals:
         log: Logger,
         sent_to_all: Callable[[int], bool] | None = None,
     ) -> None:
-        """Keep nothing yet."""
         self._reactor = reactor
         self._running = running
         self._send = send
@@ -52,7 +50,7 @@ class UserSignals:
         self._pause_s = FIRST_LOOK_S
 
     def forward(self, signum: int) -> None:
-        """Pass a signal on that the agent has got: one that comes again meanwhile counts once, as in the kernel."""
+        """Pass on a signal to the agent. One that is repeated meanwhile counts once, as in the kernel."""
         if self._sent_to_all is None:
             self._pass_on(signum)
         elif signum not in self._arrived:
@@ -60,11 +58,11 @@ class UserSignals:
             self._reactor.call_later(SENDER_S, partial(self._pass_on, signum))
 
     def begin_round(self) -> None:
-        """Have what came while no worker ran for those that have just been started."""
+        """Send signals that arrived while no worker ran to the workers that were just started."""
         self._kept.clear()
         for signum in (signal.SIGUSR1, signal.SIGUSR2):
             if self._sent_to_all is not None and signum not in self._arrived:
-                self._sent_to_all(signum)  # what our other processes got by now is no word about one to come
+                self._sent_to_all(signum)  # reset: earlier signals say nothing about the next one
         early, self._early = self._early, {}
         for number in early:
             self._deliver(number)
@@ -76,7 +74,7 @@ class UserSignals:
         if not self._running():
             self._early[signum] = None
             self._log.notice(f"{name}: no worker runs; it is kept for those that are started next")
-        # A step of Slurm or a control group was signalled as a whole: passed on, workers would get the signal twice.
+        # A Slurm step or a cgroup was signalled as a whole: workers would get the signal twice.
         elif to_all:
             self._log.notice(f"{name}: not passed on, its sender has signalled the workers, too")
         else:
@@ -127,16 +125,16 @@ def catches(pid: int, signum: int) -> bool:
 
 
 def takes(pid: int, signum: int) -> bool:
-    """Return whether a process has a handler for a signal, or keeps it from all its threads: to wait for it in one."""
+    """Return whether a process has a handler for a signal, or blocks it in all threads to wait for it in one."""
     if catches(pid, signum):
         return True
-    # The kernel takes a signal out of the mask of a thread for as long as that waits for it.
+    # While a thread waits for a signal, the kernel removes the signal from its mask.
     blocked = {tid: _is_in(f"/proc/{pid}/task/{tid}/status", b"SigBlk:", signum) for tid in thread_ids(pid)}
     return any(blocked.values()) and all(held or "sigtimedwait" in _wait_of(pid, tid) for tid, held in blocked.items())
 
 
 def is_pending(pid: int, signum: int) -> bool:
-    """Return whether a signal that was sent to a process as a whole still waits for it."""
+    """Return whether a signal to a process as a whole is still pending."""
     return _is_in(f"/proc/{pid}/status", b"ShdPnd:", signum)
 
 

@@ -1,4 +1,4 @@
-"""Whether this process is in a step of Slurm though its environment has none of the step's variables."""
+"""Detects that this process is in a Slurm step although its environment lacks the step's variables."""
 
 import os
 import re
@@ -12,9 +12,9 @@ _TITLE: Final = re.compile(r"slurmstepd: \[(\d+)\.(\d+)\]", re.ASCII)
 
 
 def cleaned_step() -> list[str]:
-    """Return a line if this process is in a step of Slurm whose variables it does not have.
+    """Return a line if this process is in a Slurm step, but has none of its variables.
 
-    Called: where no scheduler shows. Containers that clean the environment (`apptainer exec --cleanenv`) do so.
+    Called: if no scheduler is detected. Containers that clean the environment (`apptainer exec --cleanenv`) cause this.
     """
     step = step_of((read_file("/proc/self/cgroup") or b"").decode(errors="replace"), _titles())
     if not step:
@@ -24,13 +24,13 @@ def cleaned_step() -> list[str]:
 
 
 def step_of(cgroup: str, titles: Iterable[str]) -> str:
-    """Return the step of a process, `4711.0`, by its cgroup or by its parents' command lines; empty: none."""
+    """Return the step of a process, such as `4711.0`, by its cgroup or its parents' command lines. Empty if none."""
     found = _CGROUP.search(cgroup) or next((hit for each in titles if (hit := _TITLE.match(each))), None)
     return f"{found[1]}.{found[2]}" if found else ""
 
 
 def _titles() -> Iterator[str]:
-    """Yield the command lines of this process's parents, the nearest first."""
+    # The command lines of this process's parents, the nearest first.
     pid = os.getppid()
     while pid > 1 and (stat := read_stat(pid)) is not None:
         yield (read_file(f"/proc/{pid}/cmdline") or b"").decode(errors="replace")

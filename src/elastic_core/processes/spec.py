@@ -1,4 +1,4 @@
-"""What it takes to start one worker: its command, its files, and its variables, each declared once."""
+"""The description of one worker to start: its command, its files, and its variables."""
 
 from collections.abc import Callable, Mapping
 from typing import Final
@@ -7,11 +7,11 @@ from elastic_core.types import Record, Round
 
 
 class StreamPlan(Record, frozen=True, kw_only=True):
-    """Where one of a worker's output streams goes.
+    """The destination of one of a worker's output streams.
 
-    `file` gets the raw bytes. `console`: the bytes also reach our own stream, line by line with `prefix`. Neither: with
-    `inherit` the worker has our stream itself, else /dev/null. A file alone is opened by the worker's own descriptor:
-    the agent touches no byte, unless a size limit makes it rotate the file.
+    `file` receives the raw bytes. With `console`, the bytes also reach our own stream, line by line with `prefix`. With
+    neither, the worker has our stream itself if `inherit`, else /dev/null. A file alone is opened for the worker's own
+    descriptor: the agent reads no output, unless a size limit makes it rotate the file.
     """
 
     file: str | None = None
@@ -19,24 +19,24 @@ class StreamPlan(Record, frozen=True, kw_only=True):
     inherit: bool = True
     prefix: str = ""
     filters: tuple[str, ...] = ()
-    """Lines of a stream for the console that hold one of these also go to `filtered_file`, if there is one."""
+    """Lines of a console stream that contain one of these also go to `filtered_file`, if there is one."""
     filtered_file: str | None = None
     max_bytes: int | None = None
-    """`file` is rotated when it would have more than this; None: never."""
+    """The size at which `file` is rotated. `None` means no rotation."""
     backups: int = 0
-    """How many rotated files stay."""
+    """How many rotated files are kept."""
 
     @property
     def through_agent(self) -> bool:
-        """Whether the worker writes into a pipe of ours."""
+        """Whether the worker writes to a pipe of the agent."""
         return self.console or (self.file is not None and self.max_bytes is not None)
 
 
 class WorkerLaunch(Record, frozen=True, kw_only=True):
-    """One worker process: complete command and environment.
+    """One worker process: its complete command and environment.
 
-    With a `function` the process calls that, and whoever does so starts it: of `argv` only the interpreter counts then,
-    the rest is for people.
+    With `function`, a starter starts a process that calls it. Only the interpreter in `argv` counts then; the rest is
+    for users.
     """
 
     local_rank: int
@@ -46,25 +46,25 @@ class WorkerLaunch(Record, frozen=True, kw_only=True):
     stdout: StreamPlan = StreamPlan()
     stderr: StreamPlan = StreamPlan()
     foreground: bool = False
-    """Keep the terminal: same session and foreground process group, inherited stdin (`--debug-rank`)."""
+    """Whether it keeps the terminal: same session and foreground process group, inherited stdin (`--debug-rank`)."""
     function: str = ""
-    """Its name; empty: the process is the program `argv`."""
+    """The function's name. Empty if the process runs the program `argv`."""
     cpus: frozenset[int] | None = None
-    """The processors that it may run on; None: as inherited."""
+    """The processors on which it may run. `None` means inherited."""
 
 
 class WorkerPaths(Record, frozen=True, kw_only=True):
     """The files of one worker in one round."""
 
     error_file: str
-    """Empty, as `fault_file` is, if the run directory has gone for good."""
+    """Empty, like `fault_file`, if the run directory was removed and cannot be made again."""
     fault_file: str
     stdout: StreamPlan = StreamPlan()
     stderr: StreamPlan = StreamPlan()
 
 
 class Place(Record, frozen=True, kw_only=True):
-    """A worker's place in its run: all that its variables are made of."""
+    """A worker's place in its run, from which its variables are made."""
 
     run_id: str
     node_id: str
@@ -76,12 +76,12 @@ class Place(Record, frozen=True, kw_only=True):
     membership_changes: int
     use_agent_store: bool
     virtual_local_rank: bool
-    """It sees one device only, as if it were the first worker."""
+    """Whether it sees one device only, as if it were the first worker."""
     files: WorkerPaths
     hooks: bool
-    """Its interpreter records what ends it."""
+    """Whether its interpreter records its failure."""
     startup: tuple[str, ...] = ()
-    """What its interpreter calls before its script."""
+    """Functions that its interpreter calls before its script."""
 
 
 Make = Callable[[Place], str]
@@ -110,27 +110,27 @@ _OF_ROUND: Final[Mapping[str, Make]] = {
     "ELASTIC_ROUND": lambda p: str(p.round.index),
     "ELASTIC_MEMBERSHIP_CHANGES": lambda p: str(p.membership_changes),
 }
+# Left out if empty. Workers never inherit the agent's own.
 _OF_ROUND_IF_ANY: Final[Mapping[str, Make]] = {
     "ELASTIC_WORKER_HOOKS": lambda p: "1" if p.hooks else "",
     "ELASTIC_FAULT_FILE": lambda p: p.files.fault_file if p.hooks else "",
     "ELASTIC_STARTUP": lambda p: ",".join(p.startup) if p.hooks else "",
 }
-"""Left out where they are empty; an agent's own are never its workers'."""
 
 ROUND_VARIABLES: Final = frozenset(_OF_ROUND) | frozenset(_OF_ROUND_IF_ANY)
-"""What differs between the rounds of one worker; no library reads it at its import. A spare starts without them."""
+"""Variables that differ between a worker's rounds. No library reads them at its import; a standby lacks them."""
 PLACE_VARIABLES: Final = ROUND_VARIABLES | frozenset(_LASTING)
 AGENTS_OWN: Final = frozenset(_OF_ROUND_IF_ANY) | {"ELASTIC_KEEP", "ELASTIC_WORKER_PROGRAM"}
-"""What no process inherits from an agent: ELASTIC_KEEP is for what a worker starts, ours would make all of it stay."""
+"""Variables that no process inherits from an agent: an agent's own ELASTIC_KEEP would keep all its processes."""
 
 
 def without_agents_own(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return an environment as what an agent starts may inherit it."""
+    """Return an environment without the variables that an agent's processes must not inherit."""
     return {name: value for name, value in environment.items() if name not in AGENTS_OWN}
 
 
 def place_variables(place: Place) -> dict[str, str]:
-    """Return what tells a worker its place: torch 2.13's variables, and ours."""
+    """Return the variables that describe a worker's place: those of torch 2.13, and ours."""
     variables = {name: make(place) for name, make in (*_LASTING.items(), *_OF_ROUND.items())}
     for name, make in _OF_ROUND_IF_ANY.items():
         if value := make(place):

@@ -1,14 +1,14 @@
 """The sweep: finds and ends the processes that workers started and left behind.
 
-The agent of `elastic run` is a subreaper: every process that a worker started is a descendant of the agent until it
-ends, however it detached itself. So a walk down from the agent is complete and, if nothing is left, costs one read.
+The agent of `elastic run` is a subreaper: every process that a worker started is the agent's descendant until it ends,
+even if it was detached. So a walk down from the agent is complete and, if nothing is left, costs one read.
 
-If there may be strangers among the descendants (the agent is process 1 of a container, or had children when it began),
-or the agent is no subreaper, the marks and the kinship of `lineage` tell the workers' processes from others.
+There may be foreign descendants (the agent is process 1 of a container, or had children when it began), or the agent is
+no subreaper. Then the marks and the kinship of `lineage` identify the workers' processes.
 """
 
 import os
-import resource  # not later: a descriptor for it may be lacking then
+import resource  # imported now: later no descriptor may be free
 import signal
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
@@ -23,21 +23,21 @@ _RLIMIT_LOCKS = 10  # asm-generic/resource.h; Python has no name for it
 
 
 def has_strangers() -> bool:
-    """Return whether this process may have descendants that none of its workers starts. Called: before the first start.
+    """Return whether this process may have descendants that no worker starts. Called: before the first start.
 
-    Process 1 inherits processes that others attach to its container; a process that a shell became by `exec` has the
-    children of that shell.
+    Process 1 adopts processes that are attached to its container. A process that a shell became by `exec` has the
+    shell's children.
     """
     own = os.getpid()
     return own == 1 or any(map(is_alive, procfs.children_map()(own)))
 
 
 def set_limit(pid: int, soft: int) -> int | None:
-    """Set the `RLIMIT_LOCKS` of a process (0: this one); return what it was, None where that was not possible."""
+    """Set the `RLIMIT_LOCKS` of a process (0: this one). Return the old value, or `None` if it was not possible."""
     try:
         before, hard = resource.prlimit(pid, _RLIMIT_LOCKS)
         resource.prlimit(pid, _RLIMIT_LOCKS, (soft, hard))
-    except (OSError, ValueError):  # it has changed its user, or ended; a sandbox; a lower limit
+    except (OSError, ValueError):  # another user's process, an ended one, a sandbox, or a lower hard limit
         return None
     return before
 
@@ -48,12 +48,12 @@ def survivors(
     """Return the live processes of a lineage, in no particular order.
 
     Args:
-        lineage: Tells them from others.
-        root_pid: The agent, if it is a subreaper: only its descendants are looked at. None: every process is.
-        exclude: Processes that are the agent's own (the guard); below a root with all that they started.
+        lineage: Identifies them.
+        root_pid: The agent, if it is a subreaper: only its descendants are searched. `None` means all processes.
+        exclude: Processes of the agent itself (the guard), below a root with all that they started.
 
-    Processes that have ended and were not reaped are not alive. One found may have ended by the time of return, and one
-    just being forked may be missed: a caller that wants none left looks until the answer is empty.
+    Ended processes that were not reaped are not alive. A found process may have ended meanwhile, and one that is being
+    forked may be missed. Repeat the call until the result is empty if none may be left.
     """
     if root_pid is not None:
         seen = _descendants(root_pid, exclude)
@@ -68,7 +68,7 @@ def _descendants(root_pid: int, exclude: Collection[int]) -> Iterator[procfs.Pro
     todo = [root_pid]
     while todo:
         for pid in children(todo.pop()):
-            if pid in seen:  # the kernel gave its number to another process during the walk, which must not go round
+            if pid in seen:  # its pid was reused during the walk, which must not loop
                 continue
             seen.add(pid)
             todo.append(pid)
@@ -78,7 +78,7 @@ def _descendants(root_pid: int, exclude: Collection[int]) -> Iterator[procfs.Pro
 
 
 def session_members(session: int) -> frozenset[tuple[int, int]]:
-    """Return number and start of each process in a session, zombies included."""
+    """Return pid and start of each process in a session, including zombies."""
     return frozenset(
         (pid, stat.start_ticks)
         for pid in procfs.list_pids()
@@ -87,7 +87,7 @@ def session_members(session: int) -> frozenset[tuple[int, int]]:
 
 
 def group_members(groups: Collection[int]) -> dict[int, tuple[procfs.ProcessStat, ...]]:
-    """Return the live members of each of some process groups, without its leader."""
+    """Return the live members of each of these process groups, without its leader."""
     members = dict[int, tuple[procfs.ProcessStat, ...]]()
     for pid in procfs.list_pids():
         group = _id_of(os.getpgid, pid)
@@ -104,16 +104,16 @@ def _id_of(get: Callable[[int], int], pid: int) -> int:
 
 
 def kill(pid: int, start_ticks: int, signum: int) -> bool:
-    """Send a signal to the process that was found with this number and start; return whether it got the signal.
+    """Send a signal to the process with this pid and start; return whether it got the signal.
 
-    One that has ended or is not ours to signal is passed over. A number that the kernel has meanwhile given to another
-    process is left alone: the process is pinned by a pidfd first, and then compared with what was found.
+    A process that has ended or that we may not signal is ignored. A reused pid is not signalled: the process is pinned
+    by a pidfd first, and then compared.
     """
     try:
         pidfd = os.pidfd_open(pid)
     except ProcessLookupError:
         return False
-    except (OSError, AttributeError):  # no pidfds here, or no descriptor left: the comparison alone must do
+    except (OSError, AttributeError):  # no pidfds or no descriptor: only compare
         pidfd = -1
     try:
         if not _is_same(pid, start_ticks):
@@ -136,43 +136,43 @@ def _is_same(pid: int, start_ticks: int) -> bool:
 
 
 def is_alive(pid: int) -> bool:
-    """Return whether a process exists and has not ended (a zombie has)."""
+    """Return whether a process exists and has not ended (zombies have)."""
     stat = procfs.read_stat(pid)
     return stat is not None and stat.alive
 
 
 def reap_adopted(known: Collection[int], *, own_session: bool = True) -> list[int]:
-    """Collect the exits of processes that a subreaper inherited; return their pids.
+    """Reap the ended processes that a subreaper adopted; return their pids.
 
     Args:
-        known: Our own children, whose exits others wait for: workers not yet reaped, and the guard.
-        own_session: Also those in our session, which come from elsewhere than from workers. A child there may be what
-            a hook has started and waits for: the kernel lists it with the thread that forked it, and what this process
-            adopted with the main thread.
+        known: Our own children, which other parts reap: workers that were not reaped yet, and the guard.
+        own_session: Whether to include our own session, whose processes do not come from workers. A child there may be
+            a hook's, which waits for it: the kernel lists it with the thread that forked it, and adopted ones with the
+            main thread.
 
-    Each adopted process stays a zombie until this is called: call it at SIGCHLD or whenever a worker has ended.
+    Each adopted process stays a zombie until this is called. Call it at SIGCHLD, or whenever a worker has ended.
     """
     own = os.getpid()
     session = os.getsid(0)
     adopted = frozenset(procfs.thread_children(own, own) if own_session else ())
     reaped = []
     for pid in procfs.children_map()(own):
-        # Its exit code belongs to the part that waits for it, and can be read only once.
+        # Another part waits for its exit code, which can be read only once.
         if pid in known:
             continue
-        with suppress(ProcessLookupError, ChildProcessError):  # another part of this process was faster
+        with suppress(ProcessLookupError, ChildProcessError):  # another part of this process reaped it
             if (os.getsid(pid) != session or pid in adopted) and os.waitpid(pid, os.WNOHANG)[0]:
                 reaped.append(pid)
     return reaped
 
 
 class Sweeper:
-    """Finds, signals and reaps processes that workers left; spares those started to stay (`ELASTIC_KEEP=1`).
+    """Finds, signals and reaps processes that workers left, except those to be kept (`ELASTIC_KEEP=1`).
 
     Args:
         incarnation: The mark in the environment of this agent's workers.
-        subreaper: Whether this process is one: then every process that workers leave becomes its descendant.
-        strangers: Whether other processes may become its descendants, too.
+        subreaper: Whether this process is a subreaper: processes that workers leave become its descendants.
+        strangers: Whether other processes may become its descendants too.
         spared: Returns the pids of the agent's own children that are no workers: the guard, and those of starters.
     """
 
@@ -188,13 +188,13 @@ class Sweeper:
         self._left: dict[int, frozenset[tuple[int, int]]] = {}
         self._kept: list[procfs.ProcessStat] = []
         self.blind = not procfs.is_usable()
-        """Whether other processes can't be seen here."""
+        """Whether other processes cannot be seen here."""
 
     @contextmanager
     def marking(self) -> Iterator[None]:
-        """Mark processes that are started meanwhile before their first instruction, if this process is only an agent.
+        """Mark processes that are started meanwhile before their first instruction, if this is an agent's own process.
 
-        In a user's process another thread could start a process at the same time: there `started` marks alone.
+        In a program's process, another thread could start a process at the same time, so only `started` marks there.
         """
         before = None if self._root_pid is None else set_limit(0, self._limit)
         try:
@@ -204,15 +204,15 @@ class Sweeper:
                 set_limit(0, before)
 
     def started(self, pid: int) -> None:
-        """Mark a worker that was just started, and so all that it will start."""
+        """Mark a worker that was just started, and so all processes that it will start."""
         set_limit(pid, self._limit)
 
     def ended(self, pid: int) -> None:
-        """Note the processes left in the session of a worker that was just reaped.
+        """Record the processes left in the session of a worker that was just reaped.
 
-        While there is one, the kernel gives the session's number to no other; afterwards it may be a stranger's.
+        While a process is left, the kernel does not reuse the session's number.
         """
-        # Without strangers every descendant counts, whatever its session.
+        # Without foreign descendants all count, in any session.
         if self._goes_by_marks and not self.blind and (left := session_members(pid)):
             self._left[pid] = left
 
@@ -221,18 +221,18 @@ class Sweeper:
         return self._root_pid is None or self._strangers
 
     def _sessions(self) -> frozenset[int]:
-        """Return the sessions that workers left and that have had a process in them ever since."""
+        # Sessions that workers left and that had processes ever since.
         still = {}
         for pid, before in self._left.items():
             now = session_members(pid)
-            # No member of before is left: the session has ended, and this one is of a process that got its number.
+            # Without a common member, the session has ended and its number was reused.
             if not before.isdisjoint(now):
                 still[pid] = now
         self._left = still
         return frozenset(still)
 
     def look(self, *, workers: Collection[int], abandoned: Collection[int]) -> tuple[Found, ...]:
-        """Return the live processes that workers started; `workers`: those not reaped that lead a session."""
+        """Return the live processes that workers started. `workers` are those not reaped that lead a session."""
         if self.blind:
             return ()
         return procfs.unblocked(partial(self._look, workers, abandoned))
@@ -244,30 +244,30 @@ class Sweeper:
             led={*workers, *self._sessions()},
             spared=self._is_agents,
         )
-        # A process that SIGKILL did not end stays in the table for hours: a stop that found it again would never end.
+        # A process that survives SIGKILL stays for hours: finding it again would prolong the stop forever.
         found = survivors(lineage, root_pid=self._root_pid, exclude={*self._spared(), *abandoned})
         self._kept = [stat for stat in lineage.kept.values() if stat.alive]
         return tuple(Found(pid=stat.pid, pgid=stat.group, start_ticks=stat.start_ticks) for stat in found)
 
     def _is_agents(self, stat: procfs.ProcessStat) -> bool:
-        # Workers have sessions of their own. What shares ours is a child of the agent itself (a command that a hook
-        # runs), unless the worker that has the terminal started it, which its environment tells.
+        # Workers have their own sessions. A process in ours is the agent's (a hook's command), unless its environment
+        # shows that the worker with the terminal started it.
         shares = self._root_pid is not None and stat.session == os.getsid(0)
         return shares and not procfs.has_environment_entry(stat.pid, self._entry)
 
     def left_running(self) -> tuple[str, ...]:
-        """Return number and name of each process that the last look has kept and that still runs, for people."""
+        """Return pid and name of each process that the last look kept and that still runs, for users."""
         kept = sorted(stat.pid for stat in self._kept if _is_same(stat.pid, stat.start_ticks))
         return tuple(f"{pid} {procfs.name_of(pid)}" for pid in kept)
 
     def send(self, found: Found, signum: int) -> None:
-        """Signal one found process, if it still is the one that was found."""
+        """Signal one found process, unless its pid was reused."""
         kill(found.pid, found.start_ticks, signum)
 
     def mixed_groups(self, groups: Collection[int]) -> dict[int, tuple[procfs.ProcessStat, ...]]:
-        """Return those of some workers' process groups that hold processes to be kept: of each the others, no leader.
+        """Return those of these groups that contain processes to be kept, each with its others, without the leader.
 
-        A signal to such a group as a whole would reach the kept ones.
+        A signal to such a group as a whole would reach the processes to be kept.
         """
         return procfs.unblocked(partial(_mixed_groups, groups)) if groups and not self.blind else {}
 
@@ -288,18 +288,18 @@ def _mixed_groups(groups: Collection[int]) -> dict[int, tuple[procfs.ProcessStat
 
 
 def become_subreaper() -> bool:
-    """Make this process the parent of the orphans of workers, in place of init; return whether the kernel did so.
+    """Make this process the parent of workers' orphans, in place of init; return whether the kernel did so.
 
-    Orphans are then descendants of the agent however they detached themselves, so that a sweep finds all.
+    Orphans are then descendants of the agent however they were detached, so that a sweep finds all.
 
-    Called: before the first worker is started, since an orphan that init adopted never comes back. The process stays a
-    subreaper until it ends; children don't inherit that. The caller must also call `reap_adopted` at each SIGCHLD.
+    Called: before the first worker is started, because an orphan that init adopted never returns. The process stays a
+    subreaper until it ends; children do not inherit that. The caller must also call `reap_adopted` at each SIGCHLD.
     """
-    import ctypes  # 1.4 ms, and only `elastic run` needs it
+    import ctypes  # 1.4 ms: only for `elastic run`
 
     try:
         prctl = ctypes.CDLL(None, use_errno=True).prctl
-    except (OSError, AttributeError):  # no Linux, or a statically linked interpreter
+    except (OSError, AttributeError):  # not Linux, or a statically linked interpreter
         return False
     unused = ctypes.c_ulong(0)
     return bool(prctl(_PR_SET_CHILD_SUBREAPER, ctypes.c_ulong(1), unused, unused, unused) == 0)

@@ -1,4 +1,4 @@
-"""The claim of an agent on a run directory that the user chose: one agent has it at a time, on whatever host it is."""
+"""The claim of an agent on a run directory that the user chose: one agent at a time has it, on any host."""
 
 import fcntl
 import os
@@ -19,13 +19,12 @@ _FLAGS: Final = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class Claim:
-    """A directory is this agent's until `release`. If the agent is killed its file stays, without its lock."""
+    """The claim on a directory, until `release`. If the agent is killed, the claim's file stays without its lock."""
 
     def __init__(self, path: Path, fd: int) -> None:
-        """Take over the open file of the claim, and write who has it."""
         self._path = path
         self._fd = fd
-        # An empty file is a claim, too, of an agent that nobody knows: a full disk is no reason to share a directory.
+        # An empty file is a claim too, of an unknown agent: a full disk must not make two agents share a directory.
         with suppress(OSError):
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         with suppress(OSError):
@@ -33,27 +32,27 @@ class Claim:
             os.pwrite(fd, encode_json(AgentIdentity.own(host=os.uname().nodename, started_ns=0)), 0)
 
     def release(self) -> None:
-        """Let others have the directory; idempotent."""
+        """Release the directory; idempotent."""
         with suppress(OSError):
             if self._fd >= 0 and _is_at(self._fd, self._path):
                 self._path.unlink()
         self.close()
 
     def close(self) -> None:
-        """Give the descriptor back, and touch no file; idempotent."""
+        """Close the descriptor without changing a file; idempotent."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
 
 
 def claim(folder: Path) -> Claim | str:
-    """Return this agent's claim on a directory; or, in words, which agent has it.
+    """Return this agent's claim on a directory, or the name of the agent that has it.
 
-    The file is made with O_EXCL, which holds on file systems whose locks don't reach other hosts. The claim of another
-    host's agent counts as long as its file is there. One of this boot of this host ends with its agent: its lock says.
+    The file is made with O_EXCL, which works on file systems whose locks do not reach other hosts. A claim from another
+    host counts while its file exists. A claim from this boot of this host ends with its agent, as its lock shows.
 
     Raises:
-        OSError: no file can be made there.
+        OSError: No file can be created there.
     """
     path = folder / CLAIM_FILE
     for _ in range(_TRIES):
@@ -70,7 +69,7 @@ def claim(folder: Path) -> Claim | str:
 
 
 def _take_over(path: Path) -> Claim | str:
-    """Return the claim of an agent that has ended as ours; who has it; or empty: the file has been replaced."""
+    # The claim of an agent that has ended, the name of a live one, or empty if the file has been replaced.
     fd = os.open(path, _FLAGS)
     try:
         holder = _read(fd)
@@ -78,7 +77,7 @@ def _take_over(path: Path) -> Claim | str:
             return _named(holder)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:  # it lives in another container; or there are no locks to say that it doesn't
+        except OSError:  # its agent lives in another container, or there are no locks
             return _named(holder)
         if not _is_at(fd, path):
             return ""

@@ -1,4 +1,4 @@
-"""The run directory: where a run keeps what it needs on this node, and what is worth keeping of it afterwards."""
+"""The run directory: the files of a run on this node, some of which are kept after it."""
 
 import fcntl
 import os
@@ -13,8 +13,8 @@ from elastic_core.system.private_file import danger_in, give_owner_rights, make_
 if TYPE_CHECKING:
     from elastic_core.rundir.claim import Claim
 
+# Characters of the run id in the name: a socket's path in the directory must have less than 108.
 _ID_LIMIT = 40
-"""Characters of the run id in the name: the path of a socket in the directory must stay below 108."""
 _ATTEMPTS = 100
 _TRY = "--run-dir with a directory that you can write to"
 
@@ -27,30 +27,28 @@ class RunDirectory:
     on the directory, for cleaners of temporary files, and a claim on a chosen directory, for other agents.
 
     Args:
-        chosen: The user's `--run-dir`, created if need be; `node_<node id>` below it if another agent has it. None:
-            `elastic-<uid>/<id>-<random>` under the temp directory; under `$XDG_RUNTIME_DIR`, which is emptied when the
-            user logs out, if the run has a terminal.
-        run_id: Any text; characters that a file name can't have are quoted, and a long text is cut.
-        node_id: Likewise.
+        chosen: The user's `--run-dir`, created if needed; `node_<node id>` below it if another agent has it. If `None`:
+            `elastic-<uid>/<id>-<random>` under the temp directory, or under `$XDG_RUNTIME_DIR`, which is emptied when
+            the user logs out, if the run has a terminal.
+        run_id: Any text. Characters that a file name cannot have are quoted, and a long text is cut.
+        node_id: As `run_id`.
 
     Raises:
-        ConfigError: there is no place for it, or the place is not safe.
+        ConfigError: No place is writable, or the place is not safe.
     """
 
     def __init__(self, chosen: str | None, run_id: str, node_id: str = "") -> None:
-        """Make the directory."""
         self._node_id = node_id
         self._claim: Claim | None = None
         self.notice = ""
-        """One line for people if the directory is not at the chosen place; else empty."""
+        """One line for users if the directory is not the chosen one. Empty otherwise."""
         self.path = path = _make_fresh(run_id) if chosen is None else self._chosen_place(chosen)
         self.kept_because = "" if chosen is None else "--run-dir was given"
-        """Why the directory outlives a successful run; empty: it does not."""
+        """Why the directory is kept after a successful run. Empty means that it is removed."""
         self._lock_fd = _locked(path)
 
     def _chosen_place(self, chosen: str) -> Path:
-        """Claim the directory that the user chose, or a place for this node below it."""
-        from elastic_core.rundir.claim import CLAIM_FILE, Claim, claim  # few runs have a directory that was chosen
+        from elastic_core.rundir.claim import CLAIM_FILE, Claim, claim  # few runs choose a directory
 
         top = _prepare_chosen(chosen)
         own = top / f"node_{quote_id(self._node_id)[:_ID_LIMIT]}"
@@ -71,7 +69,7 @@ class RunDirectory:
         raise ConfigError(f"--run-dir {chosen!r} has files of {first}, and {place} those of others", hint=_TRY)
 
     def close(self) -> None:
-        """Give lock and claim back; idempotent. Only `finish` removes the file of the claim."""
+        """Release lock and claim; idempotent. The claim's file is removed by `finish` only."""
         if self._claim is not None:
             self._claim.close()
         if self._lock_fd >= 0:
@@ -79,13 +77,13 @@ class RunDirectory:
             self._lock_fd = -1
 
     def keep(self, reason: str) -> None:
-        """Keep the directory even if the run succeeds; the first reason stays."""
+        """Keep the directory even if the run succeeds; the first reason counts."""
         self.kept_because = self.kept_because or reason
 
     def finish(self, success: bool) -> bool:
-        """Remove the directory if the run succeeded and nothing keeps it; return whether it is still there.
+        """Remove the directory if the run succeeded and nothing keeps it; return whether it still exists.
 
-        What can't be removed (a worker's file on a server that is gone) stays.
+        Files that cannot be removed, such as a worker's file on an unreachable server, stay.
         """
         if not success:
             self.keep("the run failed")
@@ -99,10 +97,10 @@ class RunDirectory:
 
 
 def runs_folders() -> list[Path]:
-    """Return where this user's run directories may be, if `--run-dir` does not say otherwise; some may not exist.
+    """Return the directories that may contain this user's run directories without `--run-dir`; some may not exist.
 
     Raises:
-        ConfigError: there is no place for them, or somebody else has taken it.
+        ConfigError: No place is writable, or another user has taken it.
     """
     folders = [base / f"elastic-{os.geteuid()}" for base in _base_directories()]
     for folder in folders:
@@ -132,7 +130,7 @@ def _prepare_chosen(chosen: str) -> Path:
 
 
 def _danger_in_chosen(path: Path) -> str:
-    """Return what another user may have prepared, or could change under us."""
+    # Another user may have prepared its content, or could change it.
     try:
         if path.is_symlink() and path.lstat().st_uid not in (os.geteuid(), 0):
             return f"is a symbolic link of user {path.lstat().st_uid}"
@@ -145,10 +143,8 @@ def _danger_in_chosen(path: Path) -> str:
 
 
 def _base_directories() -> list[Path]:
-    """Return the temp directory (as tempfile chooses it, 10 ms cheaper) and the user's runtime directory, best first.
-
-    The latter is removed when the user logs out, whatever still runs: it is for those who sit at a terminal.
-    """
+    # Best first: the temp directory, chosen as by `tempfile`, and the user's runtime directory. The latter is removed
+    # when the user logs out, even if processes still run, so it is preferred on a terminal only.
     found = []
     named = [value for name in ("TMPDIR", "TEMP", "TMP") if (value := os.environ.get(name))]
     candidates = [*named, "/tmp", "/var/tmp", "/usr/tmp"]
@@ -169,18 +165,17 @@ def _has_terminal() -> bool:
 
 
 def _is_private(path: Path) -> bool:
-    # After `su` or `sudo -E` the variable still names the directory of somebody else.
+    # After `su` or `sudo -E`, the variable still names another user's directory.
     with suppress(OSError):
         return _is_writable_directory(path) and path.stat().st_uid == os.geteuid()
     return False
 
 
 def _is_writable_directory(path: Path) -> bool:
-    return os.access(path, os.W_OK | os.X_OK) and path.is_dir()  # `is_dir` raises at what we may not reach
+    return os.access(path, os.W_OK | os.X_OK) and path.is_dir()  # `is_dir` raises without access
 
 
 def _make_fresh(run_id: str) -> Path:
-    """Make a directory of our own, in the best place that takes one."""
     *better, last = [base / f"elastic-{os.geteuid()}" for base in _base_directories()]
     for parent in better:
         with suppress(ConfigError):
@@ -189,16 +184,16 @@ def _make_fresh(run_id: str) -> Path:
 
 
 def _make_below(parent: Path, run_id: str) -> Path:
-    """Make a directory below `parent`, which runs of the same user share."""
+    # Runs of the same user share `parent`.
     name = quote_id(run_id)[:_ID_LIMIT]
     try:
         for _ in range(_ATTEMPTS):
             with suppress(FileExistsError):
                 parent.mkdir(mode=0o700)
-            # A run that ends may remove the parent at any time, and a name may be taken: again.
+            # A run that ends may remove the parent at any time, and a name may exist: try again.
             with suppress(FileNotFoundError, FileExistsError):
                 _check_owner_only(parent)
-                give_owner_rights(str(parent), 0o700)  # an earlier version left it as the umask had it
+                give_owner_rights(str(parent), 0o700)  # an earlier version obeyed the umask
                 path = parent / f"{name}-{os.urandom(4).hex()}"
                 path.mkdir(mode=0o700)
                 give_owner_rights(str(path), 0o700)
@@ -209,7 +204,7 @@ def _make_below(parent: Path, run_id: str) -> Path:
 
 
 def _check_owner_only(parent: Path) -> None:
-    """Refuse a directory that another user could have prepared, or could change under us."""
+    # Another user could have prepared the directory, or could change it.
     danger = danger_in(parent)
     if danger:
         raise ConfigError(
@@ -220,22 +215,20 @@ def _check_owner_only(parent: Path) -> None:
 
 
 def _locked(path: Path) -> int:
-    """Return a descriptor that holds a shared lock on the directory, -1 where there are no locks.
-
-    Cleaners (systemd-tmpfiles) pass over a directory, and all below it, that they can't lock for themselves alone.
-    """
+    # A descriptor with a shared lock on the directory, or -1 if it cannot be opened. Cleaners such as systemd-tmpfiles
+    # skip a directory, and all below it, on which they get no exclusive lock.
     fd = -1
     try:
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError:  # a file system without locks: held all the same, to know whether it is still there
+    except OSError:  # a file system without locks: kept open, to know whether the directory still exists
         return fd
     return fd
 
 
 def remove_tree(path: Path) -> None:
-    """Remove a directory and all in it, as far as possible, following no link."""
-    # By hand: shutil would cost 5 ms to import, a quarter of what a run may take to end.
+    """Remove a directory and its content as far as possible, without following links."""
+    # Importing shutil would cost 5 ms, a quarter of the time to end a run.
     with suppress(OSError):
         path.chmod(0o700)
         with os.scandir(path) as entries:

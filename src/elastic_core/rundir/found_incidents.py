@@ -1,4 +1,4 @@
-"""The incidents in a run directory, as they are read."""
+"""Finds and reads the incidents in a run directory."""
 
 from collections.abc import Iterator
 from contextlib import suppress
@@ -16,16 +16,16 @@ class FoundIncident(Record, frozen=True, kw_only=True):
     """An incident and its file."""
 
     incident: Incident
-    """What happened."""
+    """The incident."""
     path: str
-    """Its file."""
+    """The path of its file."""
 
 
 def find_incidents(run_dir: Path) -> list[FoundIncident]:
-    """Return the incidents in a run directory, oldest first, each once; files that are none of ours are passed over.
+    """Return the incidents in a run directory, oldest first and each once. Other files are ignored.
 
     Raises:
-        ConfigError: all that there are have another schema version.
+        ConfigError: All incidents have another schema version.
     """
     other: ConfigError | None = None
     found: dict[tuple[int, int, str], FoundIncident] = {}
@@ -45,8 +45,8 @@ def find_incidents(run_dir: Path) -> list[FoundIncident]:
 
 
 def _files(run_dir: Path) -> Iterator[Path]:
-    """Give the files that may hold one, those first that are best to name."""
-    with suppress(OSError):  # a run that has just ended takes its directory with it
+    # Preferred names first.
+    with suppress(OSError):  # a run that ends removes its directory
         yield from (run_dir / file_name(number) for number in sorted(numbers(run_dir)))
     yield run_dir / INCIDENT_FILE
     with suppress(OSError):

@@ -1,4 +1,4 @@
-"""The identity of an agent's process: its number alone may belong to another process by now."""
+"""The identity of an agent's process: its pid alone may be another process's by now."""
 
 import os
 from typing import Annotated
@@ -13,20 +13,20 @@ EpochNs = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
 
 
 class AgentIdentity(Record, frozen=True, kw_only=True):
-    """Which process an agent is."""
+    """The identity of an agent's process."""
 
     pid: int
-    """Its number."""
+    """The process id."""
     start_ticks: int = 0
-    """When it started, in clock ticks since the boot of its host."""
+    """When the process started, in clock ticks since its host's boot."""
     boot_id: str = ""
-    """Which boot of the host that was."""
+    """The id of that boot."""
     pid_namespace: str = ""
-    """Which world of process numbers it is in."""
+    """The namespace of its process id."""
     host: str = ""
     """The host's name."""
     started_ns: EpochNs = 0
-    """When the agent began, nanoseconds since the Unix epoch."""
+    """When the agent began, in nanoseconds since the Unix epoch."""
 
     @classmethod
     def own(cls, *, host: str, started_ns: int) -> "AgentIdentity":
@@ -43,12 +43,12 @@ class AgentIdentity(Record, frozen=True, kw_only=True):
 
     @property
     def same_boot(self) -> bool:
-        """Whether that process was started in this boot of this host."""
+        """Whether the process was started in this boot of this host."""
         return self.boot_id == _boot_id()
 
     @property
     def running(self) -> bool | None:
-        """Whether that very process runs; None: it can't be seen from here (another host, boot or container)."""
+        """Whether that process runs. `None` if it cannot be seen from here (another host, boot or container)."""
         if not self.same_boot or self.pid_namespace != _pid_namespace():
             return None
         stat = read_stat(self.pid)
@@ -56,13 +56,13 @@ class AgentIdentity(Record, frozen=True, kw_only=True):
 
 
 def _boot_id() -> str:
-    """Return which boot of this host it is, empty if the kernel does not say."""
+    # Empty if the kernel does not report it.
     return (read_file("/proc/sys/kernel/random/boot_id") or b"").decode(errors="replace").strip()
 
 
 def _pid_namespace() -> str:
-    """Return in which world of process numbers this process is, empty if the kernel does not say."""
+    # Empty if the kernel does not report it.
     try:
-        return os.readlink("/proc/self/ns/pid")  # noqa: PTH115  # no path: a name in brackets
+        return os.readlink("/proc/self/ns/pid")  # noqa: PTH115  # not a path
     except OSError:
         return ""

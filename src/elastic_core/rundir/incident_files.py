@@ -1,4 +1,4 @@
-"""A run's incidents in its run directory: each one kept, the last one as `incident.json`."""
+"""Writes a run's incidents to its run directory: each is kept, and the last one is `incident.json` too."""
 
 import os
 import re
@@ -13,15 +13,14 @@ if TYPE_CHECKING:
 
 INCIDENT_FILE: Final = "incident.json"
 MOST_KEPT: Final = 64
-"""The first incident of a run and the last ones; a run that fails for days must not fill a disk with them."""
+"""How many incidents of a run are kept: the first and the last ones. This bounds the disk space of a failing run."""
 _NUMBERED: Final = re.compile(r"incident-(\d+)\.json")
 
 
 class IncidentFiles:
-    """Writes them. Threading: the supervisor's thread only."""
+    """Writes incidents. Threading: the supervisor's thread only."""
 
     def __init__(self, run_dir: Path) -> None:
-        """Look at nothing yet."""
         self.run_dir = run_dir
         self._number: int | None = None
 
@@ -31,14 +30,14 @@ class IncidentFiles:
         return self.run_dir / INCIDENT_FILE
 
     def write(self, incident: "Incident", *, again: bool = False) -> str:
-        """Write an incident and return its path, that of `incident.json`.
+        """Write an incident and return the path of `incident.json`.
 
-        `again`: it is the last one, of which more is known now.
+        With `again`, it replaces the last one, with more details.
 
         Raises:
-            OSError: it can't be written.
+            OSError: The file cannot be written.
         """
-        from elastic_core.failure.incident import write_incident  # a start names the file, and needs no more
+        from elastic_core.failure.incident import write_incident  # slow, and not needed at the start
 
         path = self.path
         make_folder(str(self.run_dir))
@@ -48,7 +47,7 @@ class IncidentFiles:
             make_folder(str(folder))
             _also(path, folder / INCIDENT_FILE, incident)
         if self._number is None:
-            # A directory that the user chose may hold those of an earlier run.
+            # A chosen directory may contain incidents of an earlier run.
             self._number = max(numbers(self.run_dir), default=-1) + 1
         elif not again:
             self._number += 1
@@ -60,27 +59,27 @@ class IncidentFiles:
 
 
 def file_name(number: int) -> str:
-    """Return the name of the file that keeps one."""
+    """Return the name of the file that keeps an incident."""
     return f"incident-{number}.json"
 
 
 def numbers(run_dir: Path) -> list[int]:
-    """Return the numbers of those that are kept."""
+    """Return the numbers of the incidents that are kept."""
     with os.scandir(run_dir) as entries:
         return [int(match[1]) for entry in entries if (match := _NUMBERED.fullmatch(entry.name))]
 
 
 def _also(path: Path, other: Path, incident: "Incident") -> None:
-    """Give what was just written another name: a file is never changed in place, so that a link is a copy."""
+    # Files are never changed in place, so a link is a copy.
     temporary = other.with_name(f"{other.name}.{os.getpid()}.tmp")
     try:
         with suppress(FileNotFoundError):
             temporary.unlink()
         temporary.hardlink_to(path)
         temporary.replace(other)
-        with suppress(FileNotFoundError):  # two names of one file are left as they are by a rename
+        with suppress(FileNotFoundError):  # a rename keeps both names of one file
             temporary.unlink()
-    except OSError:  # no links here
+    except OSError:  # the file system has no links
         from elastic_core.failure.incident import write_incident
 
         write_incident(other, incident)

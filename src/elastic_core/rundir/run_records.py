@@ -1,4 +1,4 @@
-"""The runs of this user on this machine: one bounded record for each, written when it begins and when it ends."""
+"""Records of this user's runs on this machine, of bounded size and number, written at a run's start and end."""
 
 import os
 from collections.abc import Callable
@@ -17,16 +17,16 @@ from elastic_core.system.private_file import make_folder, read_file, replace_fil
 from elastic_core.types import Record
 
 RECORDS_FOLDER: Final = "index"
-"""Beside the run directories, whose names all have a dash."""
+"""The folder's name, beside the run directories, whose names all have a dash."""
 MOST_KEPT: Final = 200
-"""The runs that are listed at most: of more, the oldest are forgotten."""
+"""How many records are kept at most. The oldest are removed first."""
 _MOST_CHARS: Final = 1000
 _MOST_BYTES: Final = 32 << 10
 _SCHEMA_VERSION: Final = 1
 
 
 class RunRecord(Record, frozen=True, kw_only=True):
-    """One run of this user on this machine, as its agent has recorded it."""
+    """The agent's record of one run of this user on this machine."""
 
     schema_version: int = _SCHEMA_VERSION
     """The version of this document."""
@@ -37,17 +37,17 @@ class RunRecord(Record, frozen=True, kw_only=True):
     script: str
     """The script, module or program as typed."""
     run_dir: str
-    """The run directory, which may be gone."""
+    """The run directory, which may have been removed."""
     agent: AgentIdentity
-    """The agent's process, and when it began."""
+    """The agent's process, and when it started."""
     ended_ns: EpochNs = 0
-    """When the run ended on this node, nanoseconds since the Unix epoch; 0: no end was recorded."""
+    """When the run ended on this node, in nanoseconds since the Unix epoch. 0 means that no end was recorded."""
     outcome: str = ""
-    """`succeeded`, `failed` or `stopped`; empty: no end was recorded."""
+    """`succeeded`, `failed` or `stopped`. Empty if no end was recorded."""
     exit_code: int | None = None
-    """The agent's exit code; None: no end was recorded."""
+    """The agent's exit code. `None` if no end was recorded."""
     result: str = ""
-    """A line for people about the end."""
+    """One line for users about the end."""
 
 
 class RunEntry:
@@ -55,13 +55,13 @@ class RunEntry:
 
     def __init__(self, path: Path | None, record: RunRecord, clock: Clock = SYSTEM_CLOCK) -> None:
         self.path = path
-        """Its file; None: there is no place for one, and nothing is written."""
+        """The record's file. `None` means that no place is writable, and nothing is written."""
         self._record = record
         self._clock = clock
 
     @classmethod
     def begin(cls, *, run_id: str, node_id: str, script: str, run_dir: str, clock: Clock = SYSTEM_CLOCK) -> "RunEntry":
-        """Record that a run begins. Where no record can be written the run goes on without one."""
+        """Record that a run begins. If no record can be written, the run continues without one."""
         agent = AgentIdentity.own(host=os.uname().nodename, started_ns=clock.wall_ns())
         record = RunRecord(
             run_id=run_id[:_MOST_CHARS],
@@ -73,7 +73,7 @@ class RunEntry:
         return cls(_begun(record), record, clock)
 
     def end(self, *, outcome: str, exit_code: int, result: str) -> None:
-        """Record how the run has ended; only the first end counts."""
+        """Record how the run ended; only the first call counts."""
         path, self.path = self.path, None
         if path is None:
             return
@@ -89,7 +89,7 @@ class RunEntry:
 
 
 def _begun(record: RunRecord) -> Path | None:
-    """Write a new record, forget the oldest if there are too many, and return its file; None: there is no place."""
+    # The oldest records are removed. `None` means that no place is writable.
     with suppress(ElasticError):
         for place in runs_folders():
             folder = place / RECORDS_FOLDER
@@ -98,7 +98,7 @@ def _begun(record: RunRecord) -> Path | None:
                 make_folder(str(folder))
                 replace_file(path, encode_json(record))
                 for oldest in sorted(folder.iterdir())[:-MOST_KEPT]:
-                    oldest.unlink(missing_ok=True)  # another run may be faster
+                    oldest.unlink(missing_ok=True)  # another run may have removed it
                 return path
     return None
 
@@ -107,10 +107,10 @@ def run_records(fault: Callable[[str], None] = lambda text: None) -> list[RunRec
     """Return the records of this user's last runs on this machine, the oldest first.
 
     Args:
-        fault: Takes a line about each record that can't be read; it is left out.
+        fault: Called with one line for each unreadable record, which is left out.
 
     Raises:
-        ConfigError: there is no place for records, or another user has taken it.
+        ConfigError: No place for records is writable, or another user has taken it.
     """
     found: dict[str, RunRecord] = {}
     for place in runs_folders():
@@ -119,7 +119,7 @@ def run_records(fault: Callable[[str], None] = lambda text: None) -> list[RunRec
                 try:
                     if path.suffix == ".json":
                         found[path.name] = _read(path)
-                except FileNotFoundError:  # forgotten since it was named
+                except FileNotFoundError:  # removed meanwhile
                     continue
                 except (OSError, ValueError) as err:
                     fault(f"the record {str(path)!r} can't be read ({err}): it is left out")
@@ -134,9 +134,9 @@ def _read(path: Path) -> RunRecord:
 
 
 def run_places() -> str:
-    """Return where run directories and records are looked for, for people.
+    """Return the directories that are searched for run directories and records, for users.
 
     Raises:
-        ConfigError: there is no place for them, or another user has taken it.
+        ConfigError: No place for them is writable, or another user has taken it.
     """
     return " or ".join(repr(str(folder)) for folder in runs_folders())

@@ -1,1 +1,1 @@
-"""What all rooms share of the operating system: time, one thread's event loop, and files for their owner alone."""
+"""The operating system for all other packages: time, one thread's event loop, and files only for their owner."""

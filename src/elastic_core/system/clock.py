@@ -1,7 +1,6 @@
 """Time: the only module that reads a clock or sleeps.
 
-Everything else receives a `Clock` (or a number), so that state machines and policies can be run on a clock that a test
-moves.
+All other code receives a `Clock` (or a number), so that tests can run state machines and policies on their own clock.
 """
 
 import threading
@@ -17,7 +16,7 @@ _T = TypeVar("_T")
 
 
 def duration_text(seconds: float) -> str:
-    """Return `0.5 s`, `3 min 5 s`, `2 h 7 min`, `3 d 4 h`: from a minute on rounded, but for what outlasts people."""
+    """Return a duration such as `0.5 s`, `3 min 5 s`, `2 h 7 min` or `3 d 4 h`: rounded from a minute to a century."""
     if seconds >= _A_CENTURY_S:
         return f"{seconds:.3g} s"
     whole = max(0, round(seconds))
@@ -29,14 +28,14 @@ def duration_text(seconds: float) -> str:
 
 
 class Clock(Protocol):
-    """What the product asks of a clock."""
+    """The clock that other code uses; tests pass their own."""
 
     def monotonic_s(self) -> float:
-        """Return seconds on a clock that never goes back; comparable on this host only."""
+        """Return seconds on a clock that never goes back. Values compare on this host only."""
         ...
 
     def wall_ns(self) -> int:
-        """Return nanoseconds since the Unix epoch; for this host's records, never compared between hosts."""
+        """Return nanoseconds since the Unix epoch, for this host's records. Never compare values of two hosts."""
         ...
 
 
@@ -56,16 +55,16 @@ SYSTEM_CLOCK = SystemClock()
 
 
 class WaitBudget:
-    """How long a blocking call may still take, and whether it is cancelled.
+    """Deadline and cancellation of one blocking call.
 
-    The agent binds one to a rendezvous handler before each call; `sleep` is the only sleep that plugin code needs, and
-    it ends as soon as the agent cancels. A deadline of None means no limit.
+    The agent binds one to a rendezvous handler before each call. Plugin code should only sleep by `sleep`, which ends
+    as soon as the agent cancels. A deadline of `None` means no limit.
 
-    Threading: `cancel` may be called from any thread; the waiting methods block their caller only.
+    Threading: `cancel` may be called from any thread; the waiting methods block only their caller.
     """
 
     def __init__(self, deadline_s: float | None = None, *, clock: Clock = SYSTEM_CLOCK) -> None:
-        """Bind a budget that ends at `deadline_s` of the clock's monotonic seconds (None: never)."""
+        """Make a budget that ends at `deadline_s` of the clock's monotonic seconds. `None` means no limit."""
         self._deadline_s = deadline_s
         self._clock = clock
         self._cancelled = threading.Event()
@@ -73,41 +72,41 @@ class WaitBudget:
 
     @classmethod
     def lasting(cls, seconds: float | None, *, clock: Clock = SYSTEM_CLOCK) -> "WaitBudget":
-        """Return a budget that ends `seconds` from now (None: never)."""
+        """Return a budget that ends `seconds` from now. `None` means no limit."""
         return cls(None if seconds is None else clock.monotonic_s() + seconds, clock=clock)
 
     @property
     def cancelled(self) -> bool:
-        """Whether the agent asked the call to end."""
+        """Whether the agent has cancelled the call."""
         return self._cancelled.is_set()
 
     def cancel(self) -> None:
-        """Ask every wait on this budget to end now; idempotent."""
+        """End every wait on this budget now; idempotent."""
         self._cancelled.set()
         for listener in tuple(self._listeners):
             listener()
 
     def on_cancel(self, listener: Callable[[], None]) -> None:
-        """Call `listener` when the budget is cancelled: for code that only it can wake (on a socket, say).
+        """Call `listener` when the budget is cancelled, to wake code that blocks on a socket, for example.
 
-        Threading: called on the thread that cancels; must be quick and must not raise. Called at once if already
-        cancelled.
+        Threading: called on the thread that cancels; it must be quick and must not raise. If the budget is already
+        cancelled, `listener` is called at once.
         """
         self._listeners.append(listener)
         if self.cancelled:
             listener()
 
     def remaining_s(self, at_most_s: float | None = None) -> float:
-        """Return seconds left, from 0 to `at_most_s`; `inf` where there is neither a deadline nor a cap."""
+        """Return the seconds left, from 0 to `at_most_s`, or `inf` without a deadline and `at_most_s`."""
         left_s = float("inf") if self._deadline_s is None else max(0.0, self._deadline_s - self._clock.monotonic_s())
         return left_s if at_most_s is None else min(left_s, at_most_s)
 
     def check(self) -> None:
-        """Return while there is time left.
+        """Return if there is time left.
 
         Raises:
-            WaitCancelledError: the agent asked the call to end.
-            WaitExpiredError: the deadline has passed.
+            WaitCancelledError: The agent has cancelled the call.
+            WaitExpiredError: The deadline has passed.
         """
         if self.cancelled:
             raise WaitCancelledError
@@ -124,14 +123,14 @@ class WaitBudget:
             self.check()
 
     def call(self, function: Callable[[], _T], *, timeout_s: float) -> _T:
-        """Return the result of a function that can't be interrupted, such as the look-up of a name.
+        """Return the result of a function that cannot be interrupted, such as a name lookup.
 
         The function runs in a thread of its own, which is abandoned if the result is late.
 
         Raises:
-            Exception: what the function raises.
-            WaitCancelledError: the agent asked the call to end.
-            WaitExpiredError: no result within `timeout_s` or the budget.
+            Exception: An exception of the function.
+            WaitCancelledError: The agent has cancelled the call.
+            WaitExpiredError: No result within `timeout_s` or the budget.
         """
         woken = threading.Event()
         results: list[_T] = []

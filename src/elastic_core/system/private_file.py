@@ -1,6 +1,6 @@
-"""Files and folders that only their owner may read; a file is replaced as a whole, and no link in its way is followed.
+"""Files and folders that only their owner may read. A file is replaced as a whole, without following links.
 
-Workers load this while they fail: little but `os`.
+Failing workers import this module, so it imports little but `os`.
 """
 
 import errno
@@ -11,10 +11,10 @@ _FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def replace_file(path: str | os.PathLike[str], content: bytes) -> None:
-    """Give a file this content at once.
+    """Replace a file's content atomically.
 
     Raises:
-        OSError: it can't be written; what was there before is unchanged.
+        OSError: The file cannot be written; the old content is unchanged.
     """
     temporary = f"{os.fspath(path)}.{os.getpid()}.tmp"
     try:
@@ -27,10 +27,10 @@ def replace_file(path: str | os.PathLike[str], content: bytes) -> None:
 
 
 def read_file(path: str | os.PathLike[str], *, most_bytes: int) -> bytes:
-    """Return a file's content, without waiting for whoever may write to what only looks like a file.
+    """Return a file's content, without blocking if the path is a pipe.
 
     Raises:
-        OSError: it can't be read, or has more bytes.
+        OSError: The file cannot be read, or has more than `most_bytes`.
     """
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
@@ -45,10 +45,10 @@ def read_file(path: str | os.PathLike[str], *, most_bytes: int) -> bytes:
 
 
 def make_folder(path: str) -> None:
-    """Make a directory, and those above it that are missing, for its owner only, whatever the umask.
+    """Make a directory and its missing parents, for its owner only, whatever the umask.
 
     Raises:
-        OSError: one can't be made; or what there is of them is not safe: somebody else could change what is made there.
+        OSError: A directory cannot be made, or an existing parent is not safe: another user could change its content.
     """
     missing = []
     while not os.path.isdir(path):  # noqa: PTH112  # as above
@@ -60,16 +60,16 @@ def make_folder(path: str) -> None:
         try:
             os.mkdir(folder, 0o700)  # noqa: PTH102  # as above
             give_owner_rights(folder, 0o700)
-        except FileExistsError:  # another worker was faster, or somebody who means ill
+        except FileExistsError:  # another worker was faster, or another user attacks
             if danger := danger_in(folder):
                 raise PermissionError(errno.EPERM, f"{folder} {danger}", folder) from None
 
 
 def make_chosen_folder(path: str, mode: int = 0o777) -> None:
-    """Make a directory that the user has named, and those above it that are missing, as the umask has it for others.
+    """Make a directory that the user has named and its missing parents, with the umask's rights for others.
 
     Raises:
-        OSError: one can't be made.
+        OSError: A directory cannot be made.
     """
     above = os.path.dirname(path)  # noqa: PTH120  # as above
     if above != path and not os.path.isdir(above):  # noqa: PTH112  # as above
@@ -84,10 +84,10 @@ def make_chosen_folder(path: str, mode: int = 0o777) -> None:
 
 
 def give_owner_rights(path: str | int, rights: int) -> None:
-    """Give a file or a directory of ours the rights of its owner that a umask has kept from it (0300 and more).
+    """Give the owner of a file or directory rights that the umask has removed (0300 and more).
 
     Raises:
-        OSError: it can't be looked at, or changed.
+        OSError: The rights cannot be read or changed.
     """
     mode = stat.S_IMODE(os.stat(path).st_mode)  # noqa: PTH116  # as above
     if mode & rights != rights:
@@ -95,13 +95,13 @@ def give_owner_rights(path: str | int, rights: int) -> None:
 
 
 def danger_in(folder: str | os.PathLike[str], *, sticky: bool = False, own_group: bool = False) -> str:
-    """Return why a directory that is there is not this user's own and safe from others; empty if it is.
+    """Return why a directory is not this user's own or not safe from other users. Empty if it is safe.
 
-    `sticky`: root's will do, and one that others can write to but in which nobody can replace what is another's (/tmp).
-    `own_group`: so will one that a group can write to which has the user's own number: nobody else is in it.
+    `sticky` also allows a directory of root, and one that others can write to but in which users cannot replace other
+    users' files (/tmp). `own_group` also allows write access for the user's own group, which has the same number.
 
     Raises:
-        OSError: it can't be looked at.
+        OSError: The directory cannot be read.
     """
     found = os.lstat(folder)
     if stat.S_ISLNK(found.st_mode) and sticky and found.st_uid in (os.geteuid(), 0):
@@ -119,7 +119,7 @@ def danger_in(folder: str | os.PathLike[str], *, sticky: bool = False, own_group
 def _create(path: str) -> int:
     try:
         fd = os.open(path, _FLAGS, 0o600)
-    except FileExistsError:  # of an earlier process with our number, or somebody's link
+    except FileExistsError:  # from an earlier process with this pid, or another user's link
         _remove(path)
         fd = os.open(path, _FLAGS, 0o600)
     give_owner_rights(fd, 0o600)

@@ -1,7 +1,7 @@
-"""One thread's event loop: file descriptors, timers, a mailbox that other threads may post to, and signals.
+"""One thread's event loop: file descriptors, timers, a mailbox for other threads, and signals.
 
-It sleeps in the kernel until something happens; an idle reactor never wakes. Callbacks run on the reactor's thread and
-must not block.
+It sleeps in the kernel until an event; an idle reactor never wakes. Callbacks run on the reactor's thread and must not
+block.
 """
 
 import heapq
@@ -16,17 +16,17 @@ from typing import Protocol
 
 from elastic_core.system.clock import SYSTEM_CLOCK, Clock
 
+# If a sleep lasts so much longer than it should, this process was stopped (SIGSTOP) meanwhile.
 _STOPPED_S = 1.0
-"""If a sleep takes so much longer than it should, this process was stopped meanwhile."""
+# The longest sleep at once: the kernel's limit is 24 days, and users may set longer timeouts.
 _LONGEST_SLEEP_S = 86_400.0
-"""The kernel takes at most 24 days at once, and users may ask for more ("never", as they understand it)."""
 
 
 class Timer(Protocol):
     """A pending callback."""
 
     def cancel(self) -> None:
-        """Forget it; no effect once it has run."""
+        """Cancel the callback; no effect after it has run."""
         ...
 
 
@@ -41,10 +41,9 @@ class _ScheduledCall:
 
 
 class Reactor:
-    """The loop. Build it on the thread that will run it; `close` gives every descriptor and signal handler back."""
+    """The event loop. Build it on the thread that runs it; `close` releases all descriptors and signal handlers."""
 
     def __init__(self, *, clock: Clock = SYSTEM_CLOCK) -> None:
-        """Open the wake-up descriptor."""
         self._clock = clock
         self._left_out_s = 0.0
         self.turned_s = clock.monotonic_s()
@@ -63,11 +62,11 @@ class Reactor:
         self._old_wakeup: int | None = None
 
     def now_s(self) -> float:
-        """Return the clock's monotonic seconds, without those that were left out: what timers count in."""
+        """Return the clock's monotonic seconds without those left out; timers use this time."""
         return self._clock.monotonic_s() - self._left_out_s
 
     def leave_out(self, seconds: float) -> None:
-        """Have timers count as if the last `seconds` had not passed."""
+        """Make timers ignore the last `seconds`."""
         self._left_out_s += seconds
 
     # --- descriptors
@@ -81,11 +80,11 @@ class Reactor:
         self._set_interest(fd, selectors.EVENT_WRITE, callback)
 
     def remove_reader(self, fd: int) -> None:
-        """Forget a reader; unknown descriptors are ignored. Call before closing the descriptor."""
+        """Remove a reader; unknown descriptors are ignored. Call it before closing the descriptor."""
         self._set_interest(fd, selectors.EVENT_READ, None)
 
     def remove_writer(self, fd: int) -> None:
-        """Forget a writer; unknown descriptors are ignored. Call before closing the descriptor."""
+        """Remove a writer; unknown descriptors are ignored. Call it before closing the descriptor."""
         self._set_interest(fd, selectors.EVENT_WRITE, None)
 
     def _set_interest(self, fd: int, mask: int, callback: Callable[[], None] | None) -> None:
@@ -119,21 +118,21 @@ class Reactor:
         self._wake()
 
     def _wake(self) -> None:
-        with suppress(BlockingIOError, OSError):  # a full pipe wakes just as well; a closed one has nobody left to wake
+        with suppress(BlockingIOError, OSError):  # a full pipe wakes the loop too; after `close` there is no loop
             os.write(self._wake_write, b"\0")
 
     def _drain_wake(self) -> None:
         with suppress(BlockingIOError):
             os.read(self._wake_read, 4096)
-        # What was noted while the pipe was read: its byte may have been among those.
+        # Deliver signals that arrived during the read: their bytes may have been read too.
         self._deliver_signals()
 
     def handle_signals(self, signums: Iterable[int], on_signal: Callable[[int], None]) -> None:
-        """Deliver these signals as calls of `on_signal` on the loop, before anything else that the turn has found.
+        """Deliver these signals as calls of `on_signal` on the loop, before the other events of a turn.
 
-        The interpreter runs the handler, which notes the number, on this thread before the next instruction; the byte
-        of the C handler only wakes the loop, so that none is lost where the pipe is full. As in the kernel, a signal
-        that comes again before it was noted counts once. Threading: the main thread only.
+        The interpreter runs the handler, which stores the number, on this thread before the next instruction. The byte
+        of the C handler only wakes the loop, so no signal is lost if the pipe is full. As in the kernel, a signal that
+        arrives again before it was stored counts once. Threading: the main thread only.
         """
         self._on_signal = on_signal
         self._old_wakeup = signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
@@ -160,12 +159,12 @@ class Reactor:
         self._stopped = True
 
     def turn(self, timeout_s: float | None = None) -> None:
-        """Wait for the next thing, at most `timeout_s` (None: for ever), and run what is due."""
+        """Wait for the next event, at most `timeout_s` (`None` means no limit), and run what is due."""
         sleep_s, began_s = self._timeout(timeout_s), self.now_s()
         ready = self._selector.select(sleep_s)
         if sleep_s is not None and (slept_s := self.now_s() - began_s) > sleep_s + _STOPPED_S:
-            self.leave_out(slept_s)  # this process was stopped, mostly with its workers
-        # First, whatever the kernel reports first: who signals us and our processes at once has us know why they end.
+            self.leave_out(slept_s)  # this process was stopped, usually with its workers
+        # Signals first: if agent and workers are signalled at once, the agent then knows why its workers end.
         self._deliver_signals()
         for key, mask in ready:
             callbacks = self._interest.get(key.fd, {})
@@ -193,7 +192,7 @@ class Reactor:
         return due_s if timeout_s is None else min(due_s, timeout_s)
 
     def close(self) -> None:
-        """Give signal handlers and descriptors back; idempotent."""
+        """Restore the signal handlers and close the descriptors; idempotent."""
         if self._old_wakeup is not None:
             signal.set_wakeup_fd(self._old_wakeup)
             self._old_wakeup = None

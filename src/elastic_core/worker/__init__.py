@@ -1,6 +1,6 @@
-"""What runs inside a worker, and what a training script may import; the one room that may import torch.
+"""Code that runs inside workers, and names that a training script may import. Only this package may import torch.
 
-Importing it loads nothing: each name is fetched when it is first used.
+Importing it imports nothing else: each name is imported at its first use.
 """
 
 # Not from typing: the startup hook imports this package in every worker, and typing costs milliseconds.
@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 __all__ = ["record"]
 
+# Names that another distribution provides and that can be imported from here too, with their modules.
 _OF_OTHERS = {
     "CheckpointError": "elastic_train",
     "Checkpointer": "elastic_train",
@@ -23,10 +24,9 @@ _OF_OTHERS = {
     "section": "elastic_watch.beats",
     "should_stop": "elastic_train",
 }
-"""Names that come with another distribution, and are found here too: the modules that have them."""
 
 
-def __getattr__(name: str) -> "Any":  # noqa: ANN401  # what another distribution has
+def __getattr__(name: str) -> "Any":  # noqa: ANN401  # of another distribution
     if name == "record":
         from elastic_core.processes.errors.recording import record
 
@@ -41,10 +41,10 @@ def _of_another(name: str, module: str) -> object:
 
     package = module.partition(".")[0]
     try:
-        return getattr(import_module(module), name)  # a plugin, which the core may not know
+        return getattr(import_module(module), name)  # imported at run time: the core must not depend on it
     except ModuleNotFoundError as err:
         if err.name != package:
             raise
         folder = package.removeprefix("elastic_")
-        hint = "pip install -r sets/train.txt, in a checkout of elastic-core"  # which has both
+        hint = "pip install -r sets/train.txt, in a checkout of elastic-core"  # installs both
         raise ImportError(f"elastic_core.worker.{name} comes with elastic-{folder}. Try: {hint}") from None

@@ -1,20 +1,20 @@
-"""The hook of an interpreter's start that records how a worker failed, if the agent has requested that.
+"""The hook at an interpreter's start that records how a worker failed, if the agent has requested that.
 
-A `.pth` file beside the package calls `arm_worker` in every interpreter whose environment has ELASTIC_WORKER_HOOKS. The
-hook costs a training script well under a millisecond, and changes little that the script can see (two environment
-values; `sys.exit` and `sys.stderr.write`, which pass everything on). It never raises: a failure of the hook is noted in
-a file beside the error file, and the script runs on.
+A `.pth` file beside the package calls `arm_worker` in every interpreter that has ELASTIC_WORKER_HOOKS in its
+environment. The hook costs a script well under a millisecond and changes little that the script can see: two
+environment values, and wrappers of `sys.exit` and `sys.stderr.write`. It never raises: if the hook fails, a note is
+written beside the error file, and the script runs on.
 
-Only the process that was armed writes. Its pid replaces the "1" in ELASTIC_WORKER_HOOKS: children that execute another
-interpreter find a pid that isn't theirs, a worker that executes itself again is armed again, and forked children, which
-inherit the hook in memory, are told apart by their pid.
+Only the armed process writes. Its pid replaces the "1" in ELASTIC_WORKER_HOOKS: a child that executes another
+interpreter finds another pid, and is not armed. A worker that executes itself again is armed again. Forked children,
+which inherit the hook in memory, have another pid.
 
-A worker that is a shell or another program leaves the "1" as it is, so that each interpreter which it starts itself is
-armed. So does an interpreter whose program has the command line of another as its arguments, for that one alone. One
-that is armed after another takes away what that has recorded: the worker has survived that.
+A worker that is a shell or another program leaves the "1", so that each interpreter that it starts is armed. An
+interpreter whose program gets the command line of another one as arguments leaves it for that one alone. An interpreter
+that is armed later removes the record of an earlier one, because the worker has survived that failure.
 """
 
-import _signal  # type: ignore[import-not-found]  # `signal` around it is the script's to pay for
+import _signal  # type: ignore[import-not-found]  # importing `signal` is slow
 import _thread
 import atexit
 import faulthandler
@@ -22,7 +22,7 @@ import os
 import sys
 import time
 
-# Not from typing: importing it would cost a script more than all the rest of this module.
+# Not from typing: importing it would cost more than the rest of this module.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,14 +34,13 @@ ERROR_FILE_VARIABLE = "TORCHELASTIC_ERROR_FILE"
 FAULT_FILE_VARIABLE = "ELASTIC_FAULT_FILE"
 STARTUP_VARIABLE = "ELASTIC_STARTUP"
 PROGRAM_VARIABLE = "ELASTIC_WORKER_PROGRAM"
-"""The end of the command line of the one interpreter that is armed, if another program is in front of it."""
+"""The end of the command line of the only interpreter to arm, if another program precedes it."""
 RECORD_PIPE_SUFFIX = ".pipe"
 """The suffix of the pipe beside the error file, through which the agent is notified of a record at once."""
 
 
 class _Armed:
-    """The state of the hook from the moment it was armed; the script may change its environment later."""
-
+    # The state of the hook from its arming on; the script may change its environment later.
     def __init__(self, error_file: str) -> None:
         self.pid = os.getpid()
         self.error_file = error_file
@@ -50,14 +49,13 @@ class _Armed:
         self.exits = _Exits()
 
     def excepthook(self, kind: type[BaseException], value: BaseException, trace: "TracebackType | None") -> None:
-        """Write the exception, then call the previous hook, which prints it."""
         self.write(value)
-        if value is getattr(sys, "last_value", None):  # else a script called us, and may go on
+        if value is getattr(sys, "last_value", None):  # if not, the script called the hook, and may continue
             self.report()
         self.previous(kind, value, trace)
 
     def at_exit(self) -> None:
-        """Write the failure of a script that replaced `excepthook`, never began to run, or left with a code."""
+        # For a script that replaced `excepthook`, never began to run, or exited with a code.
         value = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
         if value is not None:
             self.write(value)
@@ -68,21 +66,21 @@ class _Armed:
             self.write_exit()
 
     def report(self) -> None:
-        """Notify the agent, if it has made the pipe, that the process ends for the recorded exception; once."""
+        # Once, and only if the agent made the pipe.
         if not self.reported and os.getpid() == self.pid:
             self.reported = True
             _put(self.error_file + RECORD_PIPE_SUFFIX, os.O_NONBLOCK, b"%d" % self.pid)  # fails if there is no pipe
 
     def write(self, value: BaseException | None) -> None:
-        """Write `value` (None: there was no program to run), once, in the armed process only."""
+        # Once, in the armed process only. `None` means that there was no program to run.
         if self.written or os.getpid() != self.pid:
             return
         self.written = True
         at_ns = time.time_ns()  # before the imports: ranks are ordered by it
-        # SIGINT to all processes at once comes a second time from the agent, and must not interrupt the record.
+        # If SIGINT goes to all processes, the agent sends a second one, which must not interrupt the record.
         before = _at_interrupt(_signal.SIG_IGN)
         try:
-            # Here, not at the top: nearly every worker ends without needing them.
+            # Imported here because nearly every worker ends without it.
             from elastic_core.processes.errors import writer
 
             if value is None:
@@ -97,7 +95,6 @@ class _Armed:
             _remember_interrupt()
 
     def write_exit(self) -> None:
-        """Write the reason of an exit with a code, if it is known."""
         end = self.exits.end()
         if end is None or self.written or os.getpid() != self.pid:
             return
@@ -112,8 +109,7 @@ class _Armed:
 
 
 class _Exit:
-    """One exit with a code other than 0. `message` is None where the interpreter will print it, made only then."""
-
+    # One exit with a code other than 0. `message` is `None` if the interpreter prints it, and creates it only then.
     def __init__(self, code: int, message: "str | None" = "") -> None:
         self.code, self.message, self.usage, self.at_ns = code, message, False, time.time_ns()
         self.handled: dict[str, object] = {}
@@ -121,12 +117,9 @@ class _Exit:
 
 
 class _Exits:
-    """The last call of `sys.exit`, and the message that the interpreter prints of a SystemExit that ends the process.
-
-    The interpreter shows a SystemExit to no hook. Its message it prints by `sys.stderr.write` with no frame of Python
-    below, as nothing else does. Of an exit with a number only the call of `sys.exit` is there to be seen.
-    """
-
+    # The last call of `sys.exit`, and the message that the interpreter prints for a SystemExit that ends the process.
+    # The interpreter passes a SystemExit to no hook. It prints the message by `sys.stderr.write` without a Python
+    # frame, as nothing else does. For an exit with a number, only the call of `sys.exit` can be observed.
     def __init__(self) -> None:
         self.pid, self.thread = os.getpid(), _thread.get_ident()
         self.called: _Exit | None = None
@@ -135,7 +128,7 @@ class _Exits:
         self.observed = False
 
     def end(self) -> "_Exit | None":
-        """Return why the process ends; None: not known. A message that was not printed was caught by the script."""
+        # `None` means not known. If a message was not printed, the script caught the exit.
         called = self.called
         if self.printed is not None and self.printed.message:
             if called is not None and called.message is None:
@@ -146,12 +139,10 @@ class _Exits:
         return called
 
     def watch(self) -> None:
-        """Note calls of `sys.exit` from now on, and the last text that the interpreter prints on stderr."""
-
         def exit(*status: object) -> object:
             try:
                 self.note(status[0] if status else None)
-            except Exception:  # noqa: BLE001  # the script leaves, whatever can be said of it
+            except Exception:  # noqa: BLE001  # the exit must not fail
                 self.called = None
             return self.leave(*status)  # type: ignore[arg-type]  # as given
 
@@ -171,20 +162,20 @@ class _Exits:
             self.observed = True
 
     def last_words(self, text: str) -> None:
-        """Take the first text that is printed without a frame; a callback's or a destructor's exception is none."""
+        # Only text without a frame counts, unless it is the exception of a callback or destructor.
         if self.printed is None and os.getpid() == self.pid:
             self.printed = _Exit(1, "" if text.startswith("Exception ignored ") else text.strip())
 
     def note(self, status: object) -> None:
-        """Keep the reason of a call of `sys.exit`: its message, that of argparse or click, or the handled exception."""
+        # The reason is the exit's message, that of argparse or click, or the handled exception.
         if _thread.get_ident() != self.thread or os.getpid() != self.pid:
             return
         if isinstance(status, tuple) and len(status) == 1:
-            status = status[0]  # as the interpreter takes it
+            status = status[0]  # the interpreter unpacks it too
         self.called = None
         if status is None or (isinstance(status, int) and not status & 0xFF):
             return
-        frame = sys._getframe(2)  # of whoever called `exit`
+        frame = sys._getframe(2)  # the caller of `exit`
         if not isinstance(status, int):
             called = _Exit(1, None if self.observed else str(status))
         else:
@@ -192,15 +183,15 @@ class _Exits:
             handled: Any = sys.exc_info()[1]
             caller = str(frame.f_globals.get("__name__"))
             if caller.startswith("click.") and not hasattr(handled, "format_message"):
-                handled = getattr(frame.f_locals.get("report"), "__self__", None)  # click 8.5 leaves after its handler
+                handled = getattr(frame.f_locals.get("report"), "__self__", None)  # click 8.5 exits after its handler
             if caller == "argparse":
                 called.message = str(frame.f_locals.get("message") or "")
-            elif hasattr(handled, "format_message"):  # click's, which it has printed
+            elif hasattr(handled, "format_message"):  # click has printed it
                 called.message = str(handled.format_message())
-            elif handled is not None and not hasattr(handled, "exit_code"):  # click's Exit has a code and no more
+            elif handled is not None and not hasattr(handled, "exit_code"):  # click's Exit has only a code
                 from elastic_core.processes.errors import writer
 
-                called.handled = writer.describe_handled(handled)  # as text: the exception holds what its frames hold
+                called.handled = writer.describe_handled(handled)  # as text: the exception keeps its frames alive
             called.usage = called.code == 2 and bool(called.message)
         walked: Any = frame
         while walked is not None and len(called.frames) < 200:
@@ -210,7 +201,7 @@ class _Exits:
 
 
 def arm_worker() -> None:
-    """Arm the hook in this process, as the variables of its environment configure it."""
+    """Arm the hook in this process, as its environment variables configure it."""
     before = getattr(sys.excepthook, "__self__", None)
     if isinstance(before, _Armed) and before.pid == os.getpid():
         return  # two installations of the package, each with its .pth file
@@ -230,7 +221,7 @@ def arm_worker() -> None:
             armed.exits.watch()
             atexit.register(armed.at_exit)
         fault_file = os.environ.get(FAULT_FILE_VARIABLE, "")
-        # An interpreter that has it on was asked to by its user, who then expects the dump on stderr.
+        # If a user has enabled faulthandler, the dump is expected on stderr.
         if fault_file and not faulthandler.is_enabled():
             fault_fd = os.open(fault_file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o600)
             faulthandler.enable(file=fault_fd, all_threads=True)
@@ -242,10 +233,8 @@ def arm_worker() -> None:
 
 
 def _program_behind(command: "list[str]") -> str:
-    """Return the arguments of the interpreter that a command line has behind its own program, each after a line end.
-
-    Such a program is one that starts the worker's (a profiler, say), or has the name of an interpreter as an argument.
-    """
+    # The arguments of the interpreter after a command line's own program, each after a line end. That program starts
+    # the worker's interpreter (a profiler, for example), or has an interpreter's name as an argument.
     for at, word in enumerate(command[2:], start=2):
         name = word.rpartition("/")[2]
         if name.startswith("python") and not name[6:].strip("0123456789."):
@@ -254,7 +243,7 @@ def _program_behind(command: "list[str]") -> str:
 
 
 def _call(name: str, error_file: str) -> None:
-    """Call a start-up function (`module:function`) that a hook of the agent has registered for this worker."""
+    # A hook of the agent has registered the function (`module:function`) for this worker.
     module, _, function = name.partition(":")
     try:
         __import__(module)
@@ -264,7 +253,7 @@ def _call(name: str, error_file: str) -> None:
 
 
 def _at_interrupt(action: "Any") -> "Any":  # noqa: ANN401  # as `signal` has it
-    """Have SIGINT do something else; return what it did, None where that can't be changed (in another thread)."""
+    # Returns the former action, or `None` if it cannot be changed (in another thread).
     try:
         return _signal.signal(_signal.SIGINT, action)
     except (TypeError, ValueError):
@@ -272,10 +261,8 @@ def _at_interrupt(action: "Any") -> "Any":  # noqa: ANN401  # as `signal` has it
 
 
 def _remember_interrupt() -> None:
-    """Put the interpreter's note that a KeyboardInterrupt ended it back, so that it still dies of SIGINT.
-
-    Every `eval` of a string clears that note (imports use it), and one that ends in a KeyboardInterrupt sets it.
-    """
+    # Restores the interpreter's note that a KeyboardInterrupt ended it, so that it still dies of SIGINT. Every `eval`
+    # of a string clears the note (imports use it); an `eval` that ends in a KeyboardInterrupt sets it.
     try:
         eval("(_ for _ in ()).throw(KeyboardInterrupt)")
     except KeyboardInterrupt:
@@ -283,21 +270,21 @@ def _remember_interrupt() -> None:
 
 
 def _never_ran() -> bool:
-    """Return whether the interpreter found no program: `__main__` then keeps the loader that it was created with."""
+    # If the interpreter found no program, `__main__` keeps its initial loader.
     named = bool(sys.argv) and sys.argv[0] not in ("", "-", "-c")
     loader = getattr(sys.modules.get("__main__"), "__loader__", None)
     return named and getattr(loader, "__name__", "") == "BuiltinImporter"
 
 
 def _note(error_file: str, reason: Exception) -> None:
-    """Write a file beside the error file about why there is no record."""
+    # A file beside the error file explains why there is no record.
     if error_file:
         text = f"worker hook: {type(reason).__name__}: {reason}\n"
         _put(error_file + ".note", os.O_CREAT | os.O_APPEND, text.encode("utf-8", "backslashreplace"))
 
 
 def _put(path: str, flags: int, data: bytes) -> None:
-    """Write `data` into a file; a failure is ignored."""
+    # Errors are ignored.
     try:
         fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC | flags, 0o600)
         try:

@@ -1,6 +1,6 @@
-"""What workers leave about their own failures, and how it is read.
+"""Writes and reads the records that workers leave about their failures.
 
-Importing it loads nothing: each name is fetched when it is first used.
+Importing it imports nothing else: each name is imported at its first use.
 """
 
 # Not from typing: the hook in a failing worker imports this package.

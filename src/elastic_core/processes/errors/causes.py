@@ -1,9 +1,9 @@
-"""What led to an exception, from the exception itself or from the text of a traceback. Pure.
+"""The causes of an exception, from the exception itself or from a traceback's text. Pure.
 
-A cause is a tuple of texts: relation, class, message and place (`data.py:12`; empty: not known). The relation is
-`from` or `while handling` for the innermost exception of the chain, `member` for a member of a group, and `in …` (`in
-DataLoader worker 3`) for the exception of another process or thread whose traceback the message has: that one comes
-first, and says what the message does not.
+A cause is a tuple of texts: relation, class, message and place (`data.py:12`; empty: not known). The relation is `from`
+or `while handling` for the innermost exception of the chain, and `member` for a member of a group. It is `in …` (`in
+DataLoader worker 3`) for an exception of another process or thread that has its traceback in the message. That one
+comes first.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ _REMOTE = ("concurrent.futures.process._RemoteTraceback", "multiprocessing.pool.
 
 
 def causes_of(error: BaseException) -> list[Cause]:
-    """Return what led to `error`, at most `MAX_CAUSES`; empty: nothing that its own class and message do not say."""
+    """Return the causes of `error`, at most `MAX_CAUSES`. Empty if there are none beyond its own class and message."""
     relation, inner, remote = _innermost(error)
     found = relayed(text_of(error)) or (_remote(remote) if inner is error else [])
     if isinstance(inner, BaseExceptionGroup):
         return [*found, *_members(inner)][:MAX_CAUSES]
     if inner is error:
         return found
-    # The cause may itself have its reason from another process.
+    # The cause may come from another process.
     behind = relayed(text_of(inner)) or _remote(remote)
     if behind:
         return [(relation, *behind[-1][1:])]
@@ -55,7 +55,7 @@ def causes_of(error: BaseException) -> list[Cause]:
 
 
 def notes_of(error: BaseException) -> list[str]:
-    """Return the notes of `error`, of its members and of what led to it, the outermost first."""
+    """Return the notes of `error`, of its members and of its causes, the outermost first."""
     _, inner, _ = _innermost(error)
     members = list(_leaves(inner)) if isinstance(inner, BaseExceptionGroup) else []
     known = {id(one): one for one in (error, inner, *members)}
@@ -64,7 +64,7 @@ def notes_of(error: BaseException) -> list[str]:
 
 
 def causes_in(message: str, callstack: str) -> list[Cause]:
-    """Return the same from text alone: an exception's message, and its traceback with those that led to it."""
+    """Return the same from text alone: an exception's message, and its traceback with its causes."""
     found = relayed(message)
     if found:
         return found
@@ -73,7 +73,7 @@ def causes_in(message: str, callstack: str) -> list[Cause]:
 
 
 def relayed(message: str) -> list[Cause]:
-    """Return the exception of another process or thread whose traceback is in `message`, and what led to that one."""
+    """Return the exception of another process or thread whose traceback is in `message`, and its cause."""
     for pattern in _RELAYS:
         match = pattern.match(message[:MAX_TEXT_CHARS])
         if match:
@@ -84,10 +84,10 @@ def relayed(message: str) -> list[Cause]:
 
 
 def text_of(error: BaseException) -> str:
-    """Return an exception's message; never raises, whatever `__str__` does."""
+    """Return an exception's message. Never raises, even if `__str__` does."""
     try:
         text = str(error)
-    except Exception as reason:  # noqa: BLE001  # a broken __str__ is reported in the text's place
+    except Exception as reason:  # noqa: BLE001  # a broken __str__ is reported as the text
         return f"<no text: __str__ raised {type(reason).__name__}>"
     return (
         text if len(text) <= _MAX_RELAYED_CHARS else text[: _MAX_RELAYED_CHARS // 2] + text[-_MAX_RELAYED_CHARS // 2 :]
@@ -95,14 +95,14 @@ def text_of(error: BaseException) -> str:
 
 
 def name_of(kind: type[BaseException]) -> str:
-    """Return the name as Python's own tracebacks print it."""
+    """Return the name as in Python's tracebacks."""
     if kind.__module__ in ("builtins", "__main__"):
         return kind.__qualname__
     return f"{kind.__module__}.{kind.__qualname__}"
 
 
 def _innermost(error: BaseException) -> tuple[str, BaseException, str]:
-    """Return how the innermost exception of the chain led to `error`, itself, and a remote traceback at the end."""
+    # The relation of the chain's innermost exception to `error`, that exception, and a remote traceback behind it.
     relation, current, seen = FROM, error, {id(error)}
     while not isinstance(current, BaseExceptionGroup):
         following = current.__cause__
@@ -145,7 +145,7 @@ def _members(group: BaseException) -> list[Cause]:
 
 
 def _leaves(group: BaseException) -> Iterator[BaseException]:
-    """Give the members of a group and of the groups in it, the first few."""
+    # The first members of a group and its nested groups.
     waiting, count = [group], 0
     while waiting and count < MAX_CAUSES:
         current = waiting.pop()
@@ -157,7 +157,7 @@ def _leaves(group: BaseException) -> Iterator[BaseException]:
 
 
 def _chain_in(text: str) -> tuple[str, list[tuple[str, str, str]]]:
-    """Return the link above the last exception of `text`, and class, message and place of each, innermost first."""
+    # The link above the last exception of `text`, then class, message and place of each, innermost first.
     parts: list[list[str]] = [[]]
     links: list[str] = []
     for line in text.splitlines():
@@ -175,7 +175,7 @@ def _chain_in(text: str) -> tuple[str, list[tuple[str, str, str]]]:
             break
         found.insert(0, read)
         if len(headers) > 1:
-            break  # the one before it led to nothing
+            break  # the one before it is unrelated
     return (links[-1] if links else FROM), found
 
 
@@ -188,7 +188,7 @@ def _read(lines: list[str]) -> tuple[str, str, str] | None:
 
 
 def place(error: BaseException) -> str:
-    """Return where an exception was raised: its innermost line of the user's own code; empty where unknown."""
+    """Return the place that raised an exception: the innermost line of the user's code. Empty if not known."""
     entries = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
     if isinstance(error, SyntaxError) and error.filename:
         entries.append((error.filename, error.lineno or 0))
@@ -200,5 +200,5 @@ def _list(notes: object) -> list[object]:
 
 
 def _short(text: str, limit: int = MAX_TEXT_CHARS) -> str:
-    text = text.encode("utf-8", "backslashreplace").decode()  # lone surrogates are no JSON
+    text = text.encode("utf-8", "backslashreplace").decode()  # JSON has no lone surrogates
     return text if len(text) <= limit else f"{text[: limit // 2]} … {text[-limit // 2 :]}"

@@ -1,4 +1,4 @@
-"""Frames of a traceback: which of them are the launcher's, and how they are read back from text."""
+"""Frames of a traceback: which are the launcher's, and how to parse them from text."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 Frame = tuple[str, int, str, str]
-"""File, line, function, source line (empty where unknown)."""
+"""File, line, function, source line (empty if not known)."""
 
-# Machinery that stands between the interpreter and the user's code; users can do nothing about it.
+# Code between the interpreter and the user's code, which users cannot change.
 _LAUNCHER_PATHS = (
     "torch/distributed/elastic/multiprocessing/errors/",
     "elastic_ops/control_plane/",
@@ -41,14 +41,14 @@ def is_launcher_frame(file: str) -> bool:
 
 
 def is_user_file(file: str) -> bool:
-    """Return whether a file is neither the standard library's, nor an installed package's, nor generated code."""
+    """Return whether a file belongs to neither the standard library, an installed package nor generated code."""
     return not file.startswith("<") and not any(mark in file for mark in _LIBRARY_MARKS)
 
 
 def place_of(places: Sequence[tuple[str, int, *tuple[str, ...]]]) -> str:
-    """Return `train.py:12`, the innermost of files and lines that is the user's own; empty where there is none.
+    """Return the innermost place in the user's own code, such as `train.py:12`. Empty if there are no places.
 
-    Without a line of the user's own it is the innermost of all.
+    If no place is in the user's code, it is the innermost of all.
     """
     if not places:
         return ""
@@ -57,17 +57,17 @@ def place_of(places: Sequence[tuple[str, int, *tuple[str, ...]]]) -> str:
 
 
 def without_launcher(frames: Iterable[Frame]) -> tuple[Frame, ...]:
-    """Return the frames that are the user's business, in the same order."""
+    """Return the frames without the launcher's, in the same order."""
     return tuple(frame for frame in frames if not is_launcher_frame(frame[0]))
 
 
 def at_top_level(frames: Iterable[Frame]) -> bool:
-    """Return whether no function was running: every frame is a module's own code, or import machinery."""
+    """Return whether no function was running: every frame is module code, or import machinery."""
     return all(frame[2] == "<module>" for frame in without_launcher(frames))
 
 
 def parse_frames(lines: Sequence[str]) -> tuple[tuple[Frame, ...], int]:
-    """Read the indented lines of a traceback, outermost first; return the frames and how many lines they took."""
+    """Return the frames of a traceback's indented lines, outermost first, and the number of these lines."""
     frames: list[Frame] = []
     index = 0
     while index < len(lines) and (not lines[index].strip() or lines[index][0] in " \t"):
@@ -81,7 +81,7 @@ def parse_frames(lines: Sequence[str]) -> tuple[tuple[Frame, ...], int]:
 
 
 def parse_fault_frames(lines: Iterable[str]) -> tuple[Frame, ...]:
-    """Read one thread's part of a faulthandler dump, which is innermost first; return it outermost first."""
+    """Return the frames of one thread in a faulthandler dump, outermost first (the dump is innermost first)."""
     frames: list[Frame] = []
     for line in lines:
         match = _FAULT_FRAME.match(line)

@@ -1,4 +1,4 @@
-"""Records an exception in the worker's error file: what `record` calls, and what a user may replace."""
+"""Records an exception in the worker's error file, for `record`. Users may replace the handler."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ ERROR_FILE_VARIABLE = "TORCHELASTIC_ERROR_FILE"
 
 
 class ErrorHandler:
-    """Writes exceptions to the file named in TORCHELASTIC_ERROR_FILE; without one it logs them. Subclass to do more."""
+    """Writes exceptions to the file in TORCHELASTIC_ERROR_FILE; without one it logs them. Subclass to do more."""
 
+    # The recorded function's name, if it has one.
     _fn_name: str | None = None
-    """The recorded function's name, where it has one."""
 
     def set_entrypoint_fn_name(self, fn_name: str | None) -> None:
-        """Keep the recorded function's name; None: it has none, as a partial. Called: before `initialize`."""
+        """Keep the recorded function's name. `None`: it has none (a partial). Called: before `initialize`."""
         self._fn_name = fn_name
 
     def record_success(self) -> None:
-        """Do nothing; a subclass may note that the function has returned. What it raises reaches the caller."""
+        """Do nothing. A subclass may record that the function returned; its exceptions reach the caller."""
 
     def maybe_enrich_signal_failure_message(self, message: str, error_file: str) -> str:
-        """Return what a report says of a worker that a signal ended: `message`, or what a subclass knows better.
+        """Return the report's message about a worker that a signal killed; a subclass may improve it.
 
         Args:
-            message: What would be said.
-            error_file: The worker's error file; there may be none.
+            message: The default message.
+            error_file: The worker's error file, which may be missing.
         """
         return message
 
@@ -48,7 +48,7 @@ class ErrorHandler:
         try:
             faulthandler.enable(all_threads=True)
         except (OSError, RuntimeError, ValueError) as reason:
-            # Without a usable stderr there is nowhere to dump to; the function runs all the same.
+            # Without a usable stderr no dump is possible; the function runs all the same.
             logger.warning("fault handler not enabled: %s: %s", type(reason).__name__, reason)
 
     def record_exception(self, e: BaseException) -> None:
@@ -67,8 +67,8 @@ class ErrorHandler:
         """Copy a child's error file to this process's own, with the child's exit code as `errorCode`.
 
         Args:
-            rootcause_error_file: The child's file; one that can't be read is named in the log and changes nothing.
-            error_code: The child's exit code; 0 leaves the code out.
+            rootcause_error_file: The child's file. An unreadable one is logged and changes nothing.
+            error_code: The child's exit code; 0 omits the code.
         """
         path = os.environ.get(ERROR_FILE_VARIABLE, "")
         if not path:
@@ -85,11 +85,11 @@ class ErrorHandler:
     def override_error_code_in_rootcause_data(
         self, rootcause_error_file: str, rootcause_error: dict[str, Any], error_code: int = 0
     ) -> None:
-        """Put the exit code into a child's record: a child that a signal ends can't know its own.
+        """Add the exit code to a child's record: a child that a signal kills does not know its own.
 
         Args:
-            rootcause_error_file: Where the record was read, for the log.
-            rootcause_error: The record, changed in place. One whose `message` is a text has no place for a code.
+            rootcause_error_file: The file of the record, for the log.
+            rootcause_error: The record, changed in place. A record with a text as `message` cannot contain a code.
             error_code: The child's exit code.
         """
         message = rootcause_error.get("message")
@@ -103,18 +103,18 @@ _make: Callable[[], ErrorHandler] = ErrorHandler
 
 
 def get_error_handler() -> ErrorHandler:
-    """Return the handler that `record` uses unless it is given one: `ErrorHandler`, or what `set_error_handler` set."""
+    """Return the default handler of `record`: an `ErrorHandler`, or that of `set_error_handler`."""
     return _make()
 
 
 def set_error_handler(factory: Callable[[], ErrorHandler] | None) -> None:
-    """Have `get_error_handler` return what `factory` makes, from now on and in this process.
+    """Set the factory of `get_error_handler`, for this process.
 
-    Functions that `record` has wrapped already take it too. A worker is a process of its own: set it in the module
-    that holds its main function.
+    It also applies to functions that `record` has wrapped before. Each worker is its own process, so call it in the
+    module of the worker's main function.
 
     Args:
-        factory: The class, or any callable without arguments; None: `ErrorHandler` again.
+        factory: A class or any callable without arguments. `None` restores `ErrorHandler`.
     """
     global _make  # one per process, as the error file is
     _make = factory or ErrorHandler

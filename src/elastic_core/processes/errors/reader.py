@@ -1,6 +1,6 @@
-"""The error of a failed worker: read from its error file, a faulthandler dump, or the end of its stderr.
+"""Reads the error of a failed worker: its error file, a faulthandler dump, or the end of its stderr.
 
-Nothing here raises: if a file is missing, truncated, binary or huge, the next source is read.
+No function raises: if a file is missing, truncated, binary or huge, the next source is read.
 """
 
 import os
@@ -26,21 +26,21 @@ T = TypeVar("T")
 MAX_FILE_BYTES = 1 << 20
 MAX_TEXT_CHARS = 131_072
 SIGNAL_CODES = 128
-"""Exit codes above this are a shell's for a program that a signal has ended."""
+"""A shell uses exit codes above this for a program that a signal killed."""
 MAX_TYPE_CHARS = 300
-"""The limit of an exception's dotted name, which every node of the run reads."""
+"""The longest dotted name of an exception, because every node of the run reads it."""
 
 
 def read_error(
     error_file: Path | None, fault_file: Path | None, stderr_tail: bytes | None, *, exit: WorkerExit
 ) -> ErrorRecord | None:
-    """Return the error that a worker left beside its exit code; None: there is none.
+    """Return the error that a worker left. `None` if it left none.
 
     Args:
         error_file: The file of the worker's recorder; may be missing.
         fault_file: The file of its faulthandler; may be missing or empty.
-        stderr_tail: The end of its stderr; None: stderr was not kept.
-        exit: The worker's end: it bounds the times in the files, and determines which sources can apply.
+        stderr_tail: The end of its stderr. `None` if stderr is not kept.
+        exit: The worker's end. It limits the times in the files, and determines which sources apply.
     """
     record = _from_error_file(error_file, exit) or _from_fault_file(fault_file, stderr_tail, exit)
     if record is None and stderr_tail:
@@ -67,12 +67,12 @@ def _from_error_file(path: Path | None, exit: WorkerExit) -> ErrorRecord | None:
 
 def _build(text: object, information: dict[str, Any], mtime_ns: int, exit: WorkerExit) -> ErrorRecord | None:
     if not isinstance(text, str) or (information.get("never_ran") is True and exit.code not in (1, 2)):
-        # The hook also sees an interpreter that a package made leave before `__main__` began.
+        # The hook also records an interpreter that a package ended before `__main__` began.
         return None
     if information.get("exit_code", exit.code) != exit.code:
-        return None  # a call of `sys.exit` that the script caught, or a signal while it left
+        return None  # a call of `sys.exit` that the script caught, or a signal during its exit
     if information.get("pid", exit.pid) != exit.pid and not 0 < exit.code < SIGNAL_CODES:
-        return None  # an interpreter below the worker: a shell, say, that a signal ended some time after
+        return None  # an interpreter started by the worker, such as a shell that a signal ended later
     callstack = information.get("py_callstack")
     callstack = callstack[:MAX_TEXT_CHARS] if isinstance(callstack, str) else ""
     kind, message = _split(text[:MAX_TEXT_CHARS], information.get("type"))
@@ -84,7 +84,7 @@ def _build(text: object, information: dict[str, Any], mtime_ns: int, exit: Worke
         source="hook" if information.get("source") == "hook" else "record",
         type=kind,
         message=message,
-        # Torch writes whole seconds, in which a hundred ranks fail at once; its file's own time is finer.
+        # Torch writes whole seconds, too coarse to order a hundred ranks. The file's own time is finer.
         timestamp_ns=_believable(timestamp_ns if isinstance(timestamp_ns, int) else mtime_ns, exit),
         frames=without_launcher(frames),
         callstack=callstack,
@@ -95,24 +95,23 @@ def _build(text: object, information: dict[str, Any], mtime_ns: int, exit: Worke
 
 
 def _believable(at_ns: int, exit: WorkerExit) -> int:
-    """Return `at_ns`, moved into the worker's lifetime: a file may be older, or of a host with another clock."""
+    # Moved into the worker's lifetime: a file may be older, or have the time of another host.
     began_ns = exit.at_ns - int(exit.runtime_s * 1e9)
     return min(max(at_ns, began_ns), exit.at_ns)
 
 
 def _split(text: str, kind: object) -> tuple[str, str]:
-    """Take `ValueError: boom` apart; a text without an exception's name in front is all message."""
+    # `ValueError: boom` in two parts. A text without an exception's name is all message.
     name, separator, message = text.partition(": ")
     if not separator and text.endswith(":"):
         name, separator = text[:-1], ":"
     if not separator or not name.replace(".", "").isidentifier():
         return (kind if isinstance(kind, str) else ""), text
-    # Torch writes the bare class name; ours beside it is qualified, as Python prints it.
+    # Torch writes the bare class name; ours is qualified, as in Python's tracebacks.
     return (kind if isinstance(kind, str) and kind.rpartition(".")[2] == name else name), message
 
 
 def _converted(value: object, kind: type[T]) -> T | None:
-    """Return `value` as `kind`; None: it is of another type."""
     if not isinstance(value, list):
         return None
     try:
@@ -144,11 +143,11 @@ def _from_fault_file(path: Path | None, stderr_tail: bytes | None, exit: WorkerE
 
 
 def read_error_file(path: Path | None) -> tuple[bytes, int] | None:
-    """Return a file's beginning and its modification time; None for one that is missing, empty or no plain file."""
+    """Return a file's beginning and its modification time. `None` if it is missing, empty or no plain file."""
     if path is None:
         return None
     try:
-        # Non-blocking: a pipe of that name must not hold the agent.
+        # Non-blocking: a pipe of that name must not block the agent.
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError:
         return None
@@ -161,7 +160,7 @@ def read_error_file(path: Path | None) -> tuple[bytes, int] | None:
 
 
 def parse_error_file(content: bytes) -> object:
-    """Return the document in `content`; None: it is no JSON."""
+    """Return the JSON document in `content`. `None` if it is not JSON."""
     try:
         return msgspec.json.decode(content)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -169,7 +168,7 @@ def parse_error_file(content: bytes) -> object:
 
 
 def _parse_lenient(content: bytes) -> object:
-    """Read what Python's own `json.dump` may have written and a strict reader refuses: lone surrogates, NaN."""
+    # Python's `json.dump` writes lone surrogates and NaN, which a strict reader rejects.
     import json
 
     try:

@@ -1,4 +1,4 @@
-"""The pipes by which workers' interpreters report that an uncaught exception is on record, before they have ended."""
+"""Pipes by which workers' interpreters report a recorded exception before they end."""
 
 import os
 from collections.abc import Callable, Iterable
@@ -13,37 +13,36 @@ from elastic_core.system.reactor import Reactor
 ERROR_FILE_VARIABLE = "TORCHELASTIC_ERROR_FILE"
 HOOKS_VARIABLE = "ELASTIC_WORKER_HOOKS"
 RECORD_PIPE_SUFFIX = ".pipe"
-"""These are as in `worker.startup`, which the agent does not import."""
+"""The same as in `worker.startup`, which the agent does not import."""
 _LONGEST_REPORT_BYTES = 64
 
 
 class RecordPipes:
-    """The agent's ends of the pipes, one beside each error file of a round; made and removed on the disk's threads.
+    """The agent's ends of the pipes, one beside each error file of a round. The disk's threads make and remove them.
 
     Args:
         reactor: The loop.
         disk: Makes and removes the pipes.
-        on_record: Called with the pid of a process that has recorded an exception, and with the local rank of the pipe:
-            if a worker is no interpreter, its children report through its pipe.
+        on_record: Called with the pid of a process that has recorded an exception, and with the pipe's local rank. If a
+            worker is no interpreter, its children report through its pipe.
     """
 
     def __init__(self, reactor: Reactor, disk: Disk, on_record: Callable[[int, int], None]) -> None:
-        """Make no pipe yet."""
         self._reactor = reactor
         self._disk = disk
-        self._lane = disk.lane("")  # one, so that a name that is used again is made after it was removed
+        self._lane = disk.lane("")  # one lane, so that a name is removed before it is made again
         self._on_record = on_record
         self._ahead: dict[str, int] = {}
-        self._open: dict[str, int | None] = {}  # None: being made
+        self._open: dict[str, int | None] = {}  # None: not made yet
 
     def open_ahead(self, error_files: Iterable[str]) -> None:
-        """Make the pipes of workers that are to be started. In a job; before `open`."""
+        """Make the pipes of workers in advance. Called: in a job, before `open`."""
         for path in islice((file + RECORD_PIPE_SUFFIX for file in error_files if file), MOST_AHEAD):
             with suppress(OSError):
                 self._ahead[path] = _make(path)
 
     def open(self, launch: WorkerLaunch) -> None:
-        """Watch a worker's pipe before the worker is started; without a pipe only its end shows that it failed."""
+        """Watch a worker's pipe, before the worker starts. Without a pipe, only the worker's end shows its failure."""
         error_file = launch.env.get(ERROR_FILE_VARIABLE)
         if not error_file or HOOKS_VARIABLE not in launch.env:
             return
@@ -68,11 +67,11 @@ class RecordPipes:
         self._reactor.add_reader(fd, partial(self._read, fd, local_rank))
 
     def _read(self, fd: int, local_rank: int) -> None:
-        with suppress(BlockingIOError, ValueError):  # read already; no report of ours
+        with suppress(BlockingIOError, ValueError):  # read already, or an invalid report
             self._on_record(int(os.read(fd, _LONGEST_REPORT_BYTES)), local_rank)
 
     def forget_ahead(self) -> None:
-        """Remove the pipes made ahead that no worker has."""
+        """Remove the pipes that were made in advance and not used."""
         ahead, self._ahead = self._ahead, {}
         for fd in ahead.values():
             os.close(fd)
@@ -95,7 +94,7 @@ class RecordPipes:
 
 def _make(path: str) -> int:
     os.mkfifo(path, 0o600)
-    # With a writing end of the agent's own the pipe never ends, so that only a report wakes the loop.
+    # With a writing end in the agent the pipe never ends, so that only a report wakes the loop.
     return os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
 
 

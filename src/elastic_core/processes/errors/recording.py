@@ -15,24 +15,23 @@ R = TypeVar("R")
 logger = logging.getLogger(__name__)
 
 NOT_AVAILABLE = "<N/A>"
-"""Torch's word for an error file that is not there, and for a signal without a name."""
+"""Torch's text for a missing error file, and for a signal without a name."""
 
 
 def record(fn: Callable[P, R], error_handler: ErrorHandler | None = None) -> Callable[P, R | None]:
-    """Record the exceptions of a worker's main function in its error file; each is raised again unchanged.
+    """Record the exceptions of a worker's main function in its error file, and raise them again unchanged.
 
-    Under `elastic run` uncaught exceptions are recorded without it. It is for functions whose exceptions something
-    above them handles, and for other launchers. Any object with torch's `ErrorHandler` methods will do as handler, also
-    one that has only those of an older torch; one that fails is named in the log, and the function's own exception goes
-    on.
+    Under `elastic run`, uncaught exceptions are recorded without it. Use it for functions whose exceptions a caller
+    handles, and for other launchers. The handler may be any object with the methods of torch's `ErrorHandler`, also
+    those of an older torch. If it fails, that is logged, and the function's own exception is raised.
 
     Args:
-        fn: The main function. `SystemExit(0)` from it returns None. One with a message is recorded as an exception is;
-            any other passes unrecorded.
-        error_handler: What records; None takes `get_error_handler()`, at each call.
+        fn: The main function. For `SystemExit(0)`, the result is None. A `SystemExit` with a message is recorded like
+            an exception; any other is not recorded.
+        error_handler: The handler. `None` means `get_error_handler()` at each call.
 
     Returns:
-        A function that takes what `fn` takes.
+        A function with the arguments of `fn`.
     """
 
     @functools.wraps(fn)
@@ -58,7 +57,7 @@ def record(fn: Callable[P, R], error_handler: ErrorHandler | None = None) -> Cal
 
 
 def _call_if_there(handler: ErrorHandler, method: str, *args: object) -> None:
-    """Call what handlers have from torch 2.15 on, unless this one was written before."""
+    # Handlers that were written before torch 2.15 lack some methods.
     known = getattr(handler, method, None)
     if known is not None:
         known(*args)
@@ -66,7 +65,7 @@ def _call_if_there(handler: ErrorHandler, method: str, *args: object) -> None:
 
 def _record(handler: ErrorHandler, error: BaseException) -> None:
     try:
-        # By its method, not by its class: torch's ChildFailedError counts too, and importing torch would cost seconds.
+        # By its method, not its class: this includes torch's ChildFailedError without importing torch.
         if hasattr(error, "get_first_failure"):
             _hand_on(handler, *error.get_first_failure())
         else:

@@ -18,7 +18,7 @@ FATAL = "Fatal Python error: "
 MAX_MESSAGE_LINES = 20
 LAST_LINES = 5
 
-# torch.distributed puts `[rank3]: ` in front of every line of a traceback.
+# torch.distributed prefixes every line of a traceback with `[rank3]: `.
 _RANK_PREFIX = re.compile(r"^\[rank\d+\]:(?: |$)")
 _EXCEPTION = re.compile(r"^(?P<type>[A-Za-z_][\w.]*)(?:: (?P<message>.*))?$")
 _SYNTAX_ERRORS = ("SyntaxError", "IndentationError", "TabError")
@@ -30,11 +30,11 @@ _NO_MODULE = re.compile(r"^\S+: (?P<text>No module named \S+|Error while finding
 
 
 def parse_fault(text: str, *, stderr: str, at_ns: int) -> ErrorRecord | None:
-    """Return the last dump of faulthandler in `text`, None where there is none.
+    """Return the last dump of faulthandler in `text`. `None` if there is none.
 
     Args:
-        text: The output of faulthandler, perhaps among other lines.
-        stderr: The end of stderr, where the C++ runtime names the exception for which it aborts.
+        text: The output of faulthandler, which may have other lines.
+        stderr: The end of stderr, where the C++ runtime names the exception that aborts the process.
         at_ns: When the dump was written.
     """
     lines = _lines(text)
@@ -57,14 +57,14 @@ def parse_fault(text: str, *, stderr: str, at_ns: int) -> ErrorRecord | None:
 
 
 def parse_stderr(text: str, *, exit: WorkerExit) -> ErrorRecord | None:
-    """Return the failure that the end of a worker's stderr shows; if it shows none, its last lines.
+    """Return the failure at the end of a worker's stderr. If there is none, its last lines.
 
-    The failure's time is that of the exit: the text has none.
+    The failure's time is that of the exit, because the text has none.
     """
     lines = _lines(text)
     at_ns = exit.at_ns
     if exit.code < 0 or exit.code > 128:
-        # A traceback before a signal was handled by the script, or is about something else.
+        # If a signal killed it, a traceback was handled by the script, or is about something else.
         return parse_fault(text, stderr=text, at_ns=at_ns) or _aborted(lines, at_ns) or _tail(lines, at_ns)
     return _unstartable(lines, at_ns) or _traceback(lines, at_ns) or _syntax_error(lines, at_ns) or _tail(lines, at_ns)
 
@@ -74,7 +74,7 @@ def _lines(text: str) -> list[str]:
 
 
 def _terminated(lines: Sequence[str]) -> tuple[str, str] | None:
-    """Return type and text of the C++ exception that ended the process."""
+    # The type and text of the C++ exception that ended the process.
     found = None
     for index, line in enumerate(lines):
         match = _TERMINATE.match(line)
@@ -92,7 +92,7 @@ def _aborted(lines: Sequence[str], at_ns: int) -> ErrorRecord | None:
 
 
 def _unstartable(lines: Sequence[str], at_ns: int) -> ErrorRecord | None:
-    """Recognise an interpreter that found no program: that is always the last line that it prints."""
+    # An interpreter that found no program prints that as its last line.
     last = next((line for line in reversed(lines) if line.strip()), "")
     script, module = _NO_SCRIPT.search(last), _NO_MODULE.match(last)
     if script:
@@ -114,7 +114,7 @@ def _traceback(lines: Sequence[str], at_ns: int) -> ErrorRecord | None:
 
 
 def _syntax_error(lines: Sequence[str], at_ns: int) -> ErrorRecord | None:
-    """Recognise a script that could not be compiled: Python prints the place without a traceback's header."""
+    # If a script cannot be compiled, Python prints the place without a traceback's header.
     begin = next((index for index, line in enumerate(lines) if line.startswith('  File "')), None)
     if begin is None:
         return None

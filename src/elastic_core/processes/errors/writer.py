@@ -1,7 +1,6 @@
-"""Writes a worker's error file: torch's format, and beside it what torch leaves out (nanoseconds, type, frames).
+"""Writes a worker's error file: torch's format, plus nanoseconds, type and frames, which torch omits.
 
-Runs inside the worker, while it is failing: nothing beyond the standard library, bounded output, and a file that is
-either whole or not there.
+It runs inside a failing worker: only the standard library, bounded output, and an atomic replacement of the file.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 
     from elastic_core.processes.errors.frames import Frame
 
-# A record is read with a bound of 1 MiB; these keep it far below, whatever an exception carries.
+# Records are read up to 1 MiB; these limits keep them far below.
 MAX_MESSAGE_CHARS = 16_384
 MAX_CALLSTACK_CHARS = 131_072
 MAX_SOURCE_CHARS = 400
@@ -34,16 +33,16 @@ INNER_FRAMES = 120
 
 
 def write_exception(path: str, error: BaseException, *, source: str = "hook", at_ns: int | None = None) -> None:
-    """Write `error` to `path`, or complete what another recorder has already written there about it.
+    """Write `error` to `path`, or complete another recorder's record of it.
 
     Args:
         path: The error file.
         error: The exception, with its traceback.
-        source: Who writes: `hook`, or `record` for the decorator.
-        at_ns: When it reached whoever calls, in nanoseconds since the epoch; None: now.
+        source: The writer: `hook`, or `record` for the decorator.
+        at_ns: When it reached the caller, in nanoseconds since the epoch. `None` means now.
     """
     if at_ns is None:
-        at_ns = time.time_ns()  # the worker's side has no Clock: this module loads only while a process is failing
+        at_ns = time.time_ns()  # workers have no Clock: this module is imported in failing processes only
     written = _load(path)
     if written is None:
         write_record(path, _document(error, source=source, at_ns=at_ns))
@@ -52,7 +51,7 @@ def write_exception(path: str, error: BaseException, *, source: str = "hook", at
     if known is not None:
         _complete(path, written, known)
     elif _is_default_form(written) and not hasattr(error, "get_first_failure") and not _is_of_command(written, error):
-        # A recorder saw an earlier exception, which the script survived. (Torch's ChildFailedError has a root cause
+        # A recorder wrote an earlier exception, which the script survived. (Torch's ChildFailedError has a root cause
         # from elsewhere, which was copied here on purpose.)
         write_record(path, _document(error, source=source, at_ns=at_ns))
 
@@ -62,8 +61,8 @@ def write_never_ran(path: str, program: str, orig_argv: Sequence[str], *, at_ns:
 
     Args:
         path: The error file.
-        program: What the interpreter was looking for (`sys.argv[0]`): a file, or `-m` for a module.
-        orig_argv: The interpreter's own command line (`sys.orig_argv`).
+        program: The program of the interpreter (`sys.argv[0]`): a file, or `-m` for a module.
+        orig_argv: The interpreter's command line (`sys.orig_argv`).
         at_ns: When, in nanoseconds since the epoch.
     """
     if program == "-m":
@@ -87,15 +86,15 @@ def write_never_ran(path: str, program: str, orig_argv: Sequence[str], *, at_ns:
 def write_exit(
     path: str, code: int, message: str, *, usage: bool, handled: dict[str, Any], frames: Sequence[Frame], at_ns: int
 ) -> None:
-    """Write why a script has left with a code; a record that is there stays.
+    """Write why a script exited with a code. An existing record is kept.
 
     Args:
         path: The error file.
         code: The exit code.
-        message: What the exit said, of argparse and click the last line of it; may be empty.
-        usage: The command line was wrong: another try would be, too.
-        handled: What `describe_handled` returned; empty: no exception was being handled.
-        frames: Those of the exit, outermost first.
+        message: The text of the exit, for argparse and click its last line; may be empty.
+        usage: Whether the command line was wrong, so that a retry would fail too.
+        handled: The result of `describe_handled`. Empty if no exception was being handled.
+        frames: The frames of the exit, outermost first.
         at_ns: When, in nanoseconds since the epoch.
     """
     if _load(path) is not None:
@@ -119,7 +118,7 @@ def write_exit(
 
 
 def describe_handled(error: BaseException) -> dict[str, Any]:
-    """Return what is recorded of the exception that a script leaves in the handler of."""
+    """Return the record of the exception that a script was handling when it exited."""
     first = (HANDLING, name_of(type(error)), _clip(text_of(error), MAX_TEXT_CHARS), place(error))
     return {"causes": [first, *causes_of(error)], "notes": notes_of(error), "py_callstack": _callstack(error)}
 
@@ -130,7 +129,7 @@ def _with_source(file: str, line: int, function: str, _: str) -> Frame:
 
 
 def _module_of(orig_argv: Sequence[str]) -> str:
-    """Return what follows `-m` (alone, or last of several letters) on the interpreter's command line."""
+    # The argument after `-m` (alone, or the last of several letters) in the interpreter's command line.
     for option, following in pairwise(orig_argv):
         if option.startswith("-") and not option.startswith("--") and option.endswith("m"):
             return _plain(following)
@@ -138,10 +137,10 @@ def _module_of(orig_argv: Sequence[str]) -> str:
 
 
 def load_record(path: str) -> dict[str, Any]:
-    """Return what a recorder wrote to `path`.
+    """Return the record in `path`.
 
     Raises:
-        ValueError: there is no record in it.
+        ValueError: The file contains no record.
     """
     written = _load(path)
     if written is None:
@@ -150,7 +149,7 @@ def load_record(path: str) -> dict[str, Any]:
 
 
 def describe(error: BaseException) -> str:
-    """Return `ValueError: boom`, as torch's recorder writes it; never raises, whatever `__str__` does."""
+    """Return `ValueError: boom`, as torch's recorder writes it. Never raises, even if `__str__` does."""
     return f"{type(error).__name__}: {_clip(text_of(error))}"
 
 
@@ -170,7 +169,7 @@ def _our_part(error: BaseException, source: str, at_ns: int) -> dict[str, Any]:
         "frames": frames,
         "causes": causes_of(error),
         "notes": notes_of(error),
-        # Without a frame of anybody's, an error of ours says that the call can't be made as it was written.
+        # Without frames, an error of ours means that the call itself is invalid.
         "top_level_import": importing or (not frames and type(error).__module__ == "elastic_core.errors"),
     }
 
@@ -188,14 +187,14 @@ def _frames(error: BaseException) -> list[Frame]:
         for entry in traceback.StackSummary.extract(iter(entries))
     ]
     if isinstance(error, SyntaxError) and error.filename:
-        # The place that matters was never executed, so it has no frame of its own.
+        # The relevant place was never executed, so it has no frame.
         text = _clip((error.text or "").strip(), MAX_SOURCE_CHARS)
         frames.append((_plain(error.filename), error.lineno or 0, "<module>", text))
     return frames
 
 
 def _load(path: str) -> dict[str, Any] | None:
-    """Return what a recorder has written, None where there is nothing that a reader could use."""
+    # `None` if there is no usable record.
     try:
         with open(path, "rb") as file:  # noqa: PTH123  # pathlib would be one more import in a failing process
             content = json.loads(file.read())
@@ -211,12 +210,12 @@ def _is_default_form(written: dict[str, Any]) -> bool:
 
 
 def _is_of_command(written: dict[str, Any], error: BaseException) -> bool:
-    """Return whether `error` says that a command has failed (CalledProcessError), which has written this record."""
+    # A CalledProcessError whose command has written this record.
     return hasattr(error, "returncode") and written["message"]["extraInfo"].get("pid", os.getpid()) != os.getpid()
 
 
 def _find(written: dict[str, Any], error: BaseException) -> BaseException | None:
-    """Return the exception that `written` is about: `error`, or one that led to it."""
+    # The exception that `written` describes: `error`, or one of its causes.
     message = written["message"]
     text = message.get("message") if isinstance(message, dict) else message
     if not isinstance(text, str):
@@ -234,8 +233,8 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 
 
 def _complete(path: str, written: dict[str, Any], error: BaseException) -> None:
-    """Add our part to a recorder's file; what is there stays, but for text that no reader would take in."""
-    at_ns = os.stat(path).st_mtime_ns  # noqa: PTH116  # when it was recorded, not when it had unwound to us
+    # Add our fields to another recorder's file. Existing fields stay, except texts that are too long.
+    at_ns = os.stat(path).st_mtime_ns  # noqa: PTH116  # when it was recorded
     message = written["message"]
     if isinstance(message, str):
         information = written
@@ -249,7 +248,7 @@ def _complete(path: str, written: dict[str, Any], error: BaseException) -> None:
     ours = _our_part(error, "record", at_ns)
     for key in ("timestamp_ns", "source"):
         ours[key] = information.get(key, ours[key])
-    information.update(ours)  # frames among it: a recorder sees only those below itself
+    information.update(ours)  # including frames: a recorder sees only those below itself
     write_record(path, written)
 
 
@@ -262,15 +261,15 @@ def _clip(text: str, limit: int = MAX_MESSAGE_CHARS) -> str:
 
 
 def _plain(text: str) -> str:
-    """Return `text` without lone surrogates, which JSON readers other than Python's refuse."""
+    # JSON readers other than Python's reject lone surrogates.
     return text.encode("utf-8", "backslashreplace").decode()
 
 
 def write_record(path: str, record: dict[str, Any]) -> None:
-    """Replace the file at once, readable by its owner only; a directory that is gone is made again, as private."""
+    """Replace the file atomically, readable by its owner only. A missing directory is created again, as private."""
     content = json.dumps(record).encode()
     try:
         replace_file(path, content)
-    except FileNotFoundError:  # a cleaner of temporary files has been there
+    except FileNotFoundError:  # a cleaner of temporary files removed the directory
         make_folder(os.path.dirname(path))  # noqa: PTH120  # as above
         replace_file(path, content)

@@ -1,1 +1,1 @@
-"""Workers' output: streams, log files and their layout, and the disk that they are written to."""
+"""Workers' output: streams, log files and their layout, and the disk that writes them."""

@@ -1,8 +1,8 @@
-"""Work on files beside the loop: a file system that does not answer holds up the jobs on its files, and no others.
+"""File operations outside the loop: a file system that does not respond delays only the jobs on its files.
 
-The jobs of one lane are done in order. All lanes share one thread, which starts with the first job; while a lane holds
-it up, another thread does the jobs of the other lanes. This is no pool of `concurrent.futures`: at its end the
-interpreter would wait for a thread that a file system holds.
+Jobs of one lane run in order. All lanes share one thread, which starts with the first job. While a lane blocks it,
+another thread runs the other lanes' jobs. A pool of `concurrent.futures` is not used, because the interpreter would
+wait at its end for a blocked thread.
 """
 
 import _thread
@@ -22,47 +22,46 @@ from elastic_core.processes.output.log_file import open_log
 from elastic_core.system.reactor import Reactor, Timer
 
 HIGH_WATER_BYTES = 1 << 19
-"""With more than this waiting in a lane, the pipe that feeds it is not read."""
+"""If more bytes wait in a lane, the pipe that feeds it is not read."""
 LOW_WATER_BYTES = 1 << 17
-"""With no more than this waiting, it is read again."""
+"""If no more bytes than this wait, the pipe is read again."""
 STALL_S = 2.0
-"""A lane in which no job is done for so long is reported as held up, and only the end of the run waits for it."""
+"""Seconds without a finished job after which a lane is held up: it is reported, and only the run's end waits for it."""
 END_S = 10.0
-"""How long the end of a run waits for lanes that are held up."""
+"""Seconds that the end of a run waits for lanes that are held up."""
 
 MOST_AHEAD = 128
-"""How many log files are opened before the workers that write them are started."""
+"""How many log files are opened in advance, before their workers start."""
+# While there is work, the interval of checks for blocked lanes and for lanes without a thread.
 _LOOK_S = 0.1
-"""How often, as long as there is work, it is looked whether a lane is held up, or others wait for a thread."""
 
 _T = TypeVar("_T")
 
 
 class Lane:
-    """Jobs that are done one after the other. Threading: the reactor's thread; the jobs are done on another."""
+    """Jobs on the file `path`, one after the other. Threading: the reactor's thread; the jobs run on another."""
 
     def __init__(self, disk: "Disk", path: str) -> None:
-        """Begin empty; `path` names the file of the jobs in messages."""
         self.path = path
         self.stalled = False
-        """Whether the file system has held a job of it up for so long that callers no longer wait for the lane."""
+        """Whether the file system has blocked a job for so long that callers no longer wait for the lane."""
         self.jobs: deque[tuple[Callable[[], object], int]] = deque()
         self.queued_bytes = 0
-        """How much is to be written, including the job under way."""
+        """How many bytes wait to be written, including those of the running job."""
         self.scheduled = False
         self.still_looks = 0
-        """How many looks in a row have found nothing done. The clock would count time in which this process stood."""
+        """How many checks in a row found no finished job. A clock would count while this process is stopped."""
         self.relieved: list[Callable[[], None]] = []
         self.emptied: list[Callable[[], None]] = []
         self._disk = disk
 
     @property
     def congested(self) -> bool:
-        """Whether whoever feeds the lane should pause until `when_relieved` calls."""
+        """Whether the feeding code should pause until `when_relieved` calls back."""
         return self.queued_bytes > HIGH_WATER_BYTES
 
     def put(self, job: Callable[[], object], size_bytes: int = 0) -> None:
-        """Have a job done after those that were put before. The job must not raise."""
+        """Run a job after the earlier ones. It must not raise."""
         self._disk.put(self, job, size_bytes)
 
     def when_relieved(self, callback: Callable[[], None]) -> None:
@@ -70,23 +69,17 @@ class Lane:
         self._disk.call_back(self, self.relieved, callback, lambda: not self.congested)
 
     def when_empty(self, callback: Callable[[], None]) -> None:
-        """Call `callback` once, when nothing is waiting."""
+        """Call `callback` once, when no job waits or runs."""
         self._disk.call_back(self, self.emptied, callback, lambda: not self.scheduled)
 
 
 class Disk:
-    """The threads, and what is waiting for them.
+    """The threads and their lanes. After `stall_s` seconds without a finished job, a lane counts as held up.
 
-    Args:
-        reactor: Where callbacks are called.
-        log: Takes lines for people.
-        stall_s: When a lane counts as held up.
-
-    Threading: the reactor's thread, but for what says otherwise.
+    Threading: the reactor's thread, except where stated.
     """
 
     def __init__(self, reactor: Reactor, *, log: Logger, stall_s: float = STALL_S) -> None:
-        """Start no thread yet."""
         self._reactor = reactor
         self._log = log
         self._stall_s = stall_s
@@ -94,8 +87,8 @@ class Disk:
         self._ready: SimpleQueue[Lane | None] = SimpleQueue()
         self._busy: dict[Lane, None] = {}  # in order
         self._threads = 0
+        # How many threads wait for work.
         self._idle = 0
-        """How many of them wait for work."""
         self._timer: Timer | None = None
         self._stalled_s: float | None = None
         self._closed = False
@@ -114,9 +107,9 @@ class Disk:
         lane: Lane | None = None,
         within_s: float | None = None,
     ) -> None:
-        """Have `work` done, in a lane of its own if none is given.
+        """Run `work`, in its own lane if none is given.
 
-        `done` is called once, with what it returned, or with what it raised: TimeoutError if it has not ended in time.
+        `done` is called once, with the result or the exception: TimeoutError if the work was late.
         """
         timer: Timer | None = None
         settled = False
@@ -134,7 +127,7 @@ class Disk:
             result, error = None, None
             try:
                 result = work()
-            except Exception as raised:  # noqa: BLE001  # it is handed to whoever asked
+            except Exception as raised:  # noqa: BLE001  # passed to the caller
                 error = raised
             self._reactor.post(partial(settle, result, error))
 
@@ -144,11 +137,11 @@ class Disk:
         (lane or self.lane(path)).put(job)
 
     def wait(self, path: str, work: Callable[[], _T], *, within_s: float) -> _T | None:
-        """Have `work` done while the reactor turns. Called: at the end, when nothing else is to be done meanwhile.
+        """Run `work` while the reactor turns. Called: at the end, when nothing else is to be done.
 
         Raises:
-            TimeoutError: it has not ended in time.
-            Exception: it was raised by `work`.
+            TimeoutError: The work was late.
+            Exception: An exception of `work`.
         """
         ended: list[tuple[_T | None, Exception | None]] = []
         self.run(path, work, lambda result, error: ended.append((result, error)), within_s=within_s)
@@ -160,29 +153,29 @@ class Disk:
         return result
 
     def open_ahead(self, paths: Iterable[str]) -> None:
-        """Open log files for those that will `take` them; one that can't be opened is left to them. In a job."""
+        """Open log files in advance for `take`; failures are left to `take`. Called: in a job."""
         for path in islice(paths, MOST_AHEAD):
             with suppress(OSError):
                 self._opened[path] = open_log(path)
 
     def take(self, path: str) -> int:
-        """Return the descriptor of a log file, opened ahead or now.
+        """Return the descriptor of a log file, opened in advance or now.
 
         Raises:
-            OSError: it can't be opened.
+            OSError: It cannot be opened.
         """
         fd = self._opened.pop(path, None)
         return open_log(path) if fd is None else fd
 
     def forget_opened(self) -> None:
-        """Close what was opened ahead, and not taken."""
+        """Close the files that were opened in advance and not taken."""
         while self._opened:
             os.close(self._opened.popitem()[1])
 
     # --- lanes
 
     def put(self, lane: Lane, job: Callable[[], object], size_bytes: int) -> None:
-        """Have a job done in a lane."""
+        """Run a job in a lane."""
         with self._lock:
             lane.jobs.append((job, size_bytes))
             lane.queued_bytes += size_bytes
@@ -199,7 +192,7 @@ class Disk:
     def call_back(
         self, lane: Lane, waiting: list[Callable[[], None]], callback: Callable[[], None], due: Callable[[], bool]
     ) -> None:
-        """Call `callback` at once if it is due, else when the lane has come so far."""
+        """Call `callback` at once if `due`, else when the lane allows."""
         with self._lock:
             if not due():
                 waiting.append(callback)
@@ -207,7 +200,7 @@ class Disk:
         callback()
 
     def when_written(self, lanes: Collection[Lane], callback: Callable[[], None], *, within_s: float) -> None:
-        """Call `callback` once, when none of these lanes has anything waiting, or is held up for longer than that."""
+        """Call `callback` once, when none of these lanes has waiting jobs, or after `within_s` if one is held up."""
         waiting = {lane for lane in lanes if lane.scheduled and not lane.stalled}
         if not waiting:
             callback()
@@ -233,8 +226,8 @@ class Disk:
     # --- threads
 
     def _start_thread(self) -> None:
-        with self._lock, suppress(RuntimeError):  # none to be had now: tried again when we look
-            # Not `threading.Thread`, whose `start` waits until the thread runs: milliseconds on a busy node.
+        with self._lock, suppress(RuntimeError):  # no thread available: tried again at the next check
+            # Not `threading.Thread`: its `start` waits until the thread runs, milliseconds on a busy node.
             _thread.start_new_thread(self._work, ())
             self._threads += 1
 
@@ -242,7 +235,7 @@ class Disk:
         while True:
             with self._lock:
                 if self._idle and self._ready.empty():
-                    self._threads -= 1  # it was started as all others were held up, and one waits again
+                    self._threads -= 1  # it was started because all others were blocked, and one waits again
                     return
                 self._idle += 1
             lane = self._ready.get()
@@ -273,7 +266,7 @@ class Disk:
         for callback in emptied:
             self._reactor.post(callback)
 
-    # --- what is held up
+    # --- blocked lanes
 
     def _look(self) -> None:
         self._timer = None
@@ -281,7 +274,7 @@ class Disk:
             busy = tuple(self._busy)
             for lane in busy:
                 lane.still_looks += 1
-        if not self._ready.empty():  # every thread is held up, or busy
+        if not self._ready.empty():  # every thread is blocked or busy
             self._start_thread()
         now_s = self._reactor.now_s()
         held_up = [lane for lane in busy if lane.still_looks * _LOOK_S >= self._stall_s]
@@ -300,19 +293,19 @@ class Disk:
             self._stalled_s = None
 
     def close(self, *, within_s: float = END_S, hurry: Callable[[], bool] = lambda: False) -> None:
-        """Wait a bounded time for the jobs, and report the bytes that are lost then; idempotent.
+        """Wait a bounded time for the jobs, and report the bytes that are lost; idempotent.
 
-        The reactor turns meanwhile. Called: when its loop has ended, on its thread.
+        The reactor turns meanwhile. Called: after its loop has ended, on its thread.
 
         Args:
-            within_s: How long, at most.
-            hurry: Whether to wait no longer, though there is time.
+            within_s: The most seconds to wait.
+            hurry: Returns whether to stop waiting early.
         """
         if self._closed:
             return
         until_s = self._reactor.now_s() + within_s
         for lane in tuple(self._busy):
-            lane.when_empty(lambda: None)  # wakes us
+            lane.when_empty(lambda: None)  # wakes the loop
         while self._busy and (left_s := until_s - self._reactor.now_s()) > 0 and not hurry():
             self._reactor.turn(left_s)
         self._reactor.turn(0.0)
@@ -323,7 +316,7 @@ class Disk:
         with self._lock:
             lacking = [(lane.path, lane.queued_bytes) for lane in self._busy if lane.queued_bytes]
             for lane in self._busy:
-                lane.jobs.clear()  # what is being done ends when it can
+                lane.jobs.clear()  # running jobs end when they can
         for path, count in lacking:
             self._log.notice(f"{path!r} lacks its last {count} bytes: its file system does not answer")
         for _ in range(self._threads):

@@ -1,7 +1,7 @@
-"""Where each worker's log and error files are, and which of its output streams go where.
+"""The places of each worker's log and error files, and the destinations of its output streams.
 
-With `--log-dir`, torch's layout: `<log dir>/<run id>_<random>/attempt_<round>/<local rank>/`, else the same below the
-run directory. Nothing that exists is ever emptied or removed.
+With `--log-dir`, torch's layout: `<log dir>/<run id>_<random>/attempt_<round>/<local rank>/`. Without it, the same
+below the run directory. Existing files are never emptied or removed.
 """
 
 import enum
@@ -18,7 +18,7 @@ from elastic_core.types import Record
 
 
 class Std(enum.IntFlag):
-    """Output streams of a worker; the numbers are what users type."""
+    """Output streams of a worker, with the numbers that users type."""
 
     NONE = 0
     OUT = 1
@@ -31,11 +31,11 @@ _FORMS = "give 0 (none), 1 (stdout), 2 (stderr) or 3 (both), for single ranks as
 
 
 def parse_std(value: str, nproc: int, *, option: str = "--redirects") -> dict[int, Std]:
-    """Return the streams for every local rank, `Std.NONE` for those that `value` does not name.
+    """Return the streams of every local rank; `Std.NONE` for ranks that `value` does not name.
 
     Raises:
-        ConfigError: `value` is neither a number from 0 to 3 nor a list of `rank:number` with each rank of this node
-            at most once.
+        ConfigError: `value` is neither a number from 0 to 3 nor a list of `rank:number` with each rank of this node at
+            most once.
     """
     text = value.strip()
     if text in _MEANINGS:
@@ -55,10 +55,10 @@ def parse_std(value: str, nproc: int, *, option: str = "--redirects") -> dict[in
 
 
 def parse_ranks(value: str, nproc: int, *, option: str = "--local-ranks-filter") -> frozenset[int] | None:
-    """Return the local ranks that a comma-separated list names, None for an empty one (all ranks).
+    """Return the local ranks of a comma-separated list. `None` for an empty list means all ranks.
 
     Raises:
-        ConfigError: something in the list is no local rank of this node.
+        ConfigError: An item is no local rank of this node.
     """
     if not value.strip():
         return None
@@ -78,9 +78,9 @@ _NAME_LIMIT_BYTES = 200  # of the 255 that a file name may have
 
 
 class RankPaths(Record, frozen=True, kw_only=True):
-    """One worker's files in one round; all but the error file are None where log files were turned off.
+    """One worker's files in one round. If log files are turned off, all but the error file are `None`.
 
-    The filtered files are the whole round's: all its workers append to them.
+    The filtered files are shared by the round's workers, which append to them.
     """
 
     local_rank: int
@@ -96,25 +96,25 @@ class LogLayout:
     """The files of one run on this node.
 
     Args:
-        log_dir: The user's `--log-dir`; None: files go below `run_dir`; `os.devnull`: no log files, error files only.
-        run_dir: The run directory; it exists.
+        log_dir: The user's `--log-dir`. `None`: files are below `run_dir`; `os.devnull`: no log files, only error
+            files.
+        run_dir: The run directory, which exists.
         run_id: Any text.
     """
 
     def __init__(self, *, log_dir: str | None, run_dir: Path, run_id: str) -> None:
-        """Create nothing yet."""
         self._log_dir = None if log_dir in (None, "", os.devnull) else log_dir
         self._files = log_dir != os.devnull
         self._run_dir = run_dir
         self._run_id = run_id
         self.root = None if self._log_dir else run_dir
-        """The directory that holds `attempt_<n>`; None before `open` if the user gave `--log-dir`."""
+        """The directory that contains `attempt_<n>`. `None` before `open` if the user gave `--log-dir`."""
 
     def open(self) -> Path:
-        """Make this run's own directory below `--log-dir` (once; without the option there is nothing to make).
+        """Make this run's own directory below `--log-dir`, once, and return it.
 
         Raises:
-            ConfigError: the log directory is a file, or can't be written.
+            ConfigError: The log directory is a file, or is not writable.
         """
         if self.root is None:
             self.root = self._make_root(self._log_dir or "")
@@ -129,19 +129,19 @@ class LogLayout:
         return path
 
     def discard_empty(self) -> None:
-        """Remove this run's own directory below `--log-dir`, as far as nothing is in it."""
+        """Remove the empty parts of this run's own directory below `--log-dir`."""
         if self._log_dir is None or self.root is None:
             return
         folders = [self.root, *self.root.glob("attempt_*"), *self.root.glob("attempt_*/*")]
         for folder in reversed(folders):
-            with suppress(OSError):  # it holds something, or is gone
+            with suppress(OSError):  # it is not empty, or missing
                 folder.rmdir()
 
     def prepare(self, round_index: int, local_rank: int) -> RankPaths:
-        """Make one worker's directory for one round, and name the files in it; none of them is created.
+        """Make one worker's directory for one round, and return the names of its files, which are not created.
 
         Raises:
-            ConfigError: the directory can't be made.
+            ConfigError: The directory cannot be made.
         """
         directory = self.open() / f"attempt_{round_index}" / str(local_rank)
         try:
@@ -156,7 +156,7 @@ class LogLayout:
 
 
 def rank_paths(directory: Path, local_rank: int, *, error_file: str, files: bool) -> RankPaths:
-    """Return the names of a worker's files in its directory; `files`: there are log files."""
+    """Return the names of a worker's files in its directory; `files` is whether there are log files."""
     return RankPaths(
         local_rank=local_rank,
         directory=str(directory),
@@ -169,7 +169,7 @@ def rank_paths(directory: Path, local_rank: int, *, error_file: str, files: bool
 
 
 def _free_error_file(directory: Path) -> str:
-    # A directory that an earlier run used keeps its error files, and they must not pass for this run's.
+    # Error files of an earlier run are kept, and must not be taken for this run's.
     path, number = directory / "error.json", 1
     while path.exists():
         path, number = directory / f"error_{number}.json", number + 1
@@ -177,7 +177,7 @@ def _free_error_file(directory: Path) -> str:
 
 
 def quote_id(run_id: str) -> str:
-    """Return a run id as one part of a file name: other bytes than letters, digits and `-_.~` become `%XX`."""
+    """Return a run id as part of a file name: bytes other than letters, digits and `-_.~` become `%XX`."""
     quoted = "".join(chr(byte) if byte in _SAFE else f"%{byte:02X}" for byte in os.fsencode(run_id))
     return quoted[:_NAME_LIMIT_BYTES]
 
@@ -211,10 +211,10 @@ def stream_plans(
     role: str = "default",
     global_rank: int = 0,
 ) -> tuple[StreamPlan, StreamPlan]:
-    """Return where a worker's stdout and stderr go.
+    """Return the destinations of a worker's stdout and stderr.
 
     A redirected stream goes to its file alone; a tee'd one to its file and, with a prefix on each line, to the console;
-    any other is the console itself. Ranks outside `ranks_filter` (None: no filter) never reach the console: their
+    any other to the console itself. Ranks outside `ranks_filter` (`None`: no filter) never reach the console: their
     streams go to their files if they have any, else to /dev/null.
     """
     local_rank = paths.local_rank
@@ -233,15 +233,15 @@ def stream_plans(
 
 
 def line_prefix(template: str | None, *, role: str, local_rank: int, global_rank: int) -> str:
-    """Return what stands before each of a worker's lines: `[<role><local rank>]:`, or the filled-in template.
+    """Return the prefix of a worker's lines: `[<role><local rank>]:`, or the filled-in template.
 
-    The template may use `${role_name}`, `${local_rank}`, `${rank}` and `${hostname}` (this node's, not its full name);
-    anything else in it stays as it is.
+    The template may contain `${role_name}`, `${local_rank}`, `${rank}` and `${hostname}` (this node's, not its full
+    name). Other text is kept.
     """
     if not template:
         return _flat(f"[{role}{local_rank}]:")
     import socket
-    from string import Template  # a template is rare, and the module costs a regular expression at import
+    from string import Template  # rarely needed, and slow to import
 
     host = socket.gethostname()
     filled = Template(template).safe_substitute(role_name=role, local_rank=local_rank, rank=global_rank, hostname=host)
@@ -249,4 +249,4 @@ def line_prefix(template: str | None, *, role: str, local_rank: int, global_rank
 
 
 def _flat(prefix: str) -> str:
-    return prefix.replace("\r", " ").replace("\n", " ")  # a prefix that ends lines would tear them
+    return prefix.replace("\r", " ").replace("\n", " ")  # line ends in a prefix would break lines

@@ -1,4 +1,4 @@
-"""The lines of a byte stream, whole chunks at a time: prefixed, and those that hold a text copied to a file."""
+"""The lines of a byte stream in whole chunks: adds prefixes, and copies matching lines to a file."""
 
 import re
 from collections.abc import Sequence
@@ -8,10 +8,10 @@ if TYPE_CHECKING:
     from elastic_core.processes.output.log_file import LogFile, QueuedLog
 
 LINE_LIMIT_BYTES = 1 << 20
-"""A line without an end is held up to this length, then broken with a newline."""
+"""A line without an end is held up to this length, then broken by a newline."""
 
 MOST_PIECES = 1_024
-"""So many pieces of one are joined: each of a few bytes would take fifty times its length."""
+"""How many pieces of a line are kept before they are joined: small pieces take far more memory than their length."""
 
 _CR = 0x0D
 
@@ -19,13 +19,12 @@ _CR = 0x0D
 class LinePrefixer:
     r"""Turns chunks of a worker's output into whole, prefixed lines.
 
-    `\n`, `\r\n` and `\r` (progress bars) end a line and stay as they are. What has no end yet is held back, and so is a
-    `\r` that ends a chunk, until the next byte tells whether a `\n` belongs to it: what comes out never begins or stops
-    inside a line, so that the lines of several workers can share one stream.
+    `\n`, `\r\n` and `\r` (progress bars) end a line and are kept. An unfinished line is held, and so is a `\r` at the
+    end of a chunk, until the next byte shows whether a `\n` follows. The output never begins or stops inside a line, so
+    the lines of several workers can share one stream.
     """
 
     def __init__(self, prefix: bytes, *, line_limit_bytes: int = LINE_LIMIT_BYTES) -> None:
-        """Start at the beginning of a line. `prefix` holds no line end."""
         self._prefix = prefix
         self._after_lf = b"\n" + prefix
         self._after_cr = b"\r" + prefix
@@ -36,7 +35,7 @@ class LinePrefixer:
         self._held_cr = False
 
     def feed(self, data: bytes) -> bytes:
-        """Take any number of bytes (at least one); return the lines that are complete now, perhaps none."""
+        """Add bytes (at least one); return the lines that are complete now, perhaps none."""
         if self._held_cr:
             data = b"".join((*self._held, data))
             self._drop_held()
@@ -54,7 +53,7 @@ class LinePrefixer:
         return lines if end == len(data) else lines + self._hold(data[end:], has_cr)
 
     def end(self) -> bytes:
-        """Return what was held, as a line."""
+        """Return the unfinished line."""
         rest = b"".join(self._held)
         ended = self._held_cr
         self._drop_held()
@@ -79,43 +78,43 @@ class LinePrefixer:
         prefix = self._prefix
         if not prefix:
             return whole
-        # `whole` ends a line, so one prefix too many ends up behind it.
+        # `whole` ends a line, so the last prefix is surplus.
         if has_cr:
-            # First as if each \r ended a line, then take the prefix out from between \r and \n again.
+            # First treat each \r as a line end, then remove the prefix between \r and \n.
             whole = whole.replace(b"\r", self._after_cr).replace(self._split_crlf, b"\r\n")
         return prefix + whole.replace(b"\n", self._after_lf)[: -len(prefix)]
 
 
 class LineFilter:
-    r"""Takes chunks of a worker's output; lines that contain any of the texts go to the file, with the prefix.
+    r"""Copies the lines of a worker's output that contain one of the texts to a file, with the prefix.
 
-    The texts are looked for in a line without its prefix. Whatever ended a line, `\n` ends it in the file.
+    The texts are searched in a line without its prefix. In the file, each line ends with `\n`.
 
     Args:
-        texts: What to look for, at least one, none empty.
-        prefix: What stands before each line in the file.
-        file: Taken over; several filters may append to one file, for each write is of whole lines.
+        texts: The texts, at least one, none empty.
+        prefix: The prefix of each line in the file.
+        file: The file, which is closed at the end. Several filters may append to one file, because each write has whole
+            lines.
     """
 
     def __init__(self, texts: Sequence[str], *, prefix: str, file: "LogFile | QueuedLog") -> None:
-        """Start at the beginning of a line."""
         self._needles = [text.encode("utf-8", "surrogateescape") for text in texts]
         self._pattern = re.compile(b"|".join(re.escape(needle) for needle in self._needles))
         self._prefix = prefix.encode("utf-8", "surrogateescape")
         self._file = file
-        self._lines = LinePrefixer(b"")  # for its sense of what a line is
+        self._lines = LinePrefixer(b"")  # for its line ends
 
     def feed(self, data: bytes) -> None:
-        """Take any number of bytes (at least one)."""
+        """Add bytes (at least one)."""
         self._keep(self._lines.feed(data))
 
     def end(self) -> None:
-        """Take the last line, and close the file."""
+        """Process the last line, and close the file."""
         self._keep(self._lines.end())
         self._file.close()
 
     def _keep(self, whole: bytes) -> None:
-        # A chunk without any of the texts, the ordinary one, costs a search each and no look at its lines.
+        # Most chunks contain none of the texts: then their lines are not searched.
         if not any(needle in whole for needle in self._needles):
             return
         if b"\r" in whole:

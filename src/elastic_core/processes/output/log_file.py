@@ -14,25 +14,25 @@ _LF, _CR = 0x0A, 0x0D
 
 
 def open_log(path: str) -> int:
-    """Open a log file for appending: nothing that is there is lost, and several writers don't overwrite one another."""
+    """Open a log file for appending: existing content is kept, and several writers do not overwrite each other."""
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
 
 
 class LogFile:
-    """Takes chunks of a stream and writes them at once, byte for byte.
+    """Writes chunks of a stream at once, byte for byte.
 
-    With `max_bytes` a file that is full becomes `<path>.1`, `.1` becomes `.2`, and so on up to `backups`; the oldest is
-    dropped. A file ends with a whole line: a line that was begun is ended where it began, beyond the limit if need be,
-    and broken only if it is longer than the limit itself.
+    With `max_bytes`, a full file becomes `<path>.1`, `.1` becomes `.2`, and so on up to `backups`; the oldest is
+    removed. A file ends with a whole line: a begun line is finished in the same file, even beyond the limit, and broken
+    only if it is longer than the limit itself.
 
     Args:
-        path: The file; what is in it stays.
-        log: Takes lines for people.
-        max_bytes: More than this makes a new file; None: never.
-        backups: How many full files stay; 0: none.
+        path: The file, whose content is kept.
+        log: Prints lines for users.
+        max_bytes: The size limit of a file. `None` means no limit.
+        backups: How many full files are kept. 0 means none.
 
     Raises:
-        OSError: the file can't be opened.
+        OSError: The file cannot be opened.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class LogFile:
         backups: int = 0,
         fd: int | None = None,
     ) -> None:
-        """Open the file, unless it is open as `fd`."""
+        # With `fd`, the file is open already.
         self.path = path
         self._log = log
         self._backups = backups
@@ -56,7 +56,7 @@ class LogFile:
         self._rotation_failed = False
 
     def write(self, data: bytes) -> None:
-        """Write a chunk; a chunk that can't be written is lost, and the first loss is reported."""
+        """Write a chunk. If that fails, the chunk is lost, and the first loss is reported."""
         if self._fd < 0:
             return
         if self._max_bytes is None:
@@ -74,7 +74,7 @@ class LogFile:
                 self._rotate()
 
     def close(self) -> None:
-        """Give the descriptor back; idempotent."""
+        """Close the file; idempotent."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
@@ -85,13 +85,13 @@ class LogFile:
             while rest:
                 rest = rest[os.write(self._fd, rest) :]
         except OSError as error:
-            # Tried again with the next chunk: a full disk may be emptied. Reported once.
+            # The next chunk is tried again: a full disk may be emptied. Reported once.
             if not self._failed:
                 self._failed = True
                 self._log.notice(f"can't write {self.path!r}: {error.strerror}; the worker runs on, its log has a gap")
 
     def _end_of_file_in(self, data: bytes, limit: int) -> int:
-        """Return how much of `data` belongs into this file; all of it if the file is not full then."""
+        # How many bytes belong in this file; all if the file is not full then.
         room = max(0, limit - self._size)
         if len(data) <= room:
             return len(data)
@@ -101,7 +101,7 @@ class LogFile:
         most = 2 * limit - self._size
         if (self._size and self._at_line_start(data)) or most <= 0:
             return 0
-        # In the middle of a line, or before one that no file can hold.
+        # In the middle of a line, or before one that is too long for any file.
         return _first_line_end(data, room, most) or min(len(data), most)
 
     def _at_line_start(self, data: bytes) -> bool:
@@ -110,7 +110,7 @@ class LogFile:
     # --- rotation
 
     def _rotate(self) -> None:
-        # Counted anew in any case: a rotation that failed is tried again after as many bytes.
+        # Counted anew in any case: a failed rotation is tried again after as many bytes.
         self._size = 0
         try:
             if self._backups:
@@ -128,10 +128,10 @@ class LogFile:
         self._fd = fresh
 
     def _shift(self) -> None:
-        free = 1  # or the oldest, which gives way
+        free = 1  # or the oldest, which is replaced
         while free < self._backups and os.path.lexists(f"{self.path}.{free}"):
             free += 1
-        # From the oldest on, so that nothing is overwritten; a failure stops it before it could be.
+        # From the oldest on, so that no file is overwritten; a failure stops it.
         for number in range(free - 1, 0, -1):
             os.rename(f"{self.path}.{number}", f"{self.path}.{number + 1}")  # noqa: PTH104  # as above
 
@@ -139,22 +139,21 @@ class LogFile:
         try:
             return open_log(self.path)
         except OSError:
-            with suppress(OSError):  # the old file, which goes on, should have its name
+            with suppress(OSError):  # the old file is used further and keeps its name
                 if self._backups:
                     os.rename(f"{self.path}.1", self.path)  # noqa: PTH104  # as above
             raise
 
 
 class QueuedLog:
-    """A log file that is written beside the loop. Threading: the reactor's thread."""
+    """A log file that is written outside the loop. Threading: the reactor's thread."""
 
     def __init__(self, file: LogFile, disk: "Disk") -> None:
-        """Take the file over."""
         self._file = file
         self.lane = disk.lane(file.path)
 
     def write(self, *chunks: bytes) -> None:
-        """Have chunks written after those before them."""
+        """Write chunks after the earlier ones."""
         self.lane.put(partial(self._write, chunks), sum(map(len, chunks)))
 
     def _write(self, chunks: tuple[bytes, ...]) -> None:
@@ -162,12 +161,12 @@ class QueuedLog:
             self._file.write(chunk)
 
     def close(self) -> None:
-        """Give the descriptor back once all is written; idempotent."""
+        """Close the file after all is written; idempotent."""
         self.lane.put(self._file.close)
 
 
 def _last_line_end(data: bytes, room: int) -> int:
-    r"""Return the last end of a line (`\n`, else `\r`) within `room` bytes, 0 if there is none."""
+    # The last line end (`\n`, else `\r`) within `room` bytes, or 0.
     end = data.rfind(b"\n", 0, room) + 1
     if end:
         return end
@@ -176,7 +175,7 @@ def _last_line_end(data: bytes, room: int) -> int:
 
 
 def _first_line_end(data: bytes, room: int, most: int) -> int:
-    r"""Return the first end of a line (`\n`, else `\r`) beyond `room` and within `most` bytes, 0 if there is none."""
+    # The first line end (`\n`, else `\r`) beyond `room` and within `most` bytes, or 0.
     end = data.find(b"\n", room, most) + 1
     if end:
         return end

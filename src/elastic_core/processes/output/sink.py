@@ -1,8 +1,7 @@
-"""Our own output streams, shared by the workers' lines and the agent's: each is written without ever blocking the loop.
+"""Our own output streams, shared by the workers' lines and the agent's: writing never blocks the loop.
 
-The stream's open file description is shared with the shell, the scheduler and workers that inherit it, so it is never
-switched to non-blocking: a pipe or a terminal is opened a second time, a socket is told so with each call, a file is
-simply written.
+The shell, the scheduler and workers share the stream's open file description, so it is never switched to non-blocking.
+A pipe or a terminal is opened a second time, a socket gets a flag with each call, and a file is simply written.
 """
 
 import errno
@@ -18,13 +17,13 @@ from elastic_core.encoding import clean
 from elastic_core.system.reactor import Reactor, Timer
 
 HIGH_WATER_BYTES = 1 << 20
-"""With more than this waiting, the workers' pipes of this stream are not read."""
+"""If more bytes wait, the workers' pipes of this stream are not read."""
 LOW_WATER_BYTES = 1 << 18
-"""With no more than this waiting, they are read again."""
+"""If no more bytes than this wait, the pipes are read again."""
 STALL_S = 5.0
-"""A stream that takes nothing for so long loses the workers' lines until it takes something again."""
+"""If a stream accepts nothing for so many seconds, workers' lines are dropped until it does."""
 OWN_LIMIT_BYTES = 1 << 18
-"""How much of the agent's own lines is kept for a stalled stream."""
+"""How many bytes of the agent's own lines are kept for a stalled stream."""
 
 _SMALL_WRITE_BYTES = 512  # at most PIPE_BUF (4096): after POLLOUT a write of this size does not block
 _GONE = (errno.EPIPE, errno.ECONNRESET, errno.EIO, errno.EBADF, errno.ENOTCONN)
@@ -32,9 +31,9 @@ _PTMX = (5, 2)
 
 
 def _open_again(fd: int, mode: int, device: int) -> int | None:
-    """Return a non-blocking description of the same pipe or terminal, or None where that can't be had."""
+    # A non-blocking description of the same pipe or terminal. `None` if there is none.
     if stat.S_ISCHR(mode) and (not os.isatty(fd) or (os.major(device), os.minor(device)) == _PTMX):
-        return None  # opening a pseudo-terminal's master makes a new one
+        return None  # opening the master of a pseudo-terminal makes a new one
     try:
         return os.open(f"/proc/self/fd/{fd}", os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     except OSError:  # another user's pipe, a terminal of another container, no /proc
@@ -42,11 +41,11 @@ def _open_again(fd: int, mode: int, device: int) -> int | None:
 
 
 def _sender(fd: int) -> tuple[Callable[[bytes | memoryview], int], int, Callable[[], None] | None]:
-    """Return how to write to `fd`, the descriptor to wait on, and how to give back what was opened for it."""
+    # The function that writes to `fd`, the descriptor to wait on, and the function that closes what was opened.
     status = os.fstat(fd)
     mode = status.st_mode
     if stat.S_ISSOCK(mode):
-        import socket  # rare, and 4 ms to import
+        import socket  # rarely needed, 4 ms to import
 
         peer = socket.socket(fileno=os.dup(fd))
         return lambda data: peer.send(data, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL), fd, peer.close
@@ -68,18 +67,17 @@ def _write_small(fd: int, data: bytes | memoryview) -> int:
 
 
 class Sink:
-    """A queue in front of one of our streams. What is submitted is whole lines, and comes out whole and in order.
+    """A queue before one of our streams. Whole lines are submitted, and written whole and in order.
 
     Threading: the reactor's thread.
     """
 
     def __init__(self, reactor: Reactor, fd: int, *, stall_s: float = STALL_S) -> None:
-        """Take the stream as it is; one that is closed already takes nothing."""
         self._reactor = reactor
         self._stall_s = stall_s
         self._queue: deque[tuple[bytes | memoryview, bool]] = deque()
         self.queued_bytes = 0
-        """How much is waiting."""
+        """How many bytes wait."""
         self._head_begun = False
         self._blocked = False
         self._flushing = False
@@ -92,17 +90,17 @@ class Sink:
         self._send: Callable[[bytes | memoryview], int] | None = None
         try:
             self._send, self._fd, self._give_back = _sender(fd)
-        except OSError:  # closed before we were started (`>&-`)
+        except OSError:  # closed before the start (`>&-`)
             self._fd = -1
 
     @property
     def congested(self) -> bool:
-        """Whether whoever feeds the sink should pause until `when_relieved` calls."""
+        """Whether the feeding code should pause until `when_relieved` calls back."""
         return self.queued_bytes > HIGH_WATER_BYTES and not self._dropping
 
     @property
     def broken(self) -> bool:
-        """Whether the stream has no reader any more."""
+        """Whether the stream has lost its reader."""
         return self._send is None
 
     def when_relieved(self, callback: Callable[[], None]) -> None:
@@ -110,7 +108,7 @@ class Sink:
         self._waiting.append(callback)
 
     def submit(self, data: bytes, *, own: bool = False) -> None:
-        """Write whole lines, now or when the stream takes them. `own`: the agent's lines, which are kept longest."""
+        """Write whole lines, now or when the stream accepts them. With `own`, they are the agent's and kept longest."""
         if self._send is None:
             return
         if self._dropping and (not own or self.queued_bytes > OWN_LIMIT_BYTES):
@@ -133,7 +131,7 @@ class Sink:
                 if error.errno in _GONE:
                     self._break()
                     return
-                count = len(head)  # a full disk behind a redirected stream: this is lost, the next may fit again
+                count = len(head)  # a full disk behind a redirected stream: these lines are lost, later ones may fit
                 self._dropped_lines += _count_lines(bytes(head))
             self._took(count, head, own)
         if not self._queue:
@@ -151,7 +149,7 @@ class Sink:
             self._queue[0] = (memoryview(head)[count:], own)
             self._head_begun = True
 
-    # --- a stream that takes nothing
+    # --- a stalled stream
 
     def _block(self) -> None:
         if self._blocked or self._flushing:
@@ -188,7 +186,7 @@ class Sink:
     def _drop_queue(self) -> None:
         kept: deque[tuple[bytes | memoryview, bool]] = deque()
         for position, (data, own) in enumerate(self._queue):
-            if own or (position == 0 and self._head_begun):  # a line that was begun is ended
+            if own or (position == 0 and self._head_begun):  # a begun line is finished
                 kept.append((data, own))
             else:
                 self._dropped_lines += _count_lines(bytes(data))
@@ -218,14 +216,14 @@ class Sink:
     # --- the end
 
     def flush(self, until_s: float) -> bool:
-        """Write what is queued, blocking at most until `until_s` of the reactor's clock; return whether all of it went.
+        """Write the queue, blocking at most until `until_s` of the reactor's clock; return whether all was written.
 
-        Called: when the loop no longer runs, and before its reactor is closed.
+        Called: after the loop has ended, and before its reactor is closed.
         """
         self._flushing = True
         self._unblock()
         if self._dropped_lines and not self._dropping:
-            self._submit_account()  # what a full disk took
+            self._submit_account()  # lines that were lost on a full disk
         poll = select.poll()
         if self._send is not None:
             poll.register(self._fd, select.POLLOUT)
@@ -241,7 +239,7 @@ class Sink:
         return not self._queue
 
     def close(self) -> None:
-        """Give the descriptors back; what is still queued is lost."""
+        """Close the descriptors; queued lines are lost."""
         self._unblock()
         self._send = None
         if self._timer is not None:
@@ -256,20 +254,18 @@ def _count_lines(data: bytes) -> int:
 
 
 FLUSH_S = 2.0
-"""How long the end of a run waits for a slow reader of our output."""
+"""Seconds that the end of a run waits for a slow reader of our output."""
 
 
 class Console:
-    """Both streams of ours, never blocking and never tearing a line.
+    """Our stdout and stderr: writing never blocks and never breaks a line.
 
-    Where stdout and stderr are one and the same file, pipe or terminal, they share one queue, so that lines of the two
-    don't mix either.
+    If both are the same file, pipe or terminal, they share one queue, so that their lines do not mix.
 
     Threading: built and used on the reactor's thread; `line` may be called from any.
     """
 
     def __init__(self, reactor: Reactor, *, stdout_fd: int = 1, stderr_fd: int = 2, stall_s: float = STALL_S) -> None:
-        """Take the streams as they are."""
         self._reactor = reactor
         self._thread = threading.get_ident()
         self.stdout = Sink(reactor, stdout_fd, stall_s=stall_s)
@@ -277,9 +273,9 @@ class Console:
         self.stderr = self.stdout if same else Sink(reactor, stderr_fd, stall_s=stall_s)
 
     def line(self, *lines: str) -> None:
-        """Write lines of the agent's own to stderr, with no other line between them.
+        """Write the agent's own lines to stderr, without other lines between them.
 
-        All lines are cleaned here: they may have texts of others in them (node ids, exceptions, reasons of plugins).
+        All lines are cleaned here, because they may contain foreign texts (node ids, exceptions, reasons of plugins).
         """
         data = "".join(f"{clean(line)}\n" for line in lines).encode("utf-8", "backslashreplace")
         if threading.get_ident() == self._thread:
@@ -288,16 +284,16 @@ class Console:
             self._reactor.post(partial(self.stderr.submit, data, own=True))
 
     def flush(self, timeout_s: float = FLUSH_S) -> bool:
-        """Write what is queued, blocking at most `timeout_s` in all; return whether everything went out.
+        """Write the queues, blocking at most `timeout_s` in all; return whether all was written.
 
-        Called: when the loop no longer runs.
+        Called: after the loop has ended.
         """
         until_s = self._reactor.now_s() + timeout_s
         done = self.stdout.flush(until_s)
         return self.stderr.flush(until_s) and done
 
     def close(self) -> None:
-        """Give the descriptors back; idempotent."""
+        """Close the descriptors; idempotent."""
         self.stdout.close()
         self.stderr.close()
 

@@ -1,4 +1,4 @@
-"""One worker's output stream: from its pipe, in chunks, to its file as it is and to the console with prefixes."""
+"""One worker's output stream: read from its pipe, written to its file unchanged and to the console with prefixes."""
 
 import fcntl
 import os
@@ -12,12 +12,12 @@ from elastic_core.system.reactor import Reactor, Timer
 
 CHUNK_BYTES = 1 << 16
 PIPE_BYTES = 1 << 18
-"""The size asked for each pipe: it takes what a worker writes while we nap, or are busy with another worker."""
+"""The requested size of each pipe, for a worker's output while its pipe is not read."""
 _CHUNKS_A_TURN = PIPE_BYTES // CHUNK_BYTES
-_FINISH_CHUNKS = 4 * _CHUNKS_A_TURN  # a process that outlives the group may write for ever
+_FINISH_CHUNKS = 4 * _CHUNKS_A_TURN  # a surviving process may write forever
 
-# A worker that writes line by line would wake us for every line. So a stream that is busy is left alone for a nap, in
-# which its pipe fills: long for a trickle, short for a flood, which would else wait for us on a full pipe.
+# A worker that writes line by line would wake the loop for every line. So a busy stream is not read for a nap, in which
+# its pipe fills: a long nap for a trickle, a short one for a flood, which would otherwise wait on a full pipe.
 _LONGEST_NAP_S = 0.01
 _SHORTEST_NAP_S = 0.001
 
@@ -25,8 +25,8 @@ _SHORTEST_NAP_S = 0.001
 def open_pipe() -> tuple[int, int]:
     """Return the reading end (non-blocking) and the writing end (blocking, as programs expect) of a worker's pipe."""
     read_fd, write_fd = os.pipe2(os.O_CLOEXEC)
-    os.set_blocking(read_fd, False)  # the ends have descriptions of their own: the worker's stays blocking
-    with suppress(OSError):  # the user's share of pipe memory is used up: the usual size works too
+    os.set_blocking(read_fd, False)  # each end has its own description: the worker's stays blocking
+    with suppress(OSError):  # the user's pipe memory is used up: the default size works too
         fcntl.fcntl(write_fd, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
     return read_fd, write_fd
 
@@ -36,12 +36,12 @@ class Tee:
 
     Args:
         reactor: The loop.
-        read_fd: The pipe; taken over.
-        file: Where the exact bytes go, None for nowhere; taken over.
-        sink: The console's queue, None for none.
-        prefix: What stands before each line on the console.
-        line_filter: Gets a copy of everything, None for none; ended with the stream.
-        filtered: What it writes to.
+        read_fd: The pipe, which is closed at the end.
+        file: The file for the exact bytes, closed at the end. `None` means no file.
+        sink: The console's queue. `None` means no console.
+        prefix: The prefix of each line on the console.
+        line_filter: Receives a copy of all bytes, and is ended with the stream. `None` means no filter.
+        filtered: The file that the filter writes.
 
     Threading: the reactor's thread.
     """
@@ -57,7 +57,6 @@ class Tee:
         line_filter: LineFilter | None = None,
         filtered: QueuedLog | None = None,
     ) -> None:
-        """Start reading."""
         self._reactor = reactor
         self._read_fd = read_fd
         self._file = file
@@ -65,7 +64,7 @@ class Tee:
         self._lines = LinePrefixer(prefix.encode("utf-8", "surrogateescape"))
         self._line_filter = line_filter
         self.lanes = tuple(log.lane for log in (file, filtered) if log is not None)
-        """Where what it has read is written to files."""
+        """The lanes that write the files."""
         self._brakes: tuple[Sink | Lane, ...] = self.lanes if sink is None else (sink, *self.lanes)
         self._paused = False
         self._nap: Timer | None = None
@@ -89,7 +88,7 @@ class Tee:
 
     def _wake(self) -> None:
         self._nap = None
-        # Read at once: to wait for the selector to say so would cost another turn.
+        # Read at once: waiting for the selector would cost another turn.
         self._reactor.add_reader(self._read_fd, self._on_readable)
         self._on_readable()
 
@@ -116,7 +115,7 @@ class Tee:
         return count
 
     def _write(self, taken: list[bytes]) -> None:
-        # Once a turn, for it wakes a thread.
+        # Once a turn, because it wakes a thread.
         if self._file is not None and taken:
             self._file.write(*taken)
 
@@ -131,7 +130,7 @@ class Tee:
     # --- back-pressure
 
     def _pause(self) -> bool:
-        """Leave the pipe unread while the console or a file has too much waiting; return whether that is so."""
+        # The pipe is not read while the console or a file is congested.
         congested = next((brake for brake in self._brakes if brake.congested), None)
         if congested is None:
             return False
@@ -149,12 +148,12 @@ class Tee:
     # --- the end
 
     def drain(self) -> None:
-        """Take what is in the pipe now: the worker is gone, and its last words are wanted."""
+        """Read what is in the pipe now, after the worker has ended."""
         if self._read_fd >= 0:
             self._read(_CHUNKS_A_TURN + 1, may_pause=False)
 
     def finish(self) -> None:
-        """Take what is in the pipe now, and close it, whoever still holds its other end; idempotent."""
+        """Read what is in the pipe now, and close it, even if its other end is open; idempotent."""
         if self._read_fd >= 0:
             self._read(_FINISH_CHUNKS, may_pause=False)
         self._end()
