@@ -145,7 +145,7 @@ READ_VARIABLES: Final[Mapping[str, str]] = {
 """Variables that `elastic run` reads, except the `PET_` variables."""
 
 INTERNAL_VARIABLES: Final[Mapping[str, str]] = {
-    "ELASTIC_SIDECAR": "`1` in a server that an agent has started beside its workers, so that its guard can identify it",
+    "ELASTIC_SIDECAR": "`1` in a server that an agent has started beside its workers, so that its guard identifies it",
     "ELASTIC_WORKER_PROGRAM": "if the command in front of the worker is a Python program: the end of the command line "
     "of the interpreter that counts as the worker",
     "ELASTIC_KEPT_FOLDER": "the folder of a backend's server on this host; both are removed when the agent ends",
