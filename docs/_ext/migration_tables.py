@@ -1,4 +1,4 @@
-"""The tables of the migration page, from `torch_map` and from the options that the command itself reads."""
+"""The tables of the migration page, from `torch_map` and from the options of the command."""
 
 from collections.abc import Callable, Mapping
 from typing import Final
@@ -14,7 +14,7 @@ from elastic_core.options.table import OPTIONS
 
 
 def commands() -> str:
-    """What is typed or declared."""
+    """Return the commands and entry-point groups."""
     return table(("torch", "here"), ((f"`{torchs}`", ours) for torchs, ours in COMMANDS))
 
 
@@ -42,37 +42,41 @@ def _default(row: RunOption) -> str:
     return row.default_note or (f"`{row.default_text}`" if row.default_text else "")
 
 
-_OURS: Final = ("ELASTIC_", "ETCDCTL_", "PATH", "REDIS_", "SLURM_", "XDG_")
-"""How variables begin that torchrun does not know."""
+_OURS: Final = ("ELASTIC_", "ETCDCTL_", "JOB_", "LAST_ROUND_", "PATH", "REDIS_", "SLURM_", "TRAINING_", "XDG_")
+"""Prefixes of variables that torchrun does not know."""
 
 
 def variables() -> str:
-    """The variables that torchrun sets or reads, and `elastic run` does."""
-    known = {**WORKER_VARIABLES, **VARIABLES_OF_HOOKS, **READ_VARIABLES, **VARIABLES}
+    """Return the variables that torchrun or a library below it knows, and `elastic run` sets or reads."""
+    in_workers = {**WORKER_VARIABLES, **VARIABLES_OF_HOOKS}
+    known = {**in_workers, **READ_VARIABLES, **VARIABLES}
+    known |= {
+        name: f"For workers: {in_workers[name]}. Read: {known[name]}" for name in in_workers.keys() & READ_VARIABLES
+    }
     return table(
         ("variable", "here"), ((f"`{name}`", text) for name, text in known.items() if not name.startswith(_OURS))
     )
 
 
 def names() -> str:
-    """Every public name of torch's modules, by module."""
+    """Return each public name of torch's modules, by module."""
     return "\n\n".join(_module(name, module) for name, module in MODULES.items())
 
 
 def _module(name: str, module: Module) -> str:
     rows = [(f"`{each}`", f"`{module.room}.{each}`") for each in module.names]
     rows += [(f"`{each}`", f"`{compat(name)}.{each}`") for each in module.compat_only]
-    rows += [(f"`{each}`", f"none: {reason}") for each, reason in module.absent.items()]
-    return f"### `{name}`\n\nAs a whole: `{compat(name)}`.\n\n" + table(("name", "here"), sorted(rows))
+    rows += [(f"`{each}`", f"none; {reason}") for each, reason in module.absent.items()]
+    return f"### `{name}`\n\nModule here: `{compat(name)}`.\n\n" + table(("name", "here"), sorted(rows))
 
 
 def versions() -> str:
-    """Return what newer versions of torch brought."""
-    return table(("torch's", "from torch"), ((f"`{name}`", since) for name, since in SINCE.items()))
+    """Return the names that newer releases of torch added."""
+    return table(("name", "since torch"), ((f"`{name}`", since) for name, since in SINCE.items()))
 
 
 def calls() -> str:
-    """Return the calls that end with another kind of exception."""
+    """Return the calls that raise another class of exception."""
     return table(
         ("call", "torch", "here", "why"),
         ((f"`{call}`", f"`{each.torch}`", each.here, each.why) for call, each in DIFFERENT.items()),

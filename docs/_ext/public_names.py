@@ -30,7 +30,7 @@ DATA: Final[Mapping[str, str]] = {
     "STORE_FORMAT": "The version of the content that nodes write into a store.",
     "STORE_KEEP_S": "For how many seconds after its last write a store keeps a run that has not ended.",
 }
-"""What is neither a class nor documented where Sphinx could find it."""
+"""Names that are neither classes nor documented where Sphinx finds them."""
 
 MODULES: Final = (api, stores, rendezvous, starters, workers, feed, tools, commands, plugins)
 """The public modules for plugins, in the order of the page."""
@@ -67,9 +67,9 @@ def api_front_page() -> str:
     parts = []
     for title, names in front_page().items():
         rows = ((f"[`{name}`](#{name.lower()})", text) for name, text in names.items())
-        parts += [f"**{title}**", table(("name", "when it is needed"), rows)]
+        parts += [f"**{title}**", table(("name", "when you need it"), rows)]
     rows = ((f"`{each.__name__}`", str(len(public(each))), first_line(each)) for each in MODULES if each is not api)
-    parts += ["**Sub-modules**", table(("module", "names", "what it has"), rows)]
+    parts += ["**Sub-modules**", table(("module", "names", "contents"), rows)]
     return "\n\n".join(parts)
 
 
@@ -199,19 +199,19 @@ EMBEDDING_SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
         "Std",
     ),
 }
-"""What `elastic_core.embedding` has, by what it is for."""
+"""The names of `elastic_core.embedding` by purpose."""
 
 EMBEDDING_DATA: Final[Mapping[str, str]] = {
     "registry": "Module: `register` makes a class available as `--rdzv-backend NAME` in this process, `registered` "
     "returns what has a name.",
-    "NOTHING": "An `Injected` without anything.",
+    "NOTHING": "An `Injected` that replaces nothing.",
     "OPTIONS": "Every option of the core, in the order of the help.",
-    "BY_DEST": "The same, by their identifiers.",
-    "DEFAULT_SIGNALS": "The signals that end a run where nobody chose others.",
-    "LOCAL_RANK_MACRO": "What stands for a worker's local rank in its arguments.",
-    "IN_CODE": "What stands for the distribution of what was registered in code.",
-    "ALLOWABLE": "What nodes may be allowed to differ in (`--allow-mismatch`).",
-    "DEFAULT_LEASE_TTL_S": "How long a lease lasts where nobody chose.",
+    "BY_DEST": "The same options by identifier.",
+    "DEFAULT_SIGNALS": "The signals that end a run by default.",
+    "LOCAL_RANK_MACRO": "The text in a worker's arguments that its local rank replaces.",
+    "IN_CODE": "The name of the distribution of plugins that were registered in code.",
+    "ALLOWABLE": "The settings that `--allow-mismatch` can allow to differ between nodes.",
+    "DEFAULT_LEASE_TTL_S": "The default duration of a lease in seconds.",
 }
 
 

@@ -72,7 +72,7 @@ WORKER_VARIABLES: Final[Mapping[str, str]] = {
     "ELASTIC_FAULT_FILE": "file for the stack at a fault signal, such as SIGSEGV",
     "ELASTIC_STARTUP": "functions of hooks that the worker's interpreter calls before its script; absent without any",
 }
-"""What a worker's environment holds beside what it inherits."""
+"""Variables that the agent adds to a worker's environment."""
 
 VARIABLES_OF_HOOKS: Final[Mapping[str, str]] = {
     "TORCH_WORKER_SERVER_SOCKET": "socket of the worker's [control plane](control-plane.md), if its script starts "
@@ -86,7 +86,7 @@ VARIABLES_OF_HOOKS: Final[Mapping[str, str]] = {
     "TRAINING_STOP_FILE": "a file that exists during a [planned stop](../explanation/planned-stops.md); the "
     "worker removes it when it has saved; with `--save-timeout` or `--save-signal`",
 }
-"""What hooks of ours add."""
+"""Variables that our hooks add."""
 
 READ_VARIABLES: Final[Mapping[str, str]] = {
     "PYTHON_EXEC": "interpreter of the workers; default: the one that runs `elastic`",
@@ -142,16 +142,16 @@ READ_VARIABLES: Final[Mapping[str, str]] = {
     "PATH": "search path for the program of `--no-python`, and for the server of backend `c10d`",
     "ELASTIC_DEBUG": "`1`: an error of the command line, or of a plugin, also shows its traceback",
 }
-"""What `elastic run` reads, beside the `PET_` variables."""
+"""Variables that `elastic run` reads, except the `PET_` variables."""
 
 INTERNAL_VARIABLES: Final[Mapping[str, str]] = {
-    "ELASTIC_SIDECAR": "`1` in a server that an agent has started beside its workers, by which its guard knows it",
-    "ELASTIC_WORKER_PROGRAM": "below a command in front that is a Python program: how the command line ends of the "
-    "interpreter that counts as the worker's",
-    "ELASTIC_KEPT_FOLDER": "the folder that a server of a backend has on this host; both go when the agent does",
+    "ELASTIC_SIDECAR": "`1` in a server that an agent has started beside its workers, so that its guard identifies it",
+    "ELASTIC_WORKER_PROGRAM": "if the command in front of the worker is a Python program: the end of the command line "
+    "of the interpreter that counts as the worker",
+    "ELASTIC_KEPT_FOLDER": "the folder of a backend's server on this host; both are removed when the agent ends",
     "TORCH_DEVICE_BACKEND_AUTOLOAD": "set to `0` for the process of `--agent-store`, which needs no device",
 }
-"""Neither for users nor for workers."""
+"""Variables that are neither for users nor for workers."""
 
 
 def options() -> str:
@@ -229,13 +229,13 @@ def exit_codes() -> str:
 
 
 OFFERED: Final = (
-    ("`state`", "Answer with what `status.json` would have now, as JSON. Offered by the hook `recorder`."),
+    ("`state`", "Return the present content of `status.json`, as JSON. The hook `recorder` offers it."),
     (
         "`store`",
-        "Open the workers' store beside this agent, as `--agent-store` does. Called by rank 0 when it finds none.",
+        "Open the workers' store beside this agent, as `--agent-store` does. Rank 0 calls it if it finds no store.",
     ),
 )
-"""What hooks offer beside the control plane's own."""
+"""Handlers that hooks offer."""
 
 
 def agent_handlers() -> str:
@@ -257,7 +257,7 @@ def groups() -> str:
     """The entry-point groups."""
     of_classes = (group for group in KINDS if group in INTERFACES)
     rows = ((f"`{group}`", KINDS[group], " or ".join(map(public, bases_of(group)))) for group in of_classes)
-    return table(("group", "what its plugins are", "what a class in it derives from"), rows)
+    return table(("group", "kind of plugin", "base class"), rows)
 
 
 def metric_families() -> str:
@@ -318,13 +318,13 @@ def policy_keys(keys: Iterable[schema.Key]) -> str:
     """Keys of a part of a rule file."""
     rows = [(f"`{key.name}`", key.value, key.default, key.meaning) for key in keys]
     if any(default for _, _, default, _ in rows):
-        return table(("key", "value", "left out", "meaning"), rows)
+        return table(("key", "value", "default", "meaning"), rows)
     return table(("key", "value", "meaning"), ((name, value, meaning) for name, value, _, meaning in rows))
 
 
 def policy_words(words: Mapping[str, str]) -> str:
-    """Words of a rule file."""
-    return table(("word", "what follows"), ((f"`{word}`", meaning) for word, meaning in words.items()))
+    """Return values of a rule file."""
+    return table(("value", "meaning"), ((f"`{word}`", meaning) for word, meaning in words.items()))
 
 
 def failure_classes() -> str:
@@ -337,7 +337,7 @@ def failure_classes() -> str:
 
 
 def moments() -> str:
-    """What hooks are told, in the order of `AgentHook`."""
+    """Return the moments of a hook, in the order of `AgentHook`."""
     events = {method: event for event, method in METHODS.items()}
     rows = []
     for name in (name for name in vars(AgentHook) if name.startswith("on_")):
@@ -345,9 +345,9 @@ def moments() -> str:
             event = events[name]
             gets = f"{public(event)}: " + ", ".join(f"`{field}`" for field in event.__struct_fields__)
         else:
-            gets = "any of these, but for the feed's"
+            gets = "any of these records, except those of the feed"
         rows.append((f"`{name}`", gets, inspect.getdoc(getattr(AgentHook, name)) or ""))
-    return table(("method", "gets", "when, and what for"), rows)
+    return table(("method", "record and its fields", "purpose, and when it is called"), rows)
 
 
 def states() -> str:

@@ -1,4 +1,4 @@
-"""The table of stacks that people train with, from what `make ecosystem` has measured (`stacks.json`)."""
+"""The table of training stacks, from the measurements of `make ecosystem` (`stacks.json`)."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -36,7 +36,7 @@ def stacks() -> str:
             both = [cells.get(f"{stack} {fault} {launcher}") for launcher in _LAUNCHERS]
             cause = both[1]["cause"] if both[1] else ""
             rows.append((name if fault == "plain" else "", what, *map(_told, both), f"`{cause}`" if cause else ""))
-    return table(("stack", "", "torchrun", "elastic run", "what `elastic run` said first"), rows)
+    return table(("stack", "", "torchrun", "elastic run", "first line of `elastic run` about it"), rows)
 
 
 def _told(cell: Mapping[str, Any] | None) -> str:

@@ -5,7 +5,7 @@ from typing import Final, NamedTuple
 
 
 class Different(NamedTuple):
-    """How a call ends with ours, where that is no kind of what torch raises: the exception's class, or `nothing`."""
+    """The exception of a call here, if it is not an instance of torch's: its class, or `nothing`."""
 
     torch: str
     here: str
@@ -205,7 +205,7 @@ CALLS: Final[tuple[tuple[str, str], ...]] = tuple(
 )
 """Module below `torch.distributed`, expression. See the test for the names in capitals, and for short ones."""
 
-_ASSERTED: Final = "torch has an assertion there, without words"
+_ASSERTED: Final = "torch has an assertion there, without a text"
 
 DIFFERENT: Final[Mapping[str, Different]] = {
     'elastic.multiprocessing.errors: ChildFailedError("x", {}).get_first_failure()': Different(
@@ -215,15 +215,15 @@ DIFFERENT: Final[Mapping[str, Different]] = {
         "AssertionError", "ValueError", _ASSERTED
     ),
     'elastic.multiprocessing.errors: ErrorHandler().dump_error_file("/no/such")': Different(
-        "FileNotFoundError", "nothing", "a log line names the file: it must not take the place of the failure"
+        "FileNotFoundError", "nothing", "a log line names the file; an error here would hide the worker's failure"
     ),
     'elastic.multiprocessing: DefaultLogsSpecs(log_dir="/proc/nope/x")': Different(
-        "FileNotFoundError", "nothing", "directories are made for the first round: `reify` raises"
+        "FileNotFoundError", "nothing", "directories are created for the first round, so that `reify` raises"
     ),
     'elastic.rendezvous.etcd_server: EtcdServer("/dev/null/x").start(num_retries=1)': Different(
         "NotADirectoryError",
         "EtcdServerSystemError",
-        "an `OSError` and a `RuntimeError`, of whatever reason",
+        "an `OSError` and a `RuntimeError`, for each reason",
     ),
     "launcher: elastic_launch(LaunchConfig(1, 1, 1, **C10D), None)()": Different(
         "AssertionError", "ConfigError", _ASSERTED

@@ -1,7 +1,7 @@
-"""What torch 2.13 has, and what it is here: the source of the migration page, and of the test that walks torch.
+"""The names of torch 2.13 and their counterparts here, for the migration page and its test.
 
-Names are those that a module of torch's defines, or exports, without an underscore. A test fails for one that is
-neither here nor explained, for a counterpart that can't be imported, and for parameters that ours doesn't take.
+Names are those that a module of torch defines or exports, without an underscore. A test fails if a name is neither
+here nor explained, if a counterpart cannot be imported, or if it does not accept torch's parameters.
 """
 
 import importlib
@@ -15,13 +15,13 @@ from elastic_torchrun.names import NAMES, homes, torch_path
 
 @dataclass(frozen=True)
 class Module:
-    """What became of a module of torch's.
+    """The counterpart of a module of torch.
 
     Args:
-        room: Our module for users; None: there is only the one in `elastic_core.compat`.
-        names: What is in both, by the name that it has in torch.
-        compat_only: What is in `elastic_core.compat` alone.
-        absent: What is not here, and why.
+        room: Our shorter module. None means that only the module in `elastic_core.compat` exists.
+        names: Names in both, by the name in torch.
+        compat_only: Names only in `elastic_core.compat`.
+        absent: Names that do not exist here, with the reason.
     """
 
     room: str | None = None
@@ -37,12 +37,12 @@ def compat(module: str) -> str:
 
 _LINUX: Final = "only Linux is supported"
 _BY_PYTHON: Final = "streams are redirected without the C library"
-_FOR_ITS_LOG: Final = "serves torch's own log lines"
+_FOR_ITS_LOG: Final = "used only for torch's log lines"
 _TYPE_VARIABLE: Final = "a type variable"
-_TORCHS_OWN: Final = "torch's own: `torch.distributed.DistStoreError`"
-_ETCD_STOP: Final = "`EtcdServer.stop`"
-_CAS: Final = "waits between two attempts of a store that has no watch; ours watches"
-_ETCD_PROTOCOL: Final = "part of torch's protocol on etcd's v2 API; ours is another, on the v3 API"
+_TORCHS_OWN: Final = "import torch's class, `torch.distributed.DistStoreError`"
+_ETCD_STOP: Final = "use `EtcdServer.stop`"
+_CAS: Final = "a delay between two attempts of a store without a watch; the store here watches"
+_ETCD_PROTOCOL: Final = "part of torch's protocol on etcd's v2 API; the protocol here is another, on the v3 API"
 
 _ROOMS: Final[Mapping[str, str]] = {
     "elastic.control_plane": "elastic_ops.control_plane",
@@ -54,10 +54,10 @@ _ROOMS: Final[Mapping[str, str]] = {
     "numa": "elastic_numa",
     "run": "elastic_core.run",
 }
-"""Our modules for users that have the names, too; for all modules below the one of torch's."""
+"""Our shorter modules, by the module of torch whose names they have."""
 
 _OTHER: Final = {("elastic_core.run", "main")}
-"""What is another function in the room."""
+"""Names that are another function in our module."""
 
 _BESIDE: Final[Mapping[str, str]] = {
     "elastic.events": "EventHandler NullEventHandler configure",
@@ -68,7 +68,7 @@ _BESIDE: Final[Mapping[str, str]] = {
     ),
     "elastic.multiprocessing.errors": "set_error_handler",
 }
-"""What is here beside the names that torch defines."""
+"""Names here that torch does not define."""
 
 _ABSENT: Final[Mapping[str, Mapping[str, str]]] = {
     "elastic.multiprocessing.api": {"IS_MACOS": _LINUX, "IS_WINDOWS": _LINUX},
@@ -98,7 +98,7 @@ _ABSENT: Final[Mapping[str, Mapping[str, str]]] = {
     "elastic.utils.store": {"DistStoreError": _TORCHS_OWN},
     "numa.binding": {"K": _TYPE_VARIABLE, "V": _TYPE_VARIABLE},
 }
-"""What torch has and we have not, and why."""
+"""Names of torch that do not exist here, with the reason."""
 
 
 def _module(name: str) -> Module:
@@ -116,7 +116,7 @@ def _module(name: str) -> Module:
 
 
 MODULES: Final[Mapping[str, Module]] = {torch_path(name): _module(name) for name in NAMES if NAMES[name]}
-"""By torch's name: the table of elastic-torchrun, with what only people need."""
+"""The modules of elastic-torchrun by torch's name."""
 
 ATTRIBUTES: Final[Mapping[str, str]] = {
     "torch.distributed.elastic.rendezvous.etcd_rendezvous.EtcdRendezvous.*": _ETCD_PROTOCOL,
@@ -137,9 +137,9 @@ PARAMETERS: Final[Mapping[str, str]] = {
 """Callables that take other parameters than torch's, and why."""
 
 VARIABLES: Final[Mapping[str, str]] = {
-    "USE_LIBUV": "read by torch's own stores, here as there",
+    "USE_LIBUV": "torch's own stores read it",
 }
-"""Variables of torch's modules that are neither set nor read here, and why."""
+"""Variables of torch's modules that are neither set nor read here, with the reason."""
 
 SINCE: Final[Mapping[str, str]] = {
     "--log-line-prefix-template": "2.14",
@@ -151,7 +151,7 @@ SINCE: Final[Mapping[str, str]] = {
     "torch.distributed.elastic.multiprocessing.errors.ErrorHandler.set_entrypoint_fn_name": "2.15",
     "torch.distributed.elastic.rendezvous.dynamic_rendezvous.RendezvousSettings.cas_backoff_max_seconds": "2.15",
 }
-"""What torch 2.13 has not: options of torchrun, handlers, methods of classes; each with the version that brought it."""
+"""Options, handlers and methods that torch 2.13 does not have, each with the release that added it."""
 
 
 def has(name: str) -> bool:
@@ -163,12 +163,12 @@ def has(name: str) -> bool:
 COMMANDS: Final[tuple[tuple[str, str], ...]] = (
     ("torchrun", "`elastic run`"),
     ("python -m torch.distributed.run", "`python -m elastic_core.run`"),
-    ("python -m torch.distributed.launch", "`python -m elastic_core.launch`, deprecated likewise"),
+    ("python -m torch.distributed.launch", "`python -m elastic_core.launch`, also deprecated"),
     ("python -m torch.distributed.launch --use-env", "`elastic run`"),
-    ("torchrun.handlers (entry points)", "`elastic_core.rendezvous`; torch's are found as well"),
+    ("torchrun.handlers (entry points)", "`elastic_core.rendezvous`; entry points of torch's group are found as well"),
     ("torchrun.logs_specs (entry points)", "the same group"),
 )
-"""What is typed, or declared, and what it is here."""
+"""Commands and entry-point groups of torch, and their counterparts here."""
 
 PAGES: Final[tuple[tuple[str, str], ...]] = (
     ("Quickstart", "[your first run](../tutorial/first-run.md), [two nodes](../tutorial/two-nodes.md)"),
@@ -177,7 +177,7 @@ PAGES: Final[tuple[tuple[str, str], ...]] = (
     ("torchrun (Elastic Launch)", "[elastic run](run.md), [coming from torchrun](../howto/from-torchrun.md)"),
     (
         "Elastic Agent",
-        "[agents and workers as a library](agent.md), [run workers from Python](../howto/from-python.md)",
+        "[agent as a library](agent.md), [run workers from Python](../howto/from-python.md)",
     ),
     ("Multiprocessing", "[processes as a library](multiprocessing.md), [logs](../howto/logs.md)"),
     ("Subprocess Handling", "[processes as a library](multiprocessing.md)"),

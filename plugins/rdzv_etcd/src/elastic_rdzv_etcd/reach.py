@@ -13,20 +13,18 @@ if TYPE_CHECKING:
     from elastic_rdzv_etcd.hosting.embedded import EmbeddedEtcd
 
 OPTIONS: Final = (
-    OptionSpec(name="username", help="etcd user; default that of the URL, else $ELASTIC_ETCD_USERNAME"),
-    OptionSpec(name="password_file", help="file with the password, where the URL has none; read anew to log in"),
-    OptionSpec(name="ca_cert", help="PEM file with the authorities to trust, for https://; default the system's"),
+    OptionSpec(name="username", help="etcd user; default: the user in the URL, else $ELASTIC_ETCD_USERNAME"),
+    OptionSpec(name="password_file", help="file with the password, if the URL has none; read at each login"),
+    OptionSpec(name="ca_cert", help="PEM file with the trusted authorities, for https://; default: the system's"),
     OptionSpec(name="cert", help="PEM file with this client's certificate, for https://"),
-    OptionSpec(name="key", help="PEM file with the certificate's key, where `cert` does not have it"),
+    OptionSpec(name="key", help="PEM file with the certificate's key, if it is not in `cert`"),
     OptionSpec(name="insecure", type="bool", default=False, help="trust any server, for https://; for tests"),
     OptionSpec(name="embedded", type="bool", default=False, help="run a private etcd, for agents on one machine"),
-    OptionSpec(
-        name="is_host", type="bool", help="whether this agent may run the etcd of embedded=true; default it may"
-    ),
-    OptionSpec(name="protocol", help="torch's: https is https:// in the endpoint; default http"),
-    OptionSpec(name="cacert", help="torch's name of ca_cert"),
-    OptionSpec(name="ssl_cert", help="torch's name of cert"),
-    OptionSpec(name="ssl_cert_key", help="torch's name of key"),
+    OptionSpec(name="is_host", type="bool", help="whether this agent can run the etcd of embedded=true; default true"),
+    OptionSpec(name="protocol", help="name in torch: https is the same as https:// in the endpoint; default http"),
+    OptionSpec(name="cacert", help="name of ca_cert in torch"),
+    OptionSpec(name="ssl_cert", help="name of cert in torch"),
+    OptionSpec(name="ssl_cert_key", help="name of key in torch"),
 )
 
 

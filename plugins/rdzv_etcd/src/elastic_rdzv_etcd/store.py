@@ -82,8 +82,8 @@ class EtcdStore(CoordinationStore):
     api_version: ClassVar[int] = API_VERSION
     options: ClassVar[Sequence[OptionSpec]] = (
         *OPTIONS,
-        OptionSpec(name="prefix", help=f"what the keys of all runs begin with; default {DEFAULT_PREFIX}"),
-        OptionSpec(name="etcd_prefix", help="torch's name of prefix"),
+        OptionSpec(name="prefix", help=f"prefix of the keys of all runs; default {DEFAULT_PREFIX}"),
+        OptionSpec(name="etcd_prefix", help="name of prefix in torch"),
     )
     min_ttl_s: ClassVar[float] = 2.0
     """A server with usual settings gives no shorter lease; leases are whole seconds."""

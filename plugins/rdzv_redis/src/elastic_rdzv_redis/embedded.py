@@ -76,14 +76,14 @@ class EmbeddedStore(CoordinationStore):
     hosted_by_member = True
     """The store lives on one of the run's nodes: it is lost with that node, and so is the run."""
     options: ClassVar[Sequence[OptionSpec]] = (
-        OptionSpec(name="is_host", type="bool", help="whether this node hosts the store; default: found by binding"),
-        OptionSpec(name="store_type", type="str", default="tcp", help="kind of store; only tcp, as torch's default"),
+        OptionSpec(name="is_host", type="bool", help="whether this node hosts the store; default: detected"),
+        OptionSpec(name="store_type", type="str", default="tcp", help="kind of store; only tcp, torch's default"),
         OptionSpec(
             name="read_timeout",
             type="duration",
             default=60.0,
             unit="seconds",
-            help="how long the host may take to answer a node that connects; never more than 5",
+            help="time limit of the host's response to a new connection, at most 5",
         ),
         OptionSpec(
             name="token_file", type="str", help=f"file with a token that all nodes share; default: ${TOKEN_VARIABLE}"
@@ -91,7 +91,7 @@ class EmbeddedStore(CoordinationStore):
         OptionSpec(
             name="make_secret",
             type="bool",
-            help="whether the host makes a secret for this run, where there is no token; default: in a step of Slurm",
+            help="whether the host makes a secret for this run if there is no token; default: true in a step of Slurm",
         ),
     )
 

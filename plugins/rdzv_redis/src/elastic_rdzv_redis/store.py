@@ -53,13 +53,13 @@ class RedisStore(CoordinationStore):
 
     api_version: ClassVar[int] = API_VERSION
     options: ClassVar[Sequence[OptionSpec]] = (
-        OptionSpec(name="username", help="ACL user; default that of the URL, else $ELASTIC_REDIS_USERNAME"),
-        OptionSpec(name="password_file", help="file with the password, where the URL has none; read anew to connect"),
-        OptionSpec(name="ca_cert", help="PEM file with the authorities to trust, for rediss://; default the system's"),
+        OptionSpec(name="username", help="ACL user; default: the user in the URL, else $ELASTIC_REDIS_USERNAME"),
+        OptionSpec(name="password_file", help="file with the password, if the URL has none; read at each connection"),
+        OptionSpec(name="ca_cert", help="PEM file with the trusted authorities, for rediss://; default: the system's"),
         OptionSpec(name="cert", help="PEM file with this client's certificate, for rediss://"),
-        OptionSpec(name="key", help="PEM file with the certificate's key, where `cert` does not have it"),
+        OptionSpec(name="key", help="PEM file with the certificate's key, if it is not in `cert`"),
         OptionSpec(name="insecure", type="bool", default=False, help="trust any server, for rediss://; for tests"),
-        OptionSpec(name="sentinel_master", help="what sentinels call the server; the endpoint then lists sentinels"),
+        OptionSpec(name="sentinel_master", help="name of the service in Sentinel; the endpoint then lists sentinels"),
         OptionSpec(name="sentinel_username", help="ACL user of the sentinels"),
         OptionSpec(name="sentinel_password_file", help="file with the password of the sentinels"),
     )

@@ -38,7 +38,7 @@ class StaticRendezvous(RendezvousHandler):
 
     api_version: ClassVar[int] = API_VERSION
     options: ClassVar[Sequence[OptionSpec]] = (
-        OptionSpec(name="rank", type="int", help="rank of this node where --node-rank is not given"),
+        OptionSpec(name="rank", type="int", help="rank of this node if --node-rank is not given"),
     )
 
     def __init__(self, settings: RendezvousSettings) -> None:
