@@ -574,7 +574,7 @@ def test_cancelled_while_the_host_is_awaited(make):
         ("[::]:1", {}, "names no node"),
         ("node0:x", {}, "has the port 'x'"),
         ("node0", {"store_type": "file"}, "store_type=file: a store in a shared file is not offered"),
-        ("node0", {"store_type": "hash"}, "store_type='hash' is not 'tcp'"),
+        ("node0", {"store_type": "hash"}, "store_type: 'hash'; expected 'tcp'"),
         ("node0", {"read_timeout": 0.0}, "read_timeout: 0 s; expected more than 0 s"),
         (
             "node0",

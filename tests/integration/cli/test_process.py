@@ -58,12 +58,12 @@ def test_only_what_is_needed_is_imported(place, argv, never):
 
 BAD = [
     (["--bogus", "train.py"], "no such option: --bogus"),
-    (["--nnodes", "two", "train.py"], "--nnodes 'two'"),
-    (["--nproc-per-node", "0", "train.py"], "--nproc-per-node '0'"),
+    (["--nnodes", "two", "train.py"], "--nnodes: 'two'"),
+    (["--nproc-per-node", "0", "train.py"], "--nproc-per-node: '0'"),
     (["trian.py"], "script 'trian.py' not found"),
     (["-m", "no_such_module"], "module 'no_such_module' not found"),
     (["--no-python", "no-such-program"], "program 'no-such-program' not found on PATH"),
-    (["--log-dir", "train.py", "train.py"], "--log-dir 'train.py'"),
+    (["--log-dir", "train.py", "train.py"], "--log-dir: 'train.py'"),
     (["--run-path", "-m", "train"], "--run-path runs a script, not a module (-m)"),
     (["--rdzv-backend", "redis", "--nnodes", "2", "train.py"], "no run id"),
 ]

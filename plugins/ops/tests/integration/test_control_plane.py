@@ -362,9 +362,9 @@ def test_variable_that_a_user_has_set_stands(elastic, script, tmp_path):
     ("error", "kind", "text"),
     [
         (PermissionError(13, "Permission denied"), ConfigError, "is not for user"),
-        (ConnectionRefusedError(), ConfigError, "nobody listens at '/x'"),
-        (ConnectionResetError(), ElasticError, "closed the connection before it answered"),
-        (client.http.client.BadStatusLine("x"), ElasticError, "speaks no HTTP"),
+        (ConnectionRefusedError(), ConfigError, "does not listen at '/x'"),
+        (ConnectionResetError(), ElasticError, "closed the connection without a valid HTTP response"),
+        (client.http.client.BadStatusLine("x"), ElasticError, "closed the connection without a valid HTTP response"),
     ],
 )
 def test_trouble_with_a_socket_is_one_line(error, kind, text):

@@ -175,6 +175,7 @@ class Checkpointer:
 
     def _taken(self, ranks: Ranks, state: Mapping[str, Any], wait: bool) -> content.Content:
         """Return what this rank is to write, copied if it may change before."""
+        import_torch("Checkpointer.save")
         taken = content.content_of(state)
         if not self._writes_values(ranks):
             taken = content.Content({}, taken.shards)
@@ -442,7 +443,6 @@ class Checkpointer:
 def _check_step(step: object) -> None:
     if type(step) is not int or not 0 <= step <= LAST_STEP:
         raise error(f"save(step={step!r}); expected a whole number, 0 at least", "the number of the step just done")
-    import_torch("Checkpointer.save")
 
 
 def _check_load(into: object, step: object) -> None:
