@@ -182,7 +182,7 @@ def _filled(argument: object, rank: int) -> object:
 
 
 def _numa(options: object, nproc: int) -> object:
-    """Return the mode of torch's `NumaOptions` or elastic-core's. `None` also if binding is impossible but not required."""
+    """Return the mode of torch's `NumaOptions` or elastic-core's. `None` also if binding is impossible and optional."""
     mode = getattr(options, "affinity_mode", None)
     mode = getattr(mode, "value", mode)
     if mode is None or not getattr(options, "should_fall_back_if_binding_fails", False):

@@ -170,7 +170,7 @@ def get_use_env(args: Namespace) -> bool:
 
 
 def config_from_args(args: Namespace) -> tuple[LaunchConfig, Callable[..., None] | str, list[str]]:
-    """Return the arguments of `elastic_launch`: config, entrypoint, and its arguments. The caller's objects are unchanged.
+    """Return the arguments of `elastic_launch`: config, entrypoint, and its arguments. Does not change `args`.
 
     A `LaunchConfig` has no fields for options that torchrun does not have; `run` uses them.
 

@@ -101,7 +101,7 @@ class AloneRounds:
         return self.leave()
 
     def leave(self) -> bool:
-        """Release this node's seat; idempotent. Called: at exit, too, as not every program shuts down after a signal."""
+        """Release this node's seat; idempotent. Called: at exit, too: not every program shuts down after a signal."""
         if self._shut:
             return True
         self._shut = True
