@@ -243,7 +243,7 @@ class AgentHandlers(Offer):
         response.afterwards(lambda: self._run.ask_drain("", grace_s=grace_s, by_user=True))
 
     def restart(self, request: Request, response: Response) -> None:
-        """Restart all workers in a new round; this uses up no restart of the budget. Parameter `reason`: text for people."""
+        """Restart all workers in a new round, without using up a restart. Parameter `reason`: text for people."""
         status = self._status()
         self._check_restart(status)
         assert status.round is not None

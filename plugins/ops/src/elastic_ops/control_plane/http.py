@@ -127,7 +127,10 @@ class _Exchange(BaseHTTPRequestHandler):
     do_PUT = do_DELETE = do_PATCH = do_OPTIONS = _nothing
 
     def _session(self, channel: AgentChannel | None, body: bytes) -> Session | None:
-        """Return the session that the client has proved. `None` without a proof; the client then got a nonce for one try."""
+        """Return the session that the client has proved.
+
+        `None` without a proof; the client then got a nonce for one try.
+        """
         nonce, self._nonce = self._nonce, new_nonce()
         if channel is not None:
             client_nonce, proof = words_of(self.headers.get("Authorization"))

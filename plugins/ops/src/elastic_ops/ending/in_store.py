@@ -125,7 +125,9 @@ class StoreEnding:
     # --- the effect
 
     def _wait_for(self, incarnations: frozenset[str] | None, run: StoredRun) -> StoredRun | None:
-        """Return the run after these have left (`None`: all nodes). `None` without a wait, or if the store has ended, too.
+        """Return the run after these have left (`None`: all nodes).
+
+        `None` without a wait, or if the store has ended, too.
 
         Raises:
             ElasticError: they have not left in time.

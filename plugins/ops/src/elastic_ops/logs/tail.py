@@ -59,7 +59,10 @@ class LogTail:
         yield from self._more()
 
     def _tails(self, wanted: int, held: ExitStack) -> list[tuple[int, int]]:
-        """Set the file to the start of its share of the last lines. Return backups, newest first, with their positions."""
+        """Set the file to the start of its share of the last lines.
+
+        Return backups, newest first, with their positions.
+        """
         if self._fd >= 0 or self._open():
             found, begin = _last_lines(self._fd, wanted)
             os.lseek(self._fd, begin, os.SEEK_SET)

@@ -119,7 +119,7 @@ def _agreed(place: Place, own: Node) -> tuple[int, int, int, int]:
 
 
 def _ranks_of(nodes: Sequence[Node]) -> list[tuple[int, int, int, int]]:
-    """Return each node's first global rank, number of workers, first rank in its role, and number of its role's workers."""
+    """Return each node's first global rank, number of workers, first rank in its role, and number in that role."""
     total = sum(node.local_world_size for node in nodes)
     role_sizes: dict[str, int] = {}
     for node in nodes:
