@@ -73,7 +73,7 @@ class Requeue(AgentHook):
         self._fate = Fate()
         self._over = False
         self._saying = threading.Lock()
-        """Held while a line is said: the agent shows it up to its end, from which on nobody else does."""
+        """Held while a line is logged: the agent shows lines up to its end, and no code shows them afterwards."""
         self._code = 0
         self._asking: threading.Thread | None = None
         self._progress = Progress()
@@ -168,7 +168,7 @@ class Requeue(AgentHook):
     # --- an agent that is lost
 
     def on_membership_changed(self, event: MembershipChanged) -> None:
-        """End the run after a delay if an agent of this step is lost: it is not started again, and the others would wait.
+        """End the run after a delay if an agent of this step is lost: it is not restarted, and the others would wait.
         """
         if self._job and self._nodes.take(event.change) and self._return is None:
             self._observe()
@@ -323,7 +323,7 @@ class Requeue(AgentHook):
                 continue
 
     def _all_over(self, over_s: float) -> bool:
-        """Return whether the agents of all nodes have stopped their workers, which all began when Slurm stopped the job.
+        """Return whether the agents of all nodes have stopped their workers. All began when Slurm stopped the job.
 
         Args:
             over_s: The time at which this node's agent had.

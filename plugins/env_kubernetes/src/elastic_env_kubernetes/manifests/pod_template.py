@@ -152,8 +152,7 @@ def _probe(run: Run) -> Probe | None:
 
 
 def _resources(run: Run) -> ResourceRequirements | None:
-    """Return processors as a request only, since a limit would throttle; the rest as a limit, which is also a request.
-    """
+    """Return processors as a request only, since a limit would throttle; the rest as a limit, also a request."""
     limits = {name: quantity for name, quantity in run.resources.items() if name != "cpu"}
     if run.gpus:
         limits[run.gpu_resource] = str(run.gpus)
