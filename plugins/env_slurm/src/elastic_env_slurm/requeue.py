@@ -168,8 +168,7 @@ class Requeue(AgentHook):
     # --- an agent that is lost
 
     def on_membership_changed(self, event: MembershipChanged) -> None:
-        """End the run after a delay if an agent of this step is lost: it is not restarted, and the others would wait.
-        """
+        """End the run after a delay if an agent of this step is lost: it is not restarted, and others would wait."""
         if self._job and self._nodes.take(event.change) and self._return is None:
             self._observe()
             self._return = self.run.call_later(_RETURN_S, self._give_up)
