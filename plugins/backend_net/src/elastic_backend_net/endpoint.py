@@ -94,7 +94,7 @@ def _split(text: str) -> tuple[str, str | None]:
             return host, None
         if bracket and rest.startswith(":"):
             return host, rest[1:]
-        return text, None  # a stray bracket: told as such
+        return text, None  # a stray bracket: the text is rejected as it is
     if ":" not in text or is_ip(text):
         return text, None
     host, _, port = text.rpartition(":")

@@ -136,7 +136,7 @@ class HostedProcess:
         """
         if self._pidfd < 0 or not _readable(self._pidfd, within_s):
             return ""
-        with suppress(ChildProcessError):  # somebody in this process reaps every child
+        with suppress(ChildProcessError):  # other code in this process reaps every child
             ended = os.waitid(os.P_PIDFD, self._pidfd, os.WEXITED | os.WNOWAIT | os.WNOHANG)
             if ended is not None:
                 killed = ended.si_code in (os.CLD_KILLED, os.CLD_DUMPED)
@@ -158,7 +158,7 @@ class HostedProcess:
             os.close(self._pidfd)
             self._pidfd = -1
         if self._pid is not None:
-            with suppress(ChildProcessError):  # somebody in this process reaps every child
+            with suppress(ChildProcessError):  # other code in this process reaps every child
                 os.waitpid(self._pid, os.WNOHANG)
             self._pid = None
         self.ignore()

@@ -152,7 +152,7 @@ class _Participant:
             tcp_port=self._answering.tcp_port,
         )
 
-    # --- who is there
+    # --- the participants
 
     def _plan(self) -> _Plan | None:
         """Return the participants, once they are known; the first node decides."""

@@ -218,7 +218,7 @@ class _Try:
         try:
             answer = decode_json(self._udp.recv(_LARGEST), _Answer)
         except (OSError, msgspec.DecodeError, UnicodeDecodeError):
-            return False  # refused: nobody is there yet, perhaps
+            return False  # refused: the node may not listen yet
         if not _is_proof(answer.proof, self._secret, _ANSWER, *self._parts, str(answer.wall_ns)):
             return False
         took_s = SYSTEM_CLOCK.monotonic_s() - self._sent_s

@@ -137,7 +137,7 @@ class SlurmEnvironment(Environment):
             return
         if int(fewest) > nodes:
             line = f"--nnodes {given['nnodes']} in a step of {nodes} nodes (SLURM_STEP_NUM_NODES): "
-            if "rdzv_id" not in given:  # nobody else knows the name
+            if "rdzv_id" not in given:  # no other program knows the name
                 raise ConfigError(f"{line}the other nodes can't join", hint=f"--nnodes {nodes}, or leave it out")
             self._lines.append(f"{line}the run waits for nodes that are none of this step's")
         elif (most or fewest).strip().isdecimal() and int(most or fewest) < nodes:

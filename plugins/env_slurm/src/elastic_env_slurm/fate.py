@@ -105,7 +105,7 @@ def fate_of(
         lost: Nodes without whose agents the run can't continue.
     """
     name = f"job {job.get('JobId', '?')}"
-    if job.get("BatchFlag") != "1" or requeue == OFF:  # nobody can begin an interactive job again
+    if job.get("BatchFlag") != "1" or requeue == OFF:  # an interactive job can't begin again
         return Fate()
     restarts = job.get("Restarts", "0")
     if restarts.isdecimal() and int(restarts) > attempt:
@@ -126,7 +126,7 @@ def fate_of(
         what = f"{name} has lost the agent of {' and '.join(lost)}"
         return asked.fate(what, End.ASK_LAST, kill_wait_s + 60, stuck=True)
     if running and warned and has_limit(job):
-        # A notice in the first half of a job's time is somebody's: it ends no attempt that should be further.
+        # A notice in the first half of a job's time is a user's own signal: it is no limit of the attempt.
         ran, time = minutes_of(job.get("RunTime", "")), minutes_of(job.get("TimeLimit", ""))
         stuck = ran is None or time is None or ran >= time / 2
         return asked.fate(f"{name} is soon out of time", End.ASK_LAST, kill_wait_s + 60, stuck=stuck)

@@ -78,7 +78,7 @@ def line_about_stop(
     left_s, names = seconds_of(config.get("KillWait", "")), "KillWait"
     if is_running(job):
         if job.get("PreemptTime", "") in NEVER:
-            return ""  # somebody's own signal
+            return ""  # a signal of the user's own
         names = "GraceTime, KillWait"
         left_s = None if left_s is None else left_s + (seconds_of(partition.get("GraceTime", "")) or 0.0)
     if left_s is None or needed_s <= left_s:

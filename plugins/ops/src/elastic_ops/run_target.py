@@ -76,7 +76,7 @@ def complete_run(ctx: click.Context, param: click.Parameter, incomplete: str) ->
 
     try:
         ids = {run.status.run_id for run in find_runs() if run.status is not None}
-    except ConfigError:  # told when the command is run
+    except ConfigError:  # reported when the command is run
         ids = set()
     fits = [CompletionItem(run_id) for run_id in sorted(ids) if run_id.startswith(incomplete)]
     return fits or [CompletionItem(incomplete, type="dir")]

@@ -36,7 +36,7 @@ class Exclusions:
         if failure.node_count is None:
             return Exclusion()  # how many would be left is not known
         node = failure.node_id
-        out = _left_out_last(history) - {node}  # who was let in again is counted among those that are there
+        out = _left_out_last(history) - {node}  # nodes that were admitted again count as present
         left_out = {name: end_s for name, end_s in self._ends(history).items() if end_s > failure.at_s and name in out}
         latest = {past.node_id: past.failure_class for past in history}
         gone = {name for name, seen in latest.items() if seen in _GONE}

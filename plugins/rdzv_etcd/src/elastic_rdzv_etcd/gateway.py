@@ -273,7 +273,7 @@ class Gateway:
             told = lost(failure, peer=str(line.place), sent=sent, writes=turn.writes, first=not line.answers)
             raise told from failure
         finally:
-            del failure  # whose traceback has this frame: all in it would be left to the collector
+            del failure  # its traceback has this frame: the garbage collector would have to free its objects
 
     def _content(self, line: Connection, path: str, reply: _Reply, turn: _Turn) -> dict[str, Any] | None:
         """Return the content of a reply. `None` if a new token is needed.
@@ -297,7 +297,7 @@ class Gateway:
             return None
         raise found
 
-    # --- who we are
+    # --- authentication
 
     def _headers(self, line: Connection, turn: _Turn) -> dict[str, str]:
         """Return the headers of a request with the token, which is requested if there is a user and no token yet."""

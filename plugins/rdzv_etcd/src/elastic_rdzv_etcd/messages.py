@@ -22,10 +22,10 @@ _PACK_BYTES: Final = 4096
 class Keys:
     """The keys of a run's content.
 
-    - `told/birth` and `told/{control,departures,round}`: what every member watches;
+    - `told/birth` and `told/{control,departures,round}`: the keys that every member watches;
     - `told/keep`: the lease of all keys without one of their own, so that no key stays for ever;
-    - `told0members`: the topic that changes often, and matters only to the leader. It is right after the others: one range
-      reads them all, and a watch of `told/` does not include it;
+    - `told0members`: the topic that changes often, and matters only to the leader. It is right after the others:
+      one range reads them all, and a watch of `told/` does not include it;
     - `member/INCARNATION`: a member's record. The revision that made it is its seat's number;
     - `alive/INCARNATION` and `seat/NUMBER`: exist as long as the member's lease;
     - `doc/KEY/value` and `doc/KEY/version`.

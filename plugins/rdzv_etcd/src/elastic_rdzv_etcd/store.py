@@ -261,7 +261,7 @@ class EtcdStore(CoordinationStore):
         self._attendance.remove(seat.number, seat.incarnation, wait)
         embedded = self._reach.embedded
         if embedded is not None and embedded.hosting:
-            with suppress(ElasticError):  # a courtesy: what goes wrong with it is nobody's business any more
+            with suppress(ElasticError):  # optional: its errors don't matter any more
                 embedded.linger(self, wait)
 
     def members(self, *, wait: WaitBudget) -> Members:
@@ -332,7 +332,7 @@ class EtcdStore(CoordinationStore):
 
         swapped = self._until_done(once)
         if swapped.applied:
-            with suppress(BackendError, WaitExpiredError):  # it is written; that it is kept for longer harms nobody
+            with suppress(BackendError, WaitExpiredError):  # it is written; a longer keep time does no harm
                 self._keeper.keep_for(keep_s, wait)
         return swapped
 

@@ -100,7 +100,7 @@ class Watcher:
         self._stream = stream
         self._opened_s = SYSTEM_CLOCK.monotonic_s()
         self._members, self._judges = members, judges
-        self._silence = judges  # perhaps somebody's ended before
+        self._silence = judges  # perhaps a lease ended before
 
     def look(self, wait: WaitBudget, *, believe: bool) -> Revisions:
         """Return the revisions of all topics. `believe`: use a recent read with later pushes."""

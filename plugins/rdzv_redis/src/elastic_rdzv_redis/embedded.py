@@ -107,7 +107,7 @@ class EmbeddedStore(CoordinationStore):
         self._read_timeout_s = _read_timeout_s(settings)
         self._endpoint = _endpoint(settings)
         self._any_port = self._endpoint.port == 0
-        self._moves = not settings.endpoint.strip()  # a default that nobody else has to know
+        self._moves = not settings.endpoint.strip()  # a default that no other node needs to know
         self._credentials = Credentials(settings, os.environ)
         is_host = settings.options.get("is_host")
         self._is_host = None if is_host is None else bool(is_host)
@@ -145,7 +145,7 @@ class EmbeddedStore(CoordinationStore):
         )
         return (line, *lines)
 
-    # --- who hosts
+    # --- the host
 
     def connect(self, *, wait: WaitBudget) -> str:
         """Host the store or find it, and return this host's address on the connection to it.
@@ -360,7 +360,7 @@ class EmbeddedStore(CoordinationStore):
         """Remove a member. The host then waits for the others to withdraw, 3 s at most and never beyond `wait`."""
         self._inner.withdraw(seat, wait=wait)
         if self.hosting:
-            with suppress(ElasticError):  # a courtesy: what goes wrong with it is nobody's business any more
+            with suppress(ElasticError):  # optional: its errors don't matter any more
                 self._linger(wait)
 
     def _linger(self, wait: WaitBudget) -> None:

@@ -136,7 +136,7 @@ class Line(AbstractConnection):
         try:
             raise self._ended(failure, wait, sent=sent, writes=writes, first=first) from self._shown(failure)
         finally:
-            del failure  # whose traceback has this frame: all in it would be left to the collector
+            del failure  # its traceback has this frame: the garbage collector would have to free its objects
 
     def next_push(self, wait: WaitBudget) -> Any:  # noqa: ANN401  # whatever the server pushes
         """Return the next message of a subscribed connection; errors as in `ask`."""

@@ -183,7 +183,7 @@ return checked({
 })
 """)
 
-# For those who only look: writes nothing, and keeps nothing for longer.
+# For clients that only read: writes nothing, and extends no keep time.
 SURVEY: Final = Script("""
 local found = {}
 for at, key in ipairs(ARGV) do found[at] = redis.call('HGET', state, 'value:' .. key) end
@@ -218,7 +218,7 @@ keep()
 return checked({applied and 1 or 0, standing[1], standing[2]})
 """)
 
-# For those who come after the end: keeps nothing for longer.
+# For nodes that come after the end: extends no keep time.
 AGE: Final = Script("""
 local kept = get('kept')
 return kept and math.max(0, now - kept) or false

@@ -43,7 +43,7 @@ class Spare:
         python, unbuffered, *words = worker.argv
         with its:
             try:
-                # The words are for people who list processes; what counts comes with the orders.
+                # The arguments are for process lists; the orders have the actual values.
                 self.process = subprocess.Popen(
                     (python, unbuffered, _PROGRAM, str(its.fileno()), ",".join(imports), *words),
                     env=self.environment,
@@ -98,7 +98,7 @@ class Spare:
         try:
             return self.process.wait(within_s)
         except subprocess.TimeoutExpired:
-            self.process.returncode = -signal.SIGKILL  # nobody asks again, and Popen must not warn
+            self.process.returncode = -signal.SIGKILL  # it is not polled again, and Popen must not warn
             return self.process.returncode
 
 

@@ -159,7 +159,7 @@ def _receive(agent: "socket.socket") -> dict[bytes, bytes]:
 
     data, fds, _, _ = socket.recv_fds(agent, 1, _DESCRIPTORS)
     if not data or len(fds) != _DESCRIPTORS:
-        os._exit(0 if not data else 1)  # nothing to clean up, and nobody to tell
+        os._exit(0 if not data else 1)  # nothing to clean up, and no reader of a message
     agent.close()
     environment_fd, out_fd, err_fd = fds
     os.dup2(out_fd, 1)

@@ -73,7 +73,7 @@ def _meet(step: int) -> bool:
     return _words[layout.STEP_KNOWN] == 1 and step >= _words[layout.STOP_STEP]
 
 
-# --- whose memory it is
+# --- the owner of the memory
 
 
 def _look() -> None:

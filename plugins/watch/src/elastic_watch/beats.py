@@ -37,7 +37,7 @@ def heartbeat(*, step: "SupportsIndex | None" = None) -> None:
         try:  # noqa: SIM105  # contextlib costs more than the beat
             _words[_STEP] = step  # type: ignore[call-overload]  # it takes whatever is an index
         except (TypeError, ValueError):
-            pass  # a wrong step must not end a training, least of all only where somebody looks at it
+            pass  # a wrong step must not end a training, least of all only under an agent
     _words[_BEAT_NS] = monotonic_ns()
 
 
@@ -104,7 +104,7 @@ def _open(name: bytes, limit_ns: int) -> int:
     return 0
 
 
-# --- whose memory it is
+# --- the owner of the memory
 
 
 def attach() -> None:

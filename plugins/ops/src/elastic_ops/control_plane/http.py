@@ -48,7 +48,7 @@ def serve(
     connection.keep_to(bounds)
     try:
         _Exchange(connection, offer, channel, on_proof)
-    except OSError:  # the client went away: nobody is left to tell
+    except OSError:  # the client has disconnected
         return
     finally:
         connection.close()

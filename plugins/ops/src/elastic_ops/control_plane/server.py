@@ -64,7 +64,7 @@ class HttpServer:
         try:
             self._thread.start()
         except RuntimeError:
-            self._socket.close()  # else clients would wait for nobody
+            self._socket.close()  # else clients would wait in vain
             raise
         _SERVERS.add(self)
 

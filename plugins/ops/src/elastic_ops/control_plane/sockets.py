@@ -24,7 +24,7 @@ def listen(path: str) -> socket.socket:
         OSError: the system rejects it.
     """
     check_directory(Path(path).parent)
-    # Bound under another name first: between `bind` and `listen` who finds the name is refused, as by a dead server.
+    # Bound under another name first: between `bind` and `listen` a client is refused, as by a dead server.
     made = Path(path).with_name(f".{token_hex(4)}")
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
@@ -77,6 +77,6 @@ def _remove_stale(near: str, path: str) -> None:
         except ConnectionRefusedError:
             Path(path).unlink()
             return
-        except BlockingIOError:  # a full queue: somebody has it
+        except BlockingIOError:  # a full queue: a server has it
             pass
     raise ConfigError(f"another process listens at {path!r}", hint="another path for each process")

@@ -180,7 +180,7 @@ def _list(status: AgentStatus, agent: Target, worker: int | None, timeout_s: flo
             target = Target(name="", path=known.control, rank=known.global_rank)
             servers.append(Commands(rank=known.global_rank, commands=_names(target, timeout_s)))
     if worker is not None and not servers:
-        worker_of(agent, worker, timeout_s=timeout_s)  # which says who is there
+        worker_of(agent, worker, timeout_s=timeout_s)  # its error lists the workers
     if as_json:
         echo_json(CommandsDocument(run_id=status.run_id, node_id=status.node_id, servers=tuple(servers)))
         return

@@ -33,7 +33,7 @@ class Guard:
             return
         try:
             handle()
-        except BaseException as err:  # noqa: BLE001  # anybody's code, on a thread of ours: all that it raises is told
+        except BaseException as err:  # noqa: BLE001  # foreign code on this thread: all its errors are logged
             self.faults += 1
             self._in_a_row += 1
             self._complain(err)
@@ -102,4 +102,4 @@ class Delivery:
     def _serve(self) -> None:
         while (call := self._queue.get()) is not None:
             call()
-        self._close()  # here, too, nobody waits for them without an end
+        self._close()  # the wait for them is limited here, too

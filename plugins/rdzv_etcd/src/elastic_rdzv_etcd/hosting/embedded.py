@@ -119,13 +119,13 @@ class EmbeddedEtcd:
             return
         try:
             self._await(process, wait)
-        except PortTakenError:  # by another agent that was faster, perhaps: whose it is, is open again
+        except PortTakenError:  # perhaps by another agent that was faster: the owner is open again
             self.close()
         except BackendUnavailableError:
             self.close()
             raise
 
-    # --- whose it is
+    # --- the owner of the port
 
     def _settle(self, wait: WaitBudget) -> None:
         if self._may_host and (self._endpoint.port == 0 or is_free(self._port)) and self._host(wait):

@@ -41,7 +41,7 @@ def until_ended(owner: int, pipe: int) -> None:
     except OSError:
         pass  # no pidfds here: the pipe must do
     if os.getppid() != owner:
-        return  # it has ended; its number may be somebody else's by now
+        return  # it has ended; its pid may be reused by now
     poll.poll()
 
 
@@ -51,7 +51,7 @@ def clear(folder: str) -> None:
     for _ in range(_LOOKS):
         pids = _others()
         # One that is just being started shows its mark a moment later, which is long where the machine is busy. Asked
-        # first: whoever is not being started any more shows it below.
+        # first: a process that is no longer starting has its variables below.
         starting = any(map(_is_starting, pids))
         users = [pid for pid in pids if _is_marked(pid, entry)]
         for pid in users:

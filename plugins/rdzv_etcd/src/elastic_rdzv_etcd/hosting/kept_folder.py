@@ -47,7 +47,7 @@ class KeptFolder:
         Raises:
             OSError: it can't be made.
         """
-        # The keeper first: from the folder's first moment on there is somebody to remove it.
+        # The keeper first: it can remove the folder from its first moment on.
         self._keep()
         try:
             self.path.mkdir(mode=0o700)
@@ -74,7 +74,7 @@ class KeptFolder:
     def remove(self) -> None:
         """Remove the folder; idempotent, never raises. The processes that use it must have ended."""
         if self._keeper is not None:
-            import shutil  # for those alone who have a folder, as tempfile
+            import shutil  # needed only with a folder, as tempfile is
 
             shutil.rmtree(self.path, ignore_errors=True)
             self._let_go()

@@ -92,7 +92,7 @@ class EtcdProcess:
             "listen-peer-urls": peer,
             "initial-advertise-peer-urls": peer,
             "initial-cluster": f"{self.name}={peer}",
-            "election-timeout": "500",  # it waits for nobody: up sooner, and it grants leases of a second
+            "election-timeout": "500",  # a single member needs no vote: it starts sooner, and grants leases of a second
             "logger": "zap",
             "log-level": "error",
         }

@@ -146,7 +146,7 @@ class Paths:
             return event.action == "expire"
         if not event.key.startswith(f"{self.seats}/") or event.action == "expire":
             return True
-        # A seat's end is told by the swap; that its key is deleted then changes no revision.
+        # The swap notifies watchers of a seat's end; the later deletion of its key changes no revision.
         return (event.value or "").endswith(_GONE) or (members and event.action in _WRITES)
 
     def body(self, version: str) -> str:

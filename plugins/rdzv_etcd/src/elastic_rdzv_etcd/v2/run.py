@@ -190,7 +190,7 @@ class Run:
             return None
         return seat if seat.number == number and not seat.gone else None
 
-    # --- those who go
+    # --- members that leave
 
     def swept(self, content: Content, wait: WaitBudget) -> Content:
         """Return the content without members that are known to be gone; a client that can't know it leaves them."""

@@ -34,7 +34,7 @@ _LOGIN_HINT: Final = (
 )
 _PORT_HINT: Final = "the client port of an etcd server (mostly 2379); https:// if it speaks TLS"
 
-# What it logs before it raises is told in our words, once, and perhaps not as an error.
+# Its log lines before it raises are replaced by this module's, once, and perhaps not as an error.
 logging.getLogger("etcd.client").setLevel(logging.CRITICAL)
 
 Request = Callable[[Any], Any]

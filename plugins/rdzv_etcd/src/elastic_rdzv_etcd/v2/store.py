@@ -181,7 +181,7 @@ class EtcdV2Store(CoordinationStore):
         run, paths = self._run, self._paths
         seat = content.standing.get(name(incarnation))
         nonce = os.urandom(8).hex() if seat is None else seat.nonce
-        # First what the seat names: whoever sees the seat sees them.
+        # First the keys that the seat names: a client that reads the seat then finds them.
         run.write(paths.record(nonce), packed(record), wait)
         run.write(paths.alive(nonce), f"{ttl_s:g}", wait, ttl=math.ceil(ttl_s))
         try:
@@ -262,7 +262,7 @@ class EtcdV2Store(CoordinationStore):
         """Remove a member now."""
         self._withdraw(seat, wait)
         if self._reach.embedded is not None and self._reach.embedded.hosting:
-            with suppress(ElasticError):  # a courtesy: what goes wrong with it is nobody's business any more
+            with suppress(ElasticError):  # optional: its errors don't matter any more
                 self._reach.embedded.linger(self, wait)
 
     def _withdraw(self, seat: Seat, wait: WaitBudget) -> None:
@@ -364,7 +364,7 @@ class EtcdV2Store(CoordinationStore):
             run.delete(paths.body(version), wait)
             return Swapped(applied=False, current=self._load(key, wait))
         if expect is not None:
-            with suppress(ElasticError):  # nobody needs it; the run's end clears it up at the latest
+            with suppress(ElasticError):  # it is not needed; the run's end removes it at the latest
                 run.delete(paths.body(expect), wait)
         return Swapped(applied=True, current=Document(value=new, version=version))
 
@@ -400,7 +400,7 @@ class EtcdV2Store(CoordinationStore):
         if self._followed is None or self._followed[:3] != (content, key, members):
             self._followed = content, key, members, content.index + 1
         index = self._followed[3]
-        # In between the server is asked something: who hears nothing for long can't tell who is silent.
+        # In between, send a request: a client without responses can't judge which member is silent.
         chunk_s = _LOOK_AGAIN_S if run.ttl_s is None else run.ttl_s / 2
         end_s = SYSTEM_CLOCK.monotonic_s() + min(timeout_s, chunk_s)
         while (left_s := end_s - SYSTEM_CLOCK.monotonic_s()) > 0:

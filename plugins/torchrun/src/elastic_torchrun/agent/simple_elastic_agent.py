@@ -197,7 +197,7 @@ class SimpleElasticAgent(ElasticAgent):
         try:
             exit_barrier(self._store, count, timeout_s=self._exit_barrier_timeout)
         except Exception as error:
-            if hasattr(error, "sigval"):  # told to stop while it waits
+            if hasattr(error, "sigval"):  # stopped while it waits
                 raise
             _log.warning("waiting for the other nodes' workers failed: %s: %s", type(error).__name__, error)
 

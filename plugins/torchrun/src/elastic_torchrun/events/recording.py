@@ -130,7 +130,7 @@ def _logger(destination: str) -> logging.Logger:
     handler = get_logging_handler(destination)
     logger = logging.getLogger(f"torchelastic-events-{destination}")
     before = _attached.get(destination)
-    if before is not handler:  # the first time, and when somebody has put another one into `log_handlers`
+    if before is not handler:  # the first time, and after a change of `log_handlers`
         if before is not None:
             logger.removeHandler(before)
         logger.setLevel(level())

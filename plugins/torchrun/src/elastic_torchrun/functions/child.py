@@ -170,7 +170,7 @@ def load_call(fd: int) -> tuple[Callable[..., Any], tuple[Any, ...]]:
     """
     try:
         with open(fd, "rb") as file:
-            fn, args = pickle.load(file)  # from our own caller, over a descriptor that nobody else has
+            fn, args = pickle.load(file)  # from this process's own caller, over a private descriptor
     except AttributeError as error:
         what, found, _ = str(error).partition(" on <module ")
         if not found:
@@ -206,7 +206,7 @@ def perform(load: Load, result_fd: int) -> None:
     except BaseException as error:  # noqa: BLE001  # as at the interpreter's top
         # What we have to say about the call itself needs no traceback of ours.
         trace = None if isinstance(error, ElasticError) and not called else users_part(error.__traceback__)
-        sys.last_value = error.with_traceback(trace)  # as there: whoever is called next knows that the process ends
+        sys.last_value = error.with_traceback(trace)  # as there: later code knows that the process ends
         sys.excepthook(type(error), error, trace)
         sys.exit(1)
 
@@ -223,13 +223,13 @@ def _recorded(fn: Callable[..., Any]) -> Callable[..., Any]:
 def _send(fd: int, fn: Callable[..., Any], value: object) -> None:
     try:
         content = pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
-    except Exception as error:  # noqa: BLE001  # pickling runs anybody's code; told as ours
+    except Exception as error:  # noqa: BLE001  # pickling runs foreign code; raised as WorkerError
         name = getattr(fn, "__qualname__", type(fn).__name__)
         raise WorkerError(
             f"function {name!r} returned a {type(value).__name__} that can't be pickled: {_first_line(error)}",
             hint="return numbers, strings, arrays or tensors on the CPU, or write it to a file and return its name",
         ) from None
-    with suppress(BrokenPipeError, ConnectionResetError):  # nobody waits for it any more
+    with suppress(BrokenPipeError, ConnectionResetError):  # it is no longer waited for
         for part in (len(content).to_bytes(LENGTH_BYTES, "little"), content):
             rest = memoryview(part)
             while rest:

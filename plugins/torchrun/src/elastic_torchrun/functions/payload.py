@@ -47,7 +47,7 @@ def pickle_call(call: FunctionCall, local_rank: int) -> tuple[MemoryFile, list[i
     context.set_spawning_popen(_Spawning(fds))  # type: ignore[arg-type]  # what pickling asks of a Popen
     try:
         file.write((call.fn, call.args_of(local_rank)))
-    except Exception as error:  # noqa: BLE001  # pickling runs anybody's code; told as ours
+    except Exception as error:  # noqa: BLE001  # pickling runs foreign code; raised as WorkerError
         file.close()
         raise _unpicklable(call, local_rank, error) from None
     finally:
@@ -90,7 +90,7 @@ def _picklable(value: object) -> bool:
     context.set_spawning_popen(_Spawning([]))  # type: ignore[arg-type]  # as in `pickle_call`
     try:
         reduction.ForkingPickler.dumps(value)
-    except Exception:  # noqa: BLE001  # whatever it is, it was told already
+    except Exception:  # noqa: BLE001  # any error was reported already
         return False
     finally:
         context.set_spawning_popen(before)

@@ -104,7 +104,7 @@ class ResultPipe:
             import pickle  # only functions return something
 
             try:
-                # From our own worker, over a descriptor that nobody else has: pickle is safe here.
+                # From this agent's own worker, over a private descriptor: pickle is safe here.
                 self._value = pickle.loads(self._buffer)
             except Exception as error:
                 reason = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"

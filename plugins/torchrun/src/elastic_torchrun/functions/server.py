@@ -75,7 +75,7 @@ def _serve_clean(control_fd: int, prepare: Callable[[], None]) -> NoReturn:
     control = socket.socket(fileno=control_fd)
     try:
         prepare()
-    except BaseException as error:  # noqa: BLE001  # told to the caller, who waits for the first answer
+    except BaseException as error:  # noqa: BLE001  # sent to the caller, which waits for the first response
         if isinstance(error, ElasticError):
             _answer(control, "failed", str(error))
         else:
@@ -129,7 +129,7 @@ class _Server:
             worker.start()
         finally:
             os.close(begins)
-            # Its process group must be there before anybody is told its number.
+            # Its process group must exist before its pid is sent.
             os.read(began, 1)
             os.close(began)
         assert worker.pid is not None

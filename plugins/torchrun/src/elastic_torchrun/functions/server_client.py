@@ -195,8 +195,8 @@ class ForkServer:
 
     def close(self) -> None:
         """End the server with its remaining workers; idempotent."""
-        with suppress(OSError):  # it is gone, or was told before
-            self._control.send(pickle.dumps(("leave", None)))  # somebody whom this process has forked may hold it open
+        with suppress(OSError):  # it is gone, or got the message before
+            self._control.send(pickle.dumps(("leave", None)))  # a fork of this process may hold it open
         self._control.close()
         for orders in (*self._asked, *(own for _, own in self._waiting)):
             orders.close()
@@ -254,7 +254,7 @@ class _Process:
                 poll = select.poll()  # unlike `select.select`, it takes descriptors above 1023
                 poll.register(pidfd, select.POLLIN)
                 poll.poll(_END_S * 1000)
-            with suppress(ChildProcessError):  # somebody else has reaped it
+            with suppress(ChildProcessError):  # other code has reaped it
                 return os.waitpid(self.pid, os.WNOHANG if pidfd >= 0 else 0)[0] != 0
         finally:
             if pidfd >= 0:
@@ -277,7 +277,7 @@ def fork_server(call: FunctionCall) -> ForkServer:
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, BLOCKED)
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # of threads: told by ourselves, in our own words
+            warnings.simplefilter("ignore", DeprecationWarning)  # about threads: this module logs its own line
             pid = os.fork()
         if pid == 0:
             for control in (ours, *_open_sockets):

@@ -188,7 +188,7 @@ class FunctionWorkers(CallStarter):
         self._all_started = self._stopping = False
         started = self._starter.start(worker)
         rank = worker.local_rank
-        # One of the round before that could not be ended is nobody's any more.
+        # A worker of the round before that could not be ended is ignored.
         self._running = {pid: own for pid, own in self._running.items() if own != rank}
         if rank in self._results:
             self._results[rank].close()

@@ -168,7 +168,7 @@ class HostedRendezvous(RendezvousHandler):
     def _made(self) -> Any:  # noqa: ANN401  # a handler of torch's
         settings = self.settings
         # torch keeps the store and the address of the first round for all others, so that a job ends when a node joins;
-        # who wants that all the same sets the variable to 0.
+        # set the variable to 0 to get that behaviour.
         os.environ.setdefault(SHARED_STORE_VARIABLE, "1")
         parameters = self._rendezvous.RendezvousParameters(
             backend=settings.backend,

@@ -113,7 +113,7 @@ class RoundTalk:
             if not self._store.check(keys):
                 return None
             words = tuple(decode(self._store.get(key), Word) for key in keys)
-            if words != roster.words:  # also when somebody's were of an earlier round
+            if words != roster.words:  # also if one agent's were of an earlier round
                 roster = replace(roster, words=words)
                 self._store.set(_ROSTER, encode_json(roster))
             return roster if self.count("here") == self._count - 1 else None

@@ -134,7 +134,7 @@ def brings_logs(logs_specs: object) -> bool:
 def _settled(given: Given, entrypoint: Entrypoint) -> RunSettings:
     environ = library_environment()
     unset = "OMP_NUM_THREADS" not in environ and "omp_threads" not in given
-    if unset:  # a library leaves it alone, as torch's does: only a command line is told that it was set to 1
+    if unset:  # a library leaves it unset, as torch's does: only a command line logs that it was set to 1
         environ["OMP_NUM_THREADS"] = ""
     settings = resolve(_with_configured(given), environ=environ, entrypoint=entrypoint).settings
     return replace(

@@ -84,7 +84,7 @@ def _line(words: Sequence[str]) -> list[str]:
     try:
         arguments = read_arguments(rest)
     except ConfigError:
-        return rest  # told by the command itself
+        return rest  # reported by the command itself
     if arguments.help or arguments.script is None:
         return rest
     _refuse_program(no_python=Choices(arguments.given, os.environ, BY_DEST).flag("no_python"), use_env=use_env)

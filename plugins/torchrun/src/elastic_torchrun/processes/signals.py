@@ -66,7 +66,7 @@ class SignalWatch:
 
     def _on_signal(self, signum: int, frame: FrameType | None) -> None:
         if self._over or os.getpid() != self._pid:
-            # A later watch, or a fork, has kept us in place: whoever was there before us is meant.
+            # A later watch, or a fork, has kept this handler: use the one before it.
             self._pass_on(signum, frame)
             return
         if self._waiting:

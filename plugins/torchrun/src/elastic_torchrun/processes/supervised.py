@@ -85,7 +85,7 @@ class SupervisedWorkers:
         self._thread.start()
         try:
             self._began.wait()
-        except BaseException:  # Ctrl-C: nobody will ever hold them
+        except BaseException:  # Ctrl-C: no caller will get them
             self._unwanted = True
             self.stop(signal.SIGKILL, 0.0)
             self.finished.wait()
@@ -106,7 +106,7 @@ class SupervisedWorkers:
         try:
             with ExitStack() as closing:
                 self._supervise(closing)
-        except Exception as error:  # raised by `start`, or told: a thread has nobody else
+        except Exception as error:  # raised by `start`, or logged: a thread has no caller
             self._error = error
             if self._began.is_set():
                 LOG.exception("supervising workers failed")

@@ -100,7 +100,7 @@ class TailLog:
         try:
             tail_logfile(header, file, self._dst, self._finished, self._interval_sec, self._filter)
         except Exception:
-            # A thread has nobody else to tell.
+            # A thread has no caller.
             LOG.exception("following %r for %s%s failed", file, self._name, rank)
 
     def stop(self) -> None:

@@ -61,7 +61,7 @@ class Asker:
             self._stuck = None
         call = _Call(work)
         self._begin(call)
-        self._stuck = call  # type: ignore[assignment]  # nobody reads its result
+        self._stuck = call  # type: ignore[assignment]  # its result is not read
         if not self._ends(call, wait):
             if writes:
                 raise OutcomeUnknownError("no answer in time; it may have been written")

@@ -156,7 +156,7 @@ def _tcp_store_at(host: str, port: int, hosting: bool, timeout_s: int) -> Any:  
     def work() -> object:
         return make(host, port, is_master=hosting, multi_tenant=True, timeout=timedelta(seconds=timeout_s))
 
-    # On a thread that may be left behind: torch waits for ever for somebody who listens and says nothing.
+    # On a thread that may be left behind: torch waits without limit for a listener that sends nothing.
     asker = Asker("elastic-c10d")
     try:
         return asker.ask(work, wait=WaitBudget.lasting(timeout_s + _GRACE_S))

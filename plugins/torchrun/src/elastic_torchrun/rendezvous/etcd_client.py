@@ -42,7 +42,7 @@ def import_plugin() -> Any:  # noqa: ANN401  # the plugin's module
         PluginError: it is not installed.
     """
     try:
-        return importlib.import_module("elastic_rdzv_etcd")  # a plugin, whose server torch's name stands for
+        return importlib.import_module("elastic_rdzv_etcd")  # the plugin that has the server of torch's name
     except ImportError as error:
         raise PluginError(
             f"the etcd backends are in elastic-rdzv-etcd, which can't be imported ({error})",

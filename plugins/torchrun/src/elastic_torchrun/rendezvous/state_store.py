@@ -360,7 +360,7 @@ class StateStore(CoordinationStore):
             self._raw, self._raw_since_s = raw, now_s
         content = self._decode(raw) if raw else None
         if content is not None and now_s - self._raw_since_s >= content.keep_s:
-            content = None  # nobody was there for all that time: it is the rest of a run that is over
+            content = None  # no member was alive for all that time: it is the rest of an ended run
         self._attendance.look({} if content is None else content.seats, now_s)
         return content
 

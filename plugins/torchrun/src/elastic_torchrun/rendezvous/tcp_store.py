@@ -34,7 +34,7 @@ def get_socket_with_port() -> socket.socket:
     Raises:
         NoSocketError: no socket is available; with the last reason.
     """
-    return _bound([(socket.AF_INET6, "::"), (socket.AF_INET, "0.0.0.0")])  # it accepts nobody
+    return _bound([(socket.AF_INET6, "::"), (socket.AF_INET, "0.0.0.0")])  # it accepts no connection
 
 
 def find_free_port() -> socket.socket:

@@ -119,7 +119,7 @@ class StoreSidecar:
         self._unanswered += 1
         try:
             self._talk.sendall(f"{line}\n".encode())
-        except OSError:  # it just died, or does not read: its end brings a new one, which is told
+        except OSError:  # it just died, or does not read: after its end a new one gets the command
             self._kill()
 
     def _done(self, reason: str) -> None:
@@ -190,7 +190,7 @@ class StoreSidecar:
             return "ended"
         try:
             pid, status = os.waitpid(self._pid, os.WNOHANG)
-        except ChildProcessError:  # somebody else in this process reaps every child
+        except ChildProcessError:  # other code in this process reaps every child
             pid, status = self._pid, 0
         if not pid:
             return None

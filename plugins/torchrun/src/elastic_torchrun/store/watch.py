@@ -155,7 +155,7 @@ def _refusal() -> str:
             if not os.path.isabs(path) or time.monotonic() > end_s:  # noqa: PTH117
                 return "its agent has no control plane"
             time.sleep(0.1)  # noqa: TID251  # a worker has no reactor
-        except Exception as err:  # noqa: BLE001  # told, and the script goes on
+        except Exception as err:  # noqa: BLE001  # reported, and the script goes on
             return f"its agent: {err}"
 
 

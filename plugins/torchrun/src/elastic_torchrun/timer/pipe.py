@@ -82,7 +82,7 @@ def _clear(path: str) -> None:
 def _is_read(path: str) -> bool:
     try:
         fd = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:  # ENXIO: nobody does
+    except OSError:  # ENXIO: there is no reader
         return False
     os.close(fd)
     return True

@@ -179,7 +179,7 @@ class WorkerTimers:
     # --- requests: under the lock
 
     def _read(self) -> None:
-        for _ in range(_MOST_READS):  # whoever writes all the time must not keep us from the clock
+        for _ in range(_MOST_READS):  # a constant writer must not block the check of the clock
             chunk = self._pipe.read()
             for line in self._lines.feed(chunk):
                 self._take(line)

@@ -227,7 +227,7 @@ class Checkpointer:
             all_files = [file for _, mine in said for file in mine]
             _, problem = _tried(lambda: self._complete(ranks, unfinished, all_files))
             problems = [each] if (each := ranks.for_others(problem)) else []
-        # All learn whether it is there, and nobody goes on before.
+        # All ranks learn whether it exists, and none continues before.
         problems = gather(f"the end of {call}", problems)[0]
         if problems:
             raise problems[0].error(f"step {step} was not saved in {str(self._folder.path)!r}: ")

@@ -154,7 +154,7 @@ def look(
         elsewhere: The state of the other nodes.
     """
     gap_s = max(0.0, now_s - watch.looked_s)
-    # While somebody debugs a rank, the others wait for it.
+    # While a rank is debugged, the others wait for it.
     held = any(sighting.held for sighting in sightings.values())
     counted_s = 0.0 if held else min(gap_s, LONGEST_GAP_LOOKS * watch.limits.look_s)
     lived_s = watch.lived_s + counted_s

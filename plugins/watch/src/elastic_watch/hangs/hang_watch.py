@@ -280,7 +280,7 @@ class HangWatch:
         watch = self._watch
         if watch is None:
             return
-        # Who has ended or goes on meanwhile is not to blame for a hang any more.
+        # A worker that has ended or makes progress meanwhile is no longer a cause of the hang.
         still = watch.workers.keys() - self._moved(watch)
         late = tuple(each for each in stall.late if each.local_rank in still)
         if late:
