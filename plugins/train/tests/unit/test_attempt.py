@@ -78,7 +78,7 @@ def test_torchruns_variables(monkeypatch):
             {"RANK": "x", "LOCAL_RANK": "0", "WORLD_SIZE": "2"},
             "RANK='x' in the environment; expected a whole number",
         ),
-        ({"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "0"}, "WORLD_SIZE='0' in the environment; .* 1 at least"),
+        ({"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "0"}, "WORLD_SIZE='0' in the environment: .* 1 at least"),
         ({"RANK": "2", "LOCAL_RANK": "0", "WORLD_SIZE": "2"}, "RANK=2 in .*; expected less than WORLD_SIZE=2"),
         ({"TORCHELASTIC_RESTART_COUNT": "-1"}, "TORCHELASTIC_RESTART_COUNT='-1' in the environment"),
     ],
