@@ -1,1 +1,1 @@
-"""What rendezvous backends with a server share: endpoints and connections, TLS, interruptible calls, hosted servers."""
+"""Common code of rendezvous backends with a server: endpoints, TLS, interruptible calls, hosted servers."""

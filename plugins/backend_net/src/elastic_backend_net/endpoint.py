@@ -1,7 +1,7 @@
-"""Endpoints of rendezvous backends: how people write them, and how to reach one.
+"""Endpoints of rendezvous backends: their forms, and connections to them.
 
-`parse_endpoint` is pure. `resolve` and `dial` do the I/O for backends whose client library can't be interrupted: both
-end within 100 ms of `wait.cancel()`, and say on one line what failed, and how far they had come.
+`parse_endpoint` is pure. `resolve` and `dial` do the I/O for backends with a client library that can't be interrupted.
+Both end within 100 ms of `wait.cancel()`, and report on one line what failed, and at which step.
 """
 
 import errno
@@ -22,7 +22,7 @@ _HIGHEST_PORT: Final = 65535
 _SHOWN_ADDRESSES: Final = 4
 
 SocketAddress = tuple[str, int] | tuple[str, int, int, int]
-"""What a socket connects to: of IPv4 or IPv6."""
+"""The argument of a socket's `connect`, for IPv4 or IPv6."""
 
 
 class Endpoint(Record, frozen=True, kw_only=True):
@@ -39,12 +39,12 @@ class Endpoint(Record, frozen=True, kw_only=True):
 
 
 class Address(Record, frozen=True, kw_only=True):
-    """One address of a host: the family of its socket, and what that connects or binds to."""
+    """One address of a host: the family of its socket, and the argument of `connect` or `bind`."""
 
     family: int
     """A number of `socket`: `AF_INET` or `AF_INET6`."""
     sockaddr: SocketAddress
-    """What `socket.connect` takes."""
+    """The argument of `socket.connect`."""
 
     @property
     def ip(self) -> str:
@@ -60,18 +60,18 @@ def parse_endpoint(
 ) -> Endpoint:
     """Return host and port of `HOST`, `HOST:PORT`, `IPV6`, `[IPV6]` or `[IPV6]:PORT`.
 
-    What torch accepts is accepted with the same meaning, but for one case: an IPv6 address without brackets is an
-    address, not an address and a port, wherever it can be read as one.
+    Texts that torch accepts are accepted with the same meaning, with one exception: an IPv6 address without brackets is
+    read as an address, not as an address and a port, whenever possible.
 
     Args:
-        text: What the user wrote; empty gives both defaults.
-        default_port: The port where none is written.
+        text: The user's text; empty means both defaults.
+        default_port: The port if none is written.
         default_host: The host of an empty endpoint.
-        lowest_port: 0 where a free port may be asked for.
-        option: Where the user wrote it, for messages; default `--rdzv-endpoint`.
+        lowest_port: 0 if a free port may be requested.
+        option: Name of the option in messages; default `--rdzv-endpoint`.
 
     Raises:
-        ConfigError: it can't be read; the text shows nothing that may be a password.
+        ConfigError: it can't be read; the text shows no possible password.
     """
     stripped = text.strip()
     if not stripped:
@@ -87,14 +87,14 @@ def parse_endpoint(
 
 
 def _split(text: str) -> tuple[str, str | None]:
-    """Return host and port as written; None: no port."""
+    """Return host and port as written. `None` means no port."""
     if text.startswith("["):
         host, bracket, rest = text[1:].partition("]")
         if bracket and not rest:
             return host, None
         if bracket and rest.startswith(":"):
             return host, rest[1:]
-        return text, None  # a stray bracket: told as such
+        return text, None  # a stray bracket: the text is rejected as it is
     if ":" not in text or is_ip(text):
         return text, None
     host, _, port = text.rpartition(":")
@@ -102,7 +102,7 @@ def _split(text: str) -> tuple[str, str | None]:
 
 
 def _problem(host: str, port: str | None, lowest_port: int) -> str:
-    """Say what is wrong with an endpoint; empty: nothing."""
+    """Return what is wrong with an endpoint, or an empty text."""
     if "://" in host:
         return "is a URL; expected a host and a port"
     if not host:
@@ -126,11 +126,11 @@ def _problem(host: str, port: str | None, lowest_port: int) -> str:
 
 
 def resolve(host: str, port: int, *, wait: WaitBudget, timeout_s: float = 60.0) -> list[Address]:
-    """Return the addresses of a host in the order in which to try them, none twice.
+    """Return the addresses of a host without repetition, in the order in which to try them.
 
     Raises:
         BackendUnavailableError: it can't be resolved within `timeout_s` or the budget.
-        WaitCancelledError: the agent asked the call to end.
+        WaitCancelledError: the agent cancelled the call.
 
     Threading: any; blocks.
     """
@@ -159,15 +159,15 @@ def _unresolved(host: str, reason: str, began_s: float) -> BackendUnavailableErr
 
 
 def dial(host: str, port: int, *, timeout_s: float, wait: WaitBudget) -> socket.socket:
-    """Return a blocking socket connected to the first address of a host that answers.
+    """Return a blocking socket connected to the first address of a host that accepts the connection.
 
-    Each address gets an equal share of what is left of `timeout_s`, so that one that swallows packets does not keep the
-    next from being tried.
+    Each address gets an equal share of the rest of `timeout_s`, so that one that drops packets does not use up the time
+    of the next.
 
     Raises:
-        BackendUnavailableError: none answered within `timeout_s` or the budget: phase, host, addresses tried, reasons
-            and seconds in its text.
-        WaitCancelledError: the agent asked the call to end.
+        BackendUnavailableError: none accepted within `timeout_s` or the budget. The text has the step, the host, the
+            addresses, the reasons, and the seconds.
+        WaitCancelledError: the agent cancelled the call.
 
     Threading: any; blocks.
     """
@@ -190,8 +190,8 @@ def connect(address: Address, *, timeout_s: float, wait: WaitBudget) -> socket.s
     """Return a blocking socket connected to one address.
 
     Raises:
-        OSError: it can't be, its `strerror` says why; `TimeoutError` when there is no answer in time.
-        WaitCancelledError: the agent asked the call to end.
+        OSError: the connection failed; `strerror` has the reason. `TimeoutError` without a response in time.
+        WaitCancelledError: the agent cancelled the call.
     """
     sock = socket.socket(address.family, socket.SOCK_STREAM)
     try:
@@ -210,11 +210,11 @@ def connect(address: Address, *, timeout_s: float, wait: WaitBudget) -> socket.s
 
 
 def _until_writable(sock: socket.socket, timeout_s: float, wait: WaitBudget) -> None:
-    """Block until a connection is made or refused.
+    """Block until a connection is made or rejected.
 
     Raises:
         TimeoutError: neither happened in time.
-        WaitCancelledError: the agent asked the call to end.
+        WaitCancelledError: the agent cancelled the call.
     """
     if wait.cancelled:
         raise WaitCancelledError
@@ -232,7 +232,7 @@ def _until_writable(sock: socket.socket, timeout_s: float, wait: WaitBudget) -> 
 
 
 class _Waker:
-    """Shuts one end of a socket pair down when its wait is cancelled, and never after the block.
+    """Shuts down one end of a socket pair when its wait is cancelled, and never after the block.
 
     Budgets keep their listeners, and another file may soon have the number of a closed descriptor.
     """

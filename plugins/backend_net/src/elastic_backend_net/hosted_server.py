@@ -1,6 +1,6 @@
-"""Servers that an agent runs beside itself for its rendezvous: one process each.
+"""Servers of a rendezvous backend that an agent runs beside itself, with one process each.
 
-What a backend adds is how its server is configured, and how one sees that it is ready.
+The backend adds the configuration of its server, and the check that it is ready.
 """
 
 import os
@@ -20,14 +20,14 @@ _CHUNK_BYTES: Final = 65536
 
 
 def hosted_environment(incarnation: str, environ: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return a small environment for a server that belongs to an agent.
+    """Return a small environment for a server of an agent.
 
-    It has `ELASTIC_INCARNATION`, by which the agent's guard finds and ends the process when the agent can't, and
-    `ELASTIC_SIDECAR`, for which the guard spares it when it ends the workers of an agent that lives.
+    It has `ELASTIC_INCARNATION`, by which the agent's guard finds and ends the process if the agent can't. It also has
+    `ELASTIC_SIDECAR`, for which the guard spares the process when it ends only the workers of a live agent.
 
     Args:
-        incarnation: What marks the agent's processes; empty: there is no agent.
-        environ: Where the few names come from that are inherited; default `os.environ`.
+        incarnation: The mark of the agent's processes; empty if there is no agent.
+        environ: Source of the few inherited variables; default `os.environ`.
     """
     source = os.environ if environ is None else environ
     environment = {name: source[name] for name in _INHERITED if name in source}
@@ -40,8 +40,8 @@ class HostedProcess:
     """One process beside this one, from its start to its end; never started again.
 
     It runs in a session of its own with every signal blocked: a signal to the agent's group, or Ctrl-C, is for the
-    workers. Programs in Go unblock signals again, and so may end when all processes of a cgroup are signalled.
-    (PR_SET_PDEATHSIG would also fire when the thread that started it ends: the guard is surer.)
+    workers. Programs in Go unblock signals again, and may therefore end when all processes of a cgroup are signalled.
+    (PR_SET_PDEATHSIG would also fire at the end of the thread that started it, so the guard is used.)
 
     Threading: one thread at a time; `pids` any.
     """
@@ -51,7 +51,7 @@ class HostedProcess:
 
         Args:
             argv: The program's path and arguments. Every user of this host can read them.
-            environment: All of it; see `hosted_environment`.
+            environment: All variables; see `hosted_environment`.
         """
         self.said = b""
         """The output that `hear` has read so far."""
@@ -62,7 +62,7 @@ class HostedProcess:
         self._voice = -1
 
     def pids(self) -> frozenset[int]:
-        """Return the process, while it has not been reaped: sweeps spare it, and others must not reap it."""
+        """Return the process until it is reaped: sweeps spare it, and only this object may reap it."""
         return frozenset() if self._pid is None else frozenset({self._pid})
 
     @property
@@ -74,8 +74,8 @@ class HostedProcess:
         """Start it.
 
         Args:
-            stdin: The descriptor that it reads; None: nothing.
-            output: The descriptor that it writes to; None: a pipe for `hear`.
+            stdin: The descriptor that it reads. `None` means no input.
+            output: The descriptor that it writes to. `None` means a pipe for `hear`.
 
         Raises:
             OSError: it can't be started.
@@ -104,10 +104,10 @@ class HostedProcess:
                 os.close(reading)
 
     def hear(self, word: bytes, *, timeout_s: float, wait: WaitBudget) -> bool:
-        """Return whether it said a word, its end or `timeout_s` being the latest that is waited for.
+        """Wait for a text in its output. Return whether it was written before the process's end or `timeout_s`.
 
         Raises:
-            WaitCancelledError: the agent asked the call to end.
+            WaitCancelledError: the agent cancelled the call.
             WaitExpiredError: the budget's deadline has passed.
         """
         end_s = SYSTEM_CLOCK.monotonic_s() + timeout_s
@@ -124,19 +124,19 @@ class HostedProcess:
         return True
 
     def ignore(self) -> None:
-        """Hear no more: what it says from now on goes nowhere."""
+        """Discard all further output."""
         if self._voice >= 0:
             os.close(self._voice)
             self._voice = -1
 
     def ending(self, *, within_s: float = _END_LIMIT_S) -> str:
-        """Return how it ended (`was killed by SIGKILL`, `ended with code 1`); empty: it has not.
+        """Return how it ended (`was killed by SIGKILL`, `ended with code 1`); empty if it has not.
 
-        It stays to be reaped.
+        The process is not reaped.
         """
         if self._pidfd < 0 or not _readable(self._pidfd, within_s):
             return ""
-        with suppress(ChildProcessError):  # somebody in this process reaps every child
+        with suppress(ChildProcessError):  # other code in this process reaps every child
             ended = os.waitid(os.P_PIDFD, self._pidfd, os.WEXITED | os.WNOWAIT | os.WNOHANG)
             if ended is not None:
                 killed = ended.si_code in (os.CLD_KILLED, os.CLD_DUMPED)
@@ -144,9 +144,9 @@ class HostedProcess:
         return "ended"
 
     def stop(self) -> None:
-        """End it now, and what it started in its session's first group; idempotent, never raises.
+        """End it now, and its children in its session's first group; idempotent, never raises.
 
-        Takes the milliseconds in which the kernel takes it down.
+        Takes the milliseconds that the kernel needs to end it.
         """
         if self._pid is not None:
             with suppress(OSError):
@@ -158,7 +158,7 @@ class HostedProcess:
             os.close(self._pidfd)
             self._pidfd = -1
         if self._pid is not None:
-            with suppress(ChildProcessError):  # somebody in this process reaps every child
+            with suppress(ChildProcessError):  # other code in this process reaps every child
                 os.waitpid(self._pid, os.WNOHANG)
             self._pid = None
         self.ignore()

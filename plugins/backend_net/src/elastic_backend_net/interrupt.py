@@ -1,4 +1,4 @@
-"""Ends whatever a call is blocked in when the agent cancels its wait."""
+"""Interruption of a blocked call when the agent cancels its wait."""
 
 import os
 import select
@@ -15,7 +15,7 @@ from elastic_core.api import WaitBudget
 class Interrupt:
     """Wakes the one thread that is blocked in a call.
 
-    A budget keeps its listeners, so each one is given a single listener, however many calls it is used for.
+    A budget keeps its listeners, so each budget gets a single listener for all calls.
 
     Threading: one thread blocks; any may cancel.
     """
@@ -30,7 +30,7 @@ class Interrupt:
 
     @contextmanager
     def by(self, wait: WaitBudget, wake: Callable[[], object]) -> Iterator[None]:
-        """Call `wake` when `wait` is cancelled before the block is left, and never later; more than once, perhaps."""
+        """Call `wake` if `wait` is cancelled during the block, perhaps more than once, and never after the block."""
         if wait not in self._known:
             self._known.add(wait)
             known = ref(wait)  # a budget that its own listener held would be left to the collector, each of them
@@ -51,7 +51,7 @@ class Interrupt:
                 self._wake()
 
     def poll(self, sock: socket.socket, timeout_s: float, wait: WaitBudget) -> bool:
-        """Block until there is something to read, `timeout_s` has passed or `wait` is cancelled: whether it is first.
+        """Block until data can be read, `timeout_s` has passed or `wait` is cancelled. Return whether data can be read.
 
         Raises:
             WaitCancelledError: from `wait`.
@@ -68,7 +68,7 @@ class Interrupt:
         return sock.fileno() in ready
 
     def close(self) -> None:
-        """Give the descriptor back."""
+        """Release the descriptor."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1

@@ -1,6 +1,6 @@
-"""TLS and credentials, for backends that make their sockets with `dial`: what users write, and what a failure means.
+"""TLS and credentials for backends that make their sockets with `dial`, and texts for their failures.
 
-Imports `ssl` only to use it: what is chosen by name at start-up reads options, and connects later.
+`ssl` is imported at its first use: a backend chosen at start-up reads options first, and connects later.
 """
 
 import socket
@@ -19,40 +19,40 @@ _NO_TLS: Final = frozenset({"WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTT
 
 
 class Login(Record, frozen=True, kw_only=True):
-    """A user and a password that no text shows; empty: none."""
+    """A user and a password that no text shows; empty means none."""
 
     username: str = ""
-    """The user; empty: none."""
+    """The user; empty means none."""
     password: str = ""
-    """Its password; empty: none."""
+    """The password; empty means none."""
 
     def __repr__(self) -> str:
-        """Tell whether there is a password, not which."""
+        """Return text that shows whether there is a password, but not the password."""
         return f"Login(username={self.username!r}, password={'***' if self.password else ''!r})"
 
     def hidden_in(self, text: str) -> str:
-        """Return a text that a server sent, without the password."""
+        """Return a server's text without the password."""
         return text.replace(self.password, "***") if self.password else text
 
 
 class Tls(Record, frozen=True, kw_only=True):
-    """How to trust a server, and what to show it.
+    """The files with which a client trusts a server, and authenticates itself.
 
-    Paths of PEM files; empty: the system's authorities, no certificate. `insecure` trusts any server.
+    Paths of PEM files; empty means the system's authorities, and no certificate. `insecure` trusts any server.
     """
 
     ca_cert: str = ""
-    """The file with certificates to trust; empty: the system's."""
+    """The file with certificates to trust; empty means the system's."""
     cert: str = ""
-    """The file with this side's certificate; empty: none."""
+    """The file with the client's certificate; empty means none."""
     key: str = ""
-    """The file with its key; empty: in `cert`."""
+    """The file with its key; empty means that the key is in `cert`."""
     insecure: bool = False
-    """Whether any certificate will do."""
+    """Whether any server certificate is accepted."""
 
 
 def tls_context(tls: Tls) -> "ssl.SSLContext":
-    """Return what wraps sockets; the files are read anew, so that they may be renewed.
+    """Return the context that wraps sockets. The files are read each time, so that they may be renewed.
 
     Raises:
         BackendRefusedError: a file can't be used.
@@ -95,20 +95,20 @@ def start_tls(
     interrupt: Interrupt,
     wait: WaitBudget,
 ) -> "ssl.SSLSocket":
-    """Return a connected socket with TLS on it. The one that was given is used up, also where this fails.
+    """Return a connected socket with TLS on it. The given socket is used up, also after a failure.
 
     Args:
-        sock: What `dial` returned.
-        tls: Whom to trust, what to show.
+        sock: The socket from `dial`.
+        tls: The files.
         host: The name that the server's certificate must have.
-        peer: What texts call the server.
-        plain: What to do about a server without TLS (`http:// in place of https://`).
-        timeout_s: How long the handshake may take.
-        interrupt: Through which it is ended when `wait` is cancelled.
-        wait: Ends it.
+        peer: Name of the server in texts.
+        plain: Advice for a server without TLS (`http:// in place of https://`).
+        timeout_s: Time limit of the handshake.
+        interrupt: Interrupts the handshake when `wait` is cancelled.
+        wait: The budget of the call.
 
     Raises:
-        BackendUnavailableError, BackendRefusedError: no agreement, as `tls_failure` says.
+        BackendUnavailableError, BackendRefusedError: the handshake failed, with the text of `tls_failure`.
         WaitCancelledError: from `wait`.
 
     Threading: blocks its caller.
@@ -138,7 +138,7 @@ def start_tls(
 
 
 def waker(sock: socket.socket) -> Callable[[], None]:
-    """Return what ends whatever is blocked on a socket, for another thread to call."""
+    """Return a function with which another thread ends any blocked call on a socket."""
 
     def wake() -> None:
         with suppress(OSError):  # it is over already
@@ -148,7 +148,7 @@ def waker(sock: socket.socket) -> Callable[[], None]:
 
 
 def tls_failure(error: "ssl.SSLError", peer: str, *, plain: str) -> BackendError:
-    """Return what a failure of TLS, in the handshake or (of a client's certificate) after it, means.
+    """Return the error for a TLS failure, in the handshake or (because of a client's certificate) after it.
 
     `plain` as in `start_tls`.
     """

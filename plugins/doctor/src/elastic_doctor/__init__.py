@@ -1,4 +1,4 @@
-"""`elastic doctor`: whether a node is fit for a run. Distributions add checks of their own by entry points.
+"""`elastic doctor`: check whether a node is ready for a run. Distributions add checks by entry points.
 
 An entry point of the group `elastic_doctor.checks` names a function of `Asked` that yields `Finding`s.
 """

@@ -1,4 +1,7 @@
-"""All checks of a node, each on a thread of its own: one that hangs, at a dead file system say, is a finding itself."""
+"""All checks of a node, each on a thread of its own.
+
+A check that hangs, as on a dead file system, is a finding, too.
+"""
 
 import threading
 from collections.abc import Mapping
@@ -28,11 +31,11 @@ OWN: Final[Mapping[str, Check]] = {
     "variables": variables.run_variables,
     "left-over variables": variables.left_over,
 }
-"""Those of this distribution, in the order in which they are shown."""
+"""The checks of this distribution, in the order in which they are shown."""
 
 
 def installed_checks() -> tuple[dict[str, Check], list[Finding]]:
-    """Return the checks that distributions bring, by name, and what is wrong with those that can't be had."""
+    """Return the checks of distributions, by name, and findings about those that can't be loaded."""
     found: dict[str, Check] = {}
     broken = []
     for entry in find_entries(CHECKS_GROUP):
@@ -52,12 +55,12 @@ def installed_checks() -> tuple[dict[str, Check], list[Finding]]:
 
 
 def examine(asked: Asked, checks: Mapping[str, Check], *, limit_s: float) -> list[Finding]:
-    """Return what checks find, in their order.
+    """Return the findings of checks, in their order.
 
     Args:
-        asked: What they are about.
-        checks: By the names that stand for them where they find nothing to say themselves.
-        limit_s: How long they may take, all at the same time.
+        asked: The planned run.
+        checks: By name. The name is shown if a check has no finding of its own.
+        limit_s: Time limit; all checks run at the same time.
     """
     end_s = SYSTEM_CLOCK.monotonic_s() + limit_s
     running = [_Running(name, check, asked) for name, check in checks.items()]
@@ -65,7 +68,7 @@ def examine(asked: Asked, checks: Mapping[str, Check], *, limit_s: float) -> lis
 
 
 class _Running:
-    """One check, which runs."""
+    """One running check."""
 
     def __init__(self, name: str, check: Check, asked: Asked) -> None:
         self._name = name

@@ -17,12 +17,12 @@ api_version = 1
 
 _FAILED: Final = 1
 _AUTO: Final = 0
-"""A number of nodes: as many as the environment says, and where it says that they meet."""
+"""Number of nodes and endpoint from the environment."""
 _OF_STORE: Final = ("rdzv_backend", "rdzv_endpoint", "rdzv_id", "rdzv_conf")
 
 
 class DoctorDocument(Record, frozen=True, kw_only=True):
-    """What `--json` writes."""
+    """The output of `--json`."""
 
     schema_version: int = 1
     failed: bool
@@ -102,7 +102,7 @@ def _node_count(value: object) -> int:
 
 
 def _nodes_of(proposed: Mapping[str, str], environ: Mapping[str, str]) -> int:
-    """Return how many nodes the run would have at most."""
+    """Return the maximum of nodes in the run."""
     text = environ.get("PET_NNODES") or proposed.get("nnodes") or ("1" if proposed else "")
     count = text.rpartition(":")[2].strip()
     if not (count.isascii() and count.isdecimal() and int(count) > 0):
@@ -130,7 +130,7 @@ def _met(asked: Asked, own: NodeFindings, nnodes: int, limit_s: float) -> Meetin
 
 
 def _show(meeting: Meeting, *, quiet: bool) -> None:
-    """Print what was found, what several nodes have found once."""
+    """Print the findings; a finding of several nodes is printed once."""
     if len(meeting.nodes) <= 1:
         findings = [*(finding for node in meeting.nodes for finding in node.findings), *meeting.together]
         echo(*_lines([("", finding) for finding in findings], quiet=quiet))
@@ -155,7 +155,7 @@ def _where(names: Sequence[str], count: int) -> str:
 
 
 def _lines(rows: Sequence[tuple[str, Finding]], *, quiet: bool) -> list[str]:
-    """Return a line for each finding, the worst first where several nodes have some."""
+    """Return a line for each finding; of several nodes' findings the worst is first."""
     shown = [(node, each) for node, each in rows if not quiet or each.level is not Level.OK]
     if any(node for node, _ in shown):
         shown.sort(key=lambda row: [Level.FAIL, Level.WARN, Level.OK].index(row[1].level))

@@ -1,4 +1,4 @@
-"""What a check is asked about, and what it finds."""
+"""The input of a check, and its findings."""
 
 import enum
 from collections.abc import Callable, Iterable, Mapping
@@ -8,36 +8,36 @@ from elastic_core.api import Record
 from elastic_core.api.commands import StoreChoice
 
 CHECKS_GROUP: Final = "elastic_doctor.checks"
-"""The group of entry points that bring checks."""
+"""The group of entry points with checks."""
 WORKERS: Final = "--nproc-per-node"
-"""The fact of how many workers a node is to have."""
+"""The fact with the number of workers on a node."""
 
 
 class Level(enum.StrEnum):
-    """How much a finding matters."""
+    """The severity of a finding."""
 
     OK = "ok"
     WARN = "warn"
-    """A run works, and may fare badly."""
+    """The run starts, but may have problems."""
     FAIL = "fail"
-    """A run can't work here as it is."""
+    """The run can't work here in this state."""
 
 
 class Finding(Record, frozen=True, kw_only=True):
-    """One thing that was found: what was looked at, in a line what it is like, and what helps."""
+    """One finding: its subject, a line about its state, and its remedy."""
 
     check: str
-    """What was looked at: `open files`."""
+    """The subject: `open files`."""
     level: Level
-    """How much it matters."""
+    """Its severity."""
     what: str
-    """What it is like, in a line."""
+    """Its state, in a line."""
     remedy: str = ""
-    """What helps; empty: nothing needs to."""
+    """Its remedy; empty if none is needed."""
 
 
 class NodeFindings(Record, frozen=True, kw_only=True):
-    """What was found on one node; `facts` are what should be the same on all, by name."""
+    """The findings of one node. `facts` are values that should be the same on all nodes, by name."""
 
     node: str
     findings: tuple[Finding, ...]
@@ -45,28 +45,28 @@ class NodeFindings(Record, frozen=True, kw_only=True):
 
 
 class Asked(Record, frozen=True, kw_only=True):
-    """The run that the node is to be fit for, as far as it was said."""
+    """The planned run, as far as it is known."""
 
     environ: Mapping[str, str] = {}
     """The variables that a run here would have."""
     store: StoreChoice | None = None
-    """Where its nodes meet; None: it was not said."""
+    """The rendezvous store. `None` if not given."""
     node_count: int = 1
-    """How many nodes look together, which meet there."""
+    """The number of nodes that run this check together and meet in the store."""
     worker_count: int | None = None
-    """How many workers the node is to have; None: it was not said."""
+    """The number of workers on the node. `None` if not given."""
     log_dir: str = ""
-    """Where their logs go; empty: into the run directory."""
+    """The folder of their logs; empty means the run directory."""
     run_dir: str = ""
-    """The run directory; empty: below the temporary directory."""
+    """The run directory; empty means below the temporary directory."""
     agent_port: int = 0
-    """The UDP port of the agent; 0: a free one."""
+    """The UDP port of the agent; 0 means any free port."""
     master_port: int = 0
-    """The port of rank 0; 0: a free one."""
+    """The port of rank 0; 0 means any free port."""
 
     @property
     def many_nodes(self) -> bool:
-        """Whether the run has a place in which nodes meet."""
+        """Whether the run has a rendezvous store."""
         return self.store is not None
 
 

@@ -1,4 +1,4 @@
-"""Checks of the host: its limits, memory to share, disks."""
+"""Checks of the host: limits, shared memory, disks."""
 
 import os
 import resource
@@ -11,10 +11,12 @@ from elastic_doctor.findings import Asked, Finding, Level
 
 _KIB, _MIB, _GIB = 1 << 10, 1 << 20, 1 << 30
 _FEW_FILES: Final = (256, 4096)
-"""Fewer fail a run; fewer are scarce for data loaders that share tensors by descriptor."""
+"""Fewer than the first make a run fail; fewer than the second are scarce for data loaders that share tensors by
+descriptor.
+"""
 _FEW_PROCESSES: Final = 2048
 _LITTLE_SHARED: Final = 1 * _GIB
-"""Docker's default is 64 MiB: a data loader's worker then dies by SIGBUS."""
+"""Docker's default is 64 MiB, with which a data loader's worker dies by SIGBUS."""
 _LITTLE_DISK: Final = (64 * _MIB, 2 * _GIB)
 _FEW_INODES: Final = 1000
 _SHM: Final = Path("/dev/shm")  # what is looked at
@@ -22,13 +24,13 @@ _INFINIBAND: Final = Path("/dev/infiniband")
 
 
 def open_files(asked: Asked) -> Iterator[Finding]:
-    """Whether agent and workers may open enough files."""
+    """Check whether agent and workers may open enough files."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     yield _limit("open files", soft, hard, least=_FEW_FILES, option="n", unit="descriptors")
 
 
 def locked_memory(asked: Asked) -> Iterator[Finding]:
-    """Whether InfiniBand, where there is some, may lock memory."""
+    """Check whether InfiniBand, if there is any, may lock memory."""
     soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     if not _INFINIBAND.exists():
         return
@@ -46,7 +48,7 @@ def locked_memory(asked: Asked) -> Iterator[Finding]:
 def processes(
     asked: Asked, *, cgroup: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")
 ) -> Iterator[Finding]:
-    """Whether there may be enough processes and threads: of this user, and in this container."""
+    """Check whether there may be enough processes and threads for this user, and in this container."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NPROC)
     yield _limit("processes", soft, hard, least=(64, _FEW_PROCESSES), option="u", unit="processes and threads")
     folder = next((line[3:].strip("/\n") for line in _text(own).splitlines() if line.startswith("0::")), None)
@@ -75,7 +77,7 @@ def _limit(check: str, soft: int, hard: int, *, least: tuple[int, int], option: 
 
 
 def shared_memory(asked: Asked, *, place: Path = _SHM) -> Iterator[Finding]:
-    """Whether data loaders can hand over batches in memory."""
+    """Check whether data loaders can pass batches through memory."""
     try:
         found = os.statvfs(place)
     except OSError as err:
@@ -96,7 +98,7 @@ def shared_memory(asked: Asked, *, place: Path = _SHM) -> Iterator[Finding]:
 
 
 def processors(asked: Asked) -> Iterator[Finding]:
-    """Whether there is a processor for each worker."""
+    """Check whether there is a processor for each worker."""
     count = len(os.sched_getaffinity(0))
     what = f"{count} for this process"
     if asked.worker_count is not None and asked.worker_count > count:
@@ -111,7 +113,7 @@ def processors(asked: Asked) -> Iterator[Finding]:
 
 
 def disks(asked: Asked) -> Iterator[Finding]:
-    """Whether logs and run directories have a place that can be written."""
+    """Check whether logs and run directories can be written."""
     places = {"run directory": asked.run_dir or tempfile.gettempdir()}
     if asked.log_dir and asked.log_dir != os.devnull:
         places["log directory"] = asked.log_dir

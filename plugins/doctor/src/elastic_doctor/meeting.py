@@ -1,7 +1,7 @@
-"""A run's nodes before it starts: they meet in its store, try each other's ports, and the first shows what all found.
+"""The check of a run's nodes together: they meet in its store, try each other's ports, and the first reports all.
 
-Each takes a seat beside the run's own, which is called `RUN.doctor`, with what it has found. The one with the lowest
-seat writes down who is there once all are; then each tries those behind it, and the first puts the findings together.
+Each takes a seat beside the run's own, under the id `RUN.doctor`, with its findings. When all have come, the node with
+the lowest seat writes the list of nodes. Each node then tries those after it, and the first one collects the findings.
 """
 
 import os
@@ -28,15 +28,15 @@ from elastic_doctor.findings import WORKERS, Finding, Level, NodeFindings
 from elastic_doctor.probing import Answering, Station, Trial, probe
 
 SUFFIX: Final = ".doctor"
-"""What is added to the run's id: nothing of the run itself is touched."""
+"""The suffix of the run's id, so that the run itself is not touched."""
 MEETS_SHARE: Final = 0.6
-"""How much of the time nodes are waited for; the rest is for trying and telling."""
+"""The part of the time in which nodes are waited for; the rest is for tries and reports."""
 _TTL_S: Final = 6.0
 _RENEW_S: Final = 2.0
 _LOOK_S: Final = 0.1
 _KEEP_S: Final = 60.0
 _BEHIND: Final = 8
-"""So many nodes each tries: those behind it, in a ring."""
+"""The number of nodes that each node tries: those after it, in a ring."""
 _MOST_TRIED: Final = 200
 _OUTSIDE: Final = "192.0.2.1"
 _BOOT: Final = Path("/proc/sys/kernel/random/boot_id")
@@ -46,7 +46,7 @@ _T = TypeVar("_T")
 
 
 class _Seated(Record, frozen=True, kw_only=True):
-    """What a node says of itself; `done`: it has tried the others."""
+    """A node's record; `done`: it has tried the others."""
 
     station: Station
     findings: NodeFindings
@@ -54,7 +54,7 @@ class _Seated(Record, frozen=True, kw_only=True):
 
 
 class _Plan(Record, frozen=True, kw_only=True):
-    """Who takes part, in the order of arrival. Who does not prove to know `secret` gets no answer."""
+    """The participants, in the order in which they joined. A node without a proof of `secret` gets no response."""
 
     secret: str
     stations: tuple[Station, ...]
@@ -66,13 +66,13 @@ class _Verdict(Record, frozen=True, kw_only=True):
 
 
 class Meeting(Record, frozen=True, kw_only=True):
-    """What came of it. `leader`: this node has the findings of all, and shows them."""
+    """The result of a meeting. `leader`: this node has the findings of all, and prints them."""
 
     failed: bool
     leader: bool
     nodes: tuple[NodeFindings, ...] = ()
     together: tuple[Finding, ...] = ()
-    """Findings about the nodes together: who is missing, who differs."""
+    """Findings about the nodes together: missing nodes, and differences."""
 
 
 def meet(
@@ -84,11 +84,11 @@ def meet(
     agent_port: int = 0,
     master_port: int = 0,
 ) -> Meeting:
-    """Exchange what was found with `count` nodes in all. Blocks for `limit_s` at most.
+    """Exchange findings with `count` nodes in all. Blocks for `limit_s` at most.
 
     Raises:
-        ElasticError: the store refuses us, or can't be used.
-        OSError: a port that was asked for can't be had.
+        ElasticError: the store rejects this client, or can't be used.
+        OSError: a chosen port can't be opened.
     """
     with ExitStack() as cleanup:
         answering = Answering(agent_port, master_port)
@@ -152,10 +152,10 @@ class _Participant:
             tcp_port=self._answering.tcp_port,
         )
 
-    # --- who is there
+    # --- the participants
 
     def _plan(self) -> _Plan | None:
-        """Return who takes part, once that is known; the first decides it."""
+        """Return the participants, once they are known; the first node decides."""
         self._renew()
         plan = self._document(CONTROL_KEY, _Plan)
         if plan is not None and any(one.incarnation == self._incarnation for one in plan.stations):
@@ -220,7 +220,7 @@ class _Participant:
     # --- the store
 
     def _until(self, end_s: float, look: Callable[[], _T | None]) -> _T | None:
-        """Return what a look gives, tried again until then; a store that is away for a moment is tried again, too."""
+        """Return the result of a read, which is repeated until then, also if the store is unreachable for a moment."""
         while True:
             try:
                 found = look()
@@ -273,7 +273,7 @@ def _read(raw: bytes, kind: type[_D]) -> _D | None:
 
 
 def findings_of(trials: Sequence[Trial]) -> list[Finding]:
-    """Return what trying other nodes' ports and clocks has shown."""
+    """Return the findings from tries of other nodes' ports and clocks."""
     found = []
     for kind, name in (("udp", "agents' ports"), ("tcp", "master port")):
         shut = [trial.node for trial in trials if not getattr(trial, kind)]
@@ -292,11 +292,11 @@ def findings_of(trials: Sequence[Trial]) -> list[Finding]:
 
 
 SKEW_S: Final = 1.0
-"""Clocks that differ by more are worth a line."""
+"""The difference of clocks above which there is a finding."""
 
 
 def missing(seated: int, count: int, silent: Sequence[str]) -> list[Finding]:
-    """Return a finding about nodes that have not come, or come and not answered."""
+    """Return a finding about nodes that have not come, or have come and do not respond."""
     if seated < count:
         what = f"{seated} of {count} nodes have joined"
         remedy = "start elastic doctor on the others at the same time, or a longer --time-limit"
@@ -308,11 +308,11 @@ def missing(seated: int, count: int, silent: Sequence[str]) -> list[Finding]:
 
 
 _STRICT: Final = ("torch", "nccl", "elastic-core", WORKERS)
-"""Facts of which two different ones end a run."""
+"""Facts that must not differ in a run."""
 
 
 def differences(nodes: Sequence[NodeFindings]) -> list[Finding]:
-    """Return findings about what nodes have in other versions or numbers than most."""
+    """Return findings about nodes with other versions or numbers than the majority."""
     found = []
     for fact in dict.fromkeys(fact for node in nodes for fact in node.facts):
         groups: dict[str, list[str]] = {}

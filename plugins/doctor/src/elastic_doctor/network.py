@@ -1,4 +1,4 @@
-"""Checks of the network: the store, this node's address as others have it, and ports that were chosen."""
+"""Checks of the network: the store, this node's address for other nodes, and chosen ports."""
 
 import errno
 import socket
@@ -22,7 +22,7 @@ from elastic_core.api.stores import (
 from elastic_doctor.findings import Asked, Finding, Level
 
 _OUTSIDE: Final = "192.0.2.1"
-"""An address of nobody: the kernel says which way out it would take; nothing is sent."""
+"""An unassigned address: the kernel returns the route to it; nothing is sent."""
 _PORT: Final = 29400
 _IN_USE: Final = "in use"
 _STEPS_MS: Final = (1, 2, 5, 10, 20, 50, 100, 200, 500)
@@ -30,13 +30,13 @@ _WITHOUT_STORE: Final = ("local", "static")
 
 
 class _Control(msgspec.Struct):
-    """Of the run's document: how the run ended; `None` means that it goes on."""
+    """The run's control document: how the run ended. `None` means that it still runs."""
 
     verdict: object = None
 
 
 def endpoint(asked: Asked) -> Iterator[Finding]:
-    """Whether the place where nodes meet is reached, lets us in, and is free for the run."""
+    """Check whether the rendezvous store can be reached, accepts this client, and is free for the run."""
     choice = asked.store
     if choice is None:
         return
@@ -96,7 +96,7 @@ def _failed(check: str, err: ElasticError) -> Finding:
 
 
 def address(asked: Asked) -> Iterator[Finding]:
-    """Which address other nodes would reach this one at."""
+    """Return the address at which other nodes would reach this one."""
     out = route_source(_OUTSIDE)
     if asked.store is None:
         yield Finding(check="address", level=Level.OK, what=out or "no way out of this host, and none is needed")
@@ -129,7 +129,7 @@ def _endpoint_addresses(asked: Asked) -> list[str]:
 
 
 def host_name(asked: Asked) -> Iterator[Finding]:
-    """Whether the host's own name leads to it, for programs that give that to other nodes."""
+    """Check whether the host's own name resolves to it, for programs that publish that name."""
     if not asked.many_nodes:
         return
     name = socket.gethostname()
@@ -149,7 +149,7 @@ def host_name(asked: Asked) -> Iterator[Finding]:
 
 
 def ports(asked: Asked) -> Iterator[Finding]:
-    """Whether the ports that were chosen are free on this host."""
+    """Check whether chosen ports are free on this host."""
     kinds = (
         ("--agent-port", asked.agent_port, socket.SOCK_DGRAM),
         ("--master-port", asked.master_port, socket.SOCK_STREAM),

@@ -1,7 +1,7 @@
-"""Other nodes' ports and clocks, tried: a datagram there and back, and a connection.
+"""Tries of other nodes' ports and clocks: a datagram with a response, and a connection.
 
-Each datagram has a proof that its sender knows what the nodes have agreed on in the store, which is not sent. It covers
-the node that asks, the node that is asked, and a random text of the question.
+Each datagram has a proof that its sender knows a secret from the store, which is not sent. The proof covers the sender,
+the receiver, and a random text of the request.
 """
 
 import hmac
@@ -22,11 +22,11 @@ _LARGEST: Final = 512
 _QUESTION, _ANSWER = b"elastic doctor question", b"elastic doctor answer"
 """The purposes of keys."""
 _AGAIN_S: Final = 0.3
-"""A datagram may be lost: it is sent again after so long."""
+"""The pause after which a datagram is sent again, since it may be lost."""
 
 
 class Station(Record, frozen=True, kw_only=True):
-    """Where a node is reached. `alternative`: its address for other hosts, if it gave a loopback one."""
+    """A node's addresses. `alternative`: its address for other hosts, if it published a loopback one."""
 
     incarnation: str
     node: str
@@ -38,7 +38,7 @@ class Station(Record, frozen=True, kw_only=True):
 
 
 class Trial(Record, frozen=True, kw_only=True):
-    """What became of trying one node. `skew_s`: how much later its clock is, give or take `doubt_s`."""
+    """The result of trying one node. `skew_s`: how much its clock is ahead, with the uncertainty `doubt_s`."""
 
     node: str
     udp: bool = False
@@ -48,7 +48,7 @@ class Trial(Record, frozen=True, kw_only=True):
 
 
 class _Question(Record, frozen=True, kw_only=True):
-    """`asker`: the incarnation of the node that asks; `proof`: over it, that of the node that is meant, and `nonce`."""
+    """`asker`: the sender's incarnation; `proof`: over it, the receiver's incarnation, and `nonce`."""
 
     asker: str
     nonce: str
@@ -56,27 +56,27 @@ class _Question(Record, frozen=True, kw_only=True):
 
 
 class _Answer(Record, frozen=True, kw_only=True):
-    """`proof`: over what the question's covers, and the time."""
+    """`proof`: over the same values as the request's, and the time."""
 
     wall_ns: int
     proof: str
 
 
 class Answering:
-    """Answers who proves to know the secret by UDP, with this node's clock, and takes connections by TCP.
+    """Responds by UDP, with this node's clock, to senders that know the secret, and accepts TCP connections.
 
     Args:
-        udp_port: Of the agent to be; 0: a free one.
-        tcp_port: Of rank 0 to be; 0: a free one.
+        udp_port: The planned agent's; 0 means any free port.
+        tcp_port: The planned rank 0's; 0 means any free port.
 
     Raises:
-        OSError: a port can't be had.
+        OSError: a port can't be opened.
     """
 
     def __init__(self, udp_port: int, tcp_port: int) -> None:
-        """Bind, and begin to answer."""
+        """Bind, and begin to respond."""
         self.secret = ""
-        """What nodes know each other by; empty: nobody gets an answer."""
+        """The secret by which nodes authenticate each other; if it is empty, no request gets a response."""
         self.incarnation = ""
         """This node's, as the others know it."""
         self._udp = _bound(socket.SOCK_DGRAM, udp_port)
@@ -108,7 +108,7 @@ class Answering:
                     self._udp.sendto(encode_json(_Answer(wall_ns=now_ns, proof=code)), sender)
 
     def close(self) -> None:
-        """Answer no more; idempotent."""
+        """Stop responding; idempotent."""
         with suppress(OSError):
             self._udp.shutdown(socket.SHUT_RDWR)  # wakes the thread
         self._udp.close()
@@ -139,9 +139,9 @@ def _bound(kind: int, port: int) -> socket.socket:
 def probe(
     others: Sequence[Station], own: Station, secret: str, *, limit_s: float, renew: Callable[[], None] = lambda: None
 ) -> list[Trial]:
-    """Try these nodes, all at the same time; blocks until all have answered, for `limit_s` at most.
+    """Try these nodes, all at the same time. Blocks until all have responded, for `limit_s` at most.
 
-    `renew` is called now and then.
+    `renew` is called at intervals.
     """
     trials = [_Try(station, own, secret) for station in others]
     end_s = SYSTEM_CLOCK.monotonic_s() + limit_s
@@ -167,7 +167,7 @@ def probe(
 
 
 class _Try:
-    """One node, tried."""
+    """The try of one node."""
 
     def __init__(self, station: Station, own: Station, secret: str) -> None:
         self._station, self._secret = station, secret
@@ -209,7 +209,7 @@ class _Try:
         return fds
 
     def take(self, fd: int) -> bool:
-        """Take what has come at a descriptor; return whether nothing more will."""
+        """Read from a descriptor. Return whether the try is complete."""
         if fd == self._tcp.fileno():
             error = self._tcp.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
             self._tcp_over = True
@@ -218,7 +218,7 @@ class _Try:
         try:
             answer = decode_json(self._udp.recv(_LARGEST), _Answer)
         except (OSError, msgspec.DecodeError, UnicodeDecodeError):
-            return False  # refused: nobody is there yet, perhaps
+            return False  # refused: the node may not listen yet
         if not _is_proof(answer.proof, self._secret, _ANSWER, *self._parts, str(answer.wall_ns)):
             return False
         took_s = SYSTEM_CLOCK.monotonic_s() - self._sent_s
@@ -236,11 +236,11 @@ class _Try:
 
 
 def _proof(secret: str, purpose: bytes, *covered: str) -> str:
-    """Return a keyed code over texts without line ends, in hexadecimal; each purpose has a key of its own."""
+    """Return a keyed code over texts without line ends, in hexadecimal; each purpose has its own key."""
     key = hmac.digest(secret.encode(), purpose, "sha256")
     return hmac.digest(key, "\n".join(covered).encode(), "sha256").hex()
 
 
 def _is_proof(code: str, secret: str, purpose: bytes, *covered: str) -> bool:
-    """Return whether a code is the proof over these texts; never with an empty secret."""
+    """Return whether a code is the proof over these texts; false with an empty secret."""
     return bool(secret) and hmac.compare_digest(code.encode(), _proof(secret, purpose, *covered).encode())

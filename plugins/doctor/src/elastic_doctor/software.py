@@ -1,4 +1,4 @@
-"""Checks of what is installed, and of GPUs: by metadata alone, torch is not imported."""
+"""Checks of installed software and GPUs, from metadata only; torch is not imported."""
 
 import re
 import sys
@@ -19,13 +19,13 @@ _GROUPS: Final = "elastic_core."
 
 
 def python(asked: Asked) -> Iterator[Finding]:
-    """Which Python runs the agents, and by default the workers."""
+    """Report the Python of the agents, and by default of the workers."""
     release = ".".join(map(str, sys.version_info[:3]))
     yield Finding(check="python", level=Level.OK, what=f"{release} ({sys.executable})")
 
 
 def torch_release() -> dict[str, str]:
-    """Return what torch's own version file says, by its names: `__version__`, `cuda`, `hip`; nothing: no torch."""
+    """Return the content of torch's version file: `__version__`, `cuda`, `hip`; empty without torch."""
     try:
         spec = find_spec("torch")
     except (ImportError, ValueError):
@@ -40,7 +40,7 @@ def torch_release() -> dict[str, str]:
 
 
 def nccl_release() -> str:
-    """Return the release of the NCCL that torch has beside it; empty: none, or one inside torch's own library."""
+    """Return the release of torch's NCCL; empty if there is none, or if it is inside torch's own library."""
     for entry in metadata.distributions():
         name = entry.metadata["Name"] or ""
         if name.startswith("nvidia-nccl-"):
@@ -49,7 +49,7 @@ def nccl_release() -> str:
 
 
 def facts(asked: Asked) -> dict[str, str]:
-    """Return what should be the same on all nodes of a run, by name."""
+    """Return values that should be the same on all nodes of a run, by name."""
     release = torch_release()
     core = next((entry.version for entry in find_entries(_GROUPS) if entry.distribution == _CORE), "")
     return {
@@ -63,7 +63,7 @@ def facts(asked: Asked) -> dict[str, str]:
 
 
 def torch(asked: Asked) -> Iterator[Finding]:
-    """Which torch and NCCL workers would have, and whether they fit this node's GPUs."""
+    """Check torch and NCCL of the workers, and whether they fit this node's GPUs."""
     release = torch_release()
     if not release:
         remedy = f"{torch_hint()}, or run elastic with the Python that has it"
@@ -85,7 +85,10 @@ def torch(asked: Asked) -> Iterator[Finding]:
 
 
 def plugins(asked: Asked) -> Iterator[Finding]:
-    """Whether distributions of ours have the core's version; what the chosen backend needs, `endpoint` finds."""
+    """Check whether elastic-core's distributions have the core's version.
+
+    `endpoint` checks the chosen backend's needs.
+    """
     found = {entry.distribution: entry.version for entry in find_entries(_GROUPS)}
     core = found.get(_CORE, "")
     odd = {name: version for name, version in found.items() if _is_ours(name) and version != core}
@@ -106,7 +109,7 @@ def _is_ours(name: str) -> bool:
 
 
 def gpus(asked: Asked) -> Iterator[Finding]:
-    """How many NVIDIA GPUs the driver has, how many a worker would see, and whether that is enough."""
+    """Check how many NVIDIA GPUs the driver has, how many a worker would see, and whether these are enough."""
     found = nvidia_gpus(with_uuids=_VISIBLE in asked.environ)
     if found.count is None:
         what = "there are devices, and the driver's library does not answer"

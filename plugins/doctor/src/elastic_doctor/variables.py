@@ -1,4 +1,4 @@
-"""Checks of variables that hurt a run: left over, misspelt, or naming what is not there."""
+"""Checks of variables that harm a run: left over, misspelt, or with a name that does not exist here."""
 
 import socket
 from collections.abc import Iterator, Sequence
@@ -23,7 +23,7 @@ _HARMFUL: Final = {
 
 
 def run_variables(asked: Asked) -> Iterator[Finding]:
-    """Whether the variables of `elastic run` (PET_…) are those of options, and have values."""
+    """Check whether the variables of `elastic run` (PET_…) belong to options, and have values."""
     names = sorted(name for name in asked.environ if name.startswith(_PREFIX))
     found = list(_odd(asked, names))
     yield from found
@@ -46,7 +46,7 @@ def _odd(asked: Asked, names: Sequence[str]) -> Iterator[Finding]:
 
 
 _NEAR: Final = ("nnodes", "node_rank", "nproc_per_node", "rdzv_backend", "rdzv_endpoint", "rdzv_id", "rdzv_conf")
-"""Options whose variables are often meant, beside those that distributions bring."""
+"""Options whose variables are often meant, in addition to those of distributions."""
 
 
 def _is_option(dest: str) -> bool:
@@ -58,7 +58,7 @@ def _is_option(dest: str) -> bool:
 
 
 def left_over(asked: Asked) -> Iterator[Finding]:
-    """Whether variables of an earlier launch are still set."""
+    """Check whether variables of an earlier launch are still set."""
     found = [name for name in _OF_WORKERS if name in asked.environ]
     if found and "TORCHELASTIC_RUN_ID" not in asked.environ:  # a worker has them by right
         what = f"left over: {', '.join(f'{name}={asked.environ[name]}' for name in found)}"
@@ -71,7 +71,7 @@ def left_over(asked: Asked) -> Iterator[Finding]:
 
 
 def interfaces(asked: Asked) -> Iterator[Finding]:
-    """Whether the network interfaces that variables name are there."""
+    """Check whether the network interfaces in variables exist."""
     there = [name for _, name in socket.if_nameindex()]
     for variable in _INTERFACES:
         text = asked.environ.get(variable, "")
@@ -86,7 +86,7 @@ def interfaces(asked: Asked) -> Iterator[Finding]:
 
 
 def _fits(variable: str, text: str, name: str) -> bool:
-    """Return whether a variable means an interface: NCCL's have prefixes, `=` for whole names and `^` for others."""
+    """Return whether a variable means an interface. NCCL uses prefixes, `=` for whole names and `^` for others."""
     parts = [part.strip() for part in text.lstrip("^=").split(",") if part.strip()]
     if variable != "NCCL_SOCKET_IFNAME":
         return name in [part.partition(":")[0] for part in parts] or (variable.startswith("UCX") and text == "all")

@@ -1,1 +1,1 @@
-"""Kubernetes for elastic-core: what a pod's variables say of a run, and `elastic k8s`."""
+"""Kubernetes for elastic-core: options of a run from a pod's variables, and `elastic k8s`."""

@@ -18,7 +18,7 @@ _COMMANDS: Final = {
 }
 """Module (its attribute `command` is the click command) and help line of each."""
 _EXTRA: Final = ("lightkube", "httpx2", "yaml")
-"""What the extra `cli` brings; a pod does without."""
+"""The modules of the extra `cli`, which a pod does not need."""
 _HELP: Final = """\
 Write the manifest of a run for Kubernetes, apply it, show its pods and their logs, delete it.
 
@@ -28,10 +28,10 @@ Write the manifest of a run for Kubernetes, apply it, show its pods and their lo
 
 
 class _Group(click.Group):
-    """Commands that are imported when they are used, and need what a pod does not."""
+    """Commands that are imported when they are used, and need the extra."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the names in the order in which people need them."""
+        """Return the names in the order of typical use."""
         return list(_COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:

@@ -1,4 +1,4 @@
-"""The environment of a pod of an Indexed Job or a JobSet: what its variables say of a run."""
+"""The environment of a pod of an Indexed Job or a JobSet: options of a run from its variables."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,18 +23,18 @@ from elastic_env_kubernetes.variables import (
 _NUMBER: Final = re.compile(r"[0-9]{1,9}", re.ASCII)
 _NNODES: Final = re.compile(r"([0-9]{1,9})(?::([0-9]{1,9}))?", re.ASCII)
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,252}", re.ASCII)
-"""Of an object, a host and its port, an address: what Kubernetes lets be one."""
+"""Forms that Kubernetes allows for an object's name, a host with its port, and an address."""
 _UID_SHOWN: Final = 8
-"""Characters of the uid in a run's id: two Jobs of one name, in two namespaces say, must not meet in one store."""
+"""Characters of the uid in a run id: two Jobs of one name, as in two namespaces, must not share a store."""
 _LEAST_GRACE_S: Final = 1
 _CONNECT_S: Final = "600"
-"""How long pods wait for pod 0 and its store: as long as for each other, by `--join-timeout`'s default."""
+"""How long pods wait for pod 0 and its store: as long as for each other, which is `--join-timeout`'s default."""
 _SHOWN: Final = 40
-"""Characters of a value that makes no sense, in its error."""
+"""Characters of a malformed value in its error."""
 
 
 class _Nodes(NamedTuple):
-    """How many nodes a run has at most, as text and number, and who says so."""
+    """The maximum of nodes of a run, as text and number, and its source."""
 
     text: str
     most: int
@@ -48,7 +48,7 @@ class Kubernetes(Environment):
     title: ClassVar[str] = "Kubernetes"
 
     def propose(self, given: Mapping[str, str]) -> Sequence[Proposal]:
-        """Return what the pod's variables say, of several nodes only where it is known that there are several."""
+        """Return the proposals from the pod's variables; those for several nodes only if there are several."""
         index = self._number(INDEX)
         if index is None:
             raise _odd(INDEX, self.variables[INDEX][:_SHOWN], "a pod's index", f"--environment none, or unset {INDEX}")
@@ -69,7 +69,7 @@ class Kubernetes(Environment):
     # --- how many, and which
 
     def _nodes(self, given: Mapping[str, str], index: int) -> _Nodes | None:
-        """Return how many nodes there are; None: nobody says it, or not in a way that can be understood here."""
+        """Return the number of nodes. `None` if it is not known, or has a form that is not known here."""
         text, spares = self.variables.get(NNODES, "").strip(), self._number(SPARES) or 0
         most = _most(text)
         if text and not most:
@@ -133,7 +133,7 @@ class Kubernetes(Environment):
             notices.append(f"no variable says where pod 0 is. Try: {FIRST_POD} in the manifest, or --rdzv-endpoint")
 
     def _job_name(self, index: int) -> str:
-        """Return the name of the Job, whose pods' host names end with their index; empty: they don't."""
+        """Return the name of the Job, whose pods' host names end with their index; empty if they do not."""
         name, dash, last = self._text("HOSTNAME").rpartition("-")
         return name if dash and last == str(index) else ""
 
@@ -150,7 +150,7 @@ class Kubernetes(Environment):
             yield Proposal(option="nproc_per_node", value=str(gpus), reason=GPUS)
 
     def _stops(self, given: Mapping[str, str], notices: list[str]) -> Iterator[Proposal]:
-        """Propose a grace period of workers that ends before the pod's own, in which they may also have to save."""
+        """Propose a grace period of workers that ends before the pod's, with time to save."""
         grace_s = self._number(GRACE_PERIOD)
         if grace_s is None:
             return
@@ -168,10 +168,10 @@ class Kubernetes(Environment):
             )
 
     def _text(self, variable: str) -> str:
-        """Return a variable's name, address or uid; empty: it is not set.
+        """Return a variable's name, address or uid; empty if it is not set.
 
         Raises:
-            ConfigError: it is none of these.
+            ConfigError: it has another form.
         """
         text = self.variables.get(variable, "").strip()
         if text and not _NAME.fullmatch(text):
@@ -179,10 +179,10 @@ class Kubernetes(Environment):
         return text
 
     def _number(self, variable: str) -> int | None:
-        """Return a variable's number; None: it is not set, or, of `INDEX`, none.
+        """Return a variable's number. `None` if it is not set, or if `INDEX` is not a number.
 
         Raises:
-            ConfigError: it is no number.
+            ConfigError: it is not a number.
         """
         text = self.variables.get(variable, "").strip()
         if _NUMBER.fullmatch(text):
@@ -193,7 +193,7 @@ class Kubernetes(Environment):
 
 
 def _most(text: str) -> int:
-    """Return the MAX of `N` or `MIN:MAX`; 0: it is neither."""
+    """Return the MAX of `N` or `MIN:MAX`; 0 for another form."""
     match = _NNODES.fullmatch(text.strip())
     if match is None:
         return 0

@@ -1,4 +1,4 @@
-"""`elastic k8s render`: the manifest of a run, as YAML on standard output."""
+"""`elastic k8s render`: print the manifest of a run as YAML."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeVar

@@ -1,31 +1,31 @@
-"""The variables by which a manifest says to its pods what Kubernetes itself does not."""
+"""The variables by which a manifest passes data to its pods that Kubernetes itself does not."""
 
 from typing import Final
 
 INDEX: Final = "JOB_COMPLETION_INDEX"
-"""Kubernetes' own, in each pod of an Indexed Job; a JobSet's pods are such pods, too."""
+"""Kubernetes' own variable in each pod of an Indexed Job, which a JobSet's pods are, too."""
 JOB_UID: Final = "ELASTIC_JOB_ID"
 """The uid of the Job or the JobSet. The core reads it, too: another job is another attempt."""
 NNODES: Final = "ELASTIC_K8S_NNODES"
 """`N` or `MIN:MAX`."""
 SPARES: Final = "ELASTIC_K8S_SPARES"
-"""How many pods there are beyond MAX.
+"""The number of pods in addition to MAX.
 
-No `--spares`: a pod that is made anew may come before the lease of the one that was lost has ended, and would be sent
-home as one too many, with 0, for which its Job counts it as done.
+`--spares` is not used: a new pod may start before the lease of the lost one has ended. It would then be rejected as
+surplus and exit with 0, so that its Job would count it as complete.
 """
 RUN: Final = "ELASTIC_K8S_RUN"
 """The name of the Job or the JobSet."""
 FIRST_POD: Final = "ELASTIC_K8S_FIRST_POD"
-"""Where the others reach the pod with index 0, and its port for the rendezvous: `bert-7-0.bert-7:29400`."""
+"""The address of the pod with index 0 for other pods, with its port: `bert-7-0.bert-7:29400`."""
 GRACE_PERIOD: Final = "ELASTIC_K8S_GRACE_PERIOD"
 """The pod's `terminationGracePeriodSeconds`."""
 GPUS: Final = "ELASTIC_K8S_GPUS"
-"""How many GPUs the container has."""
+"""The number of GPUs in the container."""
 POD_NAME: Final = "POD_NAME"
 POD_IP: Final = "POD_IP"
 
 PORT: Final = 29400
-"""Of the rendezvous, unless `FIRST_POD` says another; torch's c10d has it, too."""
+"""The port of the rendezvous, unless `FIRST_POD` has another; torch's c10d has the same."""
 MARGIN_S: Final = 10
-"""What is left of a grace period for everything but the workers: the other nodes, output, the last records."""
+"""The part of a grace period for everything except the workers: other nodes, output, the last records."""

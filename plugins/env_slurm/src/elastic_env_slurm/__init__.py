@@ -1,1 +1,1 @@
-"""Slurm, for elastic-core: what a job's variables say of a run, and how a run ends where Slurm is to start it again."""
+"""Slurm for elastic-core: options of a run from a job's variables, and the end of a run that Slurm starts again."""

@@ -1,4 +1,4 @@
-"""What `elastic slurm submit` gives to sbatch: a user's script in a wrapper that ends with the run's code. Pure."""
+"""The batch script of `elastic slurm submit`: a user's script in a wrapper that ends with the run's exit code. Pure."""
 
 import re
 import shlex
@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 _SIGNALS: Final = "HUP INT QUIT USR1 USR2 ALRM TERM CONT URG VTALRM PROF WINCH IO PWR XCPU XFSZ"
-"""The signals that the wrapper passes on: all that `sbatch --signal=B:…` may name and that a shell can catch."""
+"""The signals that the wrapper passes on: those that `sbatch --signal=B:…` may name and a shell can catch."""
 _NAMED: Final = re.compile(r"(?:^|\s)(?:-J|--job-name\b)")
 _DIRECTIVE: Final = re.compile(r"#SBATCH\b")
 _HEREDOC: Final = "END_OF_THE_SCRIPT_OF_ELASTIC_SLURM_SUBMIT"
@@ -65,7 +65,7 @@ def names_its_job(options: Iterable[str]) -> bool:
 
 
 def interpreter_of(text: str) -> tuple[str, ...]:
-    """Return the program that runs a script, and its argument, as the first line has them.
+    """Return the program that runs a script, and its argument, from the script's first line.
 
     The wrapper starts it itself: the script's file may be where nothing can be executed (`noexec`).
     """
@@ -79,7 +79,7 @@ def wrapped(text: str, arguments: Sequence[str], variables: Mapping[str, str]) -
     Args:
         text: The user's script.
         arguments: Its arguments.
-        variables: What it finds in its environment.
+        variables: Variables for its environment.
     """
     return WRAPPER.format(
         directives="\n".join(directives_of(text)),

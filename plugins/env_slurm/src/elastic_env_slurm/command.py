@@ -112,7 +112,7 @@ def _sbatch(words: list[str], job: str) -> str:
     """Submit a job, and return its number.
 
     Raises:
-        ElasticError: sbatch is not there, or has refused it.
+        ElasticError: sbatch is missing, or rejects the job.
     """
     try:
         done = subprocess.run(

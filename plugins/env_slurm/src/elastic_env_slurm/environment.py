@@ -1,4 +1,4 @@
-"""Slurm as an environment: what a job's variables say of a run, and nothing that would have to be asked for."""
+"""Slurm as an environment: proposals for a run from a job's variables, without requests to Slurm."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,19 +9,20 @@ from elastic_env_slurm.node_list import node_names
 
 FIRST_PORT: Final = 21_000
 _PORTS: Final = 7919
-"""How many ports follow: below those that kernels give out by themselves, and a prime, so that the jobs of a node that
-run at the same time have others."""
+"""The number of ports: they are below those that kernels assign by themselves. The number is prime, so that jobs that
+run on a node at the same time have different ports.
+"""
 _STEPS: Final = 31
 _AT_HEAD: Final = ("c10d", "static")
-"""Backends of which the endpoint is a port of the first node."""
+"""Backends whose endpoint is a port of the first node."""
 _MEETING: Final = frozenset({"rdzv_endpoint", "master_addr", "node_rank"})
-"""Options of which one shows that the user gives each agent its place in a run."""
+"""Options that show that the user assigns each agent its place in a run."""
 _ONE_A_NODE: Final = re.compile(r"1(\(x\d+\))?", re.ASCII)
 _JOB: Final = re.compile(r"(\d+)(?:_\d+)?(?:\+\d+)?(?:\.\d+)?", re.ASCII)
 
 
 class SlurmEnvironment(Environment):
-    """A job of Slurm: `srun elastic run train.py` is the whole line of a run on all nodes of its step."""
+    """A Slurm job: `srun elastic run train.py` is the whole command of a run on all nodes of its step."""
 
     api_version: ClassVar[int] = 1
     title: ClassVar[str] = "Slurm"
@@ -32,11 +33,11 @@ class SlurmEnvironment(Environment):
         self._lines: list[str] = []
 
     def propose(self, given: Mapping[str, str]) -> Sequence[Proposal]:
-        """Return what the step knows of a run; outside a step the run's id alone: other nodes would not come.
+        """Return the proposals from the step. Outside a step, only the run id, since other nodes would not join.
 
         Raises:
-            ConfigError: this is a second agent of its node, the list of nodes can't be read, or more nodes are waited
-                for than the step has.
+            ConfigError: this is a second agent of its node, the list of nodes can't be read, or `--nnodes` needs more
+                nodes than the step has.
         """
         found = list(self._hook())
         if "standalone" not in given:
@@ -49,7 +50,7 @@ class SlurmEnvironment(Environment):
 
     @property
     def _is_step(self) -> bool:
-        """A task of `srun`'s; what salloc and a batch script run by themselves is none."""
+        """Whether this is a task of `srun`. A command that salloc or a batch script runs by itself is not."""
         return bool(self._text("SLURM_STEP_ID"))
 
     def _text(self, name: str) -> str:
@@ -64,13 +65,13 @@ class SlurmEnvironment(Environment):
         return int(text)
 
     def _hook(self) -> Iterator[Proposal]:
-        """Choose the hook that ends a run so that Slurm starts it again: not in salloc's shell, which nothing can."""
+        """Propose the hook by which Slurm starts a run again, except in salloc's shell, where Slurm can't."""
         if self._is_step or self._text("SLURM_LOCALID"):
             yield Proposal(option="requeue", value="preempted", reason="SLURM_JOB_ID")
 
     @property
     def job(self) -> str:
-        """The job as Slurm writes it: `4711`, or `4711_3` for a task of an array."""
+        """The job in Slurm's form: `4711`, or `4711_3` for a task of an array."""
         array, task = self._text("SLURM_ARRAY_JOB_ID"), self._text("SLURM_ARRAY_TASK_ID")
         if array and task:
             return f"{array}_{task}"
@@ -106,11 +107,11 @@ class SlurmEnvironment(Environment):
             yield from self._meeting(given, nodes)
 
     def _several_agents(self, given: Mapping[str, str]) -> bool:
-        """Return whether a node of this step has several agents, of a run whose user types how they find each other.
+        """Return whether a node of this step has several agents, in a run with explicit rendezvous options.
 
         Raises:
-            ConfigError: the user did not type it. A number of nodes alone is not enough: torchrun's users type
-                `--nnodes $SLURM_NNODES`, and each task would be rank 0 of a run of its own.
+            ConfigError: the options are missing. A number of nodes alone is not enough: torchrun's users type
+                `--nnodes $SLURM_NNODES`, and each task would be rank 0 of a separate run.
         """
         a_node, local = self._text("SLURM_STEP_TASKS_PER_NODE"), self._text("SLURM_LOCALID")
         if _ONE_A_NODE.fullmatch(a_node or "1") and local in ("", "0"):
@@ -126,17 +127,17 @@ class SlurmEnvironment(Environment):
         )
 
     def _compare_nodes(self, given: Mapping[str, str], nodes: int) -> None:
-        """Compare the step's nodes with `--nnodes`, which counts.
+        """Compare the step's nodes with `--nnodes`, which overrides them.
 
         Raises:
-            ConfigError: the run would wait for nodes that can't come.
+            ConfigError: the run would wait for nodes that can't join.
         """
         fewest, _, most = given.get("nnodes", "").partition(":")
         if not fewest.strip().isdecimal():
             return
         if int(fewest) > nodes:
             line = f"--nnodes {given['nnodes']} in a step of {nodes} nodes (SLURM_STEP_NUM_NODES): "
-            if "rdzv_id" not in given:  # nobody else knows the name
+            if "rdzv_id" not in given:  # no other program knows the name
                 raise ConfigError(f"{line}the other nodes can't join", hint=f"--nnodes {nodes}, or leave it out")
             self._lines.append(f"{line}the run waits for nodes that are none of this step's")
         elif (most or fewest).strip().isdecimal() and int(most or fewest) < nodes:

@@ -1,4 +1,4 @@
-"""What becomes of a job whose run was told to stop: pure, from what Slurm says of it."""
+"""The decision about a job whose run is stopped, from Slurm's data. Pure."""
 
 import enum
 import re
@@ -11,12 +11,12 @@ from elastic_env_slurm.options import AUTO, OFF
 _PAIR: Final = re.compile(r"(?:^|\s)([A-Za-z]\w*)[ \t]*=[ \t]*(\S*)")
 _TIME: Final = re.compile(r"(?:(\d+)-)?(\d+):(\d+):(\d+)", re.ASCII)
 NEVER: Final = ("", "None", "Unknown", "N/A")
-"""A time of Slurm's that was not and will not be."""
+"""Slurm's value for a time that is not set."""
 _YEAR_MINUTES: Final = 365 * 24 * 60
 _ENDLESS: Final = ("", "UNLIMITED", "Partition_Limit", "NOT_SET", "N/A")
 _RUNNING: Final = ("RUNNING", "SIGNALING")
 KILL_WAIT_S: Final = 30
-"""Slurm's default, where it is not known."""
+"""Slurm's default, if the value is not known."""
 
 
 class End(enum.Enum):
@@ -24,29 +24,32 @@ class End(enum.Enum):
 
     AS_IT_IS = "as it is"
     STAY = "stay until Slurm ends it"
-    """The job would else be over, with the run's code, before Slurm comes to begin it again."""
+    """Otherwise the job would be over, with the run's code, before Slurm begins it again."""
     ASK_NOW = "ask at once"
-    """Its processes are being ended already: nothing that asking could cut short."""
+    """Slurm is already ending its processes, so a request would change nothing."""
     ASK_LAST = "ask when the run is over"
-    """Slurm then ends what is left of the job."""
+    """Slurm then ends the rest of the job."""
 
 
 class Fate(Record, frozen=True, kw_only=True):
-    """What becomes of a job."""
+    """The decision about a job."""
 
     end: End = End.AS_IT_IS
     line: str = ""
-    """For people; empty: nothing that they don't know."""
+    """A line for people; empty means no line."""
     stay_s: float = 0.0
     """How long Slurm may take to end it."""
     if_stuck: str = ""
-    """The line in place of `line`, if no worker got anywhere: Slurm is then not asked. Empty: it is asked anyway."""
+    """The line in place of `line` if no worker made progress, so that no requeue is requested.
+
+    Empty means: request it.
+    """
     within_s: float | None = None
-    """How long the agent exists after it was told to stop, as Slurm kills it then; `None`: until it ends by itself."""
+    """How long the agent may run after the stop before Slurm kills it. `None` means until it ends by itself."""
 
 
 def read_fields(text: str) -> dict[str, str]:
-    """Return what `scontrol show` has written, by name; of several of one name the first."""
+    """Return the fields in `scontrol show`'s output, by name. For a repeated name, the first counts."""
     found: dict[str, str] = {}
     for name, value in _PAIR.findall(text):
         found.setdefault(name, value)
@@ -54,12 +57,12 @@ def read_fields(text: str) -> dict[str, str]:
 
 
 def seconds_of(text: str) -> float | None:
-    """Return a number of seconds as `scontrol` writes it, None where it is none."""
+    """Return a number of seconds in `scontrol`'s form, or `None` if it has another form."""
     return float(text) if text.isascii() and text.isdecimal() else None
 
 
 def minutes_of(text: str) -> float | None:
-    """Return a time as `scontrol` writes it, `2-03:04:05` or `03:04:05`, in minutes; `None`: it is none."""
+    """Return a time in `scontrol`'s form, `2-03:04:05` or `03:04:05`, in minutes, or `None` if it has another form."""
     found = _TIME.fullmatch(text)
     if not found:
         return None
@@ -68,13 +71,13 @@ def minutes_of(text: str) -> float | None:
 
 
 def has_limit(job: Mapping[str, str]) -> bool:
-    """Return whether a job's time is limited: Slurm's backfill scheduler writes a year for a job without a limit."""
+    """Return whether a job has a time limit. For a job without one, Slurm's backfill scheduler writes a year."""
     text = job.get("TimeLimit", "")
     return text not in _ENDLESS and (minutes_of(text) or 0) < _YEAR_MINUTES
 
 
 def is_running(job: Mapping[str, str]) -> bool:
-    """Return whether a job runs, as far as Slurm is concerned."""
+    """Return whether Slurm shows a job as running."""
     return job.get("JobState") in _RUNNING
 
 
@@ -89,20 +92,20 @@ def fate_of(
     limit: int | None = None,
     lost: Sequence[str] = (),
 ) -> Fate:
-    """Return what becomes of a job that was told to stop, or that has lost agents.
+    """Return the decision about a job that is stopped, or that has lost agents.
 
     Args:
-        job: What Slurm says of it.
-        partition: And of its partition.
-        config: And of the cluster.
+        job: Slurm's fields of it.
+        partition: Slurm's fields of its partition.
+        config: Slurm's configuration of the cluster.
         requeue: `--requeue`.
-        attempt: How often it has begun again.
-        warned: The signal was the notice of `--preemption-signal`.
-        limit: `--requeue-limit`; `None`: there is none.
-        lost: Nodes without whose agents the run can't go on.
+        attempt: The number of times it has begun again.
+        warned: Whether the signal was `--preemption-signal`'s.
+        limit: `--requeue-limit`. `None` means no limit.
+        lost: Nodes without whose agents the run can't continue.
     """
     name = f"job {job.get('JobId', '?')}"
-    if job.get("BatchFlag") != "1" or requeue == OFF:  # nobody can begin an interactive job again
+    if job.get("BatchFlag") != "1" or requeue == OFF:  # an interactive job can't begin again
         return Fate()
     restarts = job.get("Restarts", "0")
     if restarts.isdecimal() and int(restarts) > attempt:
@@ -123,7 +126,7 @@ def fate_of(
         what = f"{name} has lost the agent of {' and '.join(lost)}"
         return asked.fate(what, End.ASK_LAST, kill_wait_s + 60, stuck=True)
     if running and warned and has_limit(job):
-        # A notice in the first half of a job's time is somebody's: it ends no attempt that should be further.
+        # A notice in the first half of a job's time is a user's own signal: it is no limit of the attempt.
         ran, time = minutes_of(job.get("RunTime", "")), minutes_of(job.get("TimeLimit", ""))
         stuck = ran is None or time is None or ran >= time / 2
         return asked.fate(f"{name} is soon out of time", End.ASK_LAST, kill_wait_s + 60, stuck=stuck)
@@ -136,14 +139,14 @@ def fate_of(
 
 
 class _Asked:
-    """Whether Slurm is asked to begin a job again."""
+    """Whether a requeue is requested."""
 
     def __init__(self, job: Mapping[str, str], *, requeue: str, attempt: int, limit: int | None) -> None:
         self.may = job.get("Requeue") == "1"
         self._requeue, self._attempt, self._limit = requeue, attempt, limit
 
     def fate(self, what: str, end: End, stay_s: float, *, stuck: bool = False, within_s: float | None = None) -> Fate:
-        """Return what becomes of the job; `stuck`: an attempt in which no worker got anywhere ends it."""
+        """Return the decision. `stuck`: an attempt in which no worker made progress ends the job."""
         if not self.may:
             return Fate(line=f"{what}, and Slurm may not begin it again. Try: sbatch --requeue")
         if self._requeue != AUTO:

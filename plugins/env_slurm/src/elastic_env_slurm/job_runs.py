@@ -1,4 +1,4 @@
-"""Where the run of a job meets, for a command outside the job: `elastic status 4711` on a login node."""
+"""The rendezvous of a job's run, for a command outside the job: `elastic status 4711` on a login node."""
 
 import re
 import shutil
@@ -17,10 +17,10 @@ _COMMAND: Final = "elastic"
 def run_of_job(name: str) -> Mapping[str, str] | None:
     """Return the options of the run of a job, or of one of its steps: `4711`, `4711_3`, `4711.1`.
 
-    They are those that the agents of the step have where their user typed none of them.
+    These are the options of the step's agents if the user typed none of them.
 
     Returns:
-        Option identifiers to texts; `None`: the name is no job's, or this host has no Slurm.
+        Option identifiers to texts. `None` if the name is not a job's, or this host has no Slurm.
 
     Raises:
         ConfigError: Slurm has no such job, or the job has no step of several nodes, or more than one.
@@ -62,7 +62,7 @@ def _step(name: str, wanted: str | None, job: Mapping[str, str], steps: list[dic
 
 
 def _proposed(job: Mapping[str, str], step: Mapping[str, str]) -> Mapping[str, str]:
-    """Return what the environment of the step proposes on a node that keeps no store."""
+    """Return the proposals of the step's environment on a node that does not host the store."""
     variables = {
         "SLURM_JOB_ID": job["JobId"],
         "SLURM_ARRAY_JOB_ID": job.get("ArrayJobId", ""),

@@ -1,4 +1,4 @@
-"""Slurm's lists of nodes, `gpu[001-003,7],login`: the first name, and how many there are."""
+"""Slurm's lists of nodes, such as `gpu[001-003,7],login`: their names and number."""
 
 import re
 from collections.abc import Iterator
@@ -7,14 +7,14 @@ from typing import Final
 _RANGE: Final = re.compile(r"(\d+)(?:-(\d+))?", re.ASCII)
 _NAME: Final = re.compile(r"[^\s,\[\]]+")
 _MOST: Final = 100_000
-"""Names beyond which a list is no cluster's, but a slip."""
+"""The limit of names: a longer list is a mistake."""
 
 
 def node_names(text: str) -> list[str]:
     """Return the names in a list, in its order.
 
     Raises:
-        ValueError: it is not one; the text says what is wrong with it.
+        ValueError: it is not a list; the text has the reason.
     """
     names: list[str] = []
     for part in _parts(text):
@@ -25,7 +25,7 @@ def node_names(text: str) -> list[str]:
 
 
 def _parts(text: str) -> Iterator[str]:
-    """Yield what stands between the commas that are not within brackets."""
+    """Yield the parts between commas outside of brackets."""
     depth, begin = 0, 0
     for place, sign in enumerate(text):
         depth += (sign == "[") - (sign == "]")

@@ -1,4 +1,4 @@
-"""Whether an attempt at a run got anywhere, as far as an agent can observe its workers. Pure."""
+"""Whether an attempt of a run made progress, as far as an agent can observe its workers. Pure."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -6,10 +6,10 @@ from typing import Final
 from elastic_core.api import Record, WorkerExit, decode_json
 
 OFFER: Final = "planned-stops"
-"""The name under which elastic-train's hook returns how far the workers are that call `should_stop`."""
+"""The name under which elastic-train's hook offers the progress of workers that call `should_stop`."""
 
 HEARTBEATS: Final = "heartbeats"
-"""The name under which elastic-watch's hook returns the last heartbeats of the workers."""
+"""The name under which elastic-watch's hook offers the last heartbeats of the workers."""
 
 
 class Heartbeat(Record, frozen=True, kw_only=True):
@@ -20,13 +20,13 @@ class Heartbeat(Record, frozen=True, kw_only=True):
 
 
 class Heartbeats(Record, frozen=True, kw_only=True):
-    """The answer of elastic-watch's hook, by local rank."""
+    """The response of elastic-watch's hook, by local rank."""
 
     workers: Mapping[int, Heartbeat] = {}
 
 
 def heartbeats_of(content: str) -> Mapping[int, Heartbeat]:
-    """Return the answer of elastic-watch's hook; where another version has other fields, none."""
+    """Return the response of elastic-watch's hook; empty if its version has other fields."""
     try:
         return decode_json(content, Heartbeats).workers
     except ValueError:
@@ -34,7 +34,7 @@ def heartbeats_of(content: str) -> Mapping[int, Heartbeat]:
 
 
 class Saving(Record, frozen=True, kw_only=True):
-    """The answer of elastic-train's hook."""
+    """The response of elastic-train's hook."""
 
     asks: bool = False
     steps: int | None = None
@@ -43,7 +43,7 @@ class Saving(Record, frozen=True, kw_only=True):
 
 
 def saving_of(content: str) -> Saving:
-    """Return the answer of elastic-train's hook; where another version has other fields, one that shows nothing."""
+    """Return the response of elastic-train's hook. If its version has other fields, return one without progress."""
     try:
         return decode_json(content, Saving)
     except ValueError:
@@ -51,7 +51,7 @@ def saving_of(content: str) -> Saving:
 
 
 class Progress:
-    """What the workers of one node have done since the job's attempt began.
+    """The progress of one node's workers since the job's attempt began.
 
     Threading: one thread changes it; `made` and `observed` may be read on any.
     """
@@ -65,20 +65,20 @@ class Progress:
         """The first step of each process, by its local rank and its number."""
 
     def take_beats(self, beats: Mapping[int, Heartbeat]) -> None:
-        """Take the heartbeats of the workers, by local rank."""
+        """Record the heartbeats of the workers, by local rank."""
         for rank, each in beats.items():
             if each.step is not None:
                 self.observed = True
                 self.made = self.made or each.step > self._first.setdefault((rank, each.pid), each.step)
 
     def take_saving(self, saving: Saving) -> None:
-        """Take how far the workers are that call `should_stop`."""
+        """Record the progress of workers that call `should_stop`."""
         self.observed = self.observed or saving.steps is not None
         self.made = self.made or bool(saving.steps) or saving.saved
 
     def take_exit(self, exit: WorkerExit, *, draining: bool) -> None:
-        """Take the end of a worker: with 0, or after the stop began, by itself and not by a signal.
+        """Record the end of a worker: with 0, or after the stop began, by itself and not by a signal.
 
-        A script that catches SIGTERM to save ends so, where the agent sees neither steps nor saves.
+        A script that saves on SIGTERM ends this way, if the agent sees neither steps nor saves.
         """
         self.made = self.made or exit.code == 0 or (draining and exit.code > 0)

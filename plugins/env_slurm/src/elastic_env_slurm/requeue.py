@@ -1,4 +1,4 @@
-"""The hook behind `--requeue`: ends a run that Slurm has stopped so that its job begins again."""
+"""The hook behind `--requeue`: ends a run that Slurm stops so that its job begins again."""
 
 import atexit
 import os
@@ -36,24 +36,24 @@ from elastic_env_slurm.step_nodes import StepNodes
 from elastic_env_slurm.time_limits import line_about_stop, line_about_times
 
 VERDICTS: Final = "ELASTIC_SLURM_VERDICTS"
-"""The variable with the folder in which each agent leaves its exit code, as `elastic slurm submit` sets it."""
+"""The variable with the folder in which each agent writes its exit code, set by `elastic slurm submit`."""
 _SPREAD_S: Final = 0.002
-"""How much later than the node before it a node asks, so that a large job does not ask all at once."""
+"""The delay between requests of successive nodes, so that a large job does not send all at once."""
 _MOST_SPREAD_S: Final = 3.0
 _OTHERS_S: Final = 5.0
-"""How long other nodes leave it to the first one to ask."""
+"""How long other nodes wait for the first one to send the request."""
 _LOOK_S: Final = 2.0
-"""Seconds between two looks at the workers, until one has made a step."""
+"""Seconds between two checks of the workers, until one has made a step."""
 _RETURN_S: Final = 10.0
-"""How long a lost agent may take to come back: one that was but cut off does so."""
+"""How long a lost agent may take to come back, as one does that was only disconnected."""
 _NO_ROUND_CODE: Final = 4
-"""The exit code of an agent without whose peers, or their store, no round is formed."""
+"""The exit code of an agent that can't form a round, because its peers or their store are missing."""
 _MARGIN_S: Final = 4.0
-"""How long before Slurm kills the agent at a time limit the agent no longer waits for workers that save."""
+"""How long before Slurm kills the agent at a time limit the agent stops waiting for workers that save."""
 
 
 class Requeue(AgentHook):
-    """Finds out why Slurm stops the run, on a thread of its own, and what the agent's process does when it is over."""
+    """Finds out why Slurm stops the run, on a thread of its own, and ends the agent's process accordingly."""
 
     api_version: ClassVar[int] = 1
     powers: ClassVar[frozenset[Power]] = frozenset({Power.RUN})
@@ -61,7 +61,7 @@ class Requeue(AgentHook):
     clock: Clock = SYSTEM_CLOCK
 
     def __init__(self, settings: HookSettings) -> None:
-        """Ask nothing yet."""
+        """Send no request yet."""
         super().__init__(settings)
         self._requeue = settings.option("requeue", str, OFF)
         self._limit = settings.option("requeue_limit", int, None)
@@ -73,7 +73,7 @@ class Requeue(AgentHook):
         self._fate = Fate()
         self._over = False
         self._saying = threading.Lock()
-        """Held while a line is said: the agent shows it up to its end, from which on nobody else does."""
+        """Held while a line is logged: the agent shows lines up to its end, and no code shows them afterwards."""
         self._code = 0
         self._asking: threading.Thread | None = None
         self._progress = Progress()
@@ -92,7 +92,7 @@ class Requeue(AgentHook):
             self.notices = (f"--requeue-limit {self._limit} has no effect without --requeue auto",)
 
     def on_agent_started(self, event: AgentStarted) -> None:
-        """Compare times that are Slurm's with ours: on the first node, for all."""
+        """Compare Slurm's time limits with the run's, on the first node for all."""
         self._compare_times(None)
 
     def _compare_times(self, save_s: float | None) -> None:
@@ -113,10 +113,10 @@ class Requeue(AgentHook):
             self.run.notice(line, named=False)
 
     def _described(self) -> tuple[Mapping[str, str], Mapping[str, str], Mapping[str, str]]:
-        """Return what Slurm shows of the job, of its partition, and of the cluster.
+        """Return Slurm's fields of the job, of its partition, and of the cluster.
 
         Raises:
-            SlurmError: it does not answer.
+            SlurmError: Slurm does not respond.
         """
         job = scheduler.show("job", self._job)
         partition = scheduler.show("partition", job["Partition"]) if job.get("Partition") else {}
@@ -125,7 +125,7 @@ class Requeue(AgentHook):
     # --- how far the workers are
 
     def on_workers_started(self, event: WorkersStarted) -> None:
-        """Look from now on how far they are."""
+        """Begin to check the workers' progress."""
         if self._job:
             self._look()
 
@@ -138,7 +138,7 @@ class Requeue(AgentHook):
             self.run.call_later(_LOOK_S, self._look)
 
     def _observe(self) -> Saving:
-        """Look how far this node's workers are."""
+        """Check the progress of this node's workers."""
         offers = self.run.offers()
         with suppress(ElasticError):  # the agent then observes fewer signs
             if HEARTBEATS in offers:
@@ -162,19 +162,19 @@ class Requeue(AgentHook):
         self._publish_progress()
 
     def on_workers_stopping(self, event: WorkersStopping) -> None:
-        """Note whether the workers saved: a planned stop is held no longer."""
+        """Note whether the workers saved; a planned stop is no longer held."""
         self._observe()
 
     # --- an agent that is lost
 
     def on_membership_changed(self, event: MembershipChanged) -> None:
-        """End the run soon if an agent of this step is lost: nothing starts it again, and the others would wait."""
+        """End the run after a delay if an agent of this step is lost: it is not restarted, and others would wait."""
         if self._job and self._nodes.take(event.change) and self._return is None:
             self._observe()
             self._return = self.run.call_later(_RETURN_S, self._give_up)
 
     def on_round_joined(self, event: RoundJoined) -> None:
-        """Go on: the lost agents have come back, or the others are enough."""
+        """Continue: the lost agents are back, or the other nodes are enough."""
         self._nodes.lost = ()
         if self._return is not None:
             self._return.cancel()
@@ -190,7 +190,7 @@ class Requeue(AgentHook):
     # --- a stop
 
     def on_drain(self, event: Draining) -> None:
-        """Ask why; the agent does not wait for the answer."""
+        """Find out why; the agent does not wait for the result."""
         self._drained, self._drained_s = True, self.clock.monotonic_s()
         if self._job:
             self._observe()
@@ -205,7 +205,7 @@ class Requeue(AgentHook):
             atexit.register(self._end)
 
     def on_agent_stopped(self, event: AgentStopped) -> None:
-        """Leave the exit code where the job's script looks for it: srun's is another where a node was lost."""
+        """Write the exit code for the job's script: srun's code differs if a node was lost."""
         with self._saying:
             self._code, self._over = event.exit_code, True
         self._known.set()
@@ -253,7 +253,7 @@ class Requeue(AgentHook):
             self._ask()
 
     def _stuck(self, fate: Fate) -> bool:
-        """Return whether no worker got anywhere in this attempt; workers may have to save first."""
+        """Return whether no worker made progress in this attempt; workers may have to save first."""
         if self._limit is not None and not self._progress.observed:
             return False  # the number of attempts bounds them
         end_s = None if fate.within_s is None else self._drained_s + fate.within_s - _MARGIN_S
@@ -261,7 +261,7 @@ class Requeue(AgentHook):
         return not self._progress.made
 
     def _say(self, text: str) -> None:
-        """Say it once for the job, on its first node that has an agent; the run may be over by now."""
+        """Log a line once for the job, on its first node with an agent; the run may be over by now."""
         if not self._nodes.speaks:
             return
         with self._saying:
@@ -271,9 +271,9 @@ class Requeue(AgentHook):
                 self.run.notice(text, named=False)
 
     def _ask(self, *, needed: bool = True) -> None:
-        """Ask for another attempt: the first node does, and another where that one does not.
+        """Request another attempt, on the first node, or on another one if that does not.
 
-        Not `needed`: Slurm begins the job again without being asked.
+        Without `needed`, Slurm begins the job again without a request.
         """
         if not self._nodes.speaks:
             _wait(_OTHERS_S + self._spread_s)
@@ -303,9 +303,9 @@ class Requeue(AgentHook):
             self._stay()
 
     def _stay(self) -> None:
-        """Wait until Slurm has taken the job back: it says so by another SIGTERM, or SIGKILL.
+        """Wait until Slurm has requeued the job, which it shows by another SIGTERM, or SIGKILL.
 
-        When all nodes have saved, the first one asks Slurm to take it now: another job waits for the nodes.
+        When all nodes have saved, the first one requests the requeue at once, since another job waits for the nodes.
         """
         over_s = self.clock.monotonic_s()
         end_s, asks = over_s + self._fate.stay_s, not self._node
@@ -322,10 +322,10 @@ class Requeue(AgentHook):
                 continue
 
     def _all_over(self, over_s: float) -> bool:
-        """Return whether the agents of all nodes have stopped their workers: all began to when Slurm stopped the job.
+        """Return whether the agents of all nodes have stopped their workers. All began when Slurm stopped the job.
 
         Args:
-            over_s: When this node's agent had.
+            over_s: The time at which this node's agent had.
         """
         nodes, folder = _number("SLURM_STEP_NUM_NODES"), os.environ.get(VERDICTS, "")
         if nodes <= 1 or self.clock.monotonic_s() >= over_s + self.settings.shutdown_timeout_s + _MARGIN_S:

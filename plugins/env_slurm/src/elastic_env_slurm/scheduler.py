@@ -1,4 +1,4 @@
-"""Questions to Slurm, by its own program: each with a time limit, and out of reach of the signals that a step gets."""
+"""Requests to Slurm through its own program, each with a time limit, and protected from signals to the step."""
 
 import re
 import signal
@@ -14,23 +14,23 @@ _ENDING: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, 
 
 
 class SlurmError(Exception):
-    """Slurm has refused something, or did not answer; the text is its own."""
+    """Slurm rejected a request, or did not respond; the text is Slurm's own."""
 
 
 def show(*what: str) -> Mapping[str, str]:
-    """Return what Slurm says of something, by name: `show("job", "4711")`.
+    """Return Slurm's fields of an object, by name: `show("job", "4711")`.
 
     Raises:
-        SlurmError: it does not answer.
+        SlurmError: Slurm does not respond.
     """
     return read_fields(_scontrol("show", *what))
 
 
 def show_all(*what: str) -> list[dict[str, str]]:
-    """Return what Slurm says of several things, each by name; at least one: `show_all("step", "4711")`.
+    """Return Slurm's fields of several objects, at least one: `show_all("step", "4711")`.
 
     Raises:
-        SlurmError: it does not answer, or there is none.
+        SlurmError: Slurm does not respond, or there is no such object.
     """
     found = [read_fields(text) for text in _RECORDS.split(_scontrol("show", *what)) if "=" in text]
     if not found:
@@ -42,15 +42,15 @@ def requeue(job: str) -> None:
     """Have Slurm begin a job again.
 
     Raises:
-        SlurmError: it won't.
+        SlurmError: Slurm rejects it.
     """
     _scontrol("requeue", job)
 
 
 def _scontrol(*words: str) -> str:
-    """Return what scontrol writes.
+    """Return scontrol's output.
 
-    Slurm signals every process of a step, so ours is started with those signals blocked, which it inherits.
+    Slurm signals every process of a step, so scontrol is started with those signals blocked.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
     try:

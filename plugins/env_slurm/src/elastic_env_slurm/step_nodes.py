@@ -1,4 +1,4 @@
-"""The nodes of a step: which of them have lost their agent, and which one reports for all that are left. Pure."""
+"""The nodes of a step: those that lost their agent, and the one that reports for all remaining ones. Pure."""
 
 from collections.abc import Mapping
 
@@ -8,12 +8,12 @@ from elastic_env_slurm.node_list import node_names
 
 
 class StepNodes:
-    """The nodes of the step that this agent is in.
+    """The nodes of this agent's step.
 
     Args:
         environ: The environment of this agent.
         run_id: The run's id.
-        submitted: `elastic slurm submit` has made the job: its run has a name, and no node of another job joins it.
+        submitted: Whether `elastic slurm submit` made the job: its run has a name, and no node of another job joins.
     """
 
     def __init__(self, environ: Mapping[str, str], run_id: str, *, submitted: bool) -> None:
@@ -30,20 +30,20 @@ class StepNodes:
         """The nodes without which no round was formed since."""
 
     def take(self, change: RoundChange) -> bool:
-        """Take a change of the round's members, and return whether agents are lost that nothing starts again.
+        """Apply a change of the round's members. Return whether agents are lost that are not started again.
 
-        An agent that was told to leave is not lost. Where nodes of other jobs may join, one of them may take its place.
+        An agent that was requested to leave is not lost. If nodes of other jobs may join, one of them may replace it.
         """
         lost = isinstance(change, RoundEnded) and not change.planned and self._closed
         self.lost = change.lost if lost and isinstance(change, RoundEnded) else ()
         return bool(self.lost)
 
     def take_end(self) -> None:
-        """Take the end of an agent whose run can't go on without the node that kept its store."""
+        """Apply the end of an agent whose run can't continue without the host of its store."""
         self.lost = self.lost or (tuple(self._names[:1]) if self._closed else ())
 
     @property
     def speaks(self) -> bool:
-        """Whether this node is the first one that has an agent."""
+        """Whether this node is the first one with an agent."""
         left = [name for name in self._names if name not in self.lost]
         return self._own == left[0] if self.lost and left else self._is_first

@@ -1,4 +1,4 @@
-"""Slurm's limits of time beside those of a run. Pure."""
+"""Slurm's time limits, compared with those of a run. Pure."""
 
 import math
 from collections.abc import Mapping
@@ -7,7 +7,7 @@ from typing import Final
 from elastic_env_slurm.fate import NEVER, has_limit, is_running, seconds_of
 
 _MARGIN_S: Final = 5.0
-"""How much sooner than Slurm's limit a proposed time ends."""
+"""How much earlier than Slurm's limit a proposed time ends."""
 _NO_PREEMPTION: Final = ("", "preempt/none", "(null)")
 
 
@@ -20,15 +20,15 @@ def line_about_times(
     save_s: float | None,
     notice: bool,
 ) -> str:
-    """Return a line if workers may take longer to save and stop than Slurm leaves them, else an empty text.
+    """Return a line if workers may take longer to save and stop than Slurm allows, else an empty text.
 
     Args:
-        job: The job as Slurm shows it.
-        partition: The partition of the job.
+        job: Slurm's fields of the job.
+        partition: Slurm's fields of its partition.
         config: The configuration of the cluster.
         shutdown_s: `--shutdown-timeout`.
-        save_s: `--save-timeout`; `None`: no worker is known to save before a planned stop.
-        notice: `--preemption-signal` was given: the run saves before the time limit.
+        save_s: `--save-timeout`. `None` means that no worker is known to save before a planned stop.
+        notice: Whether `--preemption-signal` is given, so that the run saves before the time limit.
     """
     kill_wait_s = seconds_of(config.get("KillWait", ""))
     if kill_wait_s is None:
@@ -70,15 +70,15 @@ def line_about_stop(
     """Return a line if Slurm, which stops this job now, kills workers before their time is over, else an empty text.
 
     Args:
-        job: The job as Slurm shows it.
-        partition: The partition of the job.
+        job: Slurm's fields of the job.
+        partition: Slurm's fields of its partition.
         config: The configuration of the cluster.
         needed_s: How long workers may take to save and stop.
     """
     left_s, names = seconds_of(config.get("KillWait", "")), "KillWait"
     if is_running(job):
         if job.get("PreemptTime", "") in NEVER:
-            return ""  # somebody's own signal
+            return ""  # a signal of the user's own
         names = "GraceTime, KillWait"
         left_s = None if left_s is None else left_s + (seconds_of(partition.get("GraceTime", "")) or 0.0)
     if left_s is None or needed_s <= left_s:

@@ -1,4 +1,4 @@
-"""Binds workers to the processors near their GPUs.
+"""Binding of workers to the processors near their GPUs.
 
 `elastic run --numa-binding MODE` does it from the command line; `NumaOptions` is for `LaunchConfig`, `WorkerSpec` and
 `start_processes`. Importing the package loads nothing: each name is fetched when it is first used.

@@ -1,4 +1,4 @@
-"""How workers are bound to processors: torch's names, and what they mean here."""
+"""Modes of binding workers to processors, under torch's names."""
 
 import enum
 import logging
@@ -16,40 +16,40 @@ _LOG = logging.getLogger(__name__)
 
 
 class AffinityMode(str, enum.Enum):  # noqa: UP042  # torch's base: str(mode) must be as there
-    """What a worker shares with others; `elastic run --numa-binding` takes the values.
+    """The processors that a worker may use; `elastic run --numa-binding` accepts the values.
 
-    Each worker belongs to the NUMA node of the GPU that its local rank indexes among the visible ones. Without a GPU
-    for each worker the workers are split evenly over the nodes. Only processors that may be used (taskset, cpusets)
-    are given out.
+    Each worker belongs to the NUMA node of the GPU with its local rank among the visible ones. If there is not a GPU
+    for each worker, the workers are divided evenly among the nodes. Only allowed processors (taskset, cpusets) are
+    used.
     """
 
     NODE = "node"
-    """All processors of its NUMA node. If in doubt, this one."""
+    """All processors of its NUMA node. The recommended mode."""
     SOCKET = "socket"
     """All processors of all NUMA nodes of its socket."""
     EXCLUSIVE = "exclusive"
-    """Physical cores of its NUMA node that are nobody else's: the node's are divided among its GPUs."""
+    """Physical cores of its NUMA node for it alone: the node's cores are divided among its GPUs."""
     CORE_COMPLEX = "core-complex"
-    """The processors of its NUMA node that share one last-level cache, another one for each worker if possible."""
+    """The processors of its NUMA node with one common last-level cache, a different one for each worker if possible."""
 
 
 @dataclass(frozen=True)
 class NumaOptions:
-    """How to bind workers, for `LaunchConfig`, `WorkerSpec` and `start_processes`.
+    """The binding of workers, for `LaunchConfig`, `WorkerSpec` and `start_processes`.
 
     Args:
-        affinity_mode: What to bind to.
-        should_fall_back_if_binding_fails: Where it can't be done, say so and leave the workers unbound.
+        affinity_mode: The mode.
+        should_fall_back_if_binding_fails: If binding is impossible, log that and leave the workers unbound.
     """
 
     affinity_mode: AffinityMode
     should_fall_back_if_binding_fails: bool = False
 
     def cpus_for(self, local_rank: int, nproc: int) -> frozenset[int] | None:
-        """Return the processors of one worker of several; None: all that may be used.
+        """Return the processors of one worker. `None` means all that are allowed.
 
         Raises:
-            ConfigError: it can't be done here, and must be.
+            ConfigError: binding is impossible here, and there is no fallback.
         """
         try:
             return bound_cpus(AffinityMode(self.affinity_mode), nproc, environ=os.environ)[local_rank]
@@ -71,14 +71,14 @@ def bound_cpus(
     """Return the processors of each worker of this node, by local rank.
 
     Args:
-        mode: What to bind to.
-        nproc: How many workers there are.
+        mode: The mode.
+        nproc: The number of workers.
         environ: Environment variables that workers inherit.
         devices: `--devices` as entries of the visible-devices variable.
-        sysfs: Where the kernel's files are.
+        sysfs: Directory of the kernel's files.
 
     Raises:
-        ConfigError: it can't be done here.
+        ConfigError: binding is impossible here.
     """
     topology = Topology(sysfs)
     nodes = [topology.node_of_pci(address) for address in visible_gpus(environ, devices=devices, sysfs=sysfs)]

@@ -1,4 +1,4 @@
-"""Which worker runs on which processors: pure, from what the machine has and where the GPUs are."""
+"""The assignment of processors to workers, from the topology and the GPUs. Pure."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
@@ -14,13 +14,13 @@ def place(mode: str, topology: Topology, nproc: int, gpu_nodes: Sequence[int] = 
 
     Args:
         mode: `node`, `socket`, `exclusive` or `core-complex`; see `AffinityMode`.
-        topology: What this machine has.
-        nproc: How many workers there are.
-        gpu_nodes: The NUMA node of each visible GPU, in order; with at least one for each worker the GPUs decide, with
-            fewer (or none) the workers are split evenly over the nodes.
+        topology: This machine's topology.
+        nproc: The number of workers.
+        gpu_nodes: The NUMA node of each visible GPU, in order. With at least one for each worker, the GPUs decide. With
+            fewer, the workers are divided evenly among the nodes.
 
     Raises:
-        ConfigError: it can't be done here.
+        ConfigError: binding is impossible here.
     """
     by_gpu = len(gpu_nodes) >= nproc
     places = list(gpu_nodes) if by_gpu else _evenly(topology, nproc, mode)
@@ -41,7 +41,7 @@ def place(mode: str, topology: Topology, nproc: int, gpu_nodes: Sequence[int] = 
 
 
 def _evenly(topology: Topology, nproc: int, mode: str) -> list[int]:
-    """Return a node for each worker: neighbours together, and each node, or socket, with as many as the next."""
+    """Return a node for each worker: neighbours together, and the same number on each node, or socket."""
     nodes = topology.nodes
     if mode == "socket":
         firsts = {topology.socket_of_node(node): node for node in reversed(nodes)}
@@ -56,7 +56,7 @@ def _socket(topology: Topology, node: int) -> Cpus:
 
 
 def _share(topology: Topology, places: Sequence[int], rank: int) -> Cpus:
-    """Return this worker's part of the physical cores of its node; the first ones get those that are left over."""
+    """Return this worker's part of the physical cores of its node. The first workers get the remaining ones."""
     index, count = _among(places, rank)
     cores = list(_grouped(topology.cpus_of_node(places[rank]), topology.core_of).values())
     if len(cores) < count:
@@ -72,7 +72,7 @@ def _share(topology: Topology, places: Sequence[int], rank: int) -> Cpus:
 
 
 def _complex(topology: Topology, places: Sequence[int], rank: int) -> Cpus:
-    """Return the core complex of this worker, another one for each while there are enough; the largest first."""
+    """Return the core complex of this worker, a different one for each while there are enough, the largest first."""
     index, _ = _among(places, rank)
     groups = _grouped(topology.cpus_of_node(places[rank]), topology.complex_of)
     complexes = sorted(groups.items(), key=lambda item: (-len(item[1]), item[0]))
@@ -80,7 +80,7 @@ def _complex(topology: Topology, places: Sequence[int], rank: int) -> Cpus:
 
 
 def _among(places: Sequence[int], rank: int) -> tuple[int, int]:
-    """Return which of those on its node this is, and how many they are."""
+    """Return this worker's index on its node, and the number of workers there."""
     same = [other for other, node in enumerate(places) if node == places[rank]]
     return same.index(rank), len(same)
 

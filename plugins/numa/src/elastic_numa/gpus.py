@@ -1,4 +1,4 @@
-"""Where the GPUs are that a worker sees: their PCI addresses, without torch."""
+"""The PCI addresses of the GPUs that a worker sees, without torch."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -14,15 +14,15 @@ _INTEL = "0x8086"
 def visible_gpus(
     environ: Mapping[str, str], *, devices: Sequence[str] = (), sysfs: Path = Path("/sys")
 ) -> tuple[str, ...]:
-    """Return the PCI addresses of the GPUs that workers see, in their order; empty: none, or nobody can tell.
+    """Return the PCI addresses of the GPUs that workers see, in order; empty if there are none or it is not known.
 
-    NVIDIA's driver is asked first, then the kernel about AMD's and Intel's. Numbers count as the driver does, by PCI
-    address, which is CUDA's own order where all GPUs are of one kind, or with `CUDA_DEVICE_ORDER=PCI_BUS_ID`.
+    NVIDIA's driver is read first, then the kernel's files for AMD and Intel. GPUs are numbered as in the driver, by PCI
+    address. This is also CUDA's order if all GPUs are of one kind, or with `CUDA_DEVICE_ORDER=PCI_BUS_ID`.
 
     Args:
         environ: Environment variables that workers inherit.
-        devices: `--devices` as entries of the visible-devices variable, in place of what is inherited.
-        sysfs: Where the kernel's files are.
+        devices: `--devices` as entries of the visible-devices variable, in place of the inherited value.
+        sysfs: Directory of the kernel's files.
     """
     nvidia = nvidia_gpus(with_uuids=True, with_pci=True)
     if nvidia.pci:
@@ -40,7 +40,7 @@ def _entries(environ: Mapping[str, str], variable: str) -> Sequence[str] | None:
 
 
 def _narrowed(addresses: tuple[str, ...], uuids: tuple[str, ...], entries: Sequence[str] | None) -> tuple[str, ...]:
-    """Return the addresses that entries name, up to the first that names none, as the runtimes do."""
+    """Return the addresses of the entries, up to the first entry that matches none, as the runtimes do."""
     if entries is None:
         return addresses
     named: list[str] = []

@@ -10,7 +10,7 @@ from elastic_numa.options import NUMA_BINDING
 
 
 class NumaBinding(AgentHook):
-    """Gives each worker its processors, the same in every round."""
+    """Binds each worker to its processors, the same in every round."""
 
     api_version: ClassVar[int] = 1
     powers: ClassVar[frozenset[Power]] = frozenset({Power.LAUNCHES})
@@ -20,7 +20,7 @@ class NumaBinding(AgentHook):
         """Choose the processors.
 
         Raises:
-            ConfigError: it can't be done here.
+            ConfigError: binding is impossible here.
         """
         super().__init__(settings)
         mode = AffinityMode(settings.options["numa_binding"])

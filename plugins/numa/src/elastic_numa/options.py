@@ -1,4 +1,4 @@
-"""The flag of `elastic run` that this distribution brings."""
+"""The option of `elastic run` from this distribution."""
 
 from typing import Final
 

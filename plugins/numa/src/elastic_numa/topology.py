@@ -1,4 +1,4 @@
-"""Reads from sysfs which processors share a core, a cache, a socket and a NUMA node."""
+"""The processors that share a core, a cache, a socket or a NUMA node, from sysfs."""
 
 import os
 from collections.abc import Collection
@@ -11,11 +11,11 @@ _CACHES_OF_DATA = ("Unified", "Data")
 
 
 class Topology:
-    """The processors that may be used, and what they share. Files are read when they are asked for, each once.
+    """The allowed processors, and what they share. Files are read at first use, each once.
 
     Args:
-        sysfs: Where the kernel's files are; tests have a tree of their own.
-        allowed: The processors that may be used; None: those that this thread may use.
+        sysfs: Directory of the kernel's files; tests have a tree of their own.
+        allowed: The allowed processors. `None` means those of this thread.
     """
 
     def __init__(self, sysfs: Path = SYSFS, *, allowed: Collection[int] | None = None) -> None:
@@ -30,15 +30,15 @@ class Topology:
 
     @property
     def nodes(self) -> tuple[int, ...]:
-        """The NUMA nodes with processors that may be used, in order."""
+        """The NUMA nodes with allowed processors, in order."""
         return tuple(sorted(node for node, cpus in self._nodes.items() if cpus & self.allowed))
 
     def cpus_of_node(self, node: int) -> frozenset[int]:
-        """Return the processors of a node that may be used; empty where there are none, or no such node."""
+        """Return the allowed processors of a node; empty if it has none, or does not exist."""
         return self._nodes.get(node, frozenset()) & self.allowed
 
     def node_of_pci(self, address: str) -> int:
-        """Return the node of a PCI device: 0 where the kernel names none, as on machines with one node.
+        """Return the node of a PCI device; 0 if the kernel has none, as on machines with one node.
 
         Raises:
             ConfigError: there is no such device.
@@ -47,7 +47,7 @@ class Topology:
         return max(0, int(self._text(path, f"the NUMA node of PCI device {address}")))
 
     def socket_of_node(self, node: int) -> int:
-        """Return the socket of a node's first processor that may be used."""
+        """Return the socket of a node's first allowed processor."""
         cpu = min(self.cpus_of_node(node))
         if cpu not in self._sockets:
             path = self._cpu(cpu) / "topology" / "physical_package_id"
@@ -59,7 +59,7 @@ class Topology:
         return self._shared(cpu, self._cores, self._cpu(cpu) / "topology" / "thread_siblings_list")
 
     def complex_of(self, cpu: int) -> int:
-        """Return the lowest processor that shares the largest cache; one of the node's where the kernel tells none."""
+        """Return the lowest processor with the same largest cache; one of the node's if the kernel has no data."""
         if cpu not in self._caches:
             path = self._largest_cache(cpu)
             if path is None:
@@ -75,7 +75,7 @@ class Topology:
         return known[cpu]
 
     def _largest_cache(self, cpu: int) -> Path | None:
-        """Return the file that lists who shares the cache of the highest level."""
+        """Return the file that lists the processors of the highest-level cache."""
         best: tuple[int, Path] | None = None
         for index in sorted((self._cpu(cpu) / "cache").glob("index[0-9]*")):
             try:

@@ -1,1 +1,1 @@
-"""Commands that look at runs of elastic-core, and speak with their agents."""
+"""Commands that read runs of elastic-core, and send requests to their agents."""

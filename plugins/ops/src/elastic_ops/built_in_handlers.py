@@ -1,4 +1,4 @@
-"""Built-in handlers of metrics and of events, made by the names that people choose: `console`, `null`, `jsonl:FILE`."""
+"""Built-in handlers of metrics and events, by name: `console`, `null`, `jsonl:FILE`."""
 
 from collections.abc import Callable, Mapping
 from typing import TypeVar
@@ -11,18 +11,18 @@ H = TypeVar("H")
 def make(
     what: str, name: str, conf: str, *, plain: Mapping[str, Callable[[], H]], jsonl: Callable[[str], H], example: str
 ) -> H:
-    """Build one anew.
+    """Build a handler.
 
     Args:
         what: `metrics` or `event`.
         name: One of `plain`, or `jsonl`.
-        conf: The file of `jsonl`; the others take none.
-        plain: How those are built that take nothing.
-        jsonl: Builds what appends to a file.
-        example: A name for such a file.
+        conf: The file of `jsonl`; the others accept none.
+        plain: Builders of the handlers without a file.
+        jsonl: Builds the handler that appends to a file.
+        example: An example of such a file's name.
 
     Raises:
-        ConfigError: there is no such handler, or it can't be built so.
+        ConfigError: there is no such handler, or it can't be built with these arguments.
     """
     if name != "jsonl":
         if name not in plain:

@@ -1,4 +1,4 @@
-"""Jobs of schedulers whose runs the commands of this distribution find by the job's number.
+"""Runs of a scheduler's jobs, which commands find by the job's number.
 
 An entry point of the group `elastic_ops.jobs` names a function of such a number.
 """
@@ -15,7 +15,7 @@ from elastic_ops.run_directories import runs_named
 JOBS_GROUP: Final = "elastic_ops.jobs"
 """The group of entry points that find the runs of jobs."""
 JobRun = Callable[[str], Mapping[str, str] | None]
-"""Returns the options of the run of a job, by their identifiers (`rdzv_endpoint`); `None`: it knows no such scheduler.
+"""Returns the options of a job's run, by their identifiers (`rdzv_endpoint`). `None` without such a scheduler.
 
 Raises ConfigError: the scheduler has no such job, or the job has no run in a store.
 """
@@ -25,10 +25,10 @@ _PLACE: Final = ("rdzv_backend", "rdzv_endpoint")
 
 
 def options_of_job(name: str, given: Mapping[str, str]) -> Mapping[str, str]:
-    """Return the options of the run of a job; empty: the name is no job's, or an option or a variable names the store.
+    """Return the options of a job's run. Empty if the name is not a job's, or if options or variables name the store.
 
     Args:
-        name: The job's number, or that of one of its steps, as its scheduler writes it.
+        name: The number of the job or of one of its steps, as its scheduler writes it.
         given: Options that the user typed, by their identifiers.
 
     Raises:

@@ -1,13 +1,13 @@
-"""The workers of a node, as its agent tells of them."""
+"""The workers of a node, as its agent reports them."""
 
 from elastic_core.api import Record
 from elastic_ops.status.document import WorkerStatus
 
 
 class WorkerState(WorkerStatus, frozen=True, kw_only=True):
-    """One worker. `uptime_s` is None once it has ended; paths are empty where there is none.
+    """One worker. `uptime_s` is `None` after it has ended; missing paths are empty.
 
-    `state`: `alive`, `done` (it ended well by itself), or `ended`. `control`: where its own server would be.
+    `state`: `alive`, `done` (it succeeded), or `ended`. `control`: the path of its own server, if it starts one.
     """
 
     alive: bool
@@ -19,6 +19,6 @@ class WorkerState(WorkerStatus, frozen=True, kw_only=True):
 
 
 class WorkersDocument(Record, frozen=True, kw_only=True):
-    """What the agent answers to `workers`."""
+    """The agent's response to `workers`."""
 
     workers: tuple[WorkerState, ...]

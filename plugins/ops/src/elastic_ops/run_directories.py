@@ -1,4 +1,4 @@
-"""This user's runs on this machine by their run directories, with the status that each agent has left there."""
+"""This user's runs on this machine, from their run directories and the status that each agent has written there."""
 
 import os
 from contextlib import suppress
@@ -13,9 +13,9 @@ _LISTED: Final = "elastic status, which lists this machine's runs"
 
 
 class FoundRun(Record, frozen=True, kw_only=True):
-    """A run directory. `status` None: the agent has left none (yet).
+    """A run directory. `status` is `None` if the agent has written none yet.
 
-    `running`: whether its agent lives; None: it can't be seen from here, or is unknown.
+    `running`: whether its agent is alive. `None` means that it can't be checked from here, or is not known.
     """
 
     path: str
@@ -24,10 +24,10 @@ class FoundRun(Record, frozen=True, kw_only=True):
 
 
 def find_runs() -> list[FoundRun]:
-    """Return the directories of this user's last runs on this machine, as far as they are still there, oldest first.
+    """Return the existing directories of this user's last runs on this machine, oldest first.
 
     Raises:
-        ConfigError: there is no place for runs, or another user has taken it.
+        ConfigError: there is no directory for runs, or it belongs to another user.
     """
     found = []
     for path in dict.fromkeys(reversed([record.run_dir for record in run_records()])):
@@ -38,7 +38,7 @@ def find_runs() -> list[FoundRun]:
 
 
 def run_at(path: Path) -> FoundRun:
-    """Return what a run directory has of its run.
+    """Return the content of a run directory.
 
     Raises:
         OSError: it can't be read.
@@ -52,7 +52,7 @@ def run_at(path: Path) -> FoundRun:
 
 
 def runs_named(target: str) -> list[FoundRun]:
-    """Return all runs of an id in their directories, or the one of a run directory; an id counts before a folder.
+    """Return all runs with an id, or the run of a run directory. An id takes precedence over a folder.
 
     Raises:
         ConfigError: there is none, or its status was written by another version.

@@ -1,4 +1,4 @@
-"""Which run is meant: the options and the argument that the commands of this distribution share."""
+"""The run of a command: the common options and argument of this distribution's commands."""
 
 import os
 from collections.abc import Callable, Mapping
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
 WITHOUT_STORE: Final = ("local", "static")
-"""Backends that keep no store."""
+"""Backends without a store."""
 _BACKEND: Final = "PET_RDZV_BACKEND"
 _HELP: Final = {
     "rdzv_backend": "Rendezvous backend of the run (redis, etcd, c10d, …): read the run from its store.",
@@ -27,7 +27,7 @@ _HELP: Final = {
 
 
 def duration(least_s: float = 0.0) -> Callable[[object], float]:
-    """Return what reads an option that is a time, as `elastic run` takes it: seconds, or with a unit."""
+    """Return the parser of a duration option, as in `elastic run`: seconds, or with a unit."""
 
     def seconds(value: object) -> float:
         read = duration_s(str(value))
@@ -49,9 +49,9 @@ def run_params() -> list[click.Parameter]:
 
 
 def run_of(target: str | None, run: str | None, options: dict[str, str | None]) -> str | None:
-    """Return the run that RUN or `--run` names; `None` if neither does.
+    """Return the run from RUN or `--run`, or `None`.
 
-    `--rdzv-id` names it too where nothing names a store; it is then taken out of `options`.
+    Without a store in the options, `--rdzv-id` names it too; it is then removed from `options`.
 
     Raises:
         click.UsageError: two runs were named.
@@ -71,12 +71,12 @@ def store_params() -> list[click.Parameter]:
 
 
 def complete_run(ctx: click.Context, param: click.Parameter, incomplete: str) -> "list[CompletionItem]":
-    """Offer the ids of this machine's runs, or else directories."""
+    """Return the ids of this machine's runs for completion, or else directories."""
     from click.shell_completion import CompletionItem
 
     try:
         ids = {run.status.run_id for run in find_runs() if run.status is not None}
-    except ConfigError:  # told when the command is run
+    except ConfigError:  # reported when the command is run
         ids = set()
     fits = [CompletionItem(run_id) for run_id in sorted(ids) if run_id.startswith(incomplete)]
     return fits or [CompletionItem(incomplete, type="dir")]
@@ -87,7 +87,7 @@ class NoSuchRunError(ConfigError):
 
 
 def no_such_run(run_id: str, where: str) -> NoSuchRunError:
-    """Return the error for a store that was read and has no such run."""
+    """Return the error for a store without this run."""
     return NoSuchRunError(
         f"no run {run_id!r} in {where}",
         hint="the --rdzv-id that its nodes were started with; a run that is over is forgotten after a while",
@@ -95,11 +95,11 @@ def no_such_run(run_id: str, where: str) -> NoSuchRunError:
 
 
 def store_asked(options: Mapping[str, str | None], target: str | None) -> StoreChoice | None:
-    """Return the store in which the run is read; None: it is read on this host, from its run directories.
+    """Return the store from which the run is read. `None` means this host's run directories.
 
-    An option of the store counts first, then `PET_RDZV_BACKEND`, for a run that is named by its id as for one that is
-    not named. Agents of that id that run here and meet in another backend override the variable. Without either, a
-    run that is named by the number of a scheduler's job is read in the store where that job meets.
+    An option of the store has precedence over `PET_RDZV_BACKEND`, whether or not the run is named by its id. If agents
+    of that id run here with another backend, they override the variable. Without both, a run named by the number of a
+    scheduler's job is read from the job's store.
 
     Raises:
         ConfigError: a part is missing or malformed, or the job has no run in a store.
@@ -126,15 +126,15 @@ def store_asked(options: Mapping[str, str | None], target: str | None) -> StoreC
 
 
 def is_here(options: Mapping[str, str | None], target: str | None) -> bool:
-    """Return whether this host has directories of a run that the store does not know: only a variable named that store.
+    """Return whether this host has directories of a run that is missing in a store that only a variable named.
 
-    A run of one node leaves no trace in a store, and a store forgets a run that is over.
+    A run of one node leaves nothing in a store, and a store forgets a run that is over.
     """
     return target is not None and not typed_options(options) and has_runs(target)
 
 
 def names_store(options: Mapping[str, str | None]) -> bool:
-    """Return whether options name a store, or, of none, whether `PET_RDZV_BACKEND` does."""
+    """Return whether options name a store, or else `PET_RDZV_BACKEND` does."""
     return bool(typed_options(options)) or (os.environ.get(_BACKEND) or "").strip() not in ("", *WITHOUT_STORE)
 
 

@@ -1,7 +1,7 @@
-"""A run's store, for commands that take no part in the run: what the store has of it, and orders to its nodes.
+"""A run's store for commands from outside the run: its content, and orders to its nodes.
 
-Orders are that nodes end, or all of them. Whoever can write a run's store can give them: it asks who that is, by
-password or certificate. The document keeps what another version has written in it.
+An order ends some nodes, or all. Every client that can write a run's store can give orders; the store checks clients by
+password or certificate. Fields that another version has written in the document are kept.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -25,24 +25,24 @@ from elastic_core.api.stores import (
 from elastic_ops.stored_run import StoredDrain, stored_run
 
 _GONE: Final = 32
-"""So many orders to nodes that have gone since stay, for those who ask again: the document does not grow."""
+"""The number of orders to nodes that have left that are kept, for repeated requests: the document does not grow."""
 _MOST_TRIES: Final = 100
-"""Of a document that members of a large run write at the same time."""
+"""The number of tries at a document that members of a large run write at the same time."""
 
 _T = TypeVar("_T")
 
 
 class StoreReading(Record, frozen=True, kw_only=True):
-    """What was read from a store in one go, and how long that took."""
+    """The content of a store from one read, and the duration of the read."""
 
     survey: Survey
-    """What was read."""
+    """The content."""
     latency_s: float
-    """Seconds that it took."""
+    """Duration in seconds."""
 
 
 class StoreReader:
-    """Reads a run's content, and never writes. The server is reached by the first `read`, and again after a failure.
+    """Reads a run's content, and never writes. It connects at the first `read`, and again after a failure.
 
     Threading: one thread.
     """
@@ -52,7 +52,7 @@ class StoreReader:
 
         Raises:
             PluginError: there is no such backend, or it is broken.
-            ConfigError: it keeps no store, or refuses endpoint or options.
+            ConfigError: the backend has no store, or rejects endpoint or options.
         """
         self.choice = choice
         self._clock = clock
@@ -61,20 +61,20 @@ class StoreReader:
 
     @property
     def where(self) -> str:
-        """The server as people know it, without secrets."""
+        """The server as text for people, without secrets."""
         return self._store.where
 
     @property
     def hosted_by_member(self) -> bool:
-        """Whether the server is one of the run's own, and ends with it."""
+        """Whether the run hosts the server itself, so that it ends with the run."""
         return self._store.hosted_by_member
 
     def read(self) -> StoreReading:
-        """Return what the store has of the run.
+        """Return the run's content in the store.
 
         Raises:
-            RendezvousConnectionError: the server did not answer in time.
-            BackendRefusedError: it answered, and will not serve us.
+            RendezvousConnectionError: the server did not respond in time.
+            BackendRefusedError: the server rejects this client.
         """
 
         def survey(wait: WaitBudget) -> StoreReading:
@@ -85,7 +85,7 @@ class StoreReader:
         return self._call(survey)
 
     def _call(self, call: Callable[[WaitBudget], _T]) -> _T:
-        """Make a call to the store, connected; raises as `read` does."""
+        """Make a call to the connected store; raises as `read` does."""
         wait = WaitBudget.lasting(self.choice.limit_s, clock=self._clock)
         try:
             if not self._connected:
@@ -105,29 +105,29 @@ class StoreReader:
         return RendezvousConnectionError(told, hint=hint or "check that the server runs, and the --rdzv-endpoint")
 
     def close(self) -> None:
-        """Give the connections back."""
+        """Close the connections."""
         self._store.close()
 
 
 class StoreWriter(StoreReader):
-    """Reads a run's content, and has its nodes end. Threading: one thread."""
+    """Reads a run's content, and orders its nodes to end. Threading: one thread."""
 
     def order_drain(self, nodes: Mapping[str, str] | None, *, by: str, grace_s: float | None = None) -> tuple[str, ...]:
-        """Have members end as SIGTERM to their agents would have them; return those that had no such order yet.
+        """Order members to end, as after SIGTERM to their agents. Return those that had no such order yet.
 
-        The order stands in the store until they have read it. A repeated one changes nothing, unless it says how long
-        workers have.
+        The order stays in the store until they have read it. A repeated order changes nothing, unless it has a time
+        limit for workers.
 
         Args:
-            nodes: Ids of nodes by the incarnations of their members; None: all, those that come later as well, and
-                with them the run, whose verdict says so. Its one "incarnation" is empty.
-            by: Who wants it, for people.
-            grace_s: How long their workers have to end; None: as the run's options say.
+            nodes: Ids of nodes by the incarnations of their members. `None` means all, later nodes included, so that
+                the run ends with this as its result. Its one "incarnation" is empty.
+            by: The requesting user, for people.
+            grace_s: Time limit for their workers. `None` means the run's own.
 
         Raises:
             ConfigError: there is no such run.
-            RendezvousConnectionError: the server did not answer in time.
-            BackendRefusedError: it answered, and will not serve us, or not let us write.
+            RendezvousConnectionError: the server did not respond in time.
+            BackendRefusedError: the server rejects this client, or its write.
         """
         wanted = {"": ""} if nodes is None else nodes
         for _ in range(_MOST_TRIES):
@@ -159,7 +159,7 @@ class StoreWriter(StoreReader):
         return self._call(lambda wait: self._store.load(CONTROL_KEY, wait=wait))
 
     def _swap(self, found: Document, orders: Sequence[StoredDrain]) -> bool:
-        """Put orders into the control document; False: somebody was faster, or it is not known whether it was done."""
+        """Write orders to the control document. False if another client wrote first, or the outcome is not known."""
         document = decode_json(found.value, dict[str, Any]) | {"drains": [_plain(order) for order in orders]}
         raw = msgspec.json.encode(document)
         try:

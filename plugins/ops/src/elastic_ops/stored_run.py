@@ -1,7 +1,6 @@
-"""A run as its store has it, for those who take no part in it.
+"""A run as its store has it, for readers outside the run.
 
-Read with an open mind, as its nodes may be of another version than the reader: what they added is left out, and what
-they left out has a default.
+Its nodes may be of another version than the reader: unknown fields are ignored, and missing ones have a default.
 """
 
 from typing import TypeVar
@@ -17,29 +16,29 @@ class StoredFailure(msgspec.Struct):
     """A failure in the run's history."""
 
     failure_class: str
-    """What kind of failure it was."""
+    """Its class."""
     summary: str
     """One line for people."""
     node_id: str = ""
-    """The node to blame."""
+    """The node that caused it."""
     round_index: int = -1
-    """In which round."""
+    """Index of its round."""
     at_s: float = 0.0
     """Seconds since the run began."""
     uptime_s: float = 0.0
     """Seconds since the round's workers were started."""
     exit_code: int = 1
-    """The failed worker's."""
+    """The failed worker's exit code."""
     global_rank: int | None = None
-    """Its rank; None: no worker was to blame."""
+    """Its rank. `None` if no worker caused it."""
     exception_type: str = ""
-    """The class of its exception; empty: none."""
+    """The class of its exception; empty if there is none."""
     message: str = ""
     """Its text."""
     decision: Restart | Stop | Ignore | None = None
-    """What was decided; None: not yet."""
+    """The decision. `None` if there is none yet."""
     spent: int = 0
-    """How many restarts the run had cost by then."""
+    """The number of restarts until then."""
 
 
 class StoredEnding(msgspec.Struct):
@@ -52,7 +51,7 @@ class StoredEnding(msgspec.Struct):
 
 
 class StoredStop(msgspec.Struct):
-    """Which round is being stopped."""
+    """The round that is being stopped."""
 
     token: int = 0
     nonce: str = ""
@@ -68,20 +67,20 @@ class StoredVerdict(msgspec.Struct):
 
 
 class StoredDrain(msgspec.Struct):
-    """Somebody outside the run wants a node to end, or all."""
+    """An order from outside the run that a node ends, or all nodes."""
 
     incarnation: str = ""
-    """Which; empty: all nodes, and with them the run."""
+    """Its incarnation; empty means all nodes, and with them the run."""
     node: str = ""
     """Its id."""
     by: str = ""
-    """Who wants it."""
+    """The requesting user."""
     grace_s: float | None = None
-    """How long its workers have at most, if that was said."""
+    """The time limit of its workers, if the order has one."""
 
 
 class StoredControl(msgspec.Struct):
-    """Which run it is, and what is decided."""
+    """The run's identity and decisions."""
 
     v: int = 0
     epoch: str = ""
@@ -90,16 +89,16 @@ class StoredControl(msgspec.Struct):
     verdict: StoredVerdict | None = None
     history: tuple[StoredFailure, ...] = ()
     user: str = ""
-    """Who has begun the run."""
+    """The node that began the run."""
     drains: tuple[StoredDrain, ...] = ()
-    """Which nodes somebody outside wants to end."""
+    """Orders from outside the run that nodes end."""
     secret: str = ""
-    """What the run's agents know each other by."""
+    """The secret by which the run's agents authenticate each other."""
     """Words, and a row for each failure before those in the history."""
 
 
 class StoredNode(msgspec.Struct, array_like=True):
-    """A node of the round, as an array. An empty address is the part of the node id behind its last `@`."""
+    """A node of the round, as an array. An empty address is the part of the node id after its last `@`."""
 
     incarnation: str
     node: str
@@ -107,7 +106,7 @@ class StoredNode(msgspec.Struct, array_like=True):
     agent_port: int = 0
     nproc: int = 1
     named_role: str = ""
-    """Its role; empty: `default`."""
+    """Its role; empty means `default`."""
 
     @property
     def role(self) -> str:
@@ -126,19 +125,19 @@ class StoredRound(msgspec.Struct):
     v: int = 0
     """The version of this content."""
     epoch: str = ""
-    """Of which run in the store."""
+    """The incarnation of its run in the store."""
     token: int = 0
     """Its fencing token."""
     nonce: str = ""
     """Its random text."""
     index: int = 0
-    """Which round of the run it is."""
+    """Its index in the run."""
     restarts: int = 0
     """Restarts before it."""
     changes: int = 0
     """Membership changes before it."""
     master_addr: str = ""
-    """Where rank 0 listens."""
+    """Address of rank 0."""
     master_port: int = 0
     """Its port."""
     roster: tuple[StoredNode, ...] = ()
@@ -149,49 +148,49 @@ class StoredAbsence(msgspec.Struct):
     """Why a node is left out."""
 
     by: str = ""
-    """A hook of its own with its distribution, or the policy."""
+    """The hook with its distribution, or the policy."""
     reason: str = ""
     """Why."""
     for_s: float | None = None
-    """For how long from when it said so; None: until the policy's next decision."""
+    """Time from its publication. `None` means until the policy's next decision."""
     refused: bool = True
-    """A hook of its own refuses; else the policy left it out."""
+    """Whether one of its hooks rejects rounds; else the policy excludes it."""
 
 
 class StoredMember(msgspec.Struct):
-    """What a node says of itself."""
+    """The record that a node publishes."""
 
     v: int = 0
     """The version of this content."""
     epoch: str = ""
-    """Of which run in the store."""
+    """The incarnation of its run in the store."""
     node: str = ""
     """The node's id."""
     state: str = ""
     """`ready`, `out`, `running`, `finishing`, `done` or `leaving`."""
     token: int = 0
-    """The token of the round that it is in."""
+    """The token of its current round."""
     nonce: str = ""
     """The nonce of that round."""
     address: str = ""
-    """Where others reach it."""
+    """Its address for other nodes."""
     nproc: int = 1
-    """How many workers it has."""
+    """The number of its workers."""
     role: str = ""
     """`--role`."""
     absence: StoredAbsence | None = None
-    """Why it is left out; None: it is not."""
+    """Why it is left out. `None` if it is not."""
 
 
 class StoredRun(Record, frozen=True, kw_only=True):
-    """What a store has of a run; None: not there, or (a round) of an earlier run. `members` have their incarnation."""
+    """A run in a store. `None` means missing, or (a round) of an earlier run. `members` have their incarnation."""
 
     control: StoredControl | None = None
-    """The run's own document; None: there is none."""
+    """The run's control document. `None` if there is none."""
     round: StoredRound | None = None
-    """Its last round; None: there was none."""
+    """Its last round. `None` if there was none."""
     members: tuple[tuple[str, StoredMember], ...] = ()
-    """Its live nodes, in the order of arrival."""
+    """Its live nodes, in the order in which they joined."""
     silent: frozenset[str] = frozenset()
     """The incarnations of those that have not renewed their seats."""
 
@@ -200,10 +199,10 @@ _D = TypeVar("_D", StoredControl, StoredRound, StoredMember)
 
 
 def stored_run(survey: Survey) -> StoredRun:
-    """Return what was read of a run.
+    """Return a run from a store's content.
 
     Raises:
-        RendezvousStateError: what is there is of another format, or not ours.
+        RendezvousStateError: the content is of another format, or not elastic-core's.
     """
     documents = survey.documents
     control = _decode(documents.get(CONTROL_KEY), StoredControl, "control document")

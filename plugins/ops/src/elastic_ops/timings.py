@@ -1,4 +1,4 @@
-"""The hook behind `--timings`: where the milliseconds of a run went, in lines at its end."""
+"""The hook behind `--timings`: the durations of a run's parts, printed at its end."""
 
 import os
 import time
@@ -12,7 +12,7 @@ from elastic_core.api.feed import RunEvent
 from elastic_ops.options import TIMINGS
 
 Part = tuple[str, float]
-"""What it was, and its seconds."""
+"""Its name, and its seconds."""
 
 _ENDS: Final[Mapping[str, str]] = {
     "StartRequested": "agent",
@@ -27,21 +27,21 @@ _ENDS: Final[Mapping[str, str]] = {
     "RoundChanged": "rendezvous' change",
     "RendezvousLeft": "rendezvous left",
 }
-"""What has just ended when the agent's machine takes this event."""
+"""The part that ends with each event of the agent."""
 _TIMER_ENDS: Final[Mapping[str, str]] = {
     "settle": "wait for more evidence",
     "backoff": "wait before the restart",
     "leave": "rendezvous left",
 }
 MOST_ROUNDS: Final = 30
-"""So many first rounds have a line each, and so many last ones."""
+"""The number of first rounds, and of last ones, that have a line each."""
 
 
 class Timings:
     """Divides the time of a run by the events of its feed.
 
     Args:
-        began_s: When this process has begun, in monotonic seconds.
+        began_s: The start of this process, in monotonic seconds.
     """
 
     def __init__(self, began_s: float) -> None:
@@ -54,7 +54,7 @@ class Timings:
         self._spawned_s: float | None = None
 
     def take(self, event: RunEvent) -> None:
-        """Take the next event."""
+        """Apply the next event."""
         match event.name, event.values:
             case "agent_started", {"start_up": {**start_up}}:
                 for what, at_s in start_up.items():
@@ -106,7 +106,7 @@ class Timings:
 
 
 class TimingsHook(AgentHook):
-    """Prints where the time of the run went, when it has ended."""
+    """Prints the durations of the run's parts after its end."""
 
     api_version: ClassVar[int] = 1
     powers: ClassVar[frozenset[Power]] = frozenset({Power.FEED, Power.RUN})
@@ -115,13 +115,13 @@ class TimingsHook(AgentHook):
     clock: Clock = SYSTEM_CLOCK
 
     def __init__(self, settings: HookSettings) -> None:
-        """Look when this process has begun."""
+        """Read the start time of this process."""
         super().__init__(settings)
         now_s = self.clock.monotonic_s()
         self._timings = Timings(now_s - _age_s())
 
     def on_run_event(self, event: RunEvent) -> None:
-        """Take it. Threading: the feed's."""
+        """Apply an event. Threading: the feed's."""
         self._timings.take(event)
         if event.name == "feed_closed":
             for line in self._timings.lines():
@@ -134,7 +134,7 @@ def _line(round_: tuple[int, list[Part]]) -> str:
 
 
 def _merged(parts: Sequence[Part]) -> list[Part]:
-    """Add up what has the same name: workers end one by one."""
+    """Add up parts of the same name: workers end one by one."""
     sums: dict[str, float] = {}
     for what, seconds in parts:
         sums[what] = sums.get(what, 0.0) + seconds
@@ -150,10 +150,10 @@ def _ms(seconds: float) -> str:
 
 
 def _age_s() -> float:
-    """Return how long this process has been there.
+    """Return this process's age.
 
-    The kernel has its start in ticks of 10 ms, cut off: so the age lies up to a tick below what they say. Within that
-    we take the processor time that was used, as nothing before us waits.
+    The kernel has its start in ticks of 10 ms, rounded down, so the exact age is up to a tick lower. The processor time
+    is used to choose within that tick, as nothing waits before this code.
     """
     stat = Path("/proc/self/stat").read_text()
     tick_s = 1 / os.sysconf("SC_CLK_TCK")

@@ -1,4 +1,4 @@
-"""A rule file as it was understood: frozen values, nothing of its text but names and lines."""
+"""The content of a rule file: frozen values, with names and line numbers but without its text."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -10,12 +10,12 @@ Action = Literal["restart", "wait", "ignore", "fail", "done"]
 Exhausted = Literal["fail", "done", "ignore", "next"]
 
 Found = Callable[[str], bool]
-"""Whether a pattern is found in a text."""
+"""Returns whether a pattern is found in a text."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """A pattern as written, and what it does."""
+    """A pattern as written, and its function."""
 
     text: str
     found: Found = field(compare=False)
@@ -23,7 +23,7 @@ class Pattern:
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """What a failure must be; an empty tuple or None: anything."""
+    """Conditions on a failure. An empty tuple or `None` matches any."""
 
     classes: frozenset[FailureClass] = frozenset()
     exceptions: tuple[Pattern, ...] = ()
@@ -51,7 +51,7 @@ class Backoff:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One rule. `max_count` None: any number; `backoff` None: as the built-in policy; `blame` None: by class."""
+    """One rule. `max_count` `None` means no limit, `backoff` `None` the built-in policy's, `blame` `None` by class."""
 
     name: str
     line: int
@@ -69,7 +69,7 @@ class Rule:
 
     @property
     def restarts(self) -> bool:
-        """Return whether workers start again by it."""
+        """Return whether the rule restarts workers."""
         return self.action in ("restart", "wait")
 
 
@@ -95,7 +95,7 @@ class Blame:
 
 @dataclass(frozen=True, slots=True)
 class RuleBook:
-    """All of a file. `blame` None: no node is left out, but for what rules say."""
+    """The content of a file. `blame` `None` means that no node is left out, except by rules."""
 
     rules: tuple[Rule, ...] = ()
     otherwise: Literal["intensity", "fail"] = "intensity"
@@ -103,6 +103,6 @@ class RuleBook:
 
 
 BUDGET: Final = "max-restarts"
-"""What the built-in policy calls its restarts within the budget."""
+"""The built-in policy's name of restarts within the budget."""
 RESERVED: Final = frozenset({BUDGET, "not-retryable", "fatal-exit-codes", "preempted"})
-"""What the built-in policy calls its own rules; its counters must not mix with others'."""
+"""Names of the built-in policy's rules, whose counters must not be used by others."""

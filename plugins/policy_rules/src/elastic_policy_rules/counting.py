@@ -1,4 +1,4 @@
-"""What the history says of a rule: how often it decided, and how long the next pause is. Pure."""
+"""A rule's count in the history, and the next pause. Pure."""
 
 import hashlib
 from collections.abc import Sequence
@@ -8,14 +8,14 @@ from elastic_core.api import Failure, Ignore, PolicySettings, Restart
 from elastic_policy_rules.book import Rule
 
 QUICK_S: Final = 60.0
-"""Without a backoff of its own a rule pauses as the built-in policy does: only for failures this soon after a start."""
+"""A rule without a backoff pauses as the built-in policy does: only for failures this soon after a start."""
 USUAL_CAP_S: Final = 30.0
 _MANY: Final = 64
-"""Far beyond any cap, and no float overflows."""
+"""A limit far above any cap, below the overflow of floats."""
 
 
 def used(rule: Rule, failure: Failure, history: Sequence[Failure]) -> int:
-    """Return how often a rule has decided, as far as that still counts: within `per`, since `reset_after`."""
+    """Return how often a rule has decided within `per` and since `reset_after`."""
     count = _row(rule, failure, history, per_s=rule.per_s, reset_s=rule.reset_after_s)
     if rule.per_s is not None or rule.reset_after_s is not None:
         return count
@@ -47,7 +47,7 @@ def _decided_by(rule: Rule, past: Failure) -> bool:
 
 
 def pause_s(rule: Rule, count: int, failure: Failure, history: Sequence[Failure], settings: PolicySettings) -> float:
-    """Return the pause before a restart that a rule decides for the `count + 1`st time."""
+    """Return the pause before a restart if a rule decides for the `count + 1`st time."""
     if rule.action == "wait":
         return rule.delay_s
     if rule.backoff is None:
@@ -62,7 +62,7 @@ def pause_s(rule: Rule, count: int, failure: Failure, history: Sequence[Failure]
 
 
 def _draw(rule: Rule, failure: Failure, settings: PolicySettings) -> float:
-    """Return a number from -1 to 1 that is another one for each run and failure, and for the same always the same."""
+    """Return a number from -1 to 1 that depends only on the run and the failure."""
     seed = "|".join(
         (settings.run_id, rule.name, failure.node_id, str(failure.round_index), repr(failure.at_s), failure.summary)
     )

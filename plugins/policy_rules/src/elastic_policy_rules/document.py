@@ -1,4 +1,4 @@
-"""YAML as a tree in which everything knows its line and column. What a scalar means is for others to say."""
+"""YAML as a tree in which each node has its line and column. Scalars are not interpreted."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,13 +11,13 @@ if TYPE_CHECKING:
 
 MAX_BYTES = 262_144
 MAX_NODES = 20_000
-"""Aliases may name one node many times; each time it counts."""
+"""The limit of nodes. Aliases may name one node many times; each time counts."""
 MAX_DEPTH = 20
 
 
 @dataclass(frozen=True, slots=True)
 class Scalar:
-    """A word, number or text as written, quotes taken away. `plain`: it had none."""
+    """A word, number or text as written, without quotes. `plain`: it had none."""
 
     text: str
     line: int
@@ -26,7 +26,7 @@ class Scalar:
 
     @property
     def is_nothing(self) -> bool:
-        """Return whether nothing stands where a value could."""
+        """Return whether the value is missing."""
         return self.plain and self.text in ("", "~", "null", "Null", "NULL")
 
 
@@ -41,7 +41,7 @@ class Items:
 
 @dataclass(frozen=True, slots=True)
 class Mapping:
-    """Keys with their values, in order; a key may stand there twice."""
+    """Keys with their values, in order; a key may occur twice."""
 
     entries: "tuple[tuple[Scalar, Node], ...]"
     line: int
@@ -56,10 +56,10 @@ def parse(raw: bytes, name: str) -> Node:
 
     Args:
         raw: The file's content, UTF-8.
-        name: What the file is called in messages.
+        name: The file's name in messages.
 
     Raises:
-        RuleFileError: it is no YAML, or too much of it.
+        RuleFileError: it is not YAML, or too long.
     """
     if len(raw) > MAX_BYTES:
         raise RuleFileError(name, [Problem(1, 1, f"more than {MAX_BYTES} bytes; no rule file needs so many", "")])
@@ -84,7 +84,7 @@ def parse(raw: bytes, name: str) -> Node:
 
 
 def _problem_of(err: Exception) -> Problem:
-    """Say where YAML itself is broken; one place, since what follows it can't be read."""
+    """Return the first YAML syntax error; the text after it can't be parsed."""
     mark = getattr(err, "problem_mark", None)
     if mark is None:
         position = getattr(err, "position", None)
@@ -104,13 +104,13 @@ class _TooMuchError(Exception):
 
 
 class _Converter:
-    """Makes our tree of PyYAML's graph, which aliases can make endless."""
+    """Makes the tree from PyYAML's graph, which aliases can make endless."""
 
     def __init__(self) -> None:
         self._count = 0
 
     def convert(self, node: "yaml.Node", depth: int) -> Node:
-        """Return a node with all below it."""
+        """Return a node with all nodes below it."""
         import yaml
 
         line, column = node.start_mark.line + 1, node.start_mark.column + 1

@@ -1,4 +1,4 @@
-"""Decides: the first rule that matches, its counters, its pause, the nodes to leave out. Pure; never raises."""
+"""Decides by the first matching rule: its counters, its pause, the nodes to leave out. Pure; never raises."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -14,14 +14,14 @@ OTHERWISE = "otherwise"
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """A decision, and in lines for people how it came about."""
+    """A decision, and its explanation in lines for people."""
 
     decision: Decision
     why: tuple[str, ...] = field(default=())
 
 
 class Engine:
-    """A rule book at work for one run. Threading: pure; any thread."""
+    """Decides by a rule book for one run. Threading: pure; any thread."""
 
     def __init__(self, book: RuleBook, settings: PolicySettings) -> None:
         """Keep both."""
@@ -31,7 +31,7 @@ class Engine:
         self._exclusions = Exclusions(book, settings)
 
     def judge(self, failure: Failure, history: Sequence[Failure]) -> Verdict:
-        """Return what follows a failure, and why."""
+        """Return the decision about a failure, with the reason."""
         why: list[str] = []
         for rule in self._book.rules:
             unlike = mismatch(rule, failure, history, self._settings.fatal_exit_codes)

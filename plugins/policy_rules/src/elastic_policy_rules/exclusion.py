@@ -1,4 +1,4 @@
-"""Which nodes the next round is without: derived from the history, never below the fewest that the run needs. Pure."""
+"""The nodes that the next round leaves out, from the history; never below the minimum of the run. Pure."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -8,13 +8,13 @@ from elastic_core.api import Failure, FailureClass, PolicySettings, Restart
 from elastic_policy_rules.book import Blame, Rule, RuleBook
 
 _GONE: Final = frozenset({FailureClass.NODE_LOST, FailureClass.PREEMPTED})
-"""The failing node is not there any more, whether it is left out or not."""
+"""The failing node has left, whether or not it is left out."""
 _MANY: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Exclusion:
-    """The nodes to leave out and for how long, and why (or why not) the failing one is among them."""
+    """The nodes to leave out and for how long, and why the failing node is or is not among them."""
 
     nodes: tuple[str, ...] = ()
     for_s: tuple[float, ...] = ()
@@ -22,7 +22,7 @@ class Exclusion:
 
 
 class Exclusions:
-    """The rules by which nodes are left out, of one rule book."""
+    """A rule book's rules for leaving out nodes."""
 
     def __init__(self, book: RuleBook, settings: PolicySettings) -> None:
         """Keep them."""
@@ -32,11 +32,11 @@ class Exclusions:
         self._min_nodes = settings.min_nodes
 
     def after(self, failure: Failure, history: Sequence[Failure], rule: Rule | None) -> Exclusion:
-        """Return which nodes a restart after this failure is without."""
+        """Return the nodes that a restart after this failure leaves out."""
         if failure.node_count is None:
             return Exclusion()  # how many would be left is not known
         node = failure.node_id
-        out = _left_out_last(history) - {node}  # who was let in again is counted among those that are there
+        out = _left_out_last(history) - {node}  # nodes that were admitted again count as present
         left_out = {name: end_s for name, end_s in self._ends(history).items() if end_s > failure.at_s and name in out}
         latest = {past.node_id: past.failure_class for past in history}
         gone = {name for name, seen in latest.items() if seen in _GONE}
@@ -62,12 +62,12 @@ class Exclusions:
         return Exclusion(tuple(kept), tuple(min(end_s - at_s, longest_s) for end_s in kept.values()), why)
 
     def _kept(self, left_out: Mapping[str, float], gone: Collection[str], there: int) -> Mapping[str, float]:
-        """Let as many nodes back in as the run needs, those first whose time ends first; last who may be gone."""
+        """Admit as many nodes again as the run needs, earliest end first; those that may be gone come last."""
         by_end = sorted(left_out, key=lambda name: (name in gone, left_out[name], name))
         return {name: left_out[name] for name in sorted(by_end[max(0, self._min_nodes - there) :])}
 
     def _reason(self, failure: Failure, history: Sequence[Failure], rule: Rule | None) -> str:
-        """Return why the failing node should be left out, empty: it should not."""
+        """Return why the failing node should be left out; empty if it should not."""
         if not failure.node_id:
             return ""
         if rule is not None and rule.exclude:
@@ -93,7 +93,7 @@ class Exclusions:
         return None if past.decision is None else self._rules.get(past.decision.rule)
 
     def _ends(self, history: Sequence[Failure]) -> dict[str, float]:
-        """Return until when each node that was ever left out stays so."""
+        """Return the end of the exclusion of each node that was ever left out."""
         ends: dict[str, float] = {}
         counts: dict[str, int] = {}
         for past in history:
@@ -107,7 +107,7 @@ class Exclusions:
         return sum(past.node_id == node and _excluded_itself(past) for past in history)
 
     def length_s(self, times_before: int) -> float:
-        """Return how long a node is left out that was so often before."""
+        """Return for how long a node is left out that was left out this often before."""
         terms = self._terms
         return min(
             terms.exclude_for_s * terms.factor ** min(times_before, _MANY), max(terms.cap_s, terms.exclude_for_s)
@@ -115,7 +115,7 @@ class Exclusions:
 
 
 def _left_out_last(history: Sequence[Failure]) -> frozenset[str]:
-    """Return the nodes that the last restart was without."""
+    """Return the nodes that the last restart left out."""
     restarts = (past.decision for past in reversed(history) if isinstance(past.decision, Restart))
     last = next(restarts, None)
     return frozenset(() if last is None else last.exclude_nodes)

@@ -1,4 +1,4 @@
-"""Whether a rule matches a failure, and if not, why not."""
+"""The comparison of a rule with a failure, with the reason of a mismatch."""
 
 from collections.abc import Sequence
 
@@ -7,7 +7,7 @@ from elastic_policy_rules.book import Match, Pattern, Rule
 
 
 def mismatch(rule: Rule, failure: Failure, history: Sequence[Failure], fatal_exit_codes: Sequence[int]) -> str:
-    """Return why a rule is passed over; empty: it matches."""
+    """Return why a rule does not match; empty if it matches."""
     if rule.restarts:
         hopeless = _hopeless(rule, failure, fatal_exit_codes)
         if hopeless:
@@ -26,7 +26,7 @@ def _hopeless(rule: Rule, failure: Failure, fatal_exit_codes: Sequence[int]) -> 
 
 
 def _unlike(match: Match, failure: Failure, history: Sequence[Failure]) -> str:
-    """Return what does not fit, cheapest first."""
+    """Return the condition that does not match, the cheapest check first."""
     by_worker = failure.global_rank is not None
     if match.classes and failure.failure_class not in match.classes:
         return f"the class is {failure.failure_class.value!r}"
@@ -65,9 +65,9 @@ def _too_rare(match: Match, failure: Failure, history: Sequence[Failure]) -> str
 
 
 def repeats(failure: Failure, history: Sequence[Failure]) -> int:
-    """Return how often this very failure came, this time included, since the run last got on.
+    """Return how often the same failure occurred since the run last made progress, this time included.
 
-    Other failures in between don't matter. Where nothing is known of progress, there was none.
+    Other failures in between don't count. Unknown progress counts as none.
     """
     mark, count, progress = identity(failure), 1, failure.progress
     for past in reversed(history):
@@ -81,7 +81,7 @@ def repeats(failure: Failure, history: Sequence[Failure]) -> int:
 
 
 def identity(failure: Failure) -> object:
-    """Return what two failures of one kind have in common."""
+    """Return the value by which two failures count as the same."""
     return failure.fingerprint or (failure.failure_class, failure.exception_type, failure.summary)
 
 

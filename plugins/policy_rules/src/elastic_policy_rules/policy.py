@@ -14,7 +14,7 @@ class Rules(FailureHandler):
     Threading: pure; called on a thread of the supervisor's.
 
     Raises:
-        ConfigError: the file can't be read, or says what can't be followed; its notes have every problem.
+        ConfigError: the file can't be read, or has problems; its notes list each of them.
     """
 
     api_version: ClassVar[int] = 1
@@ -28,9 +28,9 @@ class Rules(FailureHandler):
         self._engine = Engine(read_file(settings.option("file", str)), settings)
 
     def decide(self, failure: Failure, history: Sequence[Failure]) -> Decision:
-        """Return what the first rule that matches says."""
+        """Return the decision of the first matching rule."""
         return self._engine.judge(failure, history).decision
 
     def explain(self, failure: Failure, history: Sequence[Failure]) -> Sequence[str]:
-        """Return which rules were passed over, which one matched, and what was counted."""
+        """Return the rules that do not match, the one that matches, and its counters."""
         return self._engine.judge(failure, history).why

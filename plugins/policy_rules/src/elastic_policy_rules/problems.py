@@ -1,4 +1,4 @@
-"""What is wrong with a rule file: every place of it, and what was probably meant."""
+"""Problems of a rule file, with their places and suggestions."""
 
 import difflib
 from collections.abc import Iterable, Sequence
@@ -8,7 +8,7 @@ from elastic_core.api import ConfigError
 
 
 class Problem(NamedTuple):
-    """One of them; `hint` is what to write in its place, empty where nothing can be said."""
+    """A problem. `hint` is a suggested text; empty if there is none."""
 
     line: int
     column: int
@@ -17,10 +17,10 @@ class Problem(NamedTuple):
 
 
 class RuleFileError(ConfigError):
-    """A rule file that can't be followed. Its notes have all problems, a line each."""
+    """A rule file with problems. Its notes list all of them, one a line."""
 
     def __init__(self, name: str, problems: Sequence[Problem]) -> None:
-        """Say how many there are; a single one is the message."""
+        """Report the number of problems; a single one is the message."""
         ordered = sorted(set(problems))  # what rules share is looked at for each of them
         lines = [told(name, problem) for problem in ordered]
         if len(lines) == 1:
@@ -33,7 +33,7 @@ class RuleFileError(ConfigError):
 
 
 class Told(NamedTuple):
-    """A problem in words."""
+    """A problem as text."""
 
     what: str
     hint: str
@@ -49,5 +49,5 @@ def told(name: str, problem: Problem) -> Told:
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """Return the word that was probably meant; empty where none is like it."""
+    """Return the most similar known word; empty if none is similar."""
     return next(iter(difflib.get_close_matches(word.lower(), list(known), n=1, cutoff=0.6)), "")

@@ -1,4 +1,4 @@
-"""From a tree to a rule book: everything is looked at, and every problem told, before anything is used."""
+"""The conversion of a tree to a rule book. All problems are reported before any value is used."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -18,15 +18,15 @@ UNLIMITED: Final = "unlimited"
 
 _T = TypeVar("_T")
 Given = Mapping[str, tuple[Scalar, Node]]
-"""What a mapping has under its known keys: the key itself, for its place, and the value."""
+"""The known keys of a mapping: the key itself, for its place, and the value."""
 
 
 def read(raw: bytes, name: str) -> RuleBook:
-    """Return what a rule file says.
+    """Return the rule book of a file's content.
 
     Args:
         raw: Its content.
-        name: What it is called in messages.
+        name: Its name in messages.
 
     Raises:
         RuleFileError: with every problem that it has.
@@ -39,7 +39,7 @@ def read(raw: bytes, name: str) -> RuleBook:
 
 
 def read_file(path: str) -> RuleBook:
-    """Return what the rule file at a path says.
+    """Return the rule book of the file at a path.
 
     Raises:
         ConfigError: it can't be read.
@@ -57,7 +57,7 @@ def read_file(path: str) -> RuleBook:
 
 
 class _Reader:
-    """Notes problems and goes on; what it returns counts only where there were none."""
+    """Notes problems and continues; its result is valid only if there were none."""
 
     def __init__(self) -> None:
         self.problems: list[Problem] = []
@@ -118,7 +118,7 @@ class _Reader:
         return found
 
     def _reach(self, rules: Sequence[tuple[Rule, Tree]], *, otherwise_given: tuple[Scalar, Node] | None) -> None:
-        """Find what no failure can ever come to."""
+        """Find rules that no failure can reach."""
         # A restart is passed over where another try can't help: behind it there is still something to decide.
         catch_all = next(
             (i for i, (r, _) in enumerate(rules) if r.match == Match() and r.action in ("fail", "done")), None
@@ -183,7 +183,7 @@ class _Reader:
         return cast("Action | None", self._take(given, "action", lambda v: values.word(v, schema.ACTIONS), None))
 
     def _fit(self, given: Given, node: Tree, action: Action | None, defaults: Given) -> None:
-        """Find keys that say nothing beside the others, and those that are missing."""
+        """Find keys without effect beside the others, and missing keys."""
         if action is None:
             return
         for key, actions in _ONLY_WITH.items():
@@ -277,7 +277,7 @@ class _Reader:
         self.problems.append(Problem(place.line, place.column, what, hint))
 
     def _mapping(self, node: Node, keys: Iterable[schema.Key], what: str) -> Given:
-        """Return the values of the known keys; the others are problems."""
+        """Return the values of the known keys; unknown keys are problems."""
         names = [key.name for key in keys]
         if not isinstance(node, Tree):
             if isinstance(node, Scalar) and node.is_nothing:
@@ -298,7 +298,7 @@ class _Reader:
         return given
 
     def _take(self, given: Given, name: str, convert: Callable[[Scalar], _T], default: _T) -> _T:
-        """Return what stands behind a key."""
+        """Return the value of a key."""
         if name not in given:
             return default
         key, node = given[name]
@@ -316,7 +316,7 @@ class _Reader:
             return default
 
     def _each(self, given: Given, name: str, convert: Callable[[Scalar], _T]) -> tuple[_T, ...]:
-        """Return what one value or a list of them means."""
+        """Return the values of a single scalar or of a list."""
         if name not in given:
             return ()
         key, node = given[name]
@@ -347,7 +347,7 @@ _ONLY_WITH: Final[Mapping[str, tuple[str, ...]]] = {
 
 
 def _elsewhere(key: str) -> str:
-    """Say where a key belongs that is known in another place."""
+    """Return where a key belongs that is valid in another place."""
     places = (
         (schema.MATCH_KEYS, "below 'match'"),
         (schema.RULE_KEYS, "in a rule"),
@@ -360,7 +360,7 @@ def _elsewhere(key: str) -> str:
 
 
 def _misspelt(node: Tree, name: str, keys: Iterable[schema.Key]) -> bool:
-    """Return whether a key is there and was told to be misspelt: that it is missing need not be told, too."""
+    """Return whether a misspelt form of a key was reported, so that it need not be reported as missing."""
     names = [key.name for key in keys]
     return any(key.text not in names and nearest(key.text, names) == name for key, _ in node.entries)
 

@@ -1,10 +1,10 @@
-"""The words of a rule file: what `reader` knows, and what the reference page shows."""
+"""The keys of a rule file, for the reader and the reference page."""
 
 from typing import Final, NamedTuple
 
 
 class Key(NamedTuple):
-    """One key: what stands behind it, what holds where it is left out, and what it does."""
+    """One key: its value, its default, and its effect."""
 
     name: str
     value: str
@@ -118,4 +118,4 @@ DEFAULTS_KEYS: Final = tuple(
 )
 
 MAX_COUNT: Final = 50
-"""A run keeps its last 500 failures: what counts within a window, or until a reset, is among them."""
+"""A run keeps its last 500 failures. Counts within a window, or until a reset, use these."""

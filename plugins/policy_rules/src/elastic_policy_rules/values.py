@@ -1,4 +1,4 @@
-"""What a scalar of a rule file means: durations, counts, ranges, names, patterns."""
+"""The interpretation of scalars in a rule file: durations, counts, ranges, names, patterns."""
 
 import math
 import re
@@ -14,7 +14,7 @@ from elastic_policy_rules.problems import nearest
 
 MAX_PATTERN_CHARS: Final = 1_000
 MAX_TEXT_CHARS: Final = 8_192
-"""So much of a message or log is looked at."""
+"""The number of characters of a message or log that are searched."""
 MAX_NAME_CHARS: Final = 300
 _PROGRAM_BYTES: Final = 1 << 20
 
@@ -28,10 +28,10 @@ _LONGEST_S: Final = 366 * 86_400.0
 
 
 class UnfitError(Exception):
-    """A value is none of those that are needed."""
+    """A value has none of the expected forms."""
 
     def __init__(self, what: str, hint: str = "") -> None:
-        """Keep what was seen and needed, and what to write instead."""
+        """Keep the observed and expected values, and the suggestion."""
         super().__init__(what)
         self.what = what
         self.hint = hint
@@ -52,7 +52,7 @@ def duration(value: Scalar) -> float:
 
 
 def positive(value: Scalar) -> float:
-    """Return seconds, more than 0."""
+    """Return seconds, above 0."""
     seconds = duration(value)
     if seconds <= 0:
         raise UnfitError(f"{value.text!r}; expected more than 0", "30s, 5m, 1h30m or 2d")
@@ -80,7 +80,7 @@ def number(value: Scalar, low: float, high: float) -> float:
 
 
 def word(value: Scalar, known: Iterable[str]) -> str:
-    """Return one of the words known."""
+    """Return one of the known words."""
     words = list(known)
     text = value.text.strip().lower()
     if text not in words:
@@ -101,7 +101,7 @@ _MEANT: Final = {
 
 
 def meant(text: str, words: Iterable[str]) -> str:
-    """Return the word that somebody meant who wrote this one."""
+    """Return the known word most similar to this text."""
     known = list(words)
     other = _MEANT.get(text, "")
     return other if other.split(",")[0].split(" ")[0] in known else nearest(text, known)
@@ -114,7 +114,7 @@ def listed(words: Iterable[str]) -> str:
 
 
 def yes(value: Scalar) -> bool:
-    """Return whether it says yes."""
+    """Return whether the value is true."""
     return word(value, ("yes", "no", "true", "false", "on", "off")) in ("yes", "true", "on")
 
 
@@ -154,7 +154,7 @@ CLASS_NAMES: Final[Mapping[str, frozenset[FailureClass]]] = {
     "out of memory": frozenset({FailureClass.OOM_HOST, FailureClass.OOM_DEVICE}),
     "oom": frozenset({FailureClass.OOM_HOST, FailureClass.OOM_DEVICE}),
 }
-"""How the classes may be written, blanks for `-` and `_`."""
+"""The names of the classes, with blanks in place of `-` and `_`."""
 
 
 def failure_classes(value: Scalar) -> frozenset[FailureClass]:
@@ -198,7 +198,7 @@ def node_pattern(value: Scalar) -> Pattern:
 
 
 def text_pattern(value: Scalar) -> Pattern:
-    """Return a regular expression, in RE2's syntax: matching takes time linear in the text, whatever is written."""
+    """Return a regular expression in RE2's syntax, which takes time linear in the text."""
     import re2  # only where there are such patterns
 
     if not value.text or len(value.text) > MAX_PATTERN_CHARS:

@@ -1,4 +1,4 @@
-"""The backends `etcd` and `etcd-v2`: many nodes meet through an etcd server, or a cluster of them.
+"""The backends `etcd` and `etcd-v2`: nodes meet through an etcd server, or a cluster of them.
 
 `EtcdServer` starts a private etcd on this machine, for tests and tools.
 """
@@ -12,7 +12,7 @@ __all__ = ["EtcdServer"]
 
 
 def __getattr__(name: str) -> object:
-    """Import what is asked for: whoever chooses a backend needs none of it."""
+    """Import a name at its first use: the choice of a backend needs none."""
     if name == "EtcdServer":
         from elastic_rdzv_etcd.hosting.server import EtcdServer
 

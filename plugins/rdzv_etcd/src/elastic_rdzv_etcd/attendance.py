@@ -1,4 +1,4 @@
-"""Who is there: how many members, how many of them before one, and who has gone without a word."""
+"""Attendance: the number of members, the number before one of them, and the silent members."""
 
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
@@ -12,51 +12,51 @@ from elastic_rdzv_etcd.messages import Found, Json, Keys
 from elastic_rdzv_etcd.watching import Watcher
 
 JUDGES: Final = 3
-"""How many members, from the first seat on, remove whom the server says to be silent; the others hear of it."""
+"""The number of members, from the first seat on, that remove silent ones; the others learn it from them."""
 MANY: Final = 32
-"""From so many members on, those that are far from leading are not counted as exactly."""
+"""The number of members above which those far from leading are counted less exactly."""
 _FIRST_COUNT_S: Final = 10.0
-"""How long such a member believes how many were there when it came, while it hears of nobody who goes."""
+"""How long such a member uses its first count, while no member leaves."""
 _COUNT_AGAIN: Final = 2 / 3
-"""How long it believes what it has counted, in leases: should all who judge die at once, it must find out by itself."""
+"""How long it uses a later count, in leases: if all judges die at once, it must find out by itself."""
 
 
 class Counts(NamedTuple):
-    """How many live members there are, and how many with a lower seat."""
+    """The number of live members, and of those with a lower seat."""
 
     ahead: int
     live: int
 
 
 class _Last(NamedTuple):
-    """What was counted last, for which seat, when, and of what."""
+    """The last count: for which seat, when, and its values."""
 
     seat: tuple[int, str]
     counts: Counts
     revision: int
-    """Of the store; 0: not all who were there could be counted."""
+    """The store's revision. 0 means that not all members could be counted."""
     upsets: int
     at_s: float
     supposed: bool
 
 
 class Attendance:
-    """Counts the members by their signs of life, and removes those that are known to be silent.
+    """Counts the live members, and removes those that are known to be silent.
 
-    The server counts: keys of members, keys on their leases, such keys below one's own. While the numbers differ, a
-    member is coming, or silent, or not yet seated, and each is looked at, by those to whom it matters.
+    The server counts keys of members, keys on their leases, and such keys below one's own. While the numbers differ, a
+    member is joining, or silent, or not yet seated, and each is read by the members that need to know.
 
     Threading: one thread at a time.
     """
 
     def __init__(self, keys: Keys, keeper: Keeper, watcher: Watcher, *, may_judge: Callable[[], bool]) -> None:
-        """Know nobody yet.
+        """Know no member yet.
 
         Args:
-            keys: Where the run's content lies.
-            keeper: Sends what is to be read and written.
-            watcher: Knows whether somebody may have gone.
-            may_judge: Returns whether a lease that is over is its member's fault.
+            keys: The run's keys.
+            keeper: Sends reads and writes.
+            watcher: Knows whether a member may have left.
+            may_judge: Returns whether an expired lease means that its member is gone.
         """
         self._keys = keys
         self._keeper = keeper
@@ -67,16 +67,16 @@ class Attendance:
 
     @property
     def judges(self) -> bool:
-        """Whether this member is one of those who remove the silent."""
+        """Whether this member removes silent ones."""
         return self._ahead is not None and self._ahead < JUDGES
 
     def suppose(self, number: int, incarnation: str, ahead: int, *, upsets: int) -> None:
-        """Take how many were ahead when a member came, as far as is known: all who were there."""
+        """Use the first estimate of the members ahead: all that were there when the member joined."""
         self._ahead = ahead
         self._note(number, incarnation, Counts(ahead, ahead + 1), upsets=upsets, revision=0, supposed=True)
 
     def count(self, number: int, incarnation: str, puts: Sequence[Json], wait: WaitBudget) -> Counts | None:
-        """Write, and return how many members there are; None: the seat is gone, and nothing was written."""
+        """Write, and return the number of members. `None` if the seat is gone; then nothing was written."""
         keys, upsets = self._keys, self._watcher.upsets
         answer = self._keeper.transact(
             (say.made_at(keys.member(incarnation), number),),
@@ -99,9 +99,10 @@ class Attendance:
         self._last = _Last((number, incarnation), counts, revision, upsets, SYSTEM_CLOCK.monotonic_s(), supposed)
 
     def believed(self, seat: Seat, revision: int, *, ttl_s: float) -> Counts | None:
-        """Return what was counted last, if it is so still: nothing was written since.
+        """Return the last count if it is still valid: nothing was written since.
 
-        Of many, one that is far from leading need not know at once how many have come: to it, nobody must have gone.
+        In a large run, a member far from leading need not know at once how many have joined; it is enough that none has
+        left.
         """
         last = self._last
         if last is None or last.seat != (seat.number, seat.incarnation):
@@ -113,7 +114,7 @@ class Attendance:
         return last.counts if revision == last.revision or (far and calm and lately) else None
 
     def look(self, number: int, wait: WaitBudget) -> Counts:
-        """Return how many are there, each looked at; the silent are removed."""
+        """Return the number of members, each of which is read; silent ones are removed."""
         keys = self._keys
         reads = (say.get_all(keys.members, names_only=True), say.get_all(keys.alive, names_only=True))
         answer = self._keeper.read(*reads, wait=wait)
@@ -123,7 +124,7 @@ class Attendance:
         return Counts(sum(made < number for made in live), len(live))
 
     def judge(self, members: Sequence[Found], alive: Sequence[Found], wait: WaitBudget) -> set[int]:
-        """Remove the members that are silent, if it is known that they are; return the numbers of their seats."""
+        """Remove silent members, if it is known that they are gone. Return the numbers of their seats."""
         heard = {one.name(self._keys.alive) for one in alive}
         silent = [one for one in members if one.name(self._keys.members) not in heard]
         if not silent or not self._may_judge():
@@ -137,7 +138,7 @@ class Attendance:
         return gone
 
     def remove(self, number: int, incarnation: str, wait: WaitBudget, *, also: Sequence[Json] = ()) -> bool:
-        """Remove a member and tell of it, if `also` holds; return whether this call did."""
+        """Remove a member and notify watchers, if `also` holds. Return whether this call removed it."""
         keys = self._keys
         member, told = keys.member(incarnation), (keys.busy, keys.topic(Topic.DEPARTURES))
         same = (say.made_at(member, number), *(say.is_there(key) for key in told))
@@ -146,6 +147,6 @@ class Attendance:
         return self._keeper.transact((*same, *also), (*content, *touches), (), wait).succeeded
 
     def incarnation(self, found: Found) -> str:
-        """Return whose record a key is."""
+        """Return the incarnation of a record's key."""
         with own_content(found.key):
             return unquote(found.name(self._keys.members).decode())

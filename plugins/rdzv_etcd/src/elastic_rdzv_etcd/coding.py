@@ -1,18 +1,18 @@
-"""How keys and values travel in the gateway's JSON."""
+"""Encoding of keys and values in the gateway's JSON."""
 
 from binascii import a2b_base64, b2a_base64
 
 EVERYTHING = b"\0"
-"""As the end of a range: there is none. As its begin: the first key."""
+"""As the end of a range: no end. As its start: the first key."""
 
 
 def b64(raw: bytes) -> str:
-    """Return bytes as the gateway wants them."""
+    """Return bytes in the gateway's encoding."""
     return b2a_base64(raw, newline=False).decode()
 
 
 def unb64(text: str) -> bytes:
-    """Return the bytes that the gateway sent."""
+    """Return the bytes of a text from the gateway."""
     return a2b_base64(text)
 
 

@@ -1,6 +1,6 @@
-"""One HTTP connection to a member: urllib3 speaks the protocol, the socket and every limit are ours.
+"""One HTTP connection to a member: urllib3 has the protocol, this module the socket and every limit.
 
-This module and those that build on it import urllib3; `store` imports them when a connection is asked for.
+This module and its users import urllib3; `store` imports them when a connection is needed.
 """
 
 import errno
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
 LIMIT_S: Final = 5.0
-"""No request takes longer, whatever the caller's budget."""
+"""The time limit of a request, within the caller's budget."""
 MOST_BYTES: Final = 1 << 26
-"""The longest answer that is read. Members and documents of a thousand nodes have a quarter of it."""
+"""The limit of a response. Members and documents of a thousand nodes have a quarter of it."""
 DIAL_S: Final = 3.0
-"""How long one try to connect may last, names and TLS included."""
+"""The time limit of one try to connect, with name resolution and TLS."""
 _FIELD_LENGTHS: Final = frozenset(map(len, ("content-length", "transfer-encoding", "connection")))
-"""Of the names of the fields that matter; a gateway sends as many others."""
+"""The names of the used header fields; a gateway sends as many others."""
 _CONTINUE: Final = 100
 _EMPTY: Final = (204, 304)
 _OLD: Final = 10
@@ -44,13 +44,13 @@ _KEEPALIVE: Final = ((socket.TCP_KEEPIDLE, 15), (socket.TCP_KEEPINTVL, 5), (sock
 
 
 class Wire(io.RawIOBase):
-    """A connected socket on which sending and receiving end at one time, `end_s`, however many calls it takes.
+    """A connected socket with one deadline, `end_s`, for sending and receiving in any number of calls.
 
-    It stands where http.client expects a socket; what a response reads ahead stays visible in `buffered`.
+    It replaces the socket that http.client expects; data that a response reads ahead stay visible in `buffered`.
     """
 
     def __init__(self, sock: socket.socket) -> None:
-        """Take the socket over."""
+        """Use a socket, which this object then owns."""
         self.sock = sock
         self.end_s = 0.0
         self.left_bytes = MOST_BYTES
@@ -61,16 +61,16 @@ class Wire(io.RawIOBase):
     # --- what http.client and urllib3 ask of a socket
 
     def makefile(self, *_: object) -> io.BufferedReader:
-        """Return what the next response is read from; closing it leaves the socket open."""
+        """Return the reader of the next response; closing it leaves the socket open."""
         self.left_bytes = MOST_BYTES
         self._reader = io.BufferedReader(_Reader(self), 65536)
         return self._reader
 
     def sendall(self, data: bytes) -> None:
-        """Send all of it.
+        """Send all data.
 
         Raises:
-            TimeoutError: it did not get away in time.
+            TimeoutError: the data were not sent in time.
         """
         self.sock.settimeout(self._left_s())
         self.sock.sendall(data)
@@ -83,7 +83,7 @@ class Wire(io.RawIOBase):
         return self.sock.fileno()
 
     def close(self) -> None:
-        """Close the socket, as soon as the response that is read from it is closed, too."""
+        """Close the socket, after the response that is read from it is closed."""
         super().close()
         if self._reader is None or self._reader.closed:
             self.sock.close()
@@ -91,11 +91,11 @@ class Wire(io.RawIOBase):
     # --- what we ask of one
 
     def receive(self, buffer: "WriteableBuffer") -> int:
-        """Receive what there is, and block until there is something; 0: the other side has ended.
+        """Receive available data, and block until there are some. 0 means that the other side has ended.
 
         Raises:
-            TimeoutError: nothing came in time.
-            OSError: too much has come.
+            TimeoutError: there were none in time.
+            OSError: the response is longer than the limit.
         """
         self.sock.settimeout(self._left_s())
         count = self.sock.recv_into(buffer)
@@ -105,14 +105,14 @@ class Wire(io.RawIOBase):
         return count
 
     def buffered(self) -> bool:
-        """Return whether something was received already that nobody has read."""
+        """Return whether there are received data that were not read."""
         if isinstance(self.sock, ssl.SSLSocket) and self.sock.pending():
             return True
         reader = self._reader
         return reader is not None and not reader.closed and bool(reader.raw.ahead(reader))  # type: ignore[attr-defined]
 
     def idle(self) -> bool:
-        """Return whether the server has neither closed the connection nor said anything that nobody asked for."""
+        """Return whether the server has neither closed the connection nor sent unrequested data."""
         if self.sock.fileno() < 0:
             return False
         poll = select.poll()
@@ -143,7 +143,7 @@ class _Reader(io.RawIOBase):
             self._wire.sock.close()
 
     def ahead(self, reader: io.BufferedReader) -> bytes:
-        """Return what the reader above has read ahead, without reading more."""
+        """Return the data that the reader above has read ahead, without reading more."""
         self._patient = False
         try:
             return reader.peek(1)
@@ -152,7 +152,7 @@ class _Reader(io.RawIOBase):
 
 
 class Response(HTTPResponse):
-    """What http.client reads of a response, with a head that is read here: its own way costs more than all the rest."""
+    """http.client's response with a faster parser of the head."""
 
     def begin(self) -> None:
         """Read status and headers.
@@ -188,7 +188,7 @@ class Response(HTTPResponse):
         return int(status), fields
 
     def _lines(self) -> list[str]:
-        """Return the lines of a head; of what is none, at least one."""
+        """Return the lines of a head; at least one also if it is malformed."""
         ready = self.fp.peek()  # mostly all of it
         end = ready.find(b"\r\n\r\n", 0, _LONGEST_LINE)
         if end >= 0:
@@ -207,7 +207,7 @@ class Response(HTTPResponse):
         return raw.decode("iso-8859-1").rstrip("\r\n")
 
     def chunk(self) -> bytes:
-        """Return the next part of an answer that does not end, whole and with all that belongs to it; empty: it ended.
+        """Return the next complete part of an endless response; empty if it ended.
 
         Raises:
             HTTPException: the connection is lost, or it is not HTTP.
@@ -226,16 +226,16 @@ class Response(HTTPResponse):
 
 
 class Connection(HTTPConnection):
-    """Sends requests and reads responses on a wire that is connected already; never connects again, repeats nothing.
+    """Sends requests and reads responses on a connected wire; never connects again, repeats nothing.
 
-    Threading: one thread; another one may cancel the wait that it is given.
+    Threading: one thread; another one may cancel the wait of a call.
     """
 
     auto_open = 0  # http.client would connect again on its own
     response_class = Response
 
     def __init__(self, wire: Wire, place: Endpoint) -> None:
-        """Take the wire over."""
+        """Use a wire, which this object then owns."""
         super().__init__(place.host, place.port)
         self.wire = wire
         self.place = place
@@ -244,10 +244,10 @@ class Connection(HTTPConnection):
         self.sock: Any = wire
 
     def send_post(self, path: str, body: bytes, headers: Mapping[str, str]) -> None:
-        """Send a request, once, head and body together; then there is a `response`.
+        """Send a request once, head and body together; then `response` can be called.
 
         Raises:
-            OSError, HTTPException: of the socket, or a header can't be one; the request is not complete.
+            OSError, HTTPException: from the socket, or for an invalid header; the request is not complete.
         """
         head = [f"POST {path} HTTP/1.1", self._host_line, f"Content-Length: {len(body)}"]
         head += [f"{name}: {value}" for name, value in headers.items()]
@@ -256,10 +256,10 @@ class Connection(HTTPConnection):
         self.wire.sendall("\r\n".join((*head, "\r\n")).encode("iso-8859-1") + body)
 
     def response(self) -> Response:
-        """Return the head of the response; its body is to be read.
+        """Return the response after its head is read; its body is not read yet.
 
         Raises:
-            OSError, HTTPException: of the socket and http.client.
+            OSError, HTTPException: from the socket and http.client.
         """
         found = Response(self.wire, method="POST")  # type: ignore[arg-type]  # all of a socket that it asks for
         found.begin()
@@ -290,15 +290,16 @@ class Connector:
     """Opens connections to members; each call tries once."""
 
     def __init__(self, tls: Tls | None, interrupt: Interrupt) -> None:
-        """Keep how to speak TLS (None: don't)."""
+        """Keep the TLS settings (`None` means no TLS)."""
         self._tls = tls
         self.interrupt = interrupt
 
     def reach(self, place: Endpoint, *, wait: WaitBudget, within_s: float = DIAL_S) -> Connection:
-        """Return a connection to a member, TLS agreed upon.
+        """Return a connection to a member, with TLS if configured.
 
         Raises:
-            BackendUnavailableError, BackendRefusedError: there is none; why, where and which addresses were tried.
+            BackendUnavailableError, BackendRefusedError: there is none; with the reason, the place and the tried
+                addresses.
             WaitCancelledError, WaitExpiredError: from `wait`.
         """
         wait.check()
@@ -325,9 +326,10 @@ class Connector:
         return Connection(Wire(sock), place)
 
     def hear_alert(self, place: Endpoint, *, wait: WaitBudget, within_s: float = _ALERT_S) -> None:
-        """Raise what a server has against our certificate, if that is why it closed the connection.
+        """Raise the server's TLS alert about this client's certificate, if the server closed the connection for that.
 
-        It says so after the handshake, and a client that is sending just then may never read it: so this one reads.
+        The server sends it after the handshake, and a client that is sending then may never read it, so this method
+        reads.
         """
         within_s = min(_ALERT_S, within_s)
         if self._tls is None or within_s <= 0:

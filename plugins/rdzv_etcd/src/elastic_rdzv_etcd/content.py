@@ -1,4 +1,4 @@
-"""What a run's content has in common: when it was made, and the lease that removes it when nobody calls any more."""
+"""The common data of a run's content: its birth, and the lease that removes it after the last call."""
 
 import json
 import math
@@ -17,26 +17,26 @@ DEFAULT_KEEP_S: Final = 24 * 3600.0
 _TOPICS: Final = ("control", "departures", "round", "members")
 _TRIES: Final = 5
 _OPERATIONS: Final = 100
-"""In one transaction; a server takes 128, if nothing else was set."""
+"""The limit of operations in one transaction; a server accepts 128 by default."""
 _LONGEST_TTL_S: Final = 9_000_000_000
-"""A server gives no longer lease."""
+"""The longest lease of a server."""
 _FIRST_S: Final = 30.0
-"""When a client first renews the lease that it has found: most of a thousand that come at once need not."""
+"""When a client first renews a found lease: of a thousand that join at once, most need not."""
 
 
 class Call(Protocol):
     """Sends one request to the server."""
 
     def __call__(self, path: str, body: Json, *, wait: WaitBudget, writes: bool) -> Json:
-        """Return the answer."""
+        """Return the response."""
         ...
 
 
 class Content:
-    """The content as it was when it was looked at last."""
+    """The content at the last read."""
 
     def __init__(self, keys: Keys, birth: bytes, keep: bytes) -> None:
-        """Read the lease, and how many seconds it lasts, from what is written of it."""
+        """Read the lease, and its length in seconds, from its key."""
         with own_content(keys.keep):
             said = json.loads(keep)
             self.lease, self.ttl = str(int(said["lease"])), int(said["ttl"])
@@ -50,7 +50,7 @@ class Content:
 class Keeper:
     """Makes the content of a run, finds it, and keeps it alive while there are calls.
 
-    A lease lasts for a third longer than the content is to be kept, so that it need not be renewed at each call.
+    A lease lasts a third longer than the content is to be kept, so that it need not be renewed at each call.
 
     Threading: one thread at a time.
     """
@@ -64,16 +64,16 @@ class Keeper:
         self._kept_s = -math.inf
 
     def forget(self) -> None:
-        """Look anew at the next call: the content is another, or its lease is over."""
+        """Read again at the next call: the content is another, or its lease is over."""
         self._content = None
 
     @property
     def knows(self) -> bool:
-        """Whether the content need not be asked for."""
+        """Whether the content is known without a read."""
         return self._content is not None
 
     def learn(self, told: Mapping[bytes, Found]) -> bool:
-        """Take what was read of the keys that every member watches; return whether there is content."""
+        """Use a read of the keys that every member watches. Return whether there is content."""
         birth, keep = told.get(self._keys.birth), told.get(self._keys.keep)
         if self._content is None and birth is not None and keep is not None:
             self._content = content = Content(self._keys, birth.value, keep.value)
@@ -81,24 +81,25 @@ class Keeper:
         return birth is not None and keep is not None
 
     def keep_now(self, wait: WaitBudget) -> None:
-        """Renew the content's lease: nobody else may have done so for long."""
+        """Renew the content's lease, since other clients may not have done so for long."""
         self._kept_s = -math.inf
         self._refresh(wait)
 
     def transact(
         self, compare: Sequence[Json], then: Sequence[Json], other: Sequence[Json], wait: WaitBudget
     ) -> Answer:
-        """Return the answer of a transaction that writes in one case at least; others are for `read`."""
+        """Return the response to a transaction that writes in at least one case; use `read` for others."""
         body = {"compare": list(compare), "success": list(then), "failure": list(other)}
         return Answer(self._call("kv/txn", body, wait=wait, writes=True))
 
     def read(self, *reads: Json, wait: WaitBudget) -> Answer:
-        """Return what reads find, all at one revision.
+        """Return the results of reads, all at one revision.
 
-        They are no transaction: a server before 3.5.5 dies when the client of one goes away that only reads.
+        They are not one transaction: a server before 3.5.5 dies if the client of a transaction that only reads
+        disconnects.
 
         Raises:
-            CompactedError: the revision is forgotten as often as it is read.
+            CompactedError: the revision is compacted at each try.
         """
         for _ in range(_TRIES - 1):
             with suppress(CompactedError):
@@ -117,12 +118,12 @@ class Keeper:
         return str(self._call("lease/grant", {"TTL": str(ttl)}, wait=wait, writes=False)["ID"])
 
     def keep_alive(self, lease: str, wait: WaitBudget) -> int | None:
-        """Renew a lease; return the revision that the server had just before. None: the lease is over."""
+        """Renew a lease. Return the server's revision just before. `None` if the lease is over."""
         answer = self._call("lease/keepalive", {"ID": lease}, wait=wait, writes=False)
         return int(answer["header"]["revision"]) if int(answer.get("TTL", 0)) > 0 else None
 
     def standing(self, wait: WaitBudget) -> Content | None:
-        """Return the content as it stands; None: there is none. What is known already is not asked for again."""
+        """Return the current content, or `None`. Known content is not read again."""
         if self._content is None:
             answer = self.read(say.get_all(self._keys.told), wait=wait)
             self.learn({found.key: found for found in answer.found(0)})
@@ -130,10 +131,10 @@ class Keeper:
         return self._content
 
     def begun(self, wait: WaitBudget, *, keep_s: float = DEFAULT_KEEP_S) -> Content:
-        """Return the content; make it where there is none.
+        """Return the content; make it if there is none.
 
         Raises:
-            BackendUnavailableError: it is removed as often as it is made.
+            BackendUnavailableError: it was removed after each try.
         """
         for _ in range(_TRIES):
             content = self.standing(wait)
@@ -143,7 +144,7 @@ class Keeper:
         raise BackendUnavailableError("the run's content is removed as often as it is written")
 
     def _begin(self, ttl: int, wait: WaitBudget) -> None:
-        """Make the content, unless somebody else has."""
+        """Make the content, unless another client has."""
         keys, lease = self._keys, self.grant(ttl, wait)
         birth = os.urandom(8).hex().encode()
         # What is there without a birth is the rest of something that was emptied by hand.
@@ -167,9 +168,11 @@ class Keeper:
     # --- another time to keep
 
     def age_s(self, wait: WaitBudget) -> float | None:
-        """Return for how long the content has been on its lease, or since that was last renewed; None: there is none.
+        """Return for how long the content has been on its lease, or since the last renewal.
 
-        A lease that is asked for its time is not renewed, so that those who come too late keep nothing alive.
+        `None` if there is no content.
+
+        Reading a lease's time does not renew it, so late clients keep nothing alive.
         """
         if self._content is None:
             answer = self.read(say.get_all(self._keys.told), wait=wait)
@@ -181,7 +184,7 @@ class Keeper:
         return float(int(told.get("grantedTTL", 0)) - left) if left > 0 else None
 
     def keep_for(self, keep_s: float, wait: WaitBudget) -> None:
-        """Put all that has no lease of its own on a lease of another length, if it is another."""
+        """Move all keys without a lease of their own to a lease of another length, if it differs."""
         ttl = _ttl(keep_s)
         for _ in range(_TRIES):
             content = self.standing(wait)
@@ -191,7 +194,7 @@ class Keeper:
             self.forget()
 
     def _move(self, content: Content, ttl: int, wait: WaitBudget) -> None:
-        """Move all to a new lease, or a part of it where something changed meanwhile: then `keep` says the old one."""
+        """Move all keys to a new lease, or some of them after concurrent changes; then `keep` has the old one."""
         keys, lease = self._keys, self.grant(ttl, wait)
         reads = (say.get_all(keys.told), say.get(keys.busy), say.get_all(keys.docs, names_only=True))
         answer = self.read(*reads, say.get_all(keys.members, names_only=True), wait=wait)
@@ -211,12 +214,12 @@ class Keeper:
 
 
 def revision_of(found: Found | None) -> int:
-    """Return a topic's revision: how often its key was put, plus its value."""
+    """Return a topic's revision: the number of puts of its key, plus its value."""
     return 0 if found is None else found.puts + _number(found)
 
 
 def _same_revision(found: Found, birth: bytes) -> bytes:
-    """Return the value with which one more put leaves a topic's revision as it is."""
+    """Return the value with which one more put keeps a topic's revision unchanged."""
     return found.value if found.key == birth else str(_number(found) - 1).encode()
 
 

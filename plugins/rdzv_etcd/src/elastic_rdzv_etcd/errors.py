@@ -1,32 +1,32 @@
-"""What a caller may want to know apart from other failures: what etcd answers, and why one can't be started."""
+"""Errors that a caller may distinguish: responses of etcd, and reasons why one can't be started."""
 
 from elastic_core.api import ConfigError
 from elastic_core.api.stores import BackendError, BackendUnavailableError
 
 
 class LeaseGoneError(BackendError):
-    """The lease that a request names has expired or was revoked; nothing was written."""
+    """The lease in a request has expired or was revoked; nothing was written."""
 
 
 class CompactedError(BackendUnavailableError):
-    """The revisions that were asked for are forgotten: read anew, and watch from there."""
+    """The requested revisions are compacted: read again, and watch from there."""
 
 
 class EtcdMissingError(ConfigError, FileNotFoundError):
-    """There is no etcd to run on this host. The system's error for those who use `EtcdServer` as torch's."""
+    """There is no etcd to run on this host. Also a `FileNotFoundError`, as with torch's `EtcdServer`."""
 
 
 class NotAnsweringError(BackendUnavailableError):
-    """An etcd of ours runs, and has not answered in time."""
+    """A hosted etcd runs, and has not responded in time."""
 
 
 class EtcdServerError(BackendUnavailableError, RuntimeError):
-    """`EtcdServer` can't be started. Its kinds are those that torch's raises."""
+    """`EtcdServer` can't be started. Its subclasses match the errors that torch's class raises."""
 
 
 class EtcdServerTimeoutError(EtcdServerError, TimeoutError):
-    """It runs and does not answer in time. A `TimeoutError` here alone: a store must not take it for the system's."""
+    """etcd runs and does not respond in time. A `TimeoutError` only here: a store must not treat it as the system's."""
 
 
 class EtcdServerSystemError(EtcdServerError, OSError):
-    """The system refuses what it needs: a directory for its data, a process."""
+    """The system rejects a needed resource: a directory for the data, a process."""

@@ -1,6 +1,7 @@
-"""What a failed request means to the core: the one place that translates.
+"""Translation of failed requests to the core's errors.
 
-An answer of the server mostly says that nothing was written. Without one it depends on how far the request had come.
+An error response of the server usually means that nothing was written. Without a response, the outcome depends on how
+far the request was sent.
 """
 
 import errno
@@ -28,15 +29,15 @@ _CN_HINT: Final = "a client certificate without a CommonName, beside user and pa
 
 
 class WrongServerError(BackendRefusedError):
-    """What answers is no etcd that we can use: another member may be."""
+    """The server is not a usable etcd; another member may be."""
 
 
 class NotPermittedError(BackendRefusedError):
-    """etcd knows the user, and does not let it do that."""
+    """etcd knows the user, who lacks the permission."""
 
 
 class Said(Enum):
-    """What an answer that is an error calls for, beyond an error."""
+    """An action that an error response needs, in addition to an error."""
 
     TOKEN = "a new token, and the same request again"
 
@@ -59,27 +60,27 @@ _UNTOUCHED: Final = {
     "rpc not supported for learner": ("is a learner, which serves no clients", _VOTERS_HINT),
     "unhealthy cluster": ("is part of a cluster that is not healthy", _HEALTH_HINT),
 }
-"""What etcd says before it has done anything, and what to do about it."""
+"""etcd's errors before any effect, and their remedies."""
 _OPEN: Final = {
     "request timed out": "did not finish in time",
     "leader changed": "has got another leader meanwhile",
     "server stopped": "is stopping",
     "timeout": "did not finish in time",
 }
-"""What etcd says when a write may still happen."""
+"""etcd's errors after which a write may still take effect."""
 _STALE_TOKEN: Final = ("invalid auth token", "revision of auth store is old")
 
 
 def answered(status: int, text: str, *, peer: str, login: Login, writes: bool, path: str) -> BackendError | Said:
-    """Return what an answer that is no success means.
+    """Return the meaning of an error response.
 
     Args:
         status: Of the HTTP response.
         text: Its body.
-        peer: Who answered, for the text.
-        login: Whose password must not be in the text.
+        peer: Name of the server, for the text.
+        login: The login, of which the text must not contain the password.
         writes: Whether the request writes.
-        path: What was asked, `kv/txn`.
+        path: The request's path, `kv/txn`.
     """
     code, said = _parsed(text)
     shown = " ".join(login.hidden_in(said).split())[:_SHOWN]
@@ -106,12 +107,12 @@ def answered(status: int, text: str, *, peer: str, login: Login, writes: bool, p
 
 
 def nobody(peer: str) -> BackendRefusedError:
-    """Return what a server means that wants to know who we are, where no user is given."""
+    """Return the error for a server that requires a user, if none is given."""
     return BackendRefusedError(f"{peer} requires a user and a password, and none was given", hint=_LOGIN_HINT)
 
 
 def _parsed(text: str) -> tuple[int | None, str]:
-    """Return etcd's code and message; None: it is not etcd's JSON."""
+    """Return etcd's code and message. `None` for the code if it is not etcd's JSON."""
     try:
         body: Any = msgspec.json.decode(text.partition("\n")[0])
     except (msgspec.DecodeError, RecursionError):
@@ -131,7 +132,7 @@ def _maybe(what: str, writes: bool) -> BackendError:
 
 
 def _refusal(code: int, said: str, shown: str, peer: str, login: Login, path: str) -> BackendError | None:
-    """Return what an answer about users and rights means; None: it is about something else."""
+    """Return the error for a response about users and permissions. `None` for other responses."""
     given = f"user {login.username!r}"
     if "authentication is not enabled" in said:
         return BackendRefusedError(
@@ -153,7 +154,7 @@ def _refusal(code: int, said: str, shown: str, peer: str, login: Login, path: st
 
 
 def _not_json(status: int, shown: str, peer: str, writes: bool) -> BackendError:
-    """Return what an answer means that is not etcd's JSON."""
+    """Return the error for a response that is not etcd's JSON."""
     if "CommonName" in shown:
         return WrongServerError(
             f"{peer} rejects clients whose certificate has a CommonName: its JSON gateway can't, while etcd "
@@ -177,14 +178,14 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 
 
 def lost(error: Exception, *, peer: str, sent: bool, writes: bool, first: bool) -> BackendError:
-    """Return what a request without a whole answer means.
+    """Return the error for a request without a complete response.
 
     Args:
-        error: What the socket, TLS, http.client or urllib3 raised.
-        peer: Where the connection goes, for the text.
+        error: The error of the socket, TLS, http.client or urllib3.
+        peer: Name of the server, for the text.
         sent: Whether the whole request may have reached the server.
         writes: Whether it writes.
-        first: Whether the server has not answered anything yet on this connection.
+        first: Whether the server has sent nothing yet on this connection.
     """
     for cause in _chain(error):
         if isinstance(cause, ssl.SSLError) and not isinstance(cause, (ssl.SSLEOFError, ssl.SSLZeroReturnError)):

@@ -1,4 +1,4 @@
-"""Requests to an etcd cluster through the JSON gateway of its members: each sent once, to the member that answers."""
+"""Requests to an etcd cluster through its members' JSON gateway: each sent once, to the member that responds."""
 
 from collections.abc import Callable, Sequence
 from http.client import HTTPException
@@ -30,17 +30,17 @@ _HEADERS: Final = {
     "Grpc-Metadata-hasleader": "true",  # a member that is cut off says so at once, and ends its watches
 }
 _PROBE: Final = {"key": b64(EVERYTHING), "limit": "1", "keys_only": True}
-"""Any key will do: an answer says that there is a gateway, and a leader; that we may not read it is an answer, too."""
+"""Any key serves: a response shows a gateway and a leader; a missing permission is a response, too."""
 _AUTHENTICATE: Final = "auth/authenticate"
 _WATCH: Final = "watch"
 _PATIENT_S: Final = 2.0
-"""A write that is not answered for so long met a leader that is gone, where there are other members to ask."""
+"""A write without a response for this long probably met a lost leader, if there are other members to try."""
 
 _T = TypeVar("_T")
 
 
 class _Turn(NamedTuple):
-    """One member's turn to answer: what ends it, by when it must be over, and whether a lost answer leaves a doubt."""
+    """One member's turn: its interruption, its deadline, and whether a lost response leaves the outcome unknown."""
 
     wait: WaitBudget
     end_s: float
@@ -57,13 +57,13 @@ class _Reply(NamedTuple):
 
 
 class Gateway:
-    """Asks the members of a cluster, one at a time; after trouble with one, the next.
+    """Sends requests to the members of a cluster, one at a time; after a failure of one, to the next.
 
     Threading: one thread at a time.
     """
 
     def __init__(self, target: Target, *, login: Callable[[], Login], tls: Tls) -> None:
-        """Keep how to reach the members; `login` is asked anew for each token, so that passwords may change."""
+        """Keep the members' settings. `login` is called for each token, so that passwords may change."""
         self.notices: list[str] = []
         self._hosts = target.hosts
         self._login = login
@@ -78,25 +78,25 @@ class Gateway:
     # --- connections
 
     def open(self, wait: WaitBudget) -> str:
-        """Make a new connection to the first member that answers, and return this host's address on it.
+        """Make a new connection to the first member that responds, and return this host's address on it.
 
         Raises:
-            BackendUnavailableError, BackendRefusedError: none does.
+            BackendUnavailableError, BackendRefusedError: none responds.
             WaitCancelledError, WaitExpiredError: from `wait`.
         """
         return self.open_and_watch((), wait)[0]
 
     def open_and_watch(self, creates: Sequence[dict[str, Any]], wait: WaitBudget) -> tuple[str, Stream | None]:
-        """Do as `open`, and return the events of watches, too: that a member has begun them is answer enough.
+        """Like `open`, and also return the events of watches: a member that has started them has responded.
 
-        None for the events: there is nothing to be watched, or it is not permitted.
+        `None` in place of the events if there is nothing to watch, or if that is not permitted.
         """
         self._end()
         self._known, self._token = None, ""
         return self._on_a_member(lambda turn: self._probed(creates, turn), wait)
 
     def _probed(self, creates: Sequence[dict[str, Any]], turn: _Turn) -> tuple[str, Stream | None]:
-        """Return this host's address on a connection to a member that serves us, and what it tells."""
+        """Return this host's address on a connection to a member that accepts requests, and its events."""
         line = self._ready(turn)
         address = line.local_address
         try:
@@ -111,7 +111,7 @@ class Gateway:
         return address, None
 
     def drop(self) -> None:
-        """End all connections: the next call makes new ones, to the next member."""
+        """Close all connections: the next call makes new ones, to the next member."""
         self._end()
         self._at = (self._at + 1) % len(self._hosts)
 
@@ -124,12 +124,12 @@ class Gateway:
             stream.close()
 
     def close(self) -> None:
-        """End all connections for good."""
+        """Close all connections for good."""
         self._end()
         self._interrupt.close()
 
     def _ready(self, turn: _Turn) -> Connection:
-        """Return a connection to the member whose turn it is, which the member has not closed."""
+        """Return an open connection to the member in turn."""
         if self._line is None or not self._line.usable():
             self._end()
             self._line = self._reach(turn)
@@ -142,7 +142,7 @@ class Gateway:
             raise WrongServerError(error.what, hint=error.hint) from error
 
     def _on_a_member(self, call: Callable[[_Turn], _T], wait: WaitBudget, *, writes: bool = False) -> _T:
-        """Return what a call returns at the first member where it does not fail before anything is written."""
+        """Return the result of a call at the first member where it does not fail before a write."""
         wait.check()
         end_s = SYSTEM_CLOCK.monotonic_s() + wait.remaining_s(LIMIT_S)
         failures: list[BackendError] = []
@@ -168,22 +168,23 @@ class Gateway:
     # --- requests
 
     def ask(self, path: str, body: dict[str, Any], *, wait: WaitBudget, writes: bool) -> dict[str, Any]:
-        """Return the answer to `POST /v3/PATH`; of an answer that is a stream, its first part.
+        """Return the response to `POST /v3/PATH`; of a stream, its first part.
 
-        Sent once, unless a member says that it has done nothing, or the request only reads: then the next one is asked.
+        It is sent once, unless a member reports that it has done nothing, or the request only reads: then the next
+        member is tried.
 
         Raises:
-            LeaseGoneError: the lease that it names is gone; nothing was written.
-            CompactedError: the revision that it reads at is forgotten.
-            BackendUnavailableError: no member can be reached, or serves us just now; nothing was written.
-            OutcomeUnknownError: it writes, and there was no answer.
+            LeaseGoneError: the lease in it is gone; nothing was written.
+            CompactedError: the revision that it reads is compacted.
+            BackendUnavailableError: no member can be reached or accepts requests now; nothing was written.
+            OutcomeUnknownError: it writes, and there was no response.
             BackendRefusedError: it is not permitted, or not understood.
             WaitCancelledError, WaitExpiredError: from `wait`.
         """
         return self._on_a_member(lambda turn: self._asked(path, body, turn), wait, writes=writes)
 
     def _asked(self, path: str, body: dict[str, Any], turn: _Turn) -> dict[str, Any]:
-        """Return the answer of the member whose turn it is."""
+        """Return the response of the member in turn."""
         line, encoded = self._ready(turn), msgspec.json.encode(body)
         for _ in range(2):
             reply = self._post(line, path, encoded, self._headers(line, turn), turn)
@@ -196,17 +197,17 @@ class Gateway:
     def stream(self, creates: Sequence[dict[str, Any]], *, wait: WaitBudget) -> Stream:
         """Return the events of watches, one for each `create_request`, on a connection of its own.
 
-        Returns when the member has begun all of them.
+        Returns when the member has started all of them.
 
         Raises:
-            CompactedError: a revision to start at is forgotten, if the member says so at once.
-            BackendUnavailableError, BackendRefusedError: no member does it.
+            CompactedError: a revision to start at is compacted, if the member reports that at once.
+            BackendUnavailableError, BackendRefusedError: no member starts them.
             WaitCancelledError, WaitExpiredError: from `wait`.
         """
         return self._on_a_member(lambda turn: self._streamed(creates, turn), wait)
 
     def _streamed(self, creates: Sequence[dict[str, Any]], turn: _Turn) -> Stream:
-        """Return the stream of the member whose turn it is; requests go to the same."""
+        """Return the stream of the member in turn; requests go to the same member."""
         encoded = b"\n".join(msgspec.json.encode({"create_request": create}) for create in creates)
         self._ready(turn)
         for last in (False, True):
@@ -229,7 +230,7 @@ class Gateway:
         raise BackendRefusedError(f"{line.place} does not accept the token that it gave")
 
     def _begun(self, line: Connection, encoded: bytes, watches: int, turn: _Turn) -> Stream | None:
-        """Return the stream that a member has begun; None: it wants another token."""
+        """Return the stream that a member has started. `None` if it needs another token."""
         # Else Go's server throws away what it has not read of the request when it begins to answer: the last watches.
         headers = {**self._headers(line, turn), "Connection": "close"}
         reply = self._post(line, _WATCH, encoded, headers, turn, whole=False)
@@ -244,9 +245,9 @@ class Gateway:
     def _post(
         self, line: Connection, path: str, encoded: bytes, headers: dict[str, str], turn: _Turn, *, whole: bool = True
     ) -> _Reply:
-        """Return the reply to a request, sent once. The connection is over, unless there is one.
+        """Return the reply to a request, sent once. The connection is closed if there is none.
 
-        Without `whole` the text of a success is left to be read.
+        Without `whole`, the text of a success is not read yet.
         """
         turn.wait.check()
         sent = False
@@ -272,10 +273,10 @@ class Gateway:
             told = lost(failure, peer=str(line.place), sent=sent, writes=turn.writes, first=not line.answers)
             raise told from failure
         finally:
-            del failure  # whose traceback has this frame: all in it would be left to the collector
+            del failure  # its traceback has this frame: the garbage collector would have to free its objects
 
     def _content(self, line: Connection, path: str, reply: _Reply, turn: _Turn) -> dict[str, Any] | None:
-        """Return the content of a reply; None: it calls for a new token.
+        """Return the content of a reply. `None` if a new token is needed.
 
         Raises:
             BackendError: it is an error.
@@ -296,10 +297,10 @@ class Gateway:
             return None
         raise found
 
-    # --- who we are
+    # --- authentication
 
     def _headers(self, line: Connection, turn: _Turn) -> dict[str, str]:
-        """Return what goes with a request: the token, which is asked for where there is a user and none yet."""
+        """Return the headers of a request with the token, which is requested if there is a user and no token yet."""
         if self._known is None:
             self._known = self._login()
         if not self._known.username:
@@ -309,7 +310,7 @@ class Gateway:
         return _HEADERS | {"Authorization": self._token}
 
     def _authenticated(self, line: Connection, login: Login, turn: _Turn) -> str:
-        """Return a token; a refused password is asked for anew the next time."""
+        """Return a token. A rejected password is read again the next time."""
         encoded = msgspec.json.encode({"name": login.username, "password": login.password})
         reply = self._post(line, _AUTHENTICATE, encoded, _HEADERS, turn)
         try:
@@ -320,10 +321,10 @@ class Gateway:
         return str((answer or {}).get("token", ""))
 
     def _forget_token(self, line: Connection) -> None:
-        """Ask for another one with the next request.
+        """Request another token with the next request.
 
         Raises:
-            BackendRefusedError: there is no user to ask as.
+            BackendRefusedError: there is no user.
         """
         if self._known is not None and not self._known.username:
             raise nobody(str(line.place))
@@ -331,7 +332,7 @@ class Gateway:
 
 
 def _all_of(failures: list[BackendError]) -> BackendError:
-    """Return one error for what the members said."""
+    """Return one error for all members' errors."""
     if len(failures) == 1:
         return failures[0]
     refused = all(isinstance(failure, BackendRefusedError) for failure in failures)

@@ -1,4 +1,4 @@
-"""What is said to etcd's gateway: its requests as JSON, and where a run's content lies."""
+"""Requests to etcd's gateway as JSON, and the keys of a run's content."""
 
 import zlib
 from collections.abc import Mapping, Sequence
@@ -13,27 +13,28 @@ Json = dict[str, Any]
 _PLAIN: Final = b"="
 _PACKED: Final = b"z"
 LARGEST_BYTES: Final = 16 << 20
-"""A packed value that is longer is none of ours: that of a thousand nodes, or of 500 failures, has some 100 kB."""
+"""A packed value above this limit is not elastic-core's: one of a thousand nodes, or of 500 failures, has some 100 kB.
+"""
 _PACK_BYTES: Final = 4096
 """Shorter values stay readable in etcdctl; longer ones are a roster of many nodes, and pack to a fifth."""
 
 
 class Keys:
-    """Where the content of a run lies.
+    """The keys of a run's content.
 
-    - `told/birth` and `told/{control,departures,round}`: what every member watches;
-    - `told/keep`: the lease on all that has none of its own, so that nothing stays for ever;
-    - `told0members`: the topic that changes often, and matters to the one who leads. It lies right behind the others:
-      one range reads them all, and a watch of `told/` hears nothing of it;
+    - `told/birth` and `told/{control,departures,round}`: the keys that every member watches;
+    - `told/keep`: the lease of all keys without one of their own, so that no key stays for ever;
+    - `told0members`: the topic that changes often, and matters only to the leader. It is right after the others:
+      one range reads them all, and a watch of `told/` does not include it;
     - `member/INCARNATION`: a member's record. The revision that made it is its seat's number;
-    - `alive/INCARNATION` and `seat/NUMBER`: there as long as the member's lease;
+    - `alive/INCARNATION` and `seat/NUMBER`: exist as long as the member's lease;
     - `doc/KEY/value` and `doc/KEY/version`.
 
-    A topic's revision is how often its key was put, plus the number that is its value.
+    A topic's revision is the number of puts of its key, plus the number in its value.
     """
 
     def __init__(self, prefix: str, run_id: str) -> None:
-        """Take the prefix of all runs, which ends with a slash."""
+        """Keep the prefix of all runs, which ends with a slash."""
         self.base = f"{prefix}{quote(run_id, safe='')}/".encode()
         self.told = self.base + b"told/"
         self.birth = self.told + b"birth"
@@ -53,7 +54,7 @@ class Keys:
         return self.members + quote(incarnation, safe="").encode()
 
     def alive_of(self, incarnation: str) -> bytes:
-        """Return the key that is there while a member's lease lasts."""
+        """Return the key that exists while a member's lease lasts."""
         return self.alive + quote(incarnation, safe="").encode()
 
     def seat(self, number: int) -> bytes:
@@ -61,20 +62,20 @@ class Keys:
         return self.seats + b"%020d" % number
 
     def doc(self, key: str) -> bytes:
-        """Return what the two keys of a document begin with."""
+        """Return the prefix of the two keys of a document."""
         return self.docs + quote(key, safe="").encode() + b"/"
 
 
 def pack(value: bytes) -> bytes:
-    """Return what is stored for a value: the same with a mark before it, or packed."""
+    """Return the stored form of a value: with a mark before it, or packed."""
     return _PLAIN + value if len(value) < _PACK_BYTES else _PACKED + zlib.compress(value, 1)
 
 
 def unpack(stored: bytes, key: bytes) -> bytes:
-    """Return the value of what is stored under a key.
+    """Return the value of stored bytes.
 
     Raises:
-        BackendRefusedError: somebody else wrote it, or it unpacks to more than `LARGEST_BYTES`.
+        BackendRefusedError: another program wrote them, or they unpack to more than `LARGEST_BYTES`.
     """
     if stored[:1] == _PLAIN:
         return stored[1:]
@@ -90,22 +91,22 @@ def unpack(stored: bytes, key: bytes) -> bytes:
 
 
 def made_at(key: bytes, revision: int) -> Json:
-    """Hold where a key was made by that revision; 0: where there is none."""
+    """True if a key was made by that revision; 0: if it does not exist."""
     return {"target": "CREATE", "result": "EQUAL", "key": b64(key), "create_revision": str(revision)}
 
 
 def is_there(key: bytes) -> Json:
-    """Hold where there is such a key."""
+    """True if the key exists."""
     return {"target": "CREATE", "result": "GREATER", "key": b64(key), "create_revision": "0"}
 
 
 def stands_at(key: bytes, revision: int) -> Json:
-    """Hold where a key was put last by that revision."""
+    """True if a key was last put by that revision."""
     return {"target": "MOD", "result": "EQUAL", "key": b64(key), "mod_revision": str(revision)}
 
 
 def has_value(key: bytes, value: bytes) -> Json:
-    """Hold where a key has that value."""
+    """True if a key has that value."""
     return {"target": "VALUE", "result": "EQUAL", "key": b64(key), "value": b64(value)}
 
 
@@ -113,22 +114,22 @@ def has_value(key: bytes, value: bytes) -> Json:
 
 
 def put(key: bytes, value: bytes, lease: str) -> Json:
-    """Set a key, for as long as a lease lasts."""
+    """Set a key on a lease."""
     return {"request_put": {"key": b64(key), "value": b64(value), "lease": lease}}
 
 
 def replace(key: bytes, value: bytes) -> Json:
-    """Set a key that is there, and leave it on its lease."""
+    """Set an existing key, and keep its lease."""
     return {"request_put": {"key": b64(key), "value": b64(value), "ignore_lease": True}}
 
 
 def touch(key: bytes) -> Json:
-    """Put a key that is there as it is, which raises its version."""
+    """Put an existing key unchanged, which raises its version."""
     return {"request_put": {"key": b64(key), "ignore_value": True, "ignore_lease": True}}
 
 
 def move(key: bytes, lease: str) -> Json:
-    """Leave a key that is there as it is, but on another lease."""
+    """Keep an existing key unchanged, but on another lease."""
     return {"request_put": {"key": b64(key), "lease": lease, "ignore_value": True}}
 
 
@@ -138,7 +139,7 @@ def get(key: bytes) -> Json:
 
 
 def get_all(prefix: bytes, *, end: bytes = b"", names_only: bool = False) -> Json:
-    """Read all keys with a prefix, or up to an end; perhaps without their values."""
+    """Read all keys with a prefix, or up to an end; optionally without their values."""
     asked = {"key": b64(prefix), "range_end": b64(end or prefix_end(prefix))}
     return {"request_range": asked | ({"keys_only": True} if names_only else {})}
 
@@ -162,10 +163,10 @@ def delete_all(prefix: bytes) -> Json:
 
 
 class Found:
-    """One key of an answer."""
+    """One key in a response."""
 
     def __init__(self, raw: Mapping[str, Any]) -> None:
-        """Read what the gateway leaves out as what it means: zero, or nothing."""
+        """Read the fields; those that the gateway omits are zero or empty."""
         self.key = unb64(raw["key"])
         self.value = unb64(raw.get("value", ""))
         self.made = int(raw.get("create_revision", 0))
@@ -173,22 +174,22 @@ class Found:
         self.puts = int(raw.get("version", 0))
 
     def name(self, prefix: bytes) -> bytes:
-        """Return the key without a prefix that it has."""
+        """Return the key without its prefix."""
         return self.key[len(prefix) :]
 
 
 class Answer:
-    """What a transaction, or several reads, answered."""
+    """The response to a transaction, or to several reads."""
 
     def __init__(self, raw: Mapping[str, Any]) -> None:
-        """Take the gateway's answer."""
+        """Read the gateway's response."""
         self.succeeded = bool(raw.get("succeeded", False))
         self.revision = int(raw["header"]["revision"])
         self._parts: Sequence[Mapping[str, Any]] = raw.get("responses", ())
 
     @classmethod
     def of_ranges(cls, raw: Sequence[Mapping[str, Any]]) -> "Answer":
-        """Take the answers to reads that were no transaction."""
+        """Read the responses to reads that were not a transaction."""
         return cls({"header": raw[0]["header"], "responses": [{"response_range": part} for part in raw]})
 
     def found(self, at: int) -> tuple[Found, ...]:
@@ -196,7 +197,7 @@ class Answer:
         return tuple(Found(kv) for kv in self._range(at).get("kvs", ()))
 
     def one(self, at: int) -> Found | None:
-        """Return the key that the operation with this place read; None: there is none."""
+        """Return the key that the operation with this place read, or `None`."""
         return next(iter(self.found(at)), None)
 
     def counted(self, at: int) -> int:

@@ -1,4 +1,4 @@
-"""Where the run's etcd is and how it lets us in: what the endpoint and the options say."""
+"""The run's etcd and its credentials, from the endpoint and the options."""
 
 import os
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ OPTIONS: Final = (
 
 
 class Reach:
-    """What a store needs to open connections. Reaches nothing itself, but for an embedded etcd, which it starts.
+    """The data for connections of a store. It connects to nothing, but starts an embedded etcd.
 
     Raises:
         ConfigError: the endpoint or an option can't be used.
@@ -54,7 +54,7 @@ class Reach:
             )
 
     def option(self, *names: str) -> str:
-        """Return an option by the first of its names that was given; empty: none was."""
+        """Return an option by the first of its names that is given; empty if none is."""
         return next((str(value) for name in names if (value := self.settings.options.get(name))), "")
 
     def _named(self) -> Target:
@@ -75,7 +75,7 @@ class Reach:
         return f"{self.settings.backend} at {self.target}" + (" (TLS)" if self.target.tls else "")
 
     def settle(self, wait: WaitBudget) -> bool:
-        """Have an embedded etcd run; return whether it is elsewhere than it was.
+        """Have an embedded etcd run. Return whether its address has changed.
 
         Raises:
             BackendError: it could not be started or found.
@@ -86,7 +86,7 @@ class Reach:
         return before != self.target
 
     def login(self) -> Login:
-        """Return user and password, each of the URL, else of the options, else of the environment.
+        """Return user and password, each from the URL, else from the options, else from the environment.
 
         Called: before each log-in.
 
@@ -103,7 +103,7 @@ class Reach:
 
     @property
     def notices(self) -> Sequence[str]:
-        """What people should know of an embedded etcd."""
+        """Lines for people about an embedded etcd."""
         return () if self.embedded is None else self.embedded.notices
 
     def close(self) -> None:
@@ -119,7 +119,7 @@ def _embedded(settings: RendezvousSettings, *, v2: bool) -> "EmbeddedEtcd":
 
 
 def _secret_of(path: str) -> str:
-    """Return a file's text without the line's end; empty where there is no file."""
+    """Return a file's text without its line end; empty without a file."""
     if not path:
         return ""
     try:

@@ -1,4 +1,4 @@
-"""The `etcd` backend: what the core's rendezvous needs, on etcd's v3 API."""
+"""The `etcd` backend: the store of the core's rendezvous on etcd's v3 API."""
 
 import math
 import os
@@ -57,7 +57,7 @@ _T = TypeVar("_T")
 
 
 class _Lease:
-    """What a member's keys are put on: its number on the server, and the seconds that it lasts."""
+    """The lease of a member's keys: its number on the server, and its length in seconds."""
 
     def __init__(self, number: str, seconds: int) -> None:
         self.number = number
@@ -69,11 +69,11 @@ class _Lease:
 class EtcdStore(CoordinationStore):
     """Drives an etcd server, or a cluster, from 3.4 on, through the JSON gateway of its v3 API.
 
-    Every change is one transaction on the server, sent once and never repeated unless the server refused it. A member
-    is there until another one removes it; its lease permits that. The server does not tell the time, so that a member
-    may judge another's silence only while it was answered itself: `Streak`.
+    Every change is one transaction on the server, sent once and never repeated unless the server rejected it. A member
+    stays until another one removes it, which needs an expired lease. The server does not publish its clock, so a member
+    may judge another's silence only while it got responses itself: `Streak`.
 
-    Threading: as the base class says. `close` ends it for good.
+    Threading: as the base class. `close` ends it for good.
 
     Raises:
         ConfigError: the endpoint or an option can't be used.
@@ -86,7 +86,7 @@ class EtcdStore(CoordinationStore):
         OptionSpec(name="etcd_prefix", help="name of prefix in torch"),
     )
     min_ttl_s: ClassVar[float] = 2.0
-    """A server with usual settings gives no shorter lease; leases are whole seconds."""
+    """A server with default settings gives no shorter lease; leases are whole seconds."""
     announces_expiry: ClassVar[bool] = True
 
     def __init__(self, settings: RendezvousSettings) -> None:
@@ -119,7 +119,7 @@ class EtcdStore(CoordinationStore):
 
     @property
     def notices(self) -> Sequence[str]:
-        """What an agent should tell its user once."""
+        """Lines that an agent should log once."""
         gateway = self._live_gateway
         return (*self._reach.notices, *(() if gateway is None else gateway.notices))
 
@@ -130,7 +130,7 @@ class EtcdStore(CoordinationStore):
 
     @property
     def hosting(self) -> bool:
-        """Whether the run's etcd is a process of this agent."""
+        """Whether a process of this agent is the run's etcd."""
         return self._reach.embedded is not None and self._reach.embedded.hosting
 
     def pids(self) -> frozenset[int]:
@@ -140,7 +140,7 @@ class EtcdStore(CoordinationStore):
     # --- members
 
     def connect(self, *, wait: WaitBudget) -> str:
-        """Open a connection anew and return this host's address on it."""
+        """Open a new connection and return this host's address on it."""
         self._watcher.drop()
         self._settle(wait)
         return self._watcher.connect(self._gateway.open_and_watch, wait)
@@ -150,7 +150,7 @@ class EtcdStore(CoordinationStore):
             self._end()
 
     def enlist(self, record: bytes, *, incarnation: str, ttl_s: float, wait: WaitBudget) -> Seat:
-        """Add a member, or find it, renewed."""
+        """Add a member, or find it and renew its lease."""
         self._ttl_s = ttl_s
 
         def once() -> Seat | None:
@@ -175,9 +175,9 @@ class EtcdStore(CoordinationStore):
         return self._until_done(once)
 
     def _add(self, incarnation: str, record: bytes, lease: _Lease, wait: WaitBudget) -> tuple[int, int] | None:
-        """Return the number of the member's seat, and how many are ahead at most, or 0 where that is to be counted.
+        """Return the number of the member's seat, and the most members ahead, or 0 if these must be counted.
 
-        None: the content was another than we knew.
+        `None` if the content was another one than the known one.
         """
         keys = self._keys
         content, member = self._keeper.begun(wait), keys.member(incarnation)
@@ -204,7 +204,7 @@ class EtcdStore(CoordinationStore):
         return found.made, 0
 
     def _take(self, number: int, incarnation: str, lease: _Lease, wait: WaitBudget) -> Counts | None:
-        """Put a member's keys on a lease and return how many members there are; None: its seat is gone."""
+        """Put a member's keys on a lease and return the number of members. `None` if its seat is gone."""
         keys = self._keys
         puts = (
             say.put(keys.alive_of(incarnation), b"", lease.number),
@@ -231,7 +231,7 @@ class EtcdStore(CoordinationStore):
         return answer.succeeded
 
     def renew(self, seat: Seat, *, ttl_s: float, wait: WaitBudget) -> Renewal | None:
-        """Make the lease end `ttl_s` from now."""
+        """Set the end of the lease to `ttl_s` from now."""
         self._ttl_s = ttl_s
 
         def once() -> Renewal | None:
@@ -261,7 +261,7 @@ class EtcdStore(CoordinationStore):
         self._attendance.remove(seat.number, seat.incarnation, wait)
         embedded = self._reach.embedded
         if embedded is not None and embedded.hosting:
-            with suppress(ElasticError):  # a courtesy: what goes wrong with it is nobody's business any more
+            with suppress(ElasticError):  # optional: its errors don't matter any more
                 embedded.linger(self, wait)
 
     def members(self, *, wait: WaitBudget) -> Members:
@@ -282,7 +282,7 @@ class EtcdStore(CoordinationStore):
         )
 
     def survey(self, keys: Collection[str], *, wait: WaitBudget) -> Survey:
-        """Return who has a seat, and documents; leaves no trace."""
+        """Return members with seats, and documents; changes nothing."""
         names, own = list(keys), self._keys
         reads = (say.get_all(own.members), say.get_all(own.alive, names_only=True))
         answer = self._keeper.read(*reads, *(say.get_all(own.doc(name)) for name in names), wait=wait)
@@ -298,7 +298,7 @@ class EtcdStore(CoordinationStore):
     # --- documents
 
     def load(self, key: str, *, wait: WaitBudget) -> Document | None:
-        """Return a document as it stands."""
+        """Return the current document."""
         prefix = self._keys.doc(key)
         return _document(self._keeper.read(say.get_all(prefix), wait=wait).found(0), prefix)
 
@@ -332,16 +332,16 @@ class EtcdStore(CoordinationStore):
 
         swapped = self._until_done(once)
         if swapped.applied:
-            with suppress(BackendError, WaitExpiredError):  # it is written; that it is kept for longer harms nobody
+            with suppress(BackendError, WaitExpiredError):  # it is written; a longer keep time does no harm
                 self._keeper.keep_for(keep_s, wait)
         return swapped
 
     def keep_age_s(self, *, wait: WaitBudget) -> float | None:
-        """Return how long ago it was last said anew how long content is kept, or members have renewed that."""
+        """Return the seconds since the keep time of the content was last set, or renewed by members."""
         return self._keeper.age_s(wait)
 
     def _learned(self, prefix: bytes, wait: WaitBudget) -> Document | None:
-        """Return a document as it stands, and know the content afterwards, if there is any."""
+        """Return the current document. Afterwards the content is known, if there is any."""
         keys, reads = self._keys, (say.get_all(self._keys.told), say.get_all(prefix))
         answer = self._keeper.transact((say.is_there(keys.birth),), reads, (say.delete(keys.keep),), wait)
         if not answer.succeeded or not self._keeper.learn({found.key: found for found in answer.found(0)}):
@@ -351,7 +351,7 @@ class EtcdStore(CoordinationStore):
     # --- watching
 
     def watch(self, since: Revisions, topics: Collection[Topic], *, timeout_s: float, wait: WaitBudget) -> Watched:
-        """Block until one of the topics has moved beyond `since`."""
+        """Block until the revision of a topic is above `since`."""
         end_s = SYSTEM_CLOCK.monotonic_s() + timeout_s
         while True:
             judges = self._attendance.judges
@@ -366,7 +366,7 @@ class EtcdStore(CoordinationStore):
                 self._watcher.hear(left_s, wait)
 
     def close(self) -> None:
-        """Give the connections back, and end an embedded etcd, which takes the store with it."""
+        """Close the connections, and end an embedded etcd, with which the store's content is lost."""
         self._end()
         self._reach.close()
 
@@ -389,7 +389,7 @@ class EtcdStore(CoordinationStore):
         return self._streak.may_judge(now_s=SYSTEM_CLOCK.monotonic_s(), ttl_s=self._ttl_s)
 
     def _on_a_living_lease(self, once: Callable[[], _T]) -> _T:
-        """Return what a call returns; where the server refused it for a lease that is over, call it once more."""
+        """Return the result of a call. If the server rejected it for an expired lease, call it once more."""
         try:
             return once()
         except LeaseGoneError:
@@ -397,7 +397,7 @@ class EtcdStore(CoordinationStore):
             return once()
 
     def _until_done(self, once: Callable[[], _T | None]) -> _T:
-        """Return what a call returns that may find another content than we knew."""
+        """Return the result of a call that may find another content than the known one."""
         for _ in range(_TRIES):
             done = self._on_a_living_lease(once)
             if done is not None:

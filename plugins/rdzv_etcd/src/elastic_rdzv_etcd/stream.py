@@ -1,4 +1,4 @@
-"""What a member sends of its own accord: the events of watches, on a connection of their own."""
+"""The events of watches that a member sends, on a connection of their own."""
 
 from http.client import HTTPException
 from math import inf
@@ -16,7 +16,7 @@ from elastic_rdzv_etcd.url import Login
 
 _FAILURES: Final = (OSError, HTTPException)
 _PART_S: Final = 0.1
-"""What has begun to arrive is given so much time, even at the end of a budget."""
+"""The time for a message whose first part has arrived, also at the end of a budget."""
 
 
 # What is in the JSON of a watch: 64-bit numbers are strings there, bytes are base64.
@@ -55,9 +55,9 @@ class _Message(msgspec.Struct, frozen=True):
 
 
 class Stream:
-    """The events of some watches. Lost with its connection; it never begins again.
+    """The events of some watches. It ends with its connection, and never starts again.
 
-    `revision` is the newest of the store that the member has told: a later stream misses nothing that starts after it.
+    `revision` is the newest one that the member has sent: a later stream that starts after it misses nothing.
 
     Threading: one thread at a time, the gateway's.
     """
@@ -65,7 +65,7 @@ class Stream:
     def __init__(
         self, line: Connection, response: Response, interrupt: Interrupt, *, watches: int, login: Login
     ) -> None:
-        """Take the connection over; `response` is the one that does not end."""
+        """Use a connection with an endless response."""
         self.revision = 0
         self._line = line
         self._peer = str(line.place)
@@ -78,25 +78,25 @@ class Stream:
         self.closed = False
 
     def begin(self, wait: WaitBudget, end_s: float) -> None:
-        """Block until the member has begun all watches.
+        """Block until the member has started all watches.
 
         Raises:
-            BackendError: it has not, or not in time; the stream is over.
-            WaitCancelledError: from `wait`; so it is then.
+            BackendError: it has not, or not in time; the stream is closed.
+            WaitCancelledError: from `wait`; the stream is closed.
         """
         while self._uncreated:
             self._take(wait, end_s)
 
     def events(self, timeout_s: float, wait: WaitBudget) -> list[dict[str, Any]]:
-        """Return what has come, oldest first; block until something has, at most `timeout_s`: then nothing.
+        """Return new events, oldest first. Block until there are some, at most `timeout_s`; then return none.
 
         Each has `type` (`PUT` or `DELETE`), `key`, `value` (of a deletion: empty), `mod_revision`, `create_revision`,
-        `version` (how often it was put; of a deletion: 0), `lease`, and `prev_value` (None where it was not asked for,
-        or there was none).
+        `version` (the number of puts; of a deletion: 0), `lease`, and `prev_value` (`None` if it was not requested, or
+        there was none).
 
         Raises:
-            CompactedError: the revision to start at is forgotten.
-            BackendUnavailableError: the connection is lost, or the member has ended a watch; the stream is over.
+            CompactedError: the revision to start at is compacted.
+            BackendUnavailableError: the connection is lost, or the member has ended a watch; the stream is closed.
             WaitCancelledError: from `wait`.
         """
         end_s = SYSTEM_CLOCK.monotonic_s() + wait.remaining_s(timeout_s)
@@ -111,14 +111,14 @@ class Stream:
         return events
 
     def close(self) -> None:
-        """End the connection; idempotent."""
+        """Close the connection; idempotent."""
         self.closed = True
         self._line.end()
 
     # --- what arrives
 
     def _take(self, wait: WaitBudget, end_s: float) -> None:
-        """Read what one chunk has."""
+        """Read one chunk."""
         failure: ElasticError
         cause: Exception | None = None
         self._line.wire.end_s = end_s
@@ -147,10 +147,10 @@ class Stream:
         raise (WaitCancelledError() if wait.cancelled else failure) from cause
 
     def _heed(self, line: bytes) -> None:
-        """Keep what one message says.
+        """Apply one message.
 
         Raises:
-            BackendError: that a watch is over.
+            BackendError: a watch has ended.
         """
         try:
             result = msgspec.json.decode(line, type=_Message, strict=False).result

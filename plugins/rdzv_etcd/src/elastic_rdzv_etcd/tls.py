@@ -1,4 +1,4 @@
-"""TLS on a connection to etcd: that of elastic-backend-net, with what to do here about a server that has none."""
+"""TLS on a connection to etcd, by elastic-backend-net, with advice for a server without TLS."""
 
 from functools import partial
 from typing import Final

@@ -1,12 +1,12 @@
-"""`torchrun --rdzv-backend etcd-v3`: what stock torchrun finds in its group of entry points, `torchrun.handlers`.
+"""`torchrun --rdzv-backend etcd-v3`: the object in stock torchrun's entry-point group, `torchrun.handlers`.
 
-Its own `etcd` and `etcd-v2` speak the v2 API, and their names can't be taken. Every start of torchrun imports this
-module, with whatever backend, so that it imports nothing.
+Torchrun's own `etcd` and `etcd-v2` use the v2 API, and their names can't be replaced. Every start of torchrun imports
+this module, with any backend, so it imports nothing.
 """
 
 
 def etcd_v3() -> object:
-    """Return what makes a handler. Called: by torch, when its rendezvous package is imported."""
+    """Return the maker of handlers. Called: by torch, when its rendezvous package is imported."""
     return _make_handler
 
 

@@ -1,4 +1,4 @@
-"""What people write to name an etcd cluster: hosts, URLs, lists of both; and the credentials within."""
+"""The forms of an etcd cluster's endpoint: hosts, URLs, lists of both, and their credentials."""
 
 import os
 from collections.abc import Mapping
@@ -13,30 +13,30 @@ __all__ = ["ENVIRONMENT", "PORT", "Login", "Target", "Tls", "parse_target"]
 
 PORT: Final = 2379
 ENVIRONMENT: Final = ("ELASTIC_ETCD_ENDPOINTS", "ETCDCTL_ENDPOINTS")
-"""Where endpoints are looked for when none are written; the first that is set counts."""
+"""The variables with endpoints if none are written; the first that is set counts."""
 _SCHEMES: Final = ("http", "https")
 _FORMS: Final = f"HOST:{PORT}, HOST:{PORT},HOST2:{PORT}, or https://HOST:{PORT} for TLS"
 
 
 class Target(NamedTuple):
-    """The members of the cluster that an endpoint names."""
+    """The members of the cluster in an endpoint."""
 
     hosts: tuple[Endpoint, ...]
     tls: bool = False
     login: Login = Login()
 
     def __str__(self) -> str:
-        """Return it as people know it, without secrets: `a:2379,b:2379`."""
+        """Return it as text for people, without secrets: `a:2379,b:2379`."""
         return ",".join(map(str, self.hosts))
 
 
 def parse_target(text: str, *, environ: Mapping[str, str] | None = None) -> Target:
-    """Return what an endpoint names; an empty one is what the environment names, else this host.
+    """Return the cluster in an endpoint. An empty one means the environment's, else this host.
 
     Args:
-        text: `HOST[:PORT]`, `http://HOST[:PORT]`, `https://USER:PASSWORD@HOST[:PORT]`, or several with commas between.
-            What is written before the first host (scheme and credentials) holds for those that have no scheme.
-        environ: Where `ELASTIC_ETCD_ENDPOINTS` and `ETCDCTL_ENDPOINTS` may be; default: this process's.
+        text: `HOST[:PORT]`, `http://HOST[:PORT]`, `https://USER:PASSWORD@HOST[:PORT]`, or several separated by commas.
+            Scheme and credentials before the first host are also those of hosts without a scheme.
+        environ: Source of `ELASTIC_ETCD_ENDPOINTS` and `ETCDCTL_ENDPOINTS`; default: this process's variables.
 
     Raises:
         ConfigError: it can't be read; the text shows no password.
@@ -80,7 +80,7 @@ def _parts(written: str) -> list[str]:
 
 
 def _split(part: str, option: str) -> tuple[str, Login, str]:
-    """Return scheme, credentials and place of one member; empty where it has none."""
+    """Return scheme, credentials and place of one member; empty texts if they are missing."""
     scheme, separator, rest = part.partition("://")
     if not separator:
         scheme, rest = "", part

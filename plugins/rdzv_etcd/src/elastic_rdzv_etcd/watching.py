@@ -1,4 +1,4 @@
-"""How far each topic of a run is: read once, then as the server's pushes tell."""
+"""The revisions of a run's topics: read once, then updated by the server's pushes."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -16,22 +16,22 @@ if TYPE_CHECKING:
     from elastic_rdzv_etcd.gateway import Stream
 
 _LOOK_AGAIN_S: Final = 10.0
-"""How long what was read last, and pushed since, is believed."""
+"""How long the last read, with later pushes, is trusted."""
 _SHORT_S: Final = 1.0
-"""A stream that ends sooner is trouble with the server, and not to be opened again and again."""
+"""A stream that ends sooner shows a problem of the server, and is not opened again and again."""
 
 Read = Callable[[WaitBudget], Answer]
 """Reads the keys of all topics."""
 Learn = Callable[[Mapping[bytes, Found]], object]
-"""Takes what was read of the keys that every member watches."""
+"""Uses a read of the keys that every member watches."""
 
 
 class Watcher:
-    """Listens to a run's topics and, for those who judge, to the ends of its leases.
+    """Watches a run's topics and, for members that judge, the ends of its leases.
 
-    A stream that is lost, or whose events the server has forgotten, is only opened anew, and all is read after that:
-    nothing is resumed. While there is one, its events say how far the topics have come; how far `members` has, where
-    nobody asked for it, is told as it was read last.
+    A stream that is lost, or whose events the server no longer keeps, is opened again, and then all is read: nothing is
+    resumed. While a stream is open, its events update the topics. The revision of `members`, if it is not watched, is
+    that of the last read.
 
     Threading: one thread at a time.
     """
@@ -62,13 +62,13 @@ class Watcher:
         """Rises when a member may have gone."""
 
     def listen(self, topics: frozenset[Topic], wait: WaitBudget, *, judges: bool) -> None:
-        """Be pushed to from now on; before reading, since what came before it is read.
+        """Receive pushes from now on; call it before a read, which has all earlier changes.
 
         Args:
-            topics: What matters to the caller.
-            wait: Bounds it.
-            judges: Whether to hear of the ends of leases. The server looks through all who do with each member that
-                comes; a thousand of them would cost it more than all else.
+            topics: The caller's topics.
+            wait: Limits the call.
+            judges: Whether to receive the ends of leases. The server goes through all such clients with each member
+                that joins, which would be expensive with a thousand of them.
 
         Raises:
             BackendUnavailableError: the server can't be reached.
@@ -80,7 +80,7 @@ class Watcher:
         self._begin(self._open(self._creates(members=members, judges=judges), wait), members=members, judges=judges)
 
     def connect(self, open_: "Callable[[list[Json], WaitBudget], tuple[str, Stream | None]]", wait: WaitBudget) -> str:
-        """Listen on a connection that is made anew, if that is permitted; return this host's address on it."""
+        """Watch on a new connection, if that is permitted. Return this host's address on it."""
         self.drop()
         address, stream = open_(self._creates(members=False, judges=False), wait)
         if stream is not None:
@@ -100,10 +100,10 @@ class Watcher:
         self._stream = stream
         self._opened_s = SYSTEM_CLOCK.monotonic_s()
         self._members, self._judges = members, judges
-        self._silence = judges  # perhaps somebody's ended before
+        self._silence = judges  # perhaps a lease ended before
 
     def look(self, wait: WaitBudget, *, believe: bool) -> Revisions:
-        """Return how far each topic is; `believe`: as it was read before, and pushed since, if that was lately."""
+        """Return the revisions of all topics. `believe`: use a recent read with later pushes."""
         self.hear(0.0, wait)
         now_s = SYSTEM_CLOCK.monotonic_s()
         if believe and self._seen is not None and 0 <= now_s - self._looked_s < _LOOK_AGAIN_S:
@@ -121,7 +121,7 @@ class Watcher:
         return seen
 
     def hear(self, timeout_s: float, wait: WaitBudget) -> None:
-        """Block until something was pushed, at most `timeout_s`.
+        """Block until there is a push, at most `timeout_s`.
 
         Raises:
             BackendUnavailableError: the stream ended as soon as it was opened.
@@ -149,7 +149,7 @@ class Watcher:
                 self.upsets += self._seen is None or self._seen.departures != before.departures
 
     def _after(self, seen: Revisions, event: Mapping[str, Any]) -> Revisions | None:
-        """Return how far the topics are after an event; None: that must be read."""
+        """Return the revisions after an event. `None` if they must be read."""
         key, puts = event["key"], event.get("version")
         if event["type"] != "PUT" or not puts:
             return None
@@ -167,7 +167,7 @@ class Watcher:
             return value.decode()
 
     def notice_members(self, found: Found | None) -> None:
-        """Take what a request of ours has read of the topic that is not pushed to everybody."""
+        """Use a request's read of the topic that is not pushed to all clients."""
         if self._seen is not None and found is not None:
             self._seen = replace(self._seen, members=max(self._seen.members, revision_of(found)))
 
@@ -177,12 +177,12 @@ class Watcher:
         return self._stream is not None and not self._stream.closed
 
     def take_silence(self) -> bool:
-        """Return whether a lease has ended, or a member has left, since this was asked last."""
+        """Return whether a lease has ended, or a member has left, since the last call."""
         silence, self._silence = self._silence, False
         return silence
 
     def drop(self) -> None:
-        """Close the stream; what was read is out of date then."""
+        """Close the stream, after which the last read is out of date."""
         self.upsets += 1
         if self._stream is not None:
             self._stream.close()

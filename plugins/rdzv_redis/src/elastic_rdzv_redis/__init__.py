@@ -1,1 +1,1 @@
-"""Rendezvous for elastic-core over a Redis or Valkey server."""
+"""Rendezvous backends of elastic-core on a Redis or Valkey server."""

@@ -1,4 +1,4 @@
-"""Makes connections: by name or path, through TLS, logged in, to the server that is in charge."""
+"""Connections to the server in charge: name or path, TLS, and login."""
 
 import socket
 import ssl
@@ -15,7 +15,7 @@ from elastic_rdzv_redis.tls import begin_tls, tls_failure
 from elastic_rdzv_redis.url import Login, Tls
 
 DIAL_S: Final = 3.0
-"""How long one try to connect may last, names and TLS included."""
+"""The time limit of one try to connect, with name resolution and TLS."""
 _ALERT_S: Final = 1.0
 _KEEPALIVE: Final = ((socket.TCP_KEEPIDLE, 15), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 3))
 
@@ -24,17 +24,18 @@ class Connector:
     """Opens connections to hosts and unix sockets; each method tries once."""
 
     def __init__(self, tls: Tls | None, interrupt: Interrupt) -> None:
-        """Keep how to speak TLS (None: don't)."""
+        """Keep the TLS settings (`None` means no TLS)."""
         self._tls = tls
         self.interrupt = interrupt
 
     def reach(
         self, place: Endpoint | str, *, login: Login, wait: WaitBudget, db: int = 0, within_s: float = DIAL_S
     ) -> Line:
-        """Return a connection to a host, or to the unix socket of a path, on which the server has answered.
+        """Return a connection to a host, or to a unix socket's path, on which the server has responded.
 
         Raises:
-            BackendUnavailableError, BackendRefusedError: there is none; why, where and which addresses were tried.
+            BackendUnavailableError, BackendRefusedError: there is none; with the reason, the place and the tried
+                addresses.
             WaitCancelledError, WaitExpiredError: from `wait`.
         """
         wait.check()
@@ -60,9 +61,10 @@ class Connector:
         return line
 
     def _hear_alert(self, place: Endpoint, peer: str, wait: WaitBudget) -> None:
-        """Raise what a server has against our certificate, if that is why it closed the connection.
+        """Raise the server's TLS alert about this client's certificate, if the server closed the connection for that.
 
-        It says so after the handshake, and a client that is sending just then may never read it: so this one reads.
+        The server sends it after the handshake, and a client that is sending then may never read it, so this method
+        reads.
         """
         end_s = SYSTEM_CLOCK.monotonic_s() + wait.remaining_s(_ALERT_S)
         try:
@@ -79,7 +81,7 @@ class Connector:
     def _prepared(
         self, sock: socket.socket, place: Endpoint, peer: str, end_s: float, wait: WaitBudget
     ) -> socket.socket:
-        """Return the socket with its options set, and TLS on it where it is asked for."""
+        """Return the socket with its options set, and with TLS if that is configured."""
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for option, value in _KEEPALIVE:
@@ -114,20 +116,20 @@ def _unix_socket(path: str) -> socket.socket:
 
 
 class Sentinels:
-    """Asks sentinels which server is in charge; the one that answered last is asked first."""
+    """Finds the server in charge through sentinels, beginning with the one that responded last."""
 
     def __init__(self, hosts: Sequence[Endpoint], name: str, login: Callable[[], Login]) -> None:
-        """Keep where they are, what they call the servers, and how to log in to them."""
+        """Keep the sentinels' hosts, the name of the servers, and the login."""
         self._hosts = list(hosts)
         self._name = name
         self._login = login
 
     def master(self, connector: Connector, wait: WaitBudget) -> Endpoint:
-        """Return where the server in charge is, as the first sentinel says that answers.
+        """Return the address of the server in charge from the first sentinel that responds.
 
         Raises:
-            BackendUnavailableError: none answers, or none knows a server in charge.
-            BackendRefusedError: all refuse to serve us.
+            BackendUnavailableError: none responds, or none knows a server in charge.
+            BackendRefusedError: all reject this client.
         """
         failures: list[BackendError] = []
         for host in tuple(self._hosts):

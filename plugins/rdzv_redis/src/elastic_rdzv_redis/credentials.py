@@ -1,4 +1,4 @@
-"""What the password of a run's own store is made of: a token that its user has set, or a secret that its host makes."""
+"""The password of a run's own store, from a token that its user has set, or from a secret that its host makes."""
 
 import hashlib
 import hmac
@@ -16,25 +16,26 @@ from elastic_rdzv_redis.secret_file import SecretFile, UnusableError
 TOKEN_VARIABLE: Final = "ELASTIC_C10D_TOKEN"
 FOLDER_VARIABLE: Final = "ELASTIC_C10D_SECRETS"
 STEP_VARIABLE: Final = "SLURM_STEP_ID"
-"""In a step of Slurm everybody on the cluster knows the run's id and the endpoint: its store needs a secret."""
+"""In a Slurm step, every user of the cluster knows the run id and the endpoint, so the store needs a secret."""
 
 SOURCE: Final = "source"
 SEALED: Final = "munge"
 PROOF: Final = "proof"
-"""Names of what the host shows to anybody: what its password is made of, the secret as MUNGE has sealed it, and a code
-that shows that it has the secret."""
+"""The fields that the host publishes to all clients: the source of the password, the secret sealed by MUNGE, and a code
+that proves that the host has the secret.
+"""
 OPEN: Final = "the run's id alone"
 _FOLDER: Final = "~/.local/state/elastic/c10d"
 _LONGEST: Final = 300
 
 
 class Credentials:
-    """The password of one run's store, for the node that hosts it and for all that come to it.
+    """The password of one run's store, for its host and for all nodes that connect to it.
 
-    The host writes the secret that it makes into a file of the user's (`secret_file`), and has MUNGE seal it for the
-    user, to be read from the store itself: a node needs one of the two. Neither is to be found before the store has
-    its port, and a node sends no password to a store that does not prove to have the secret: a process that has taken
-    the port first is shown nothing.
+    The host writes its secret to a file of the user (`secret_file`), and has MUNGE seal it for the user; the store
+    publishes the sealed secret. A node needs one of the two. Neither can be found before the store has its port, and a
+    node sends no password to a store that does not prove that it has the secret. Another process on the port therefore
+    gets neither.
 
     Args:
         settings: The run's.
@@ -66,10 +67,10 @@ class Credentials:
     # --- the host
 
     def begin(self, port: int) -> str:
-        """Return the password of a store that this node is about to host; others don't find it yet.
+        """Return the password of a store that this node will host; other nodes can't find it yet.
 
-        A token or the run's id is as good as a secret for which there is no way to the other nodes: a line is set that
-        says what is open.
+        If a secret can't reach the other nodes, a token or the run id is used instead, and a line about the protection
+        is set.
         """
         if not self.made:
             self.password = derive_password(self._settings.run_id, self._token)
@@ -99,7 +100,7 @@ class Credentials:
         return self.password
 
     def publish(self) -> dict[str, str]:
-        """Have others of this user find the secret, and return what anybody may read in the store."""
+        """Publish the secret for this user. Return the fields that all clients may read in the store."""
         if self._file is not None:
             with suppress(UnusableError):  # munge is left, or else others will say what they don't find
                 self._file.publish()
@@ -126,10 +127,10 @@ class Credentials:
     # --- the others
 
     def choose(self, public: Mapping[str, str], port: int) -> str:
-        """Return the password for a store that shows this to anybody; empty: this node has none for it.
+        """Return the password for a store with these published fields; empty if this node has none for it.
 
-        A password that is made of a secret is for a store that proves to have it: a process that has taken the port
-        is not shown any.
+        A password made from a secret is only for a store that proves to have the secret: another process on the port
+        does not get it.
         """
         self._missing = []
         run_id = self._settings.run_id
@@ -161,7 +162,10 @@ class Credentials:
         return secret if tuple(meant[parts]) == self._sealed_for(port)[parts] else ""
 
     def _has_source(self) -> bool:
-        """Return whether this node could have shared a secret: then one without is not this run's first node."""
+        """Return whether this node could share a secret.
+
+        If it could, a store without one is not of this run's first node.
+        """
         try:
             file = SecretFile(self._folder, self._settings, 0)
             file.prepare("")
@@ -180,7 +184,7 @@ class Credentials:
         return True
 
     def difference(self, public: Mapping[str, str]) -> str:
-        """Return why the store's password is not this node's, naming both sources; empty: it is not a run's."""
+        """Return why the store's password differs from this node's, with both sources; empty if it is not a run's."""
         theirs = "".join(each for each in public.get(SOURCE, "")[:_LONGEST] if each.isprintable())
         if not theirs or (theirs == self._source == OPEN and not self.made):  # of two runs
             return ""
@@ -189,12 +193,12 @@ class Credentials:
 
 
 def _proof(secret: str, port: int) -> str:
-    """Return the code by which a store shows that it has a secret, which nobody can guess."""
+    """Return the code that proves that a store has a secret, and that can't be guessed."""
     return hmac.new(secret.encode(), b"elastic c10d store at port %d" % port, hashlib.sha256).hexdigest()
 
 
 def derive_password(run_id: str, token: str) -> str:
-    """Return a password in characters that need no quotes; without a token it is one that anybody can derive."""
+    """Return a password of characters that need no quotes. Without a token, everyone who knows the id can derive it."""
     secret = hashlib.sha256()
     for part in (run_id, token):
         raw = os.fsencode(part)

@@ -1,7 +1,7 @@
-"""The backend `c10d`: a store that the node of the endpoint hosts itself, for runs that have no server of their own.
+"""The backend `c10d`: a store that the endpoint's node hosts itself, for runs without a separate server.
 
-The protocol, the scripts and the promises are those of `RedisStore`; what is added here is who hosts it, and for how
-long. torch's names of options hold.
+The protocol, the scripts and the guarantees are those of `RedisStore`. This module adds the choice of the host, and its
+lifetime. Torch's names of options are accepted.
 """
 
 import os
@@ -50,7 +50,7 @@ DEFAULT_PORT: Final = 29400
 
 _LINGER_S: Final = 3.0
 _OTHERS_GRACE_S: Final = 5.0
-"""How long the port may be somebody else's before we give up: an earlier run's host stays for `_LINGER_S`."""
+"""How long another process may have the port before this node gives up: an earlier run's host stays for `_LINGER_S`."""
 _ANSWER_LIMIT_S: Final = 5.0
 _FREE_PORT_TRIES: Final = 5
 _REVIVALS: Final = 3
@@ -59,22 +59,23 @@ _LOOPBACK: Final = "127.0.0.1"
 
 
 class EmbeddedStore(CoordinationStore):
-    """Hosts the run's store, or uses the one that another node hosts.
+    """Hosts the run's store, or uses the store that another node hosts.
 
-    The node that the endpoint names hosts it: its host is an address of this node, and nobody else has the port yet;
-    `is_host` overrides the former. Among several agents of that node the first to bind hosts. Which of both this is is
-    settled by the first `connect` that succeeds, and stays: a node that has been a guest never begins a second store.
+    The node in the endpoint hosts the store, if the endpoint's host is an address of this node and the port is free;
+    `is_host` overrides the former. Among several agents on that node, the first to bind hosts. The first successful
+    `connect` decides for good: a node that has been a guest never starts a second store.
 
-    The server listens on the endpoint's address only, keeps nothing on disk, and wants a password that is derived from
-    the run's id and a token, or a secret that the host makes (`Credentials`); without either only other runs are kept
-    out. Traffic is not encrypted. A server that died under its living agent is started again, empty, on the same port.
+    The server listens on the endpoint's address only, keeps nothing on disk, and needs a password. The password is
+    derived from the run id and a token, or from a secret that the host makes (`Credentials`). Without either, it only
+    keeps other runs out. Traffic is not encrypted. If the server dies while its agent lives, it is started again,
+    empty, on the same port.
 
-    Threading: as the base class says; `pids` from any thread.
+    Threading: as the base class; `pids` from any thread.
     """
 
     api_version: ClassVar[int] = API_VERSION
     hosted_by_member = True
-    """The store lives on one of the run's nodes: it is lost with that node, and so is the run."""
+    """One of the run's nodes hosts the store: if that node is lost, so is the run."""
     options: ClassVar[Sequence[OptionSpec]] = (
         OptionSpec(name="is_host", type="bool", help="whether this node hosts the store; default: detected"),
         OptionSpec(name="store_type", type="str", default="tcp", help="kind of store; only tcp, torch's default"),
@@ -96,7 +97,7 @@ class EmbeddedStore(CoordinationStore):
     )
 
     def __init__(self, settings: RendezvousSettings) -> None:
-        """Check what this node was told; nothing is started or reached.
+        """Check this node's options; nothing is started or connected.
 
         Raises:
             ConfigError: the endpoint or an option can't be used.
@@ -106,7 +107,7 @@ class EmbeddedStore(CoordinationStore):
         self._read_timeout_s = _read_timeout_s(settings)
         self._endpoint = _endpoint(settings)
         self._any_port = self._endpoint.port == 0
-        self._moves = not settings.endpoint.strip()  # a default that nobody else has to know
+        self._moves = not settings.endpoint.strip()  # a default that no other node needs to know
         self._credentials = Credentials(settings, os.environ)
         is_host = settings.options.get("is_host")
         self._is_host = None if is_host is None else bool(is_host)
@@ -124,17 +125,17 @@ class EmbeddedStore(CoordinationStore):
 
     @property
     def hosting(self) -> bool:
-        """Whether the store is on this node, in a process of this agent."""
+        """Whether a process of this agent hosts the store."""
         return self._server is not None
 
     def pids(self) -> frozenset[int]:
-        """Return the processes of this store: sweeps of the agent must spare them, and others must not reap them."""
+        """Return the processes of this store: sweeps of the agent must spare them, and only the store may reap them."""
         server = self._server
         return frozenset() if server is None else server.pids()
 
     @property
     def notices(self) -> Sequence[str]:
-        """What an agent should tell its user once, as of `RedisStore`."""
+        """Lines that an agent should log once, as in `RedisStore`."""
         lines = (*self._credentials.notices, *(() if self._store is None else self._store.notices))
         if not (self.hosting and self._own and self._own.unresolved):
             return lines
@@ -144,16 +145,16 @@ class EmbeddedStore(CoordinationStore):
         )
         return (line, *lines)
 
-    # --- who hosts
+    # --- the host
 
     def connect(self, *, wait: WaitBudget) -> str:
         """Host the store or find it, and return this host's address on the connection to it.
 
         Raises:
-            BackendUnavailableError: nobody hosts it yet, or the host does not answer.
-            BackendRefusedError: who has the port is not this run's store, and has it for longer than an earlier run's
-                host would; or this node may not bind it.
-            ConfigError: this node has to host and has no server to run.
+            BackendUnavailableError: no node hosts it yet, or the host does not respond.
+            BackendRefusedError: the port belongs to another store for longer than an earlier run's host would keep it;
+                or this node may not bind the port.
+            ConfigError: this node must host the store and has no server to run.
         """
         self._revive(wait)
         if self._store is None:
@@ -195,13 +196,16 @@ class EmbeddedStore(CoordinationStore):
 
     @property
     def _reached(self) -> str:
-        """Where this node reaches the store. One that listens everywhere needs no name, which may lead past it."""
+        """The address at which this node reaches the store.
+
+        A server on all addresses needs no name, which may lead elsewhere.
+        """
         host = self._endpoint.host
         is_local = self._bind == EVERYWHERE or host in UNSPECIFIED or (self._own is not None and self._own.unresolved)
         return _LOOPBACK if is_local else host
 
     def _host(self, bind: tuple[str, ...], wait: WaitBudget) -> bool:
-        """Start the server; False: somebody else was faster."""
+        """Start the server. Return false if another process has taken the port first."""
         program = find_program()
         for _ in range(_FREE_PORT_TRIES):
             if self._any_port:
@@ -237,13 +241,16 @@ class EmbeddedStore(CoordinationStore):
         self._starts.append(SYSTEM_CLOCK.monotonic_s())
 
     def _publish(self, bind: tuple[str, ...], wait: WaitBudget) -> None:
-        """Show others how the store is protected; the port is ours, so that no password is sent to another's."""
+        """Publish how the store is protected.
+
+        The port belongs to this server, so no password goes to another process.
+        """
         host = _LOOPBACK if set(bind) & {*EVERYWHERE} else bind[0]
         password, shown = self._credentials.password, self._credentials.publish()
         write_public(host, self._endpoint.port, password, shown, timeout_s=_ANSWER_LIMIT_S, wait=wait)
 
     def _revive(self, wait: WaitBudget) -> None:
-        """Start the server again if it has died; what it knew, the members bring back."""
+        """Start the server again if it has died; the members restore its content."""
         if self._server is None or self._server.alive:
             return
         if len(self._starts) == _REVIVALS and SYSTEM_CLOCK.monotonic_s() - self._starts[0] < _REVIVAL_WINDOW_S:
@@ -262,7 +269,7 @@ class EmbeddedStore(CoordinationStore):
             raise
 
     def _ask(self, wait: WaitBudget) -> Answer:
-        """Return who answers at the endpoint; `BackendUnavailableError` when nobody does."""
+        """Return the kind of store at the endpoint. Raises `BackendUnavailableError` if there is none."""
         limit_s = min(_ANSWER_LIMIT_S, self._read_timeout_s)
         try:
             answer = self._tried(limit_s, wait)
@@ -292,7 +299,7 @@ class EmbeddedStore(CoordinationStore):
         return found.answer
 
     def _taken(self, answer: Answer) -> ElasticError:
-        """Return that the port is somebody else's: at first as what may pass, then as what won't."""
+        """Return the error for a port of another process: at first a temporary one, then a permanent one."""
         now_s = SYSTEM_CLOCK.monotonic_s()
         if self._others_since_s is None:
             self._others_since_s = now_s
@@ -353,7 +360,7 @@ class EmbeddedStore(CoordinationStore):
         """Remove a member. The host then waits for the others to withdraw, 3 s at most and never beyond `wait`."""
         self._inner.withdraw(seat, wait=wait)
         if self.hosting:
-            with suppress(ElasticError):  # a courtesy: what goes wrong with it is nobody's business any more
+            with suppress(ElasticError):  # optional: its errors don't matter any more
                 self._linger(wait)
 
     def _linger(self, wait: WaitBudget) -> None:
@@ -368,7 +375,7 @@ class EmbeddedStore(CoordinationStore):
         return self._inner.members(wait=wait)
 
     def survey(self, keys: Collection[str], *, wait: WaitBudget) -> Survey:
-        """Return who has a seat, and documents."""
+        """Return members with seats, and documents."""
         return self._inner.survey(keys, wait=wait)
 
     def load(self, key: str, *, wait: WaitBudget) -> Document | None:
@@ -382,16 +389,16 @@ class EmbeddedStore(CoordinationStore):
         return self._inner.swap(key, new, expect=expect, keep_s=keep_s, wait=wait)
 
     def keep_age_s(self, *, wait: WaitBudget) -> float | None:
-        """Return how long ago it was last said anew how long content is kept."""
+        """Return the seconds since the keep time of the content was last set."""
         return self._inner.keep_age_s(wait=wait)
 
     def watch(self, since: Revisions, topics: Collection[Topic], *, timeout_s: float, wait: WaitBudget) -> Watched:
-        """Block until something is new."""
+        """Block until a topic changes."""
         self._revive(wait)
         return self._inner.watch(since, topics, timeout_s=timeout_s, wait=wait)
 
     def close(self) -> None:
-        """Give connections back and end the server, which takes the store with it."""
+        """Close connections and end the server, with which the store's content is lost."""
         if self._store is not None:
             self._store.close()
         if self._server is not None:

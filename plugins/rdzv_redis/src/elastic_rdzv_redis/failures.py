@@ -1,6 +1,7 @@
-"""What an error of redis-py means to the core: the one place that translates.
+"""Translation of redis-py's errors to the core's errors.
 
-A reply of the server says that nothing was written. Without a reply it depends on how far the command had come.
+A reply of the server means that nothing was written. Without a reply, the outcome depends on how far the command was
+sent.
 """
 
 import re
@@ -56,7 +57,7 @@ _FOR_NOW: Final = {
     "CLUSTERDOWN": ("says that its cluster is down", "redis-cli --cluster check HOST:PORT"),
     "TRYAGAIN": ("is moving the run's keys to another node", ""),
 }
-"""What a server that refuses for now does, and what to do about it, by the code of its answer."""
+"""The behaviour of a server that rejects requests temporarily, and the remedy, by the code of its reply."""
 _CODE_OF: Final[tuple[tuple[type[RedisError], str], ...]] = (
     (BusyLoadingError, "LOADING"),
     (ReadOnlyError, "READONLY"),
@@ -65,7 +66,7 @@ _CODE_OF: Final[tuple[tuple[type[RedisError], str], ...]] = (
     (TryAgainError, "TRYAGAIN"),
     (OutOfMemoryError, "OOM"),
 )
-"""The errors from whose text redis-py takes the code."""
+"""The errors from whose text redis-py removes the code."""
 # Redis 6.2 wraps what fails within a script: `ERR Error running script (call to …): @user_script:12: -READONLY …`.
 _CODE: Final = re.compile(r"(?:^|: -)([A-Z]{3,})\b")
 _PERMISSION: Final = re.compile(r"\bNOPERM\b|no permissions|can't run this command|ACL failure", re.IGNORECASE)
@@ -77,21 +78,21 @@ _FOREIGN: Final = re.compile(
 
 
 class ForeignContentError(BackendRefusedError):
-    """A script met something in the run's content that none of ours has written."""
+    """A script found content in the run's keys that elastic-core has not written."""
 
 
 def translated(
     error: Exception, *, peer: str, login: Login, sent: bool, writes: bool, first: bool = False
 ) -> BackendError:
-    """Return what a failed command means.
+    """Return the core's error for a failed command.
 
     Args:
-        error: What redis-py, the socket or TLS raised.
-        peer: Where the connection goes, for the text.
-        login: Whose password must not be in the text.
+        error: The error of redis-py, the socket or TLS.
+        peer: Name of the server, for the text.
+        login: The login, of which the text must not contain the password.
         sent: Whether the whole command may have reached the server.
         writes: Whether it writes.
-        first: Whether the server has not said anything yet on this connection.
+        first: Whether the server has sent nothing yet on this connection.
     """
     if isinstance(error, BackendError):
         return error
@@ -125,7 +126,7 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 
 
 def _reply(error: Exception, peer: str, login: Login) -> BackendError:
-    """Return what an error that the server sent means."""
+    """Return the core's error for an error reply of the server."""
     text = " ".join(login.hidden_in(str(error)).split())
     shown = text[:_SHOWN]
     for code in (*(code for kind, code in _CODE_OF if isinstance(error, kind)), *_CODE.findall(text)):
@@ -159,7 +160,7 @@ def _reply(error: Exception, peer: str, login: Login) -> BackendError:
 
 
 def _lost(peer: str, *, late: bool, unknown: bool) -> BackendError:
-    """Return what a command without a reply means."""
+    """Return the core's error for a command without a reply."""
     if unknown:
         what = f"no answer from {peer} in time" if late else f"the connection to {peer} was lost before the answer"
         return OutcomeUnknownError(what)

@@ -1,6 +1,6 @@
-"""One connection on which redis-py speaks the protocol: the socket is ours, and so is every default.
+"""One connection with redis-py's protocol; the socket and all settings are this module's.
 
-This module and those that build on it import redis; `store` imports them when a connection is asked for.
+This module and its users import redis; `store` imports them when a connection is needed.
 """
 
 import functools
@@ -23,16 +23,17 @@ from elastic_rdzv_redis.failures import answered, translated
 from elastic_rdzv_redis.url import Login
 
 LIMIT_S: Final = 5.0
-"""No command takes longer, whatever the caller's budget."""
+"""The time limit of a command, within the caller's budget."""
 _HEALTH_CHECK_S: Final = 15
-"""A connection that was silent for so long is asked for a PONG first: a lost one is noticed before a write."""
+"""A connection that was silent for this long is checked by PING first, so that a lost one is detected before a write.
+"""
 _READ_BYTES: Final = 8192
-"""How much is read at once. A parser refers to itself, so its buffer of this size is left to the collector."""
+"""Bytes of one read. A parser refers to itself, so its buffer of this size is freed by the garbage collector."""
 
 
 @functools.cache
 def _quiet() -> dict[str, None]:
-    """Return the arguments that keep redis-py from naming itself to the server, in two round trips.
+    """Return the arguments that keep redis-py from sending its name to the server, in two round trips.
 
     They changed their names in redis-py 7.
     """
@@ -42,13 +43,13 @@ def _quiet() -> dict[str, None]:
 
 
 class Line(AbstractConnection):
-    """Sends commands and reads replies on a socket that is connected already; never connects again, repeats nothing.
+    """Sends commands and reads replies on a connected socket; never connects again, repeats nothing.
 
-    Threading: one thread; another one may cancel the wait that it is given.
+    Threading: one thread; another one may cancel the wait of a call.
     """
 
     def __init__(self, sock: socket.socket, *, peer: str, interrupt: Interrupt, login: Login, db: int = 0) -> None:
-        """Take the socket over. The login and the database go out with the first command."""
+        """Use a socket. The login and the database are sent with the first command."""
         self.sock = sock
         self.peer = peer
         self._interrupt = interrupt
@@ -90,7 +91,7 @@ class Line(AbstractConnection):
         return self.peer
 
     def repr_pieces(self) -> list[tuple[str, Any]]:
-        """Return what may be shown of it."""
+        """Return the fields that may be shown."""
         return [("peer", self.peer)]
 
     # --- what we ask of one
@@ -108,15 +109,15 @@ class Line(AbstractConnection):
 
         Args:
             command: Its words.
-            wait: Bounds the call, beside `LIMIT_S`, and ends it.
-            writes: Whether a lost reply leaves something open.
-            pushed: Whether this connection is subscribed: then it can't be asked for a PONG.
-            first: Whether the server has not said anything yet.
+            wait: Limits and cancels the call, in addition to `LIMIT_S`.
+            writes: Whether a lost reply leaves the outcome unknown.
+            pushed: Whether this connection is subscribed, so that PING can't be used.
+            first: Whether the server has sent nothing yet.
             untouched: Replies that are raised as redis-py raises them; all other errors are translated.
 
         Raises:
-            BackendError: as `failures.translated` says. The connection is over, unless the server answered.
-            WaitCancelledError, WaitExpiredError: from `wait`; the connection is over, if the command was sent.
+            BackendError: as in `failures.translated`. The connection is closed, unless the server replied.
+            WaitCancelledError, WaitExpiredError: from `wait`; the connection is closed if the command was sent.
         """
         wait.check()
         end_s = SYSTEM_CLOCK.monotonic_s() + wait.remaining_s(LIMIT_S)
@@ -135,7 +136,7 @@ class Line(AbstractConnection):
         try:
             raise self._ended(failure, wait, sent=sent, writes=writes, first=first) from self._shown(failure)
         finally:
-            del failure  # whose traceback has this frame: all in it would be left to the collector
+            del failure  # its traceback has this frame: the garbage collector would have to free its objects
 
     def next_push(self, wait: WaitBudget) -> Any:  # noqa: ANN401  # whatever the server pushes
         """Return the next message of a subscribed connection; errors as in `ask`."""
@@ -151,11 +152,11 @@ class Line(AbstractConnection):
         return message
 
     def pushes(self, timeout_s: float, wait: WaitBudget) -> bool:
-        """Block until something was pushed, throw all of it away, and return whether there was anything.
+        """Block until there are pushes, discard all of them, and return whether there were any.
 
         Raises:
-            BackendUnavailableError: the connection is lost, and over.
-            WaitCancelledError: from `wait`; the connection stays.
+            BackendUnavailableError: the connection is lost, and closed.
+            WaitCancelledError: from `wait`; the connection stays open.
         """
         if not self._interrupt.poll(self.sock, timeout_s, wait):
             return False
@@ -178,7 +179,7 @@ class Line(AbstractConnection):
     def _ended(
         self, error: Exception, wait: WaitBudget, *, sent: bool, writes: bool, first: bool = False
     ) -> ElasticError:
-        """Return what an error means, and end the connection unless it is in order."""
+        """Return the core's error, and close the connection unless it is still valid."""
         if not answered(error):
             self.end()
         if wait.cancelled:
@@ -187,11 +188,11 @@ class Line(AbstractConnection):
         return translated(error, peer=self.peer, login=self._login, sent=sent, writes=writes, first=first)
 
     def _shown(self, error: Exception) -> Exception | None:
-        """Return a cause that may be printed: none where the server may have repeated the password."""
+        """Return a cause that may be printed; `None` if the server may have repeated the password."""
         return None if self._login.password and isinstance(error, (AuthenticationError, ResponseError)) else error
 
     def idle(self) -> bool:
-        """Return whether the server has neither closed the connection nor said anything that nobody asked for."""
+        """Return whether the server has neither closed the connection nor sent unrequested data."""
         if self.sock.fileno() < 0:
             return False
         poll = select.poll()
@@ -199,7 +200,7 @@ class Line(AbstractConnection):
         return not poll.poll(0)
 
     def wake(self) -> None:
-        """End whatever is blocked on the socket; called from another thread."""
+        """End any blocked call on the socket; called from another thread."""
         with suppress(OSError):  # it is over already
             socket.socket.shutdown(self.sock, socket.SHUT_RDWR)
 

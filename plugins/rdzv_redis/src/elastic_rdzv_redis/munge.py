@@ -1,4 +1,4 @@
-"""Credentials of MUNGE, which a Slurm cluster has on all its hosts: anybody may carry one, and one user can read it."""
+"""MUNGE credentials, which each host of a Slurm cluster has: every process may carry one, and one user can read it."""
 
 import os
 import re
@@ -8,28 +8,28 @@ from typing import Final
 LIMIT_S: Final = 5.0
 """Seconds for one call of `munge` or `unmunge`."""
 _READABLE: Final = (0, 15, 16, 17)
-"""Codes of `unmunge` that come with the content: in order, too old, from the future, and read here before."""
+"""Exit codes of `unmunge` with content: valid, expired, from the future, and read here before."""
 _UID: Final = re.compile(r"^UID:\s+(\d+)$", re.MULTILINE)
 
 
 class MungeError(Exception):
-    """MUNGE is not there, or has refused; the text says why."""
+    """MUNGE is missing, or has rejected a request; the text has the reason."""
 
 
 def sealed(text: str) -> str:
-    """Return a credential with a text that only this user can read, on the hosts that have this host's MUNGE key.
+    """Return a credential with a text that only this user can read, on hosts with this host's MUNGE key.
 
     Raises:
-        MungeError: there is none.
+        MungeError: it can't be made.
     """
     return _call(["munge", "--restrict-uid", str(os.geteuid())], text, (0,)).strip()
 
 
 def unsealed(credential: str) -> str:
-    """Return the text of a credential that this user has made, of any age: it says itself what it is good for.
+    """Return the text of a credential that this user has made, of any age; the text itself limits its use.
 
     Raises:
-        MungeError: it is for another user, of another user, or none of this cluster.
+        MungeError: it is for another user, from another user, or not of this cluster.
     """
     metadata, _, text = _call(["unmunge", "--numeric"], credential, _READABLE).partition("\n\n")
     made_by = _UID.search(metadata)

@@ -1,4 +1,4 @@
-"""Whether this node is the one that an endpoint names, and where its server would listen."""
+"""Whether an endpoint names this node, and the addresses on which its server would listen."""
 
 import errno
 import os
@@ -12,7 +12,7 @@ from elastic_core.api import WaitBudget
 from elastic_core.api.stores import BackendRefusedError, BackendUnavailableError, is_ip, route_source
 
 EVERYWHERE: Final = ("*", "-::*")
-"""What makes the server listen on all addresses, also where there is no IPv6."""
+"""Makes the server listen on all addresses, also without IPv6."""
 UNSPECIFIED: Final = ("0.0.0.0", "::")
 
 _LOOK_UP_S: Final = 60.0
@@ -21,9 +21,9 @@ _ELSEWHERE: Final = frozenset({errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT, errno.EP
 
 
 class Own(NamedTuple):
-    """The addresses of this node on which the server of an endpoint's host would listen; empty: on another node.
+    """The addresses of this node on which the server of an endpoint's host would listen; empty on another node.
 
-    `unresolved` is why the endpoint's name, which is this host's, leads nowhere here.
+    `unresolved` is why the endpoint's name, which is this host's, resolves to no address here.
     """
 
     addresses: tuple[str, ...] = ()
@@ -31,16 +31,16 @@ class Own(NamedTuple):
 
 
 def is_own_name(host: str) -> bool:
-    """Return whether this host has that name by its own account: no name server is needed."""
+    """Return whether this host has that name by its own settings, without a name server."""
     return host.rstrip(".").lower() in ("localhost", socket.gethostname().lower())
 
 
 def find_own(host: str, *, is_host: bool = False, wait: WaitBudget) -> Own:
     """Return whether an endpoint's host is this node, and where its server would listen.
 
-    A name that leads to loopback addresses alone here (many systems map their own name so) leads elsewhere on other
-    nodes: then it is all addresses. So it is for this host's own name where it leads to none of ours, or nowhere: it is
-    for the others. With `is_host` any host is taken for this one.
+    Many systems map their own name to loopback addresses only, and the name has other addresses on other nodes. The
+    server then listens on all addresses. The same holds for this host's own name if it resolves to no address here, or
+    not at all. With `is_host`, any host counts as this one.
 
     Raises:
         BackendUnavailableError: the host can't be resolved, and is not known to be this one.
@@ -65,7 +65,7 @@ def find_own(host: str, *, is_host: bool = False, wait: WaitBudget) -> Own:
 
 
 def _is_full_name(host: str, found: Sequence[Address], wait: WaitBudget) -> bool:
-    """Return whether a name is this host's, but for the domain: then both lead to the same addresses."""
+    """Return whether a name is this host's name with a domain: both then resolve to the same addresses."""
     own = socket.gethostname()
     if is_ip(host) or host.partition(".")[0].lower() != own.partition(".")[0].lower():
         return False
@@ -86,7 +86,7 @@ def _is_own(address: Address) -> bool:
 
 
 def _binds_anything(address: Address) -> bool:
-    """Return whether addresses of other hosts can be bound here, too, as on hosts that balance load."""
+    """Return whether addresses of other hosts can be bound here, as on hosts that balance load."""
     version = "ipv6" if address.family == socket.AF_INET6 else "ipv4"
     try:
         return Path(f"/proc/sys/net/{version}/ip_nonlocal_bind").read_text().strip() == "1"
@@ -102,7 +102,7 @@ def is_free(bind: tuple[str, ...], port: int) -> bool:
     """Return whether a server could listen on all of these addresses now.
 
     Raises:
-        BackendRefusedError: this node can never bind the port: the user may not, say.
+        BackendRefusedError: this node can never bind the port, for example because the user may not.
     """
     for ip in UNSPECIFIED if bind == EVERYWHERE else bind:
         family = socket.AF_INET6 if ":" in ip else socket.AF_INET
@@ -121,13 +121,13 @@ def is_free(bind: tuple[str, ...], port: int) -> bool:
 
 
 def free_port(bind: tuple[str, ...]) -> int:
-    """Return a port that nobody uses right now on the first of these addresses."""
+    """Return a port that is free now on the first of these addresses."""
     ip = UNSPECIFIED[0] if bind == EVERYWHERE else bind[0]
     return _bind(socket.AF_INET6 if ":" in ip else socket.AF_INET, (ip, 0))
 
 
 def _bind(family: int, sockaddr: tuple[str, int] | tuple[str, int, int, int]) -> int:
-    """Bind as the server will, for a moment; return the port."""
+    """Bind briefly as the server will; return the port."""
     with socket.socket(family, socket.SOCK_STREAM) as sock:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if family == socket.AF_INET6:

@@ -1,4 +1,4 @@
-"""Who answers at an endpoint: asked before a client library is let near it, whose words would not say."""
+"""The kind of server at an endpoint, checked before a client library connects, whose errors would not tell it apart."""
 
 import enum
 from collections.abc import Callable, Mapping
@@ -10,7 +10,7 @@ from elastic_rdzv_redis.talk import Talk
 
 
 class Answer(enum.Enum):
-    """Who it is."""
+    """The kind of server."""
 
     OURS = "this run's store"
     OTHER_RUN = "a store of another run or user, protected by another password"
@@ -19,7 +19,7 @@ class Answer(enum.Enum):
 
 
 class Found(NamedTuple):
-    """Who answers, what it shows to anybody, and the password that was tried; empty: none."""
+    """The kind of server, its published fields, and the tried password; empty if none was tried."""
 
     answer: Answer
     public: Mapping[str, str]
@@ -29,19 +29,19 @@ class Found(NamedTuple):
 def who_answers(
     host: str, port: int, choose: Callable[[Mapping[str, str]], str], *, timeout_s: float, wait: WaitBudget
 ) -> Found:
-    """Connect, try a password and return who it is.
+    """Connect, try a password and return the kind of server.
 
     Args:
-        host: Where it is.
+        host: Its host.
         port: Its port.
-        choose: Gives the password for a store that shows this to anybody; empty: there is none to try.
-        timeout_s: How long it may take.
-        wait: Ends it.
+        choose: Returns the password for a store with these published fields; empty if there is none to try.
+        timeout_s: Time limit.
+        wait: Cancels the call.
 
     Raises:
-        BackendUnavailableError: nobody listens, or says a word within `timeout_s`. One that hangs up is taken for a
-            host that ends, or a tunnel to one that is not there yet.
-        WaitCancelledError: the agent asked the call to end.
+        BackendUnavailableError: there is no listener, or no response within `timeout_s`. A closed connection counts as
+            a host that ends, or a tunnel to one that is not there yet.
+        WaitCancelledError: the agent cancelled the call.
     """
     with Talk(host, port, timeout_s=timeout_s, wait=wait) as talk:
         first, public = read_public(talk)

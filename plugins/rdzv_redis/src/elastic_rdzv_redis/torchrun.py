@@ -1,11 +1,11 @@
-"""`torchrun --rdzv-backend redis`: what stock torchrun finds in its group of entry points, `torchrun.handlers`.
+"""`torchrun --rdzv-backend redis`: the object in stock torchrun's entry-point group, `torchrun.handlers`.
 
-Every start of torchrun imports this module, with whatever backend, so that it imports nothing.
+Every start of torchrun imports this module, with any backend, so it imports nothing.
 """
 
 
 def redis() -> object:
-    """Return what makes a handler. Called: by torch, when its rendezvous package is imported."""
+    """Return the maker of handlers. Called: by torch, when its rendezvous package is imported."""
     return _make_handler
 
 

@@ -1,4 +1,4 @@
-"""What people write to name a server: URLs, hosts, several sentinels; and the credentials within."""
+"""The forms of a server's endpoint: URLs, hosts, several sentinels, and their credentials."""
 
 import os
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ _FORMS: Final = f"HOST:{PORT}, redis://HOST:{PORT}/0, rediss://HOST:{PORT} for T
 
 
 class Target(NamedTuple):
-    """The server that an endpoint names. `path`: of a unix socket, then there are no hosts."""
+    """The server in an endpoint. `path` is for a unix socket, which has no hosts."""
 
     hosts: tuple[Endpoint, ...] = ()
     path: str = ""
@@ -27,18 +27,18 @@ class Target(NamedTuple):
     login: Login = Login()
 
     def __str__(self) -> str:
-        """Return it as people know it, without secrets."""
+        """Return it as text for people, without secrets."""
         place = f"unix:{self.path}" if self.path else ", ".join(map(str, self.hosts))
         return place + (f"/{self.db}" if self.db else "")
 
 
 def parse_target(endpoint: str, *, sentinels: bool = False, environ: Mapping[str, str] | None = None) -> Target:
-    """Return what an endpoint names; an empty one is `$REDIS_URL`, else this host.
+    """Return the server in an endpoint. An empty one means `$REDIS_URL`, else this host.
 
     Args:
         endpoint: A URL with the scheme redis, rediss or unix, or `HOST[:PORT]`.
         sentinels: Whether the hosts are sentinels; then there may be several, and the port has another default.
-        environ: Where `REDIS_URL` may be; default: this process's.
+        environ: Source of `REDIS_URL`; default: this process's variables.
 
     Raises:
         ConfigError: it can't be read; the text shows no password.
@@ -67,7 +67,7 @@ def parse_target(endpoint: str, *, sentinels: bool = False, environ: Mapping[str
 
 
 def _split_login(rest: str) -> tuple[Login, str]:
-    """Return credentials and place; a password may have any character, `@` in a path is a path's."""
+    """Return credentials and place. A password may contain any character; an `@` in a path belongs to the path."""
     if rest.startswith("/") or "@" not in rest:
         return Login(), rest
     user_info, _, place = rest.rpartition("@")
@@ -84,7 +84,7 @@ def _unix(place: str, query: str, login: Login, option: str) -> Target:
 
 
 def _db(path: str, query: str, option: str) -> int:
-    """Return the number of the database: of the path, or of `?db=N`."""
+    """Return the number of the database, from the path or from `?db=N`."""
     numbers = [path] if path else []
     for part in filter(None, query.split("&")):
         key, _, value = part.partition("=")

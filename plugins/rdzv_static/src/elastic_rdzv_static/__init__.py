@@ -1,1 +1,1 @@
-"""The `static` rendezvous backend of elastic-core: several nodes, no server, ranks given by hand."""
+"""The `static` rendezvous backend of elastic-core: several nodes without a server, with ranks assigned by hand."""

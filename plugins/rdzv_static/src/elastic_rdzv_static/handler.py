@@ -1,4 +1,4 @@
-"""The `static` backend: every node is told its rank and where rank 0 is; the nodes exchange no word."""
+"""The `static` backend: each node has its rank and the address of rank 0 from options; the nodes do not communicate."""
 
 import socket
 from collections.abc import Sequence
@@ -23,17 +23,17 @@ _LOOK_UP_S: Final = 5.0
 
 
 class StaticRendezvous(RendezvousHandler):
-    """Forms the same round of `--nnodes` nodes again and again, at once, from what it was told.
+    """Forms the same round of `--nnodes` nodes each time, at once, from the node's options.
 
-    Semantics of torch's static backend: the world is as large as `--nnodes` says (its maximum), it is never closed, no
-    node ever waits, and a node that restarts its workers does so alone. Every node is taken to have as many workers as
-    this one. Two things differ: the worker of rank 0 hosts the workers' store, at the endpoint, not its agent; and the
-    workers of its node reach it by loopback where the endpoint's name leads to no address of that node.
+    The behaviour is that of torch's static backend. The world has `--nnodes` nodes (its maximum), it is never closed,
+    no node ever waits, and a node that restarts its workers does so alone. Every node is assumed to have as many
+    workers as this one. Two things differ. The worker of rank 0 hosts the workers' store at the endpoint, not its
+    agent. The workers of its node reach it by loopback if the endpoint's name resolves to no address of that node.
 
-    Threading: as the base class says; nothing here blocks but `watch`, and the look-up of a name on node 0.
+    Threading: as the base class; nothing blocks except `watch`, and the resolution of a name on node 0.
 
     Raises:
-        ConfigError: this node has no rank, one that the world does not have, or the endpoint can't be used.
+        ConfigError: this node has no rank, a rank that the world does not have, or the endpoint can't be used.
     """
 
     api_version: ClassVar[int] = API_VERSION
@@ -42,7 +42,7 @@ class StaticRendezvous(RendezvousHandler):
     )
 
     def __init__(self, settings: RendezvousSettings) -> None:
-        """Check what this node was told."""
+        """Check this node's options."""
         super().__init__(settings)
         self._node_rank = _node_rank(settings)
         self._address, self._port = _endpoint(settings)
@@ -66,7 +66,7 @@ class StaticRendezvous(RendezvousHandler):
         )
 
     def watch(self, timeout_s: float) -> None:
-        """Say once where the workers meet, and sleep without waking: nobody can say that anything has changed."""
+        """Log once where the workers meet, and sleep: no change is ever reported."""
         if not self._told:
             self._told = True
             line = _meeting(self._node_rank, self.settings.max_nodes, self._address, self._port)
@@ -75,7 +75,7 @@ class StaticRendezvous(RendezvousHandler):
 
 
 def _meeting(node_rank: int, node_count: int, address: str, port: int) -> str:
-    """Return where this node's workers meet those of the others: the agents wait for nobody, so nothing else shows."""
+    """Return where this node's workers meet the others. Agents wait for no other node, so no other line shows it."""
     others = "node 0" if node_rank else "node 1" if node_count == 2 else f"nodes 1 to {node_count - 1}"
     where = f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
     line = f"static: node {node_rank} of {node_count}; workers meet at {where} and wait there for {others}"
@@ -85,7 +85,7 @@ def _meeting(node_rank: int, node_count: int, address: str, port: int) -> str:
 
 
 def _leads_past(host: str, wait: WaitBudget) -> str:
-    """Return why a name or an address does not lead to this node; empty: it does."""
+    """Return why a name or an address does not resolve to this node; empty if it does."""
     try:
         found = resolve(host, 0, wait=wait, timeout_s=_LOOK_UP_S)
     except BackendUnavailableError as error:
@@ -105,7 +105,7 @@ def _is_own(address: Address) -> bool:
 
 
 def _node_rank(settings: RendezvousSettings) -> int:
-    """Return this node's rank: `--node-rank`, or the option `rank`; never two different answers."""
+    """Return this node's rank: `--node-rank`, or the option `rank`. Two different values are an error."""
     option = settings.options.get("rank")
     given = {int(rank) for rank in (settings.node_rank, option) if rank is not None}
     highest = settings.max_nodes - 1
@@ -129,7 +129,7 @@ def _node_rank(settings: RendezvousSettings) -> int:
 
 
 def _endpoint(settings: RendezvousSettings) -> tuple[str, int]:
-    """Return host and port of rank 0: the endpoint's, else the master address's and port's."""
+    """Return host and port of rank 0: the endpoint's, else the master address and port."""
     endpoint = settings.endpoint.strip()
     if not endpoint:
         if not settings.master_addr and settings.max_nodes > 1:
@@ -148,7 +148,7 @@ def _endpoint(settings: RendezvousSettings) -> tuple[str, int]:
 
 
 def _split(endpoint: str) -> tuple[str, str]:
-    """Return host and port as written; an IPv6 address with a port stands in brackets."""
+    """Return host and port as written; an IPv6 address with a port is in brackets."""
     bracketed = endpoint.startswith("[")
     if endpoint.endswith("]") or (not bracketed and endpoint.count(":") != 1):
         return endpoint.strip("[]"), str(DEFAULT_PORT)

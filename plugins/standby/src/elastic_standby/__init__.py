@@ -1,1 +1,1 @@
-"""Spare interpreters beside workers, which take their places at a restart."""
+"""Spare interpreters beside workers, which replace them at a restart."""

@@ -9,7 +9,7 @@ from elastic_standby.options import STANDBY, STANDBY_IMPORTS
 
 
 class Standby(AgentHook):
-    """Has spares for workers, where a worker could ever be taken over by one; else it says why not."""
+    """Keeps spares for workers. If no worker could be replaced by a spare, a line says why."""
 
     api_version: ClassVar[int] = 1
     powers: ClassVar[frozenset[Power]] = frozenset({Power.STARTS})
@@ -19,7 +19,7 @@ class Standby(AgentHook):
         """Read the options.
 
         Raises:
-            ConfigError: what is to be imported is no module.
+            ConfigError: a name to import is not a module name.
         """
         super().__init__(settings)
         self.imports = modules(settings.option("standby_imports", str, ""))
@@ -42,10 +42,10 @@ class Standby(AgentHook):
 
 
 def modules(text: str) -> tuple[str, ...]:
-    """Return the names of modules in a list with commas.
+    """Return the names of modules in a list separated by commas.
 
     Raises:
-        ConfigError: one is none.
+        ConfigError: one is not a module name.
     """
     names = tuple(name.strip() for name in text.split(",") if name.strip())
     for name in names:
@@ -58,7 +58,7 @@ def modules(text: str) -> tuple[str, ...]:
 
 
 def why_without(settings: HookSettings) -> str:
-    """Return why no worker could ever be taken over by a spare, empty if one could."""
+    """Return why no worker could be replaced by a spare; empty if one could."""
     if settings.workers_run == "function":
         return "functions as workers (--run-path among them) start afresh"
     if settings.workers_run == "program":

@@ -1,4 +1,4 @@
-"""The agent's side of `--standby`: keeps one spare interpreter for each worker, and hands workers over to them."""
+"""The agent's side of `--standby`: keeps one spare interpreter for each worker, and starts workers from them."""
 
 import errno
 import os
@@ -17,17 +17,17 @@ from elastic_core.api.workers import bound_to
 START_DELAY_S = 1.0
 """How long workers run before the first spare is started beside them."""
 MAX_DEATHS = 3
-"""Spares that may end by themselves between two uses before no more are started."""
+"""The number of spares that may end by themselves between two uses; after more, none is started."""
 _END_WAIT_S = 0.2
 _MESSAGE_BYTES = 2048
 _PROGRAM = str(Path(__file__).absolute().with_name("spare.py"))
 _FAILED = b"failed "  # as in `spare`, which the agent never imports
 _MOMENTARY = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE)
-"""What the system refuses, and may grant a moment later."""
+"""Errors of the system that may be temporary."""
 
 
 class Spare:
-    """One interpreter that waits, or is on its way to it, in the place of one worker."""
+    """One interpreter that waits, or prepares to wait, to replace one worker."""
 
     def __init__(self, worker: WorkerStart, imports: Sequence[str]) -> None:
         """Start it.
@@ -43,7 +43,7 @@ class Spare:
         python, unbuffered, *words = worker.argv
         with its:
             try:
-                # The words are for people who list processes; what counts comes with the orders.
+                # The arguments are for process lists; the orders have the actual values.
                 self.process = subprocess.Popen(
                     (python, unbuffered, _PROGRAM, str(its.fileno()), ",".join(imports), *words),
                     env=self.environment,
@@ -58,9 +58,9 @@ class Spare:
         self.agents.setblocking(False)
 
     def difference(self, worker: WorkerStart) -> str:
-        """Return what keeps this spare from becoming that worker as if it had been started afresh; empty: nothing.
+        """Return why this spare differs from a freshly started worker; empty if it does not.
 
-        Libraries read their variables when they are imported, nobody knows which.
+        Libraries read variables when they are imported, and it is not known which.
         """
         if worker.argv != self.argv:
             return "the command"
@@ -75,8 +75,8 @@ class Spare:
         """Make it the worker.
 
         Raises:
-            OSError: it is gone, or there is no descriptor left.
-            ValueError: the environment can't be one.
+            OSError: it is gone, or no descriptor is left.
+            ValueError: the environment is invalid.
         """
         # In a file, not in the socket: whatever its size, it is sent at once or not at all.
         fd = os.memfd_create("elastic-environment", os.MFD_CLOEXEC)
@@ -89,16 +89,16 @@ class Spare:
             os.close(fd)
 
     def kill(self) -> None:
-        """Send KILL to it and whatever it started; it is not reaped, so its number can't be another's."""
+        """Send SIGKILL to it and its children. It is not reaped, so its pid is not reused."""
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self.process.pid, signal.SIGKILL)
 
     def reap(self, within_s: float) -> int:
-        """Return the exit code of one that has ended or was killed; one that takes longer is left to the kernel."""
+        """Return the exit code of a spare that has ended or was killed. One that takes longer is left to the kernel."""
         try:
             return self.process.wait(within_s)
         except subprocess.TimeoutExpired:
-            self.process.returncode = -signal.SIGKILL  # nobody asks again, and Popen must not warn
+            self.process.returncode = -signal.SIGKILL  # it is not polled again, and Popen must not warn
             return self.process.returncode
 
 
@@ -124,17 +124,16 @@ def _encoded(environment: Mapping[str, str]) -> bytes:
 
 
 class StandbyPool(WorkerStarter):
-    """One spare for each worker of the round that runs.
+    """One spare for each worker of the current round.
 
     Args:
-        loop: The agent's. Where the process ends with it, nobody waits at the end until the kernel has taken back what
-            killed spares held, some 20 ms for each with torch.
-        imports: The modules that spares import ahead.
+        loop: The agent's. If the process ends with it, the pool does not wait at the end until the kernel has released
+            the memory of killed spares, some 20 ms for each with torch.
+        imports: The modules that spares import in advance.
         delay_s: How long workers run before the first spare is started.
 
-    Spares are started one after the other, so that the workers lose little to them. A spare has the command and the
-    environment of the worker whose place it may take, but for what a round changes; it is used only where nothing else
-    differs.
+    Spares are started one after the other, to slow workers little. A spare has the command and the environment of its
+    worker, except for variables that a round changes; it is used only if nothing else differs.
     """
 
     def __init__(self, loop: AgentLoop, *, imports: Sequence[str], delay_s: float = START_DELAY_S) -> None:
@@ -154,12 +153,12 @@ class StandbyPool(WorkerStarter):
         self._off = False
 
     def pids(self) -> frozenset[int]:
-        """Return the spares: sweeps must spare them, and others must not reap them."""
+        """Return the spares: sweeps must spare them, and only the pool may reap them."""
         return frozenset(spare.process.pid for spare in self._spares.values())
 
     @property
     def ready_count(self) -> int:
-        """How many spares have imported everything and wait."""
+        """The number of spares that have imported everything and wait."""
         return sum(spare.ready for spare in self._spares.values())
 
     # --- filling
@@ -247,12 +246,12 @@ class StandbyPool(WorkerStarter):
     # --- use
 
     def start(self, worker: WorkerStart) -> StartedProcess | None:
-        """Make a spare this worker, if there is one, and have another started in its place once the round has begun."""
+        """Start this worker from a spare, if there is one. Another spare is started once the round has begun."""
         self._asked.append(worker)
         return self.take(worker)
 
     def take(self, worker: WorkerStart) -> StartedProcess | None:
-        """Make a spare this worker; None: there is none for it, it must be started afresh."""
+        """Start this worker from a spare. `None` if there is none, so that it must be started afresh."""
         spare = self._spares.get(worker.local_rank)
         if spare is None or worker.terminal:
             return None
@@ -309,5 +308,5 @@ class StandbyPool(WorkerStarter):
 
 
 def _can_stand_by(worker: WorkerStart) -> bool:
-    """Return whether the command is Python's, as `elastic run` makes it, and the worker one of many."""
+    """Return whether the command is Python's, as `elastic run` makes it, and the worker one of several."""
     return not worker.terminal and len(worker.argv) > 2 and worker.argv[1] == "-u"

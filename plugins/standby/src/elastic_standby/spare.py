@@ -1,13 +1,13 @@
-"""A worker held ready: an interpreter that has imported the slow modules and waits to be told who it is.
+"""A spare: an interpreter that has imported slow modules and waits to become a worker.
 
-The agent runs this file as a script, `python -u spare.py FD IMPORTS SCRIPT|-m MODULE [ARGUMENT ...]`, and hands over
-through the socket FD: one byte, with three descriptors: the environment, the worker's stdout, its stderr. The process
-then runs the script in the way the interpreter itself does, with a fresh `__main__`. Until then it has no threads of
-our making, no device, /dev/null for its output, and nothing of a worker but its command and the run's mark. The end of
-the socket is the end of the agent: it leaves without a word.
+The agent runs this file as a script, `python -u spare.py FD IMPORTS SCRIPT|-m MODULE [ARGUMENT ...]`. Through the
+socket FD it sends one byte with three descriptors: the environment, the worker's stdout, its stderr. The process then
+runs the script as the interpreter itself does, with a fresh `__main__`. Until then it starts no threads, uses no
+device, writes to /dev/null, and has only the worker's command and the run's mark. If the socket closes, the agent has
+ended, and the process exits silently.
 
-What a script can tell: one more frame at the bottom of a live stack, and modules that are there before it imports them
-(docs/explanation/standby.md).
+A script can notice two differences: one more frame at the bottom of a live stack, and modules that are loaded before it
+imports them (docs/explanation/standby.md).
 """
 
 _GIVEN = dict(globals())  # what this interpreter gives every script's module; before the first name of ours
@@ -29,10 +29,10 @@ _DESCRIPTORS = 3
 
 
 class Program:
-    """What the worker runs, as on the interpreter's command line behind `-u`."""
+    """The worker's program, as on the interpreter's command line after `-u`."""
 
     def __init__(self, words: list[str]) -> None:
-        """Take the words: a script or `-m MODULE`, and the arguments."""
+        """Parse the arguments: a script or `-m MODULE`, and its arguments."""
         self.words = words
         self.module = words[1] if words[0] == "-m" else None
         self.arguments = words[1:] if self.module is None else words[2:]
@@ -40,7 +40,7 @@ class Program:
         self.file = "" if self.module is not None else os.path.join(os.getcwd(), words[0])  # noqa: PTH109, PTH118
 
     def importer(self) -> object:
-        """Return what would import from the script, if it is a directory or an archive; None for a plain file."""
+        """Return the importer of the script, if it is a directory or an archive. `None` for a plain file."""
         if self.module is not None:
             return None
         import pkgutil
@@ -48,7 +48,10 @@ class Program:
         return pkgutil.get_importer(self.file)
 
     def first_path(self) -> str:
-        """Return what Python puts in front of `sys.path`. Source: `_PyPathConfig_ComputeSysPath0` and `main.c`."""
+        """Return the first entry of `sys.path` as Python sets it.
+
+        Source: `_PyPathConfig_ComputeSysPath0` and `main.c`.
+        """
         if self.module is not None:
             return os.getcwd()  # noqa: PTH109  # pathlib is not ours to load into a script's interpreter
         if self.importer() is not None:
@@ -64,7 +67,7 @@ class Program:
 
 
 def stand_by(fd: int, imports: list[str], program: Program) -> None:
-    """Import, say so, wait for the orders and become the worker; return when its program is to be run."""
+    """Import, report that, wait for the orders and become the worker. Return when its program is to be run."""
     import socket
     from contextlib import suppress
 
@@ -100,7 +103,7 @@ def stand_by(fd: int, imports: list[str], program: Program) -> None:
 
 
 def _import_all(names: list[str]) -> str:
-    """Import these, but for those not installed; return why that failed, empty if it did not."""
+    """Import these modules, except those not installed. Return why that failed, or an empty text."""
     for name in names:
         try:
             __import__(name)
@@ -113,9 +116,9 @@ def _import_all(names: list[str]) -> str:
 
 
 def _step_back() -> int | None:
-    """Give way to workers while importing; return the policy to come back to, None if it was not changed.
+    """Give way to workers while importing. Return the policy to restore, or `None` if it was not changed.
 
-    By SCHED_BATCH: from a lower niceness, or from SCHED_IDLE, there is no way back without privileges.
+    It uses SCHED_BATCH: from a lower niceness, or from SCHED_IDLE, there is no way back without privileges.
     """
     policy = os.sched_getscheduler(0)
     if policy != os.SCHED_OTHER:
@@ -138,7 +141,7 @@ def _step_forward(policy: int | None) -> None:
 
 
 def _replace_environment(started_with: dict[bytes, bytes], ordered: dict[bytes, bytes]) -> None:
-    """Have the ordered environment, with what the interpreter and the imports have changed themselves."""
+    """Set the ordered environment, and keep changes by the interpreter and the imports."""
     now = dict(os.environb)
     os.environ.clear()
     os.environb.update({name: value for name, value in ordered.items() if name in now or name not in started_with})
@@ -151,12 +154,12 @@ def _entries(block: bytes) -> dict[bytes, bytes]:
 
 
 def _receive(agent: "socket.socket") -> dict[bytes, bytes]:
-    """Wait for the orders; put the streams in place, and return the environment."""
+    """Wait for the orders, set the streams, and return the environment."""
     import socket
 
     data, fds, _, _ = socket.recv_fds(agent, 1, _DESCRIPTORS)
     if not data or len(fds) != _DESCRIPTORS:
-        os._exit(0 if not data else 1)  # nothing to clean up, and nobody to tell
+        os._exit(0 if not data else 1)  # nothing to clean up, and no reader of a message
     agent.close()
     environment_fd, out_fd, err_fd = fds
     os.dup2(out_fd, 1)
@@ -171,7 +174,7 @@ def _receive(agent: "socket.socket") -> dict[bytes, bytes]:
 
 
 def _arm() -> None:
-    """Do what the `.pth` file does in a cold start."""
+    """Do the same as the `.pth` file in a cold start."""
     if os.environ.get("ELASTIC_WORKER_HOOKS", "") not in ("1", str(os.getpid())):
         return
     try:
@@ -208,7 +211,7 @@ def _compile(path: str) -> "CodeType | None":
 
 
 def _replace_main(file: str | None = None) -> "ModuleType":
-    """Make the `__main__` that the interpreter would have: of a script's file, or still without one."""
+    """Make the `__main__` that the interpreter would have: with a script's file, or without one."""
     from importlib.machinery import BuiltinImporter, SourceFileLoader
 
     main = type(sys)("__main__")
@@ -226,7 +229,7 @@ def _replace_main(file: str | None = None) -> "ModuleType":
 
 
 class _Trimmed:
-    """Stands in for `sys.excepthook` once, when the program has failed: takes our frames out of the traceback."""
+    """Replaces `sys.excepthook` once, if the program has failed: removes this module's frames from the traceback."""
 
     def __init__(self) -> None:
         self.hook = sys.excepthook

@@ -1,1 +1,1 @@
-"""Torch's library surface for elastic-core: `torch.distributed.elastic` by ours, under `elastic_core.compat`."""
+"""`torch.distributed.elastic` for elastic-core, under `elastic_core.compat`."""

@@ -1,4 +1,4 @@
-"""Torch's small helpers and constants, those that have no room of their own here."""
+"""Torch's small helpers and constants."""
 
 import inspect
 import logging
@@ -48,23 +48,23 @@ def get_env_variable_or_raise(env_name: str) -> str:
 
 
 class macros:  # torch's name
-    """What stands for a worker's own values in the arguments of its command."""
+    """Placeholders for a worker's own values in the arguments of its command."""
 
     local_rank: Final = "${local_rank}"
 
     @staticmethod
     def substitute(args: Iterable[Any], local_rank: str | int) -> list[Any]:
-        """Return the arguments of the worker with this local rank; what is no text stays as it is."""
+        """Return the arguments of the worker with this local rank. Values that are not text are unchanged."""
         return [arg.replace(macros.local_rank, str(local_rank)) if isinstance(arg, str) else arg for arg in args]
 
 
 def get_log_level() -> str:
-    """Return the level of loggers where LOGLEVEL names none."""
+    """Return the default level of loggers if LOGLEVEL is not set."""
     return "WARNING"
 
 
 def get_logger(name: str | None = None) -> logging.Logger:
-    """Return a logger with the level that LOGLEVEL names, else WARNING; without a name, the calling module's."""
+    """Return a logger with the level in LOGLEVEL, else WARNING. Without a name, the calling module's name is used."""
     if name is None:
         here = inspect.currentframe()
         caller = here.f_back if here is not None else None
@@ -76,11 +76,11 @@ def get_logger(name: str | None = None) -> logging.Logger:
 
 
 def read_proc_state(pid: int) -> str | None:
-    """Return the letter of a process's state (`R`, `S`, `D`, `Z` …); None: there is no such process."""
+    """Return the letter of a process's state (`R`, `S`, `D`, `Z` …), or `None` if there is no such process."""
     stat = read_stat(pid)
     return None if stat is None else stat.state
 
 
 def is_uninterruptible_state(state: str | None) -> bool:
-    """Return whether a state is the uninterruptible sleep."""
+    """Return whether a state is uninterruptible sleep."""
     return (state or "").startswith("D")

@@ -1,4 +1,4 @@
-"""The modules below `elastic_core.compat`: made from the table of names, each name fetched when it is first used."""
+"""The modules below `elastic_core.compat`, made from the table of names. Each name is imported at its first use."""
 
 import importlib
 import sys
@@ -13,7 +13,7 @@ PREFIX = "elastic_core.compat."
 
 
 class CompatFinder(MetaPathFinder, Loader):
-    """Finds and makes what the table has; anything else is left to other finders."""
+    """Finds and makes the modules in the table; other finders find all others."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -25,7 +25,7 @@ class CompatFinder(MetaPathFinder, Loader):
         return ModuleSpec(fullname, self, origin="elastic_torchrun.names", is_package=is_package(name))
 
     def exec_module(self, module: ModuleType) -> None:
-        """Fill a module: what it exports, and the function that fetches it."""
+        """Set a module's exports, and the function that imports them."""
         name = module.__name__.removeprefix(PREFIX)
         known = homes(name)
 

@@ -1,4 +1,4 @@
-"""Torch's names: each module of `torch.distributed` that is here, and where the names in it come from.
+"""Torch's names: the modules of `torch.distributed` that elastic-core has, and the module that defines each name.
 
 The one table behind `elastic_core.compat`, its type stubs and the migration page. No imports: the build reads it, too.
 """
@@ -235,10 +235,10 @@ NAMES: dict[str, dict[str, str]] = {
         ),
     },
 }
-"""By torch's path without `torch.` and `distributed.`: modules of ours, and the names that each gives."""
+"""By torch's path without `torch.` and `distributed.`: elastic-core's modules, and the names that each provides."""
 
 MAINS: dict[str, str] = {"run": "elastic_core.run", "launch": "elastic_torchrun.launcher.twin"}
-"""What `python -m elastic_core.compat.…` runs: the function `process` of these."""
+"""The modules whose function `process` is run by `python -m elastic_core.compat.…`."""
 
 
 def torch_path(name: str) -> str:
@@ -252,7 +252,7 @@ def is_package(name: str) -> bool:
 
 
 def homes(name: str) -> dict[str, str]:
-    """The names of a module, each with the module of ours that it comes from."""
+    """The names of a module, each with elastic-core's module that defines it."""
     return {each: home for home, names in NAMES[name].items() for each in names.split()}
 
 

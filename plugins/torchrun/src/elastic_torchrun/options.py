@@ -1,4 +1,4 @@
-"""What a flag and torch's variables choose of this distribution."""
+"""The hooks of this distribution that an option or torch's variables enable."""
 
 from typing import Final
 

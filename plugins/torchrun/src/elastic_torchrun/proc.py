@@ -1,4 +1,4 @@
-"""What the kernel says of other processes, read from `/proc`; one that vanishes meanwhile is not there."""
+"""The state of other processes, read from `/proc`. A process that ends meanwhile counts as missing."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ from elastic_core.api import Record
 
 
 class ProcessStat(Record, frozen=True, kw_only=True):
-    """One process at one moment: the kernel's letter for its state, and who has started it."""
+    """One process at one moment: the kernel's letter for its state, and its parent."""
 
     state: str
     parent: int
@@ -14,12 +14,12 @@ class ProcessStat(Record, frozen=True, kw_only=True):
 
     @property
     def alive(self) -> bool:
-        """Whether any thread of it can still run: a dead main thread looks like a zombie while the others live on."""
+        """Whether any thread of it can still run: a process with an ended main thread looks like a zombie."""
         return self.state not in "ZXx" or self.thread_count > 1
 
 
 def read_stat(pid: int) -> ProcessStat | None:
-    """Return how a process is; None: there is none. Source: proc_pid_stat(5)."""
+    """Return the state of a process, or `None` if there is none. Source: proc_pid_stat(5)."""
     content = _read(f"/proc/{pid}/stat")
     if not content:
         return None
@@ -28,7 +28,7 @@ def read_stat(pid: int) -> ProcessStat | None:
 
 
 def state_and_wait(pid: int) -> tuple[str, str]:
-    """Return a process's state, D where any of its threads sleeps uninterruptibly, and where in the kernel that is."""
+    """Return a process's state (D if any thread sleeps uninterruptibly), and the kernel function in which it sleeps."""
     stat = read_stat(pid)
     if stat is None:
         return "", ""

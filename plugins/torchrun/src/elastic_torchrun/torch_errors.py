@@ -1,4 +1,4 @@
-"""What torch's errors say, on one line."""
+"""Messages of torch's errors, on one line."""
 
 from typing import Final
 

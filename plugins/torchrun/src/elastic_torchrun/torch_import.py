@@ -1,4 +1,4 @@
-"""torch.distributed, at its first use: this distribution does not require torch."""
+"""`torch.distributed` at its first use: this distribution does not require torch."""
 
 import importlib
 from typing import Any

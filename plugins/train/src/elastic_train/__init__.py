@@ -1,13 +1,13 @@
-"""What a training script may use, each name alone: importing it loads nothing, a name is fetched when first used.
+"""Names for training scripts. Importing the package loads nothing; each name is imported at its first use.
 
-    attempt                 where in its run this worker is
-    init_process_group      the process group of its variables
-    Checkpointer            saves its state, and loads the newest that all ranks see
-    ElasticSampler          its batches, each sample once an epoch however many ranks there come to be
-    should_stop             whether to save, as this worker will be stopped
-    ready_to_stop           that it has saved
+    attempt                 this worker's place in its run: round, restarts, rank, world size
+    init_process_group      joins the process group that the worker's environment variables describe
+    Checkpointer            saves the training state, and loads the newest checkpoint that all ranks see
+    ElasticSampler          batches of a data set: each sample once per epoch, at any world size
+    should_stop             whether to save now, because this worker will be stopped
+    ready_to_stop           reports that this worker has saved
 
-None of it needs `elastic run`; what differs under torchrun and bare Python stands with each name.
+None of them needs `elastic run`. Each docstring describes what differs under torchrun and bare Python.
 """
 
 TYPE_CHECKING = False
@@ -32,7 +32,7 @@ __all__ = [
     "should_stop",
 ]
 
-_ROOMS = {  # none has the name of what is in it: the import would put the module in its place
+_ROOMS = {  # no module has the name of its content: an import would replace the name by the module
     "attempts": "Attempt attempt",
     "checkpoint.checkpointer": "Checkpointer Loaded",
     "checkpoint.errors": "CheckpointError",

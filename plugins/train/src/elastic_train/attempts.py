@@ -1,4 +1,4 @@
-"""Which attempt of its run a worker belongs to, and its place in it: `attempt()`."""
+"""The round of its run that a worker belongs to, and its rank in it: `attempt()`."""
 
 import os
 from dataclasses import dataclass
@@ -9,38 +9,41 @@ from elastic_train.variables import place, whole_number
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Attempt:
-    """One worker's place in one attempt of its run; what nobody has said is None."""
+    """A worker's place in one round of its run. `None` means that the launcher does not provide the value."""
 
     run_id: str | None
-    """The run's id; torchrun's is `none` where `--rdzv-id` was not given."""
+    """The run's id. Under torchrun without `--rdzv-id` it is `none`."""
     round_index: int | None
-    """The round, from 0: counts restarts and changes of membership. None under torchrun."""
+    """The round, from 0. Each restart and each membership change begins a new round. `None` under torchrun."""
     restart_count: int | None
-    """How many failures were answered with a restart so far."""
+    """The number of restarts after failures so far."""
     max_restarts: int | None
-    """How many may be."""
+    """The most restarts that are allowed."""
     node_rank: int | None
-    """The node's number in the round, from 0."""
+    """The node's rank in the round, from 0."""
     rank: int
-    """This worker's number among all; 0 for a process alone."""
+    """This worker's rank among all workers; 0 for a process alone."""
     local_rank: int
-    """Its number on its node; 0 for a process alone."""
+    """This worker's rank on its node; 0 for a process alone."""
     world_size: int
-    """How many workers there are; 1 for a process alone."""
+    """The number of workers; 1 for a process alone."""
     last_world_size: int | None
-    """How many the round before had. None in the first round, on a node that was not in the one before, and under
-    another launcher, so that two ranks may differ."""
+    """The number of workers in the previous round. `None` in the first round, on a node that was not in the previous
+    round, and under another launcher; ranks of one round may therefore differ in it.
+    """
     last_end: str | None
-    """What ended the round before: `failure`, `membership` (nodes came or went), `restart` (it was asked for). None as
-    above."""
+    """Why the previous round ended: `failure`, `membership` (nodes joined or left), or `restart` (a requested restart).
+    `None` as for `last_world_size`.
+    """
     last_reason: str | None
-    """A line for people about that. None as above."""
+    """One line for people about that reason. `None` as for `last_world_size`."""
 
 
 def attempt() -> Attempt:
-    """Return this worker's attempt, by its variables. Imports no torch.
+    """Return this worker's attempt, read from its environment variables. Imports no torch.
 
-    Under torchrun and bare Python it says what their variables say; a process without any is rank 0 of 1.
+    Under torchrun and bare Python, the values come from the variables that are set. Without any, a process
+    is rank 0 of 1.
 
     Raises:
         ConfigError: a variable is malformed, or one of `RANK`, `LOCAL_RANK` and `WORLD_SIZE` is missing.

@@ -1,9 +1,9 @@
-"""What a node does while a planned stop is held, as a pure machine: what its workers do goes in, actions come out.
+"""A node's actions while a planned stop is held, as a pure state machine.
 
-First the nodes agree which step none of their workers begins any more, then they wait until all have saved. Both are
-numbers that every node states (`RunHandle.agree`): the agent's hook carries them out.
+First the nodes agree on the first step that no worker begins. Then they wait until all workers have saved. For both,
+each node publishes a number (`RunHandle.agree`), which is done by the agent's hook.
 
-Nothing here reads a clock. Times are seconds of one monotonic clock.
+The module reads no clock. Times are seconds of one monotonic clock.
 """
 
 import enum
@@ -14,54 +14,55 @@ from msgspec.structs import replace
 from elastic_core.api import Record
 
 NOBODY = -2
-"""What a node states in the place of a step whose workers don't look: where none looks anywhere, nothing is held."""
+"""Published in place of a step by a node whose workers don't call `should_stop`. If no node's do, nothing is held."""
 NO_STEP = -1
-"""What one states whose workers look, but have named no step."""
+"""Published by a node whose workers call it, but have named no step."""
 SETTLE_S = 0.02
-"""How long after the workers were asked their steps are read: what one was writing then is there."""
+"""How long after the request the workers' steps are read. Concurrent writes are complete by then."""
 PAUSE_S = 0.01
 MARGIN_S = 0.1
-"""How long before its limit a hold is given up, so that it can be said for whom."""
+"""How long before its limit a hold is given up, so that the late workers can be logged."""
 AGREE_S = 10.0
-"""How long nodes may take to agree about a step, before each lets the stop go on: a store that pauses must not make a
-training that stands still look like one that saves."""
+"""How long nodes may take to agree on a step before each lets the stop go on. A store that pauses must not make a
+training that waits look like one that saves.
+"""
 
 
 class Topic(enum.StrEnum):
-    """What the nodes agree about, in this order."""
+    """The subjects on which the nodes agree, in this order."""
 
     STEP = "training: step"
     SAVED = "training: saved"
 
 
 class Seen(Record, frozen=True, kw_only=True):
-    """One worker of this node, as it stands now."""
+    """The state of one worker of this node."""
 
     looks: bool
-    """It looks whether it should stop, or is waited for whatever it does."""
+    """The worker calls `should_stop`, or is waited for in any case."""
     step: int | None = None
-    """The last step about which it has asked; None: none."""
+    """The last step for which it called `should_stop`. `None` means none."""
     waits: bool = False
-    """It has not begun that step, and waits to be told whether to."""
+    """The worker has not begun that step, and waits for the agreed step."""
     ready: bool = False
-    """It has saved, or has ended."""
+    """The worker has saved, or has ended."""
 
 
 class Tell(Record, frozen=True, kw_only=True):
-    """Tell the workers the step that none begins any more; None: there will be none."""
+    """Notify the workers of the first step that none begins. `None` means that there will be none."""
 
     step: int | None
 
 
 class State(Record, frozen=True, kw_only=True):
-    """State a number for the nodes to agree about."""
+    """Publish a number on which the nodes agree."""
 
     topic: Topic
     value: int
 
 
 class Release(Record, frozen=True, kw_only=True):
-    """Let the stop go on; `why` is a line for people, empty: there is nothing to say."""
+    """Let the stop go on. `why` is a line for people; empty means no line."""
 
     why: str = ""
 
@@ -70,19 +71,19 @@ Action = Tell | State | Release
 
 
 class Hold(Record, frozen=True, kw_only=True):
-    """A planned stop that is being held: since when, and how far it has come."""
+    """A planned stop that is held: its start and its progress."""
 
     began_s: float
     limit_s: float
     named: str = "--save-timeout"
-    """What the limit is called."""
+    """The name of the limit."""
     stated: frozenset[Topic] = frozenset()
     agreed: Mapping[Topic, int] = {}
     released: bool = False
 
 
 def look(hold: Hold, workers: Mapping[int, Seen], now_s: float) -> tuple[Hold, tuple[Action, ...]]:
-    """Return what follows from how the workers stand, by global rank; of use every `PAUSE_S`."""
+    """Return the next state and actions for the workers' states, by global rank. Call it every `PAUSE_S`."""
     if hold.released:
         return hold, ()
     if Topic.STEP not in hold.stated:
@@ -102,7 +103,7 @@ def look(hold: Hold, workers: Mapping[int, Seen], now_s: float) -> tuple[Hold, t
 
 
 def take(hold: Hold, topic: str, value: int) -> tuple[Hold, tuple[Action, ...]]:
-    """Return what follows from what the nodes have agreed."""
+    """Return the next state and actions after the nodes have agreed on a value."""
     if hold.released or topic not in tuple(Topic) or Topic(topic) in hold.agreed:
         return hold, ()
     hold = replace(hold, agreed={**hold.agreed, Topic(topic): value})
@@ -121,7 +122,7 @@ def _state_step(hold: Hold, workers: Mapping[int, Seen], now_s: float) -> tuple[
 
 def _first_open(seen: Seen) -> int:
     """Return the first step that a worker has not begun."""
-    if seen.step is None or seen.ready:  # who has ended begins none
+    if seen.step is None or seen.ready:  # a worker that has ended begins no step
         return NO_STEP
     return seen.step if seen.waits else seen.step + 1
 

@@ -1,6 +1,6 @@
-"""What a round leaves for the next one's workers: a file of the run directory, written by the agent's hook.
+"""The file with the end of the previous round, which the agent's hook writes to the run directory.
 
-A file, not variables: those of a worker that has a spare must be the same in each round.
+It is a file because the variables of a worker with a spare must be the same in each round.
 """
 
 import os
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 FILE_VARIABLE: Final = "LAST_ROUND_FILE"
-"""The variable with the file's path. Names that begin with `ELASTIC_` are the agent's own."""
+"""The variable with the file's path. Names that begin with `ELASTIC_` belong to the agent."""
 BY_FAILURE: Final = "failure"
 BY_MEMBERSHIP: Final = "membership"
 BY_RESTART: Final = "restart"
@@ -17,32 +17,32 @@ _FORMAT: Final = 1
 
 
 class LastRound(NamedTuple):
-    """A round that is over, as the workers of the next one see it."""
+    """The previous round, as the next round's workers see it."""
 
     world_size: int
     end: str
-    """What ended it: one of the words above."""
+    """Why it ended: one of the values above."""
     reason: str
-    """A line for people."""
+    """One line for people."""
 
 
 def leave(path: Path, last: LastRound | None, *, before: int) -> None:
-    """Write the file for the workers of round `before`; nothing is known (None): remove the one of a round long ago.
+    """Write the file for the workers after round `before`. `None` for `last` removes an older round's file.
 
-    Where it can't be written, nothing is known: a script goes on all the same.
+    If the file can't be written, the workers get no value and go on.
     """
     with suppress(OSError):
         if last is None:
             path.unlink(missing_ok=True)
             return
-        import json  # a run that is never restarted needs none
+        import json  # not needed by a run that is never restarted
 
         content = {"format": _FORMAT, "before": before, **last._asdict()}
         path.write_text(json.dumps(content), encoding="utf-8")
 
 
 def found(round_index: int | None) -> LastRound | None:
-    """Return what was left for the workers of this round; None: nothing, or what is there is about another round."""
+    """Return the file's content for this round's workers. `None` if there is none, or it is about another round."""
     import json
 
     path = os.environ.get(FILE_VARIABLE)

@@ -1,11 +1,11 @@
-"""Planned stops under Lightning: a callback that saves before one, and the checkpoint to go on from.
+"""Save before a planned stop under Lightning, and resume: a callback, and the newest checkpoint.
 
     trainer = Trainer(…, callbacks=[SaveBeforeStop("saved"), ModelCheckpoint("saved", every_n_train_steps=100)])
     trainer.fit(model, loader, ckpt_path=newest("saved"))
 
-Once it has saved it ends the process, and does not set `trainer.should_stop`: that waits for `min_steps` and
-`min_epochs`, validates first, has callbacks save the part of an epoch as a whole one, and lets the script go on behind
-`fit` as if the training had come to its end.
+After its save the callback ends the process. It does not set `trainer.should_stop`, with which Lightning waits for
+`min_steps` and `min_epochs`, validates first, saves a part of an epoch as a whole one, and continues the script after
+`fit` as if training were complete.
 """
 
 import re
@@ -41,16 +41,16 @@ _TRIES: Final = 10
 
 
 class SaveBeforeStop(Callback):  # type: ignore[misc]  # Any, where types are checked without Lightning
-    """Asks after every optimizer step whether a stop is planned; then saves, on all ranks, and ends the process with 0.
+    """After every optimizer step, checks for a planned stop; if there is one, saves on all ranks and exits with code 0.
 
-    The checkpoint is Lightning's own, of all that `trainer.save_checkpoint` saves, written beside its name and given it
-    when it is complete: `planned-step=N.ckpt`, which takes the place of the one before. What another process is saving
-    there is left alone. While gradients are accumulated it does not ask.
+    The checkpoint `planned-step=N.ckpt` has all that `trainer.save_checkpoint` saves. It gets its name when it is
+    complete, and replaces the previous one. Files that another process is saving there are left alone. The callback
+    does not check while gradients are accumulated.
 
     Args:
-        folder: Where the checkpoints are; of a file system that all nodes share.
-        sampler: The one whose batches the trainer has, through `Batches`: it is counted, and saved with every
-            checkpoint, so that a round goes on in the middle of an epoch, at any world size.
+        folder: Folder of the checkpoints, on a file system that all nodes share.
+        sampler: The sampler of the trainer's loader, which is wrapped in `Batches`. The callback advances it and saves
+            it with every checkpoint, so that training resumes in the middle of an epoch, at any world size.
     """
 
     def __init__(self, folder: str | PathLike[str], *, sampler: ElasticSampler | None = None) -> None:
@@ -64,19 +64,19 @@ class SaveBeforeStop(Callback):  # type: ignore[misc]  # Any, where types are ch
         return self.sampler.state_dict() if self.sampler is not None else {}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Have the sampler go on from there."""
+        """Restore the sampler's place in the epoch."""
         if self.sampler is not None:
             self.sampler.load_state_dict(state_dict)
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:  # noqa: ANN401  # Lightning's
-        """Check that all ranks go on from the same step, and end where a stop is planned already: nothing is new."""
+        """Check that all ranks resume from the same step. If a stop is planned already, exit without a save."""
         self._step = trainer.global_step
         check_same_step(self._step)
         if should_stop(step=self._step):
             raise SystemExit(0)
 
     def on_train_batch_end(self, trainer: Any, *_: Any) -> None:  # noqa: ANN401  # Lightning's
-        """Count the batch, and ask where the optimizer has stepped."""
+        """Advance the sampler, and check for a planned stop if the optimizer has stepped."""
         if self.sampler is not None:
             self.sampler.advance()
         if trainer.global_step == self._step:
@@ -93,7 +93,7 @@ class SaveBeforeStop(Callback):  # type: ignore[misc]  # Any, where types are ch
             self._sweep(now_s=None)
         trainer.strategy.barrier("SaveBeforeStop: begin")
         trainer.save_checkpoint(unfinished)
-        trainer.strategy.checkpoint_io.teardown()  # what saves in the background has written it then
+        trainer.strategy.checkpoint_io.teardown()  # a save in the background is complete afterwards
         if trainer.is_global_zero:
             with kept_fresh(unfinished):
                 before = [path for path in self.folder.glob(f"{_PLANNED}*.ckpt") if path != name]
@@ -107,9 +107,10 @@ class SaveBeforeStop(Callback):  # type: ignore[misc]  # Any, where types are ch
         trainer.strategy.barrier("SaveBeforeStop: end")
 
     def _sweep(self, *, now_s: float | None) -> None:
-        """Remove what was cut off: at once if its process is known to have ended, else if it was not written to lately.
+        """Remove unfinished checkpoints whose process is known to have ended, or that were not written to recently.
 
-        `now_s`: by the clock of the folder's file system; None: not known, so that only the former is removed.
+        `now_s`: time by the clock of the folder's file system. `None` means not known; then only the former are
+        removed.
         """
         for path in self.folder.glob(f"{_SAVING}{_PLANNED}*"):
             written_s = last_written_s(path)
@@ -117,31 +118,32 @@ class SaveBeforeStop(Callback):  # type: ignore[misc]  # Any, where types are ch
             if is_old or writer.is_gone(path.name.rpartition(".ckpt-")[2]):
                 _remove(path)
         for path in self.folder.glob(f"{_REMOVING}{_PLANNED}*"):
-            with suppress(OSError):  # it is in nobody's way
+            with suppress(OSError):  # the remains do no harm
                 remove(path, by_name=path)
 
 
 class Batches:
-    """The batches of a loader without its length: what is left of an epoch is no measure of the next.
+    """A loader's batches without a length, for a loader that resumes in the middle of an epoch.
 
-    Lightning else takes the length of a resumed epoch for that of all that follow.
+    With a length, Lightning would use that of the resumed epoch for all later epochs.
 
     Args:
-        loader: What Lightning is to iterate over once an epoch: `DataLoader(data, batch_sampler=ElasticSampler(…))`.
+        loader: Loader that Lightning iterates once per epoch: `DataLoader(data, batch_sampler=ElasticSampler(…))`.
     """
 
     def __init__(self, loader: Iterable[Any]) -> None:
         self.loader = loader
 
     def __iter__(self) -> Iterator[Any]:
-        """Return the batches of an epoch, or of what is left of it."""
+        """Return the batches that are left of the epoch."""
         return iter(self.loader)
 
 
 def newest(folder: str | PathLike[str]) -> str | None:
-    """Return the checkpoint of the most steps in a folder, for `fit(ckpt_path=…)`; None: there is none yet.
+    """Return the checkpoint with the most steps in a folder, for `fit(ckpt_path=…)`. `None` if there is none yet.
 
-    By names: those of `SaveBeforeStop`, and of a `ModelCheckpoint` whose `filename` ends with `{step}`, as without one.
+    The step is read from the name: that of `SaveBeforeStop`, or of a `ModelCheckpoint` whose `filename` ends with
+    `{step}`, as the default does.
     """
     found = ((int(match[1]), path.stat().st_mtime_ns, str(path)) for path in Path(folder).glob("*.ckpt")
              if (match := _STEP.fullmatch(path.name)))  # fmt: skip
@@ -149,24 +151,24 @@ def newest(folder: str | PathLike[str]) -> str | None:
 
 
 def _take_place(unfinished: Path, name: Path) -> None:
-    """Give what is complete its name, in the place of what has it.
+    """Give a complete checkpoint its name, and replace what has that name.
 
     Raises:
-        OSError: it can't have it.
+        OSError: the name can't be given.
     """
     for tries_left in reversed(range(_TRIES)):
-        if name.is_dir():  # of a sharded strategy; no rename takes its place
+        if name.is_dir():  # from a sharded strategy; a rename can't replace a folder
             _remove(name)
         try:
             give_name(unfinished, name)
         except OSError as err:
             if err.errno not in TAKEN or not tries_left:
-                raise  # else another process has saved the same step meanwhile
+                raise  # else another process has saved the same step
         else:
             return
 
 
 def _remove(path: Path) -> None:
-    """Remove what has another in its place, or was cut off. If that fails, the next save tries again."""
+    """Remove a replaced or unfinished checkpoint. If that fails, the next save tries again."""
     with suppress(OSError):
         remove(path, by_name=path.with_name(f"{_REMOVING}{path.name.removeprefix(_SAVING)}-{writer.mark()}"))

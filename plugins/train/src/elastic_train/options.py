@@ -1,4 +1,4 @@
-"""The flags of `elastic run` that this distribution brings."""
+"""The options of `elastic run` from this distribution."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""The hook that has workers save before a planned stop: on in every run, of use to scripts that look."""
+"""The hook that lets workers save before a planned stop. It is on in every run, for scripts that call `should_stop`."""
 
 import os
 import signal
@@ -33,14 +33,14 @@ OFFER: Final = "planned-stops"
 
 
 class Saving(Record, frozen=True, kw_only=True):
-    """How far this node's workers are, as far as they call `should_stop`."""
+    """The progress of this node's workers, as far as they call `should_stop`."""
 
     asks: bool
-    """A worker calls `should_stop`, or every worker is waited for."""
+    """Whether a worker calls `should_stop`, or every worker is waited for."""
     steps: int | None
-    """The most steps that a worker has made since it was started; `None`: no worker has named a step."""
+    """The most steps that a worker has made since its start. `None` means that no worker has named a step."""
     saved: bool
-    """The workers have saved for a planned stop of this round."""
+    """Whether the workers have saved for a planned stop of this round."""
     within_s: float
     """How long workers have to save before a planned stop, in seconds."""
 
@@ -67,12 +67,12 @@ class PlannedStops(AgentHook):
         self._saved = False
 
     def on_agent_started(self, event: AgentStarted) -> None:
-        """Let other hooks of this agent ask how far the workers are."""
+        """Offer the workers' progress to other hooks of this agent."""
         self.run.offer(OFFER, lambda parameters: self._answer())
         self.run.track_progress(lambda: None if self._pages is None else self._pages.furthest_step())
 
     def _answer(self) -> Answer:
-        """Return how far the workers are. Threading: any."""
+        """Return the workers' progress. Threading: any."""
         pages = self._pages
         found = Saving(
             asks=pages is not None and (self._all_count or pages.looked_at()),
@@ -84,7 +84,7 @@ class PlannedStops(AgentHook):
 
     @property
     def hold_s(self) -> float:
-        """As long as workers may take to save; 0: none looks whether it should."""
+        """The time that workers have to save. 0 means that no worker calls `should_stop`."""
         pages = self._pages
         return self._limit_s if pages is not None and (self._all_count or pages.looked_at()) else 0.0
 
@@ -105,7 +105,7 @@ class PlannedStops(AgentHook):
         return Launches(workers={rank: LaunchChange(environment=place) for rank, place in places.items()})
 
     def _renew_pages(self, count: int, run_dir: Path) -> None:
-        """Have pages as nobody has used them: in the places of the last round's, which spare interpreters know."""
+        """Prepare unused pages, in the places of the last round's pages, which spares know."""
         if self._pages is not None and self._pages.fit(count, run_dir):
             self._pages.renew()
             return
@@ -113,11 +113,11 @@ class PlannedStops(AgentHook):
         self._pages = WorkerPages(count, run_dir, all_count=self._all_count)
 
     def on_workers_stopping(self, event: WorkersStopping) -> None:
-        """Be done with a stop that is held no longer, whyever."""
+        """Forget a stop that is no longer held, for any reason."""
         self._hold = None
 
     def close(self) -> None:
-        """Give the pages back."""
+        """Release the pages."""
         self._forget()
 
     def _forget(self) -> None:
@@ -132,7 +132,7 @@ class PlannedStops(AgentHook):
     # --- a stop that is held
 
     def on_stop_planned(self, event: StopPlanned) -> None:
-        """Tell the workers, and find out how far they are."""
+        """Notify the workers, and read their progress."""
         if self._pages is None:
             self.run.release_stop()
             return
@@ -144,7 +144,7 @@ class PlannedStops(AgentHook):
         self._look()
 
     def on_agreed(self, event: Agreed) -> None:
-        """Follow what all nodes have agreed about."""
+        """Carry out what all nodes have agreed."""
         if self._hold is not None:
             self.run.record("save_agreed", {"topic": event.topic, "value": event.value})
             self._saved = self._saved or event.topic == holding.Topic.SAVED
@@ -187,6 +187,6 @@ class PlannedStops(AgentHook):
             return
         for worker in self.run.workers():
             with suppress(ProcessLookupError, ChildProcessError):
-                # Not reaped yet: its number is nobody else's. What a starter has elsewhere is left alone.
+                # Not reaped yet, so its pid is not reused. Workers that a starter has elsewhere are left alone.
                 os.waitid(os.P_PID, worker.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
                 os.kill(worker.pid, self._signal)

@@ -1,4 +1,4 @@
-"""The process group of a worker, made of its variables: `init_process_group()`."""
+"""The process group of a worker, from its environment variables: `init_process_group()`."""
 
 import os
 import sys
@@ -13,19 +13,19 @@ if TYPE_CHECKING:
     import torch
 
 _OURS: Final = ("init_method", "rank", "store", "world_size")
-"""What torch's function takes and the variables say."""
+"""The arguments of torch's function that come from the variables."""
 _CUDA_BACKENDS: Final = "cpu:gloo,cuda:nccl"
 _MAX_PORT: Final = 65535
 
 
 class JoinedGroup:
-    """A process group that this worker is in, until `destroy()`, the good end of the `with` block, or the process's.
+    """The worker's process group, until `destroy()`, the end of a `with` block without an error, or the process's end.
 
     Attributes:
-        device: What this worker computes on: `cuda:LOCAL_RANK`, which is the current device, or `cpu`.
-        rank: This worker's number among all.
-        local_rank: Its number on its node.
-        world_size: How many workers there are.
+        device: The device of this worker: `cuda:LOCAL_RANK`, which is also the current device, or `cpu`.
+        rank: This worker's rank among all workers.
+        local_rank: This worker's rank on its node.
+        world_size: The number of workers.
     """
 
     def __init__(self, device: "torch.device", rank: int, local_rank: int, world_size: int) -> None:
@@ -35,7 +35,7 @@ class JoinedGroup:
         self.world_size = world_size
 
     def destroy(self) -> None:
-        """Leave the group, once a `Checkpointer` has saved what it saves in the background; idempotent."""
+        """Destroy the group, after a `Checkpointer` has finished its saves in the background; idempotent."""
         import torch.distributed as dist
 
         checkpointer = sys.modules.get("elastic_train.checkpoint.checkpointer")
@@ -51,9 +51,9 @@ class JoinedGroup:
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Leave the group, but not after an error: this process ends, and says why before others see it gone.
+        """Destroy the group, but not after an error: this process then ends and reports the error first.
 
-        Else ranks that wait for this one would fail first, and be taken for the cause.
+        Otherwise ranks that wait for this one would fail first, and would be reported as the first cause.
         """
         if value is None or (isinstance(value, SystemExit) and not value.code):
             self.destroy()
@@ -64,22 +64,22 @@ def init_process_group(
     timeout: float | str | timedelta | None = None,
     **options: Any,  # noqa: ANN401  # torch's own
 ) -> JoinedGroup:
-    """Join the default process group by this worker's variables, and choose its device.
+    """Join the default process group that this worker's variables describe, and choose the worker's device.
 
-    A process without any variable, as bare Python starts it, is a group of its own. Under torchrun as here.
+    A process without any variable, started with bare Python, forms a group of one. Torchrun's variables work as well.
 
     Args:
-        backend: As torch's. None: where CUDA is, NCCL for CUDA tensors and Gloo for those in memory, else Gloo. With
-            one that has `nccl` in it the device is `cuda:LOCAL_RANK`, and is made the current one.
-        timeout: How long an operation of the group may take: `"10m"`, seconds, a `timedelta`; None: torch's default.
-        options: What else torch's `init_process_group` takes, `device_id` or `pg_options`.
+        backend: As in torch. `None` means NCCL for CUDA tensors and Gloo for CPU tensors if CUDA is available, else
+            Gloo. If the name contains `nccl`, the device is `cuda:LOCAL_RANK`, and is made the current one.
+        timeout: Time limit of the group's operations: `"10m"`, seconds, or a `timedelta`. `None` means torch's default.
+        options: Other arguments of torch's `init_process_group`, such as `device_id` or `pg_options`.
 
     Returns:
-        The group: `with init_process_group() as group` leaves it at the end.
+        The group. `with init_process_group() as group` destroys it at the end of the block.
 
     Raises:
-        ConfigError: a variable is missing or malformed, there is no such device, no torch, or a group already; one
-            line.
+        ConfigError: a variable is missing or malformed, the device does not exist, torch is missing, or a group exists
+            already; one line.
     """
     limit = time_limit(timeout, "init_process_group")
     for name in _OURS:
@@ -107,7 +107,7 @@ def init_process_group(
 
 
 def _check_meeting_place(*, alone: bool) -> None:
-    """Check the variables that say where rank 0 is; a process alone needs none."""
+    """Check the variables with the address of rank 0. A process alone needs none."""
     if alone:
         return
     port = whole_number("MASTER_PORT")

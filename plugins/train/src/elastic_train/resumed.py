@@ -1,4 +1,4 @@
-"""What a trainer's callback checks before the first step: that all ranks go on from the same one."""
+"""The check of a trainer's callback before its first step: all ranks resume from the same step."""
 
 from typing import Any
 
@@ -7,10 +7,10 @@ from elastic_train.variables import error
 
 
 def check_same_step(step: int) -> None:
-    """Compare the steps from which the ranks of the default process group go on; called by all of them.
+    """Compare the steps from which the ranks of the default process group resume. Called: by all of them.
 
     Raises:
-        ConfigError: they differ, as where one host's disk lags; the same line on all ranks.
+        ConfigError: the steps differ, as when the disk of one host lags; the same line on all ranks.
     """
     dist = distributed()
     if dist is None or dist.get_world_size() == 1:

@@ -1,4 +1,4 @@
-"""Batches of a data set for each rank, whose place in an epoch outlives another world size: `ElasticSampler`."""
+"""Batches of a data set for each rank, with a place in the epoch that is valid at any world size: `ElasticSampler`."""
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence, Sized
@@ -12,28 +12,27 @@ _LAST: Final = ("share", "drop")
 
 
 class ElasticSampler:
-    """Gives each rank its batches of indices: `DataLoader(dataset, batch_sampler=sampler)`.
+    """Batches of indices for each rank: `DataLoader(dataset, batch_sampler=sampler)`.
 
-    An epoch is one order of all indices, the same for all ranks and any number of them. In each step the ranks take the
-    next `batch_size * world_size` of it, so that what is consumed is always the beginning of that order, and the place
-    in it is one number. `advance()`, called when training is done with a batch, moves it; batches that a loader has
-    drawn ahead don't count. Restored with another world size or batch size, it goes on from there: each index comes
-    once an epoch.
+    An epoch is one order of all indices, the same for all ranks and at any world size. Each step uses the next
+    `batch_size * world_size` indices of that order, so one number describes the place in the epoch. Call `advance()`
+    after each training step to move it; batches that a loader has fetched ahead don't count. With another world size or
+    batch size, a restored sampler goes on from that place, and each index still comes once per epoch.
 
     Args:
         data: The data set, or its length.
-        batch_size: Of one rank.
-        shuffle: A random order for each epoch, that of torch's `DistributedSampler`; else as they come.
-        seed: Of the order; the same on all ranks.
-        last: What is left at the end of an epoch, too little for a whole batch each: `share` it among the ranks, in a
-            smaller batch, or one index more in the one before where it would not do for all; where fewer are left of
-            the whole epoch than there are ranks, as may be after more have come, some come twice, since each rank must
-            have a batch. `drop` it.
-        rank: Of this process; None: that of the process group, or of the variables, or 0.
-        world_size: Likewise.
+        batch_size: Batch size of one rank.
+        shuffle: Whether each epoch has a random order, that of torch's `DistributedSampler`; else the data's order.
+        seed: Seed of the order, the same on all ranks.
+        last: How to use the end of an epoch, which is too short for full batches on all ranks. `share` divides it into
+            smaller batches. If it has fewer indices than there are ranks, the batches of the step before get one index
+            more; if the whole rest of the epoch is that short, some indices come twice, as each rank needs a batch.
+            `drop` skips it.
+        rank: Rank of this process. `None` means that of the process group, else of the variables, else 0.
+        world_size: The number of ranks. `None` as for `rank`.
 
     Raises:
-        ConfigError: an argument is none of these.
+        ConfigError: an argument is malformed.
     """
 
     def __init__(
@@ -72,28 +71,28 @@ class ElasticSampler:
                 "last='share', or a smaller batch_size",
             )
         self.epoch = 0
-        """The epoch that the next batch is of."""
+        """The epoch of the next batch."""
         self.position = 0
-        """How many samples of it all ranks together are done with."""
+        """The number of its samples that all ranks together have used."""
         self._order: tuple[int, Sequence[int] | Any] | None = None
         self._counted = 0
         self._lost: int | None = None
-        """The count at which a loop came to its end and none of its batches was counted: they may be later."""
+        """The count at which a loop ended without a counted batch; its batches may be counted later."""
 
     def __iter__(self) -> Iterator[list[int]]:
-        """Return this rank's batches of what is left of the epoch."""
+        """Return this rank's batches in the rest of the epoch."""
         order = self._order_of(self.epoch)
         position, counted = self.position, self._counted
         while size := self._step_size(position):
             chosen = order[position + self.rank : position + size : self.world_size]
             batch = chosen if isinstance(chosen, range) else chosen.tolist()
-            # Fewer than there are ranks: those that would have none take one of the others'.
+            # Fewer indices than ranks: a rank without one uses another rank's.
             yield list(batch) or [int(order[position + self.rank % size])]
             position += size
         self._lost = counted if self._counted == counted else None
 
     def __len__(self) -> int:
-        """Return how many batches are left of the epoch, the same for all ranks."""
+        """Return the number of batches left in the epoch, the same for all ranks."""
         left, whole = self.length - self.position, self.batch_size * self.world_size
         if self.last == "drop":
             return left // whole
@@ -101,19 +100,19 @@ class ElasticSampler:
         return steps + (rest >= self.world_size or (rest > 0 and steps == 0))
 
     def advance(self) -> None:
-        """Count one batch as done with: called by each rank after its step; the last one begins the next epoch."""
+        """Count one batch as trained. Each rank calls it after its step; after the last batch the next epoch begins."""
         self._counted += 1
         self.position += self._step_size(self.position)
         if not self._step_size(self.position):
             self.set_epoch(self.epoch + 1)
 
     def set_epoch(self, epoch: int) -> None:
-        """Begin an epoch; the one that it is in goes on. Needed by nobody who calls `advance()`."""
+        """Begin an epoch, or continue it if it is the current one. Not needed by scripts that call `advance()`."""
         if epoch != self.epoch:
             self.epoch, self.position = epoch, 0
 
     def _step_size(self, position: int) -> int:
-        """Return how many samples all ranks take in the step at a position; 0: the epoch is over."""
+        """Return the number of samples that all ranks use in the step at a position. 0 means the end of the epoch."""
         left, whole = self.length - position, self.batch_size * self.world_size
         if self.last == "drop":
             return whole if left >= whole else 0
@@ -134,7 +133,7 @@ class ElasticSampler:
     # --- its state
 
     def state_dict(self) -> dict[str, Any]:
-        """Return where training is, the same on all ranks: for a checkpoint of one of them."""
+        """Return the place in training, the same on all ranks, for a checkpoint that one of them writes."""
         if self._lost == self._counted:
             self._lost = None
             _logger.warning("a loop over an ElasticSampler has ended and counted no batch. Try: advance() after each")
@@ -147,7 +146,7 @@ class ElasticSampler:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where training was, whatever the world size and the batch size were.
+        """Resume at a saved place, at any world size and batch size.
 
         Raises:
             ConfigError: the state is of another data set or another order.
@@ -160,7 +159,7 @@ class ElasticSampler:
                     "the same data and arguments, or no state of the sampler's",
                 )
         self.epoch, self.position = int(state["epoch"]), int(state["position"])
-        if not self._step_size(self.position):  # with `drop`, more ranks may need more than is left
+        if not self._step_size(self.position):  # with `drop`, more ranks may need more samples than are left
             self.set_epoch(self.epoch + 1)
 
 

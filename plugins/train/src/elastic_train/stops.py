@@ -1,7 +1,7 @@
-"""What a training script asks about planned stops: `should_stop`, and says of them: `ready_to_stop`.
+"""Planned stops for a training script: `should_stop` and `ready_to_stop`.
 
-Both use memory that the agent shares with this process: no system call is in asking. Without such an agent (torchrun,
-bare Python, an agent without elastic-train) nothing is ever planned.
+Both use memory that the agent shares with this process, so a check makes no system call. Without such an agent
+(torchrun, bare Python, an agent without elastic-train) no stop is ever planned.
 """
 
 import os
@@ -16,44 +16,45 @@ if TYPE_CHECKING:
 
 _ASKED, _STEP = layout.ASKED, layout.STEP
 LONGEST_WAIT_S = 30.0
-"""How long a rank waits at a step where its agent says nothing at all: it is stopped, or gone."""
+"""How long a rank waits at a step for an agent that does not respond: it is stopped, or gone."""
 _PAUSE_S = 0.001
 
 _words = memoryview(bytearray(layout.PAGE_BYTES)).cast("q")
-_words[_ASKED] = 1  # so that the first question is looked into
+_words[_ASKED] = 1  # so that the first call checks
 _looked = False
 
 
 def should_stop(*, step: "SupportsIndex | None" = None) -> bool:
-    """Return whether this worker will be stopped soon, though it is healthy, and should save now.
+    """Return whether this worker will be stopped soon, although it is healthy, and should save now.
 
     Args:
-        step: The step that would be done next: a number from 0 on that rises, the same on all ranks at the same place.
-            All ranks get True at the same step, the first that none of them has begun; one that comes to it before they
-            have agreed waits here, for milliseconds mostly. None: True from when the stop is planned, on each rank
-            whenever it asks.
+        step: The number of the next step, from 0, rising, and the same on all ranks at the same place. All ranks get
+            `True` at the same step, the first that none of them has begun. A rank that gets there before the ranks have
+            agreed waits in this call, usually for milliseconds. `None` means: return `True` once the stop is planned,
+            on each rank independently.
 
-    Ask before every step, on all ranks. True stays true. What is not saved within `--save-timeout` is lost.
+    Call it before every step, on all ranks. Once `True`, it stays `True`. Progress that is not saved within
+    `--save-timeout` is lost.
     """
     if step is not None:
         try:
-            if step < _words[_STEP]:  # type: ignore[operator]  # whatever is an index compares with a number
+            if step < _words[_STEP]:  # type: ignore[operator]  # each index type compares with a number
                 _words[layout.WENT_BACK] = step.__index__() + 1
-            _words[_STEP] = step  # type: ignore[call-overload]  # it takes whatever is an index
+            _words[_STEP] = step  # type: ignore[call-overload]  # it accepts each index type
         except (TypeError, ValueError):
             raise TypeError(f"should_stop(step={step!r}); expected a whole number") from None
     return _words[_ASKED] != 0 and _planned(step)
 
 
 def ready_to_stop() -> None:
-    """Say that this worker has saved what it wants to keep: the stop goes on when all have said so, or ended."""
+    """Report that this worker has saved. The stop goes on when all workers have reported this, or ended."""
     if not _looked:
         _look()
     _words[layout.READY] = 1
 
 
 def _planned(step: "SupportsIndex | None") -> bool:
-    """Return the answer where a stop is planned; the first time it is not known yet whose memory this is."""
+    """Return the result for a planned stop. The first call finds out which process owns the memory."""
     if not _looked:
         _look()
         _words[layout.FIRST] = layout.NONE if step is None else step.__index__()
@@ -62,7 +63,7 @@ def _planned(step: "SupportsIndex | None") -> bool:
 
 
 def _meet(step: int) -> bool:
-    """Wait for the step that is agreed about, and return whether this one is not before it."""
+    """Wait for the agreed step. Return whether this step is not before it."""
     if not _words[layout.STEP_KNOWN]:
         _words[layout.WAITS] = 1
         end_s = time.monotonic() + LONGEST_WAIT_S
@@ -72,11 +73,11 @@ def _meet(step: int) -> bool:
     return _words[layout.STEP_KNOWN] == 1 and step >= _words[layout.STOP_STEP]
 
 
-# --- whose memory it is
+# --- the owner of the memory
 
 
 def _look() -> None:
-    """Find out whose memory to use: now, since an interpreter that waits beside a worker knows it no earlier."""
+    """Find the memory to use. It is done here because a spare interpreter does not know it earlier."""
     global _looked
     _looked = True
     _words[_ASKED] = 0
@@ -84,7 +85,7 @@ def _look() -> None:
 
 
 def _attach() -> None:
-    """Use the memory that this process's environment names, if it can be had and is nobody else's."""
+    """Map the memory that this process's environment names, unless it can't be mapped or another process owns it."""
     path = os.environ.get(layout.PAGE_VARIABLE)
     if not path:
         return
@@ -110,7 +111,7 @@ def _map(path: str) -> memoryview:
 
 
 def _taken(owner: int) -> bool:
-    """Return whether another live process has the memory: a worker's child is not the worker."""
+    """Return whether another live process owns the memory: a child of a worker is not the worker."""
     if owner in (0, os.getpid()):
         return False
     try:
@@ -128,7 +129,7 @@ def _use(words: memoryview) -> None:
 
 
 def _in_forked_child() -> None:
-    """Be on one's own in a forked child: it would speak for the worker."""
+    """Forget the memory in a forked child, which would otherwise act for the worker."""
     global _looked
     _looked = True
     _use(memoryview(bytearray(layout.PAGE_BYTES)).cast("q"))

@@ -1,4 +1,4 @@
-"""Time limits as scripts give them: with a unit, or in seconds."""
+"""Time limits in scripts: a text with a unit, or seconds."""
 
 import math
 from datetime import timedelta
@@ -7,10 +7,10 @@ from elastic_train.variables import error
 
 
 def time_limit(timeout: float | str | timedelta | None, owner: str) -> timedelta | None:
-    """Return a time limit: `"10m"`, a number of seconds, a `timedelta`; None: none was given.
+    """Return a time limit from `"10m"`, a number of seconds or a `timedelta`. `None` means none was given.
 
     Raises:
-        ConfigError: it is no time, or none above 0.
+        ConfigError: it is not a time, or not above 0.
     """
     if timeout is None:
         return None

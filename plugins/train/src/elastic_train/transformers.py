@@ -1,4 +1,4 @@
-"""Planned stops under transformers' Trainer: a callback that has it save before one, and the checkpoint to go on from.
+"""Save before a planned stop under transformers' Trainer, and resume: a callback, and the newest checkpoint.
 
 trainer = Trainer(…, callbacks=[SaveBeforeStop()])
 trainer.train(resume_from_checkpoint=newest(arguments.output_dir))
@@ -25,37 +25,37 @@ _LAST_WRITTEN: Final = "trainer_state.json"
 
 
 class SaveBeforeStop(TrainerCallback):  # type: ignore[misc]  # Any, where types are checked without transformers
-    """Asks after every optimizer step whether a stop is planned; then has the trainer save, and ends the process.
+    """After every optimizer step, checks for a planned stop; if there is one, makes the trainer save, and exits with 0.
 
-    With 0, once this rank has saved: behind `train()` a script would go on as if the training had come to its end. An
-    evaluation that is due at that very step is left out, as it would take the time that there is for the save.
+    The process exits when this rank has saved: after `train()` a script would go on as if training were complete. An
+    evaluation that is due at that step is skipped, as it would use the time for the save.
     """
 
     def __init__(self) -> None:
         self._stops = False
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ANN401  # transformers'
-        """Check that all ranks go on from the same step, and end where a stop is planned already: nothing is new."""
+        """Check that all ranks resume from the same step. If a stop is planned already, exit without a save."""
         check_same_step(state.global_step)
         if should_stop(step=state.global_step):
             raise SystemExit(0)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ANN401  # transformers'
-        """Ask, and have the trainer save and stop."""
+        """Check for a planned stop, and make the trainer save and stop."""
         if should_stop(step=state.global_step):
             self._stops = control.should_save = control.should_training_stop = True
             control.should_evaluate = False
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ANN401  # transformers'
-        """End after the save for the sake of which the trainer stops."""
+        """Exit after the save for a planned stop."""
         if self._stops:
             raise SystemExit(0)
 
 
 def newest(output_dir: str | PathLike[str]) -> str | None:
-    """Return the newest checkpoint of a trainer that was written to its end, for `train(resume_from_checkpoint=…)`.
+    """Return the newest complete checkpoint of a trainer, for `train(resume_from_checkpoint=…)`, or `None`.
 
-    None: there is none yet. transformers' own `get_last_checkpoint` takes one, too, whose save was cut off.
+    Unlike transformers' `get_last_checkpoint`, it skips a checkpoint whose save was interrupted.
     """
     found = ((int(match[1]), str(path)) for path in Path(output_dir).glob("checkpoint-*")
              if (match := _NAME.fullmatch(path.name)) and (path / _LAST_WRITTEN).exists())  # fmt: skip

@@ -1,16 +1,16 @@
-"""The variables that a worker is started with, read and checked."""
+"""The environment variables of a worker, read and checked."""
 
 import os
 
 PLACE = ("RANK", "LOCAL_RANK", "WORLD_SIZE")
-"""What says which worker this is: there is all of it, or nothing."""
+"""The variables with the worker's rank. Either all are set or none."""
 
 
 def whole_number(name: str, *, least: int = 0) -> int | None:
-    """Return a variable's number; None: the variable is not there.
+    """Return a variable's number. `None` if the variable is not set.
 
     Raises:
-        ConfigError: it is no whole number, or less than `least`.
+        ConfigError: it is not a whole number, or less than `least`.
     """
     text = os.environ.get(name)
     if text is None:
@@ -21,7 +21,7 @@ def whole_number(name: str, *, least: int = 0) -> int | None:
 
 
 def place() -> tuple[int, int, int] | None:
-    """Return rank, local rank and world size; None: nobody has set them, so that this process is alone.
+    """Return rank, local rank and world size. `None` if none is set, so that this process is alone.
 
     Raises:
         ConfigError: one of them is missing or malformed, or the rank is not below the world size.
@@ -39,12 +39,12 @@ def place() -> tuple[int, int, int] | None:
 
 
 def start_hint() -> str:
-    """Return what starts a script with all its variables."""
+    """Return the command that starts a script with all its variables."""
     return "elastic run SCRIPT, which sets them all, and nothing that changes them"
 
 
 def error(what: str, hint: str) -> ValueError:
-    """Return a `ConfigError`, whose module is imported for an error alone."""
+    """Return a `ConfigError`. Its module is imported only for an error."""
     from elastic_core.api import ConfigError
 
     return ConfigError(what, hint=hint)

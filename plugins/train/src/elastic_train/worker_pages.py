@@ -1,4 +1,4 @@
-"""The agent's end of what it shares with workers about planned stops: a page of memory, and a file, for each."""
+"""The agent's end of the memory page and the file that it shares with each worker for planned stops."""
 
 import mmap
 import os
@@ -14,7 +14,7 @@ _FOLDER = "stop"
 
 
 class Notice(Record, frozen=True, kw_only=True):
-    """What is in a worker's file while a stop is held."""
+    """The content of a worker's file while a stop is held."""
 
     reason: str
     within_s: float
@@ -24,12 +24,12 @@ class WorkerPages:
     """The pages of a round's workers.
 
     Args:
-        count: How many workers there are on this node.
-        run_dir: Where the files will be.
-        all_count: Every worker is waited for, whether it looks or not.
+        count: The number of workers on this node.
+        run_dir: Directory of the files.
+        all_count: Whether every worker is waited for, even if it does not call `should_stop`.
 
     Raises:
-        OSError: there is no memory to be had.
+        OSError: there is not enough memory.
     """
 
     def __init__(self, count: int, run_dir: Path, *, all_count: bool) -> None:
@@ -45,11 +45,11 @@ class WorkerPages:
             raise
 
     def fit(self, count: int, run_dir: Path) -> bool:
-        """Return whether they are those of so many workers, with files in this directory."""
+        """Return whether the pages fit this number of workers, with files in this directory."""
         return (len(self._pages), self._folder) == (count, run_dir / _FOLDER)
 
     def renew(self) -> None:
-        """Be as they were when they were made: none of the workers that had them is left."""
+        """Reset the pages. All workers that used them have ended."""
         self._remove_files()
         for page in self._pages:
             page.clear()
@@ -63,30 +63,30 @@ class WorkerPages:
         return places
 
     def ask(self, reason: str, within_s: float) -> None:
-        """Have the workers save: they have so many seconds."""
+        """Request the workers to save within this number of seconds."""
         for page in self._pages:
             page.words[layout.ASKED] = 1
         if not self._all_count:
-            return  # nobody would be waited for who looks there
+            return  # no worker that reads the file would be waited for
         content = encode_json(Notice(reason=reason, within_s=within_s)) + b"\n"
         try:
             self._folder.mkdir(mode=0o700, exist_ok=True)
             for rank in range(len(self._pages)):
                 part = self._file(rank).with_suffix(".part")
                 part.write_bytes(content)
-                part.replace(self._file(rank))  # whole, when somebody sees it
+                part.replace(self._file(rank))  # complete when a reader sees it
             self._written = True
         except OSError:
-            return  # who looks there, sees nothing; the others have the memory
+            return  # programs that read the file see nothing; other workers have the memory
 
     def answer(self, step: int | None) -> None:
-        """Tell the workers the first step that none begins any more; None: it is not known."""
+        """Publish the first step that no worker begins. `None` means that it is not known."""
         for page in self._pages:
             page.words[layout.STOP_STEP] = 0 if step is None else step
             page.words[layout.STEP_KNOWN] = 2 if step is None else 1
 
     def read(self, ranks: Mapping[int, int]) -> dict[int, Seen]:
-        """Return how the workers stand, by global rank; `ranks` has those that run, by local rank."""
+        """Return the state of the workers, by global rank. `ranks` has those that run, by local rank."""
         return {
             ranks[local]: page.seen(all_count=self._all_count, removed=self._removed(local))
             for local, page in enumerate(self._pages)
@@ -94,33 +94,33 @@ class WorkerPages:
         }
 
     def looked_at(self) -> bool:
-        """Return whether any worker looks. Threading: any."""
+        """Return whether any worker calls `should_stop`. Threading: any."""
         try:
             return any(page.words[layout.OWNER] for page in self._pages)
-        except ValueError:  # they are being given back
+        except ValueError:  # the pages are being released
             return False
 
     def steps_made(self) -> int | None:
-        """Return the most steps that a worker has made since it began; `None`: no worker has named a step.
+        """Return the most steps that a worker has made since its start. `None` means that no worker has named a step.
 
         Threading: any.
         """
         try:
             words = [page.words for page in self._pages]
             made = [each[layout.STEP] - each[layout.FIRST] for each in words if each[layout.FIRST] >= 0]
-        except ValueError:  # they are being given back
+        except ValueError:  # the pages are being released
             return None
         return max((*made, 0)) if made else None
 
     def furthest_step(self) -> int | None:
-        """Return the furthest step about which a worker has asked; `None`: no worker has named one. Threading: any."""
+        """Return the furthest step for which a worker called `should_stop`, or `None`. Threading: any."""
         try:
             return max((step for page in self._pages if (step := page.words[layout.STEP]) >= 0), default=None)
-        except ValueError:  # they are being given back
+        except ValueError:  # the pages are being released
             return None
 
     def remarks(self) -> tuple[str, ...]:
-        """Return lines for people about how scripts use this wrongly."""
+        """Return lines for people about wrong use in scripts."""
         backwards = [rank for rank, page in enumerate(self._pages) if page.words[layout.WENT_BACK]]
         if not backwards:
             return ()
@@ -129,7 +129,7 @@ class WorkerPages:
         return (f"{where}, so that ranks may have stopped at different ones. Try: a step that never falls",)
 
     def close(self) -> None:
-        """Give them back; a worker that has its page keeps it."""
+        """Release the pages. A worker that has mapped its page keeps it."""
         for page in self._pages:
             page.close()
         self._remove_files()
@@ -143,7 +143,7 @@ class WorkerPages:
                     self._file(rank).unlink()
 
     def _removed(self, local_rank: int) -> bool:
-        """Return whether a worker has removed its file: so says a program without the memory that it is ready."""
+        """Return whether a worker has removed its file, as a program without the memory reports that it is ready."""
         return self._all_count and self._written and not self._file(local_rank).exists()
 
     def _file(self, local_rank: int) -> Path:
@@ -151,7 +151,7 @@ class WorkerPages:
 
 
 class _Page:
-    """Memory with a name below /proc: no disk is in it."""
+    """Memory with a path below /proc, without a disk."""
 
     def __init__(self) -> None:
         self._fd = os.memfd_create("elastic-stop", os.MFD_CLOEXEC)
@@ -165,7 +165,7 @@ class _Page:
         self.clear()
 
     def clear(self) -> None:
-        """Forget all that was said in it."""
+        """Clear the page."""
         for word in range(len(self.words)):
             self.words[word] = 0
         self.words[layout.STEP] = self.words[layout.FIRST] = layout.NONE
@@ -173,11 +173,11 @@ class _Page:
 
     @property
     def path(self) -> str:
-        """What a worker opens; good while this process has it."""
+        """The path that a worker opens, valid while this process has the memory."""
         return f"/proc/{os.getpid()}/fd/{self._fd}"
 
     def seen(self, *, all_count: bool, removed: bool) -> Seen:
-        """Return how its worker stands."""
+        """Return the state of its worker."""
         words = self.words
         attached, step = words[layout.OWNER] != 0, words[layout.STEP]
         return Seen(
@@ -188,7 +188,7 @@ class _Page:
         )
 
     def close(self) -> None:
-        """Give it back."""
+        """Release the memory."""
         self.words.release()
         self._map.close()
         os.close(self._fd)

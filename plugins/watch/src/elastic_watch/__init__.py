@@ -1,1 +1,1 @@
-"""Heartbeats of workers, their stacks, and the hooks that find those that hang."""
+"""Heartbeats of workers, their stacks, and the hooks that find hangs."""

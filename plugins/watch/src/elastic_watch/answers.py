@@ -1,4 +1,4 @@
-"""What the agent answers to other hooks and to people who ask it for heartbeats or stacks, as JSON."""
+"""Responses with heartbeats and stacks, as JSON, to other hooks of the agent and to `elastic ctl`."""
 
 from collections.abc import Collection, Mapping
 
@@ -9,20 +9,20 @@ from elastic_watch.stacks import Frame, WorkerStack
 
 
 class Heartbeat(Record, frozen=True, kw_only=True):
-    """What one worker has last said."""
+    """The last heartbeat of one worker."""
 
     pid: int
-    """The process that beats: the worker, or one that it has started."""
+    """The pid of the process with the heartbeats: the worker, or its child."""
     age_s: float | None
-    """Seconds since its last beat; null: it has not beaten yet."""
+    """Seconds since its last heartbeat; null before the first."""
     step: int | None
-    """The last step that it has named; null: none."""
+    """Its last step; null if it has named none."""
     sections: tuple[str, ...]
-    """The names of the sections that it is in, outermost first."""
+    """The names of its open sections, outermost first."""
 
 
 class Heartbeats(Record, frozen=True, kw_only=True):
-    """Those of this node's workers that will beat, by local rank."""
+    """The heartbeats of this node's workers that use `heartbeat`, by local rank."""
 
     workers: Mapping[int, Heartbeat]
 
@@ -33,21 +33,21 @@ class Stack(Record, frozen=True, kw_only=True):
     text: str
     """The stacks of all its threads."""
     source: str
-    """What has written them: `faulthandler` or `py-spy`."""
+    """The tool that wrote them: `faulthandler` or `py-spy`."""
     place: str
-    """The innermost line of the user's own code: `train.py:12`; empty: there is none."""
+    """The innermost line of the user's own code, such as `train.py:12`; empty if there is none."""
     frames: tuple[Frame, ...]
-    """The main thread's, outermost first: file, line, function, and an empty text."""
+    """The main thread's frames, outermost first: file, line, function, and an empty text."""
 
 
 class Stacks(Record, frozen=True, kw_only=True):
-    """Those of this node's workers that answered, by local rank."""
+    """The stacks of this node's workers that responded, by local rank."""
 
     workers: Mapping[int, Stack]
 
 
 def heartbeats_answer(beats: Mapping[int, WorkerBeats]) -> Answer:
-    """Return heartbeats as others get them."""
+    """Return the response with heartbeats."""
     now_s = SYSTEM_CLOCK.monotonic_s()
     return _as_json(
         Heartbeats(
@@ -66,7 +66,7 @@ def heartbeats_answer(beats: Mapping[int, WorkerBeats]) -> Answer:
 
 
 def stacks_answer(stacks: Mapping[int, WorkerStack]) -> Answer:
-    """Return stacks as others get them."""
+    """Return the response with stacks."""
     return _as_json(
         Stacks(
             workers={
@@ -78,10 +78,10 @@ def stacks_answer(stacks: Mapping[int, WorkerStack]) -> Answer:
 
 
 def ranks_asked(parameters: Mapping[str, str]) -> Collection[int] | None:
-    """Return the local ranks that the parameter `ranks` names, such as `0,2`; None: it is not given.
+    """Return the local ranks in the parameter `ranks`, such as `0,2`. `None` if it is not given.
 
     Raises:
-        ConfigError: it has something else.
+        ConfigError: it has another form.
     """
     text = parameters.get("ranks", "")
     try:

@@ -17,40 +17,40 @@ _LOW_WORD = (1 << 32) - 1
 
 
 class OpenSection(Record, frozen=True, kw_only=True):
-    """A section that a worker is in. `serial` is its own among all of that process."""
+    """An open section of a worker. `serial` is unique among all sections of that process."""
 
     serial: int
     """Its number among all sections of that process."""
     name: str
-    """As the worker calls it."""
+    """Its name in the worker."""
     since_s: float
-    """When it was entered, seconds of the monotonic clock."""
+    """When it was entered, in seconds of the monotonic clock."""
     limit_s: float
-    """How many seconds it may take."""
+    """Its time limit in seconds."""
 
 
 class WorkerBeats(Record, frozen=True, kw_only=True):
     """The heartbeats and sections of a worker; times on its monotonic clock."""
 
     owner: int = 0
-    """The pid of the process that beats, the worker or one that it has started; 0: none will, as far as is known."""
+    """The pid of the process with the heartbeats, the worker or its child. 0 if no process has announced heartbeats."""
     beat_s: float | None = None
-    """Its last beat, seconds of the monotonic clock; None: none yet."""
+    """Time of its last heartbeat, in seconds of the monotonic clock. `None` before the first."""
     step: int | None = None
-    """The last step that it has named; None: none."""
+    """Its last step. `None` if it has named none."""
     sections: tuple[OpenSection, ...] = ()
-    """Those that it is in, outermost first."""
+    """Its open sections, outermost first."""
     stack_bytes: int = 0
-    """So many bytes it has written because it was asked for its stacks, which is no sign of life."""
+    """The number of bytes that it has written as stacks on request, which are no sign of life."""
 
 
 class BeatFile:
-    """Memory with a name below /proc, which the worker opens: no disk is in it, and it can't be cut short.
+    """Memory with a path below /proc, which the worker opens: it uses no disk, and can't be truncated.
 
-    It is there for as long as a process has it open or mapped; this one until the object is gone.
+    It exists as long as a process has it open or mapped; this process until the object is deleted.
 
     Raises:
-        OSError: the system has no such memory, or no more of it.
+        OSError: the system has no such memory, or not enough.
     """
 
     def __init__(self) -> None:
@@ -66,7 +66,7 @@ class BeatFile:
     # --- heartbeats
 
     def read(self) -> WorkerBeats:
-        """Return what is in it now."""
+        """Return its current content."""
         beat_ns, step = self._words[layout.BEAT_NS], self._words[layout.STEP]
         return WorkerBeats(
             owner=self._words[layout.OWNER],
@@ -97,7 +97,7 @@ class BeatFile:
 
     @property
     def stacks_end(self) -> int:
-        """Where the next stack will begin."""
+        """The position at which the next stack will begin."""
         return os.fstat(self.fd).st_size
 
     @property
@@ -105,14 +105,14 @@ class BeatFile:
         return self.stacks_end - layout.PAGE_BYTES + (layout.WORD_BYTES if self._words[layout.HOOK] else 0)
 
     def stacks(self, begin: int) -> str:
-        """Return what was written from `begin` on, a bounded part of it."""
+        """Return the text from `begin` on, up to a limit."""
         return os.pread(self.fd, MAX_STACKS_BYTES, begin).decode("utf-8", "replace")
 
     def ask_for_stacks(self, worker_pid: int) -> bool:
-        """Have the worker's interpreter write its stacks; False: it would not, or can't.
+        """Request stacks from the worker's interpreter. Return false if it does not or can't write them.
 
-        The signal ends a process that does not catch it. So it goes only to the one whose hook said that it does, if
-        that is still the worker or in its session, catches it at this moment, and is not stopped.
+        The signal ends a process that does not catch it. It is therefore sent only to the process that announced a
+        handler, if that is still the worker or in its session, catches the signal now, and is not stopped.
         """
         hook = self._words[layout.HOOK]
         pid, signum = hook & _LOW_WORD, hook >> 32
@@ -127,9 +127,9 @@ class BeatFile:
 
 
 class BeatFiles:
-    """The files of this node's workers, by local rank; those of a round stay readable until the next one's are made.
+    """The files of this node's workers, by local rank. Those of a round stay readable until the next round's are made.
 
-    A worker's file has the same path in each round: an interpreter that was started ahead knows it already.
+    A worker's file has the same path in each round, since a spare interpreter knows the path in advance.
 
     Threading: `renew` and `close` on one thread, all others on any.
     """
@@ -141,10 +141,10 @@ class BeatFiles:
         self._lock = threading.Lock()
 
     def renew(self, count: int) -> dict[int, str]:
-        """Make one for each of so many workers in place of the last round's; return the paths by local rank.
+        """Make a file for each of `count` workers in place of the last round's. Return the paths by local rank.
 
         Raises:
-            OSError: the system has no such memory, or no more of it.
+            OSError: the system has no such memory, or not enough.
         """
         with self._lock:
             self._files = {}
@@ -162,24 +162,24 @@ class BeatFiles:
         return {rank: f"/proc/{os.getpid()}/fd/{self._fds[rank]}" for rank in files}
 
     def get(self, rank: int) -> BeatFile | None:
-        """Return one worker's; None: it has none."""
+        """Return one worker's file, or `None`."""
         with self._lock:
             return self._files.get(rank)
 
     def read(self) -> dict[int, WorkerBeats]:
-        """Return the heartbeats of each, without those of a process that has ended."""
+        """Return the heartbeats of each worker, except those of a process that has ended."""
         with self._lock:
             found = {rank: file.read() for rank, file in self._files.items()}
         return {rank: own if not own.owner or vitals.lives(own.owner) else WorkerBeats() for rank, own in found.items()}
 
     def furthest_step(self) -> int | None:
-        """Return the furthest step that a worker has named, also one that has ended; None: none has."""
+        """Return the furthest step of any worker, also of one that has ended, or `None`."""
         with self._lock:
             steps = [file.read().step for file in self._files.values()]
         return max((step for step in steps if step is not None), default=None)
 
     def close(self) -> None:
-        """Give them back; workers that have theirs keep it. Idempotent."""
+        """Release the files; workers keep those that they have mapped. Idempotent."""
         with self._lock:
             self._files = {}
         fds, self._fds = self._fds, {}

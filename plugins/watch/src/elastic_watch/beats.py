@@ -1,8 +1,8 @@
-"""Signs of life of a training script: `heartbeat` and `section`, which `--hang-timeout` judges.
+"""Heartbeats of a training script: `heartbeat` and `section`, by which `--hang-timeout` finds hangs.
 
-Both write into memory that the agent reads: no system call, no lock that a beat could wait for. Without such an agent
-(no `elastic run`, or one without `--hang-timeout`) they write into memory of their own, which nobody reads. Neither
-raises because of where it runs.
+Both write to memory that the agent reads: no system call, and no lock for which a heartbeat could wait. Without such an
+agent (no `elastic run`, or one without `--hang-timeout`) they write to private memory. They raise no error because of
+the launcher.
 """
 
 import os
@@ -26,30 +26,30 @@ _serial = 0
 
 
 def heartbeat(*, step: "SupportsIndex | None" = None) -> None:
-    """Say that this worker gets on.
+    """Report that this worker makes progress.
 
     Args:
-        step: How far it has come: a number that rises, the same for all ranks at the same place. None: as before.
+        step: The current step: a rising number, the same for all ranks at the same place. `None` keeps the last one.
 
-    Call it once a step, and never where no progress is made. Threading: any; costs a fraction of a microsecond.
+    Call it once per step, and never at a place without progress. Threading: any; takes a fraction of a microsecond.
     """
     if step is not None:
         try:  # noqa: SIM105  # contextlib costs more than the beat
             _words[_STEP] = step  # type: ignore[call-overload]  # it takes whatever is an index
         except (TypeError, ValueError):
-            pass  # a wrong step must not end a training, least of all only where somebody looks at it
+            pass  # a wrong step must not end a training, least of all only under an agent
     _words[_BEAT_NS] = monotonic_ns()
 
 
 def section(name: str, *, limit_s: float) -> "Section":
     """Return a context manager for a part that takes longer than `--hang-timeout`: a checkpoint, an evaluation.
 
-    While any rank of the node is in one, within its limit, no rank is taken for hung. Sections may be nested, and be
-    open in several threads at once.
+    While any rank of the node is in a section, within its limit, no rank counts as a hang. Sections may be nested, and
+    be open in several threads at once.
 
     Args:
         name: For people.
-        limit_s: The longest that it may take, in seconds.
+        limit_s: The time limit of the section, in seconds.
 
     Raises:
         ValueError: the limit is not a positive number of seconds.
@@ -58,7 +58,7 @@ def section(name: str, *, limit_s: float) -> "Section":
 
 
 class Section:
-    """What `section` returns; may be entered again after it was left."""
+    """The context manager of `section`, which may be entered again after its exit."""
 
     __slots__ = ("_limit_ns", "_name", "_slots")
 
@@ -86,7 +86,7 @@ class Section:
 
 
 def _open(name: bytes, limit_ns: int) -> int:
-    """Note an open section; return the place of its first word, 0 where all places are taken."""
+    """Note an open section. Return the position of its first word, or 0 if all positions are in use."""
     global _serial
     end = layout.SECTIONS_AT + layout.SECTION_COUNT * layout.SECTION_WORDS
     with _lock:
@@ -104,14 +104,14 @@ def _open(name: bytes, limit_ns: int) -> int:
     return 0
 
 
-# --- whose memory it is
+# --- the owner of the memory
 
 
 def attach() -> None:
-    """Beat into what this process's environment names, if that can be had and is nobody else's.
+    """Use the memory that this process's environment names, unless it can't be mapped or another process owns it.
 
-    Called: when a script imports this module, which says that it will beat; and by the hook in an interpreter that had
-    imported it before it knew whose worker it was.
+    Called: when a script imports this module, which announces heartbeats; and by the hook in a spare interpreter that
+    imported it before it became a worker.
     """
     path = os.environ.get(layout.FILE_VARIABLE)
     if not path:
@@ -127,12 +127,12 @@ def attach() -> None:
 
 
 def attached() -> bool:
-    """Return whether anybody reads what this process says."""
+    """Return whether an agent reads this process's heartbeats."""
     return _words[layout.MAGIC] == layout.MAGIC_VALUE
 
 
 def _keep_signal(words: memoryview) -> None:
-    """Let the agent ask for no stacks any more where the script has given our signal a meaning of its own."""
+    """Withdraw the offer of stacks if the script has set its own handler for the signal."""
     signum = words[layout.HOOK] >> 32
     if signum > 0:
         import _signal  # type: ignore[import-not-found]  # `signal` around it is the script's to pay for
@@ -153,7 +153,7 @@ def _map(path: str) -> memoryview:
 
 
 def _claim(words: memoryview) -> bool:
-    """Take the beats over for this process, unless a live one has them: a worker's child is not the worker."""
+    """Use the memory for this process, unless a live one has it: a child of a worker is not the worker."""
     own, owner = os.getpid(), words[layout.OWNER]
     if owner and owner != own:
         try:
@@ -175,7 +175,7 @@ def _use(page: memoryview) -> None:
 
 
 def _in_forked_child() -> None:
-    """Be silent in a forked child: it would beat for the worker even when that hangs."""
+    """Send no heartbeats in a forked child, which would hide a hang of the worker."""
     global _lock
     _lock = RLock()  # its holder is not in this process
     _use(memoryview(bytearray(layout.PAGE_BYTES)))

@@ -1,4 +1,4 @@
-"""The hook that is on in every run: it reads heartbeats, and takes stacks. The rest is imported when it is needed."""
+"""The hook that reads heartbeats and takes stacks, on in every run. The rest is imported when it is needed."""
 
 import threading
 from collections.abc import Mapping, Sequence
@@ -31,9 +31,9 @@ STARTUP: Final = "elastic_watch.stack_dumps:offer"
 
 
 class Watch(AgentHook):
-    """Gives each worker the memory that it beats into, and other hooks of the agent what is in it.
+    """Gives each worker memory for its heartbeats, and offers its content to other hooks of the agent.
 
-    It offers `heartbeats` and `stacks` (`RunHandle.offers`), and has a `HangWatch` where a limit is set.
+    It offers `heartbeats` and `stacks` (`RunHandle.offers`), and has a `HangWatch` if a limit is set.
     """
 
     api_version: ClassVar[int] = 1
@@ -47,7 +47,7 @@ class Watch(AgentHook):
         self._hangs: HangWatch | None = None
 
     def on_agent_started(self, event: AgentStarted) -> None:
-        """Offer what is known of workers."""
+        """Offer heartbeats and stacks."""
         self.run.track_progress(self._files.furthest_step)
         self.run.offer("heartbeats", self._heartbeats)
         self.run.offer("stacks", self._stacks)
@@ -67,14 +67,14 @@ class Watch(AgentHook):
         return Launches(workers=changes)
 
     def close(self) -> None:
-        """Give the memory back; workers that have theirs keep it."""
+        """Release the memory; workers keep what they have mapped."""
         self._closed.set()
         self._files.close()
 
     # --- hangs
 
     def on_workers_started(self, event: WorkersStarted) -> None:
-        """Begin to watch workers that were just started, where a limit is set."""
+        """Begin to check workers that were just started, if a limit is set."""
         limits = (self.settings.option("hang_timeout", float), self.settings.option("startup_timeout", float))
         if self._hangs is None and any(limits):
             from elastic_watch.hangs.hang_watch import HangWatch
@@ -89,22 +89,22 @@ class Watch(AgentHook):
             self._hangs.on_worker_exited(event)
 
     def on_workers_stopping(self, event: WorkersStopping) -> None:
-        """Stop watching."""
+        """Stop checking."""
         if self._hangs is not None:
             self._hangs.on_workers_stopping(event)
 
     def on_agent_stopped(self, event: AgentStopped) -> None:
-        """Stop watching."""
+        """Stop checking."""
         if self._hangs is not None:
             self._hangs.on_agent_stopped(event)
 
     def on_steps_asked(self, event: StepsAsked) -> None:
-        """Answer a question about this node's steps."""
+        """Publish this node's steps on request."""
         if self._hangs is not None:
             self._hangs.on_steps_asked(event)
 
     def on_steps_seen(self, event: StepsSeen) -> None:
-        """Take what all nodes have answered."""
+        """Use the responses of all nodes."""
         if self._hangs is not None:
             self._hangs.on_steps_seen(event)
 
@@ -116,7 +116,7 @@ class Watch(AgentHook):
         return heartbeats_answer(self._files.read())
 
     def _stacks(self, parameters: Mapping[str, str]) -> Answer:
-        """Take the stacks of this node's workers; parameter `ranks`: of these local ranks alone. Blocks."""
+        """Take the stacks of this node's workers. Parameter `ranks`: only of these local ranks. Blocks."""
         from elastic_watch.answers import ranks_asked, stacks_answer
 
         return stacks_answer(self._collector().take(ranks_asked(parameters)))

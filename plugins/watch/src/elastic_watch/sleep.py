@@ -1,7 +1,9 @@
-"""Uninterruptible sleep, as the kernel tells of it: who sleeps, where, and since when. Pure but for what it reads.
+"""Uninterruptible sleep as the kernel shows it: the sleeping workers, the place, and the duration.
 
-No signal ends such a process. One that reads a slow disk is in this state often, but never for long at a time; what
-tells them apart is the kernel's count of how often it has gone to sleep.
+Pure except for reads.
+
+No signal ends such a process. A process that reads a slow disk is often in this state, but never for long at a time.
+The kernel's count of sleeps distinguishes the two.
 """
 
 from collections.abc import Mapping
@@ -10,14 +12,14 @@ from typing import NamedTuple
 
 
 class Sleep(NamedTuple):
-    """One uninterruptible sleep of one worker: which it is, and since when it is seen."""
+    """One uninterruptible sleep of one worker: its serial number, and the time at which it was first seen."""
 
     serial: int
     since_s: float
 
 
 def sleep_serial(pid: int, *, proc: str = "/proc") -> int | None:
-    """Return how often a process has gone to sleep, if it is in uninterruptible sleep now; None: it is not."""
+    """Return how often a process has gone to sleep, if it is in uninterruptible sleep now, else `None`."""
     fields = dict(line.split(b":", 1) for line in _read(f"{proc}/{pid}/status").splitlines() if b":" in line)
     if fields.get(b"State", b"").split()[:1] != [b"D"]:
         return None
@@ -25,13 +27,13 @@ def sleep_serial(pid: int, *, proc: str = "/proc") -> int | None:
 
 
 def sleep_place(pid: int, *, proc: str = "/proc") -> str:
-    """Return the kernel function in which a process sleeps; empty: not told."""
+    """Return the kernel function in which a process sleeps; empty if not known."""
     name = _read(f"{proc}/{pid}/wchan").decode("ascii", "replace").strip()
     return "" if name == "0" else name
 
 
 def look(before: Mapping[int, Sleep], serials: Mapping[int, int | None], *, now_s: float) -> dict[int, Sleep]:
-    """Return who sleeps now, by local rank: since when, if it is the same sleep as before."""
+    """Return the sleeping workers, by local rank, each with its start if it is the same sleep as before."""
     found = {}
     for rank, serial in serials.items():
         if serial is None:

@@ -27,11 +27,11 @@ LOOKS_A_LIMIT: Final = 4
 SHORTEST_LOOK_S: Final = 0.05
 LONGEST_LOOK_S: Final = 5.0
 MAX_RANKS: Final = 16
-"""How many ranks the incident has: it travels through the store."""
+"""The limit of ranks in the incident, which passes through the store."""
 
 
 class Sleeper(NamedTuple):
-    """A worker that has slept for too long; `wait`: where in the kernel, empty if that is not told."""
+    """A worker that has slept for too long. `wait`: the kernel function, empty if not known."""
 
     local_rank: int
     global_rank: int
@@ -40,10 +40,10 @@ class Sleeper(NamedTuple):
 
 
 class SleepWatch(AgentHook):
-    """Looks at this node's workers while they are meant to run.
+    """Checks this node's workers while they run.
 
-    Those that have slept for too long are reported once a round, the longest first; again at each look while something
-    else is being decided.
+    Workers that have slept for too long are reported once a round, the longest first. While another failure is being
+    decided, they are reported again at each check.
     """
 
     api_version: ClassVar[int] = 1
@@ -51,7 +51,7 @@ class SleepWatch(AgentHook):
     options: ClassVar[Sequence[OptionSpec]] = (UNINTERRUPTIBLE_TIMEOUT,)
     clock: Clock = SYSTEM_CLOCK
     proc: str = "/proc"
-    """Where the kernel tells of processes."""
+    """The directory in which the kernel shows processes."""
 
     def __init__(self, settings: HookSettings) -> None:
         """Watch nothing yet."""
@@ -61,19 +61,19 @@ class SleepWatch(AgentHook):
         self._timer: RunTimer | None = None
 
     def on_workers_started(self, event: WorkersStarted) -> None:
-        """Begin to look."""
+        """Begin to check."""
         self._end()
         self._sleeps = {}
         if self._limit_s > 0:
             self._look_later()
 
     def on_failure(self, event: FailureSeen) -> None:
-        """Stop looking where it was ours: whatever is decided, it was told."""
+        """Stop checking if the failure was reported by this hook."""
         if event.failure.failure_class is FailureClass.HANG and event.failure.local_rank in self._sleeps:
             self._end()
 
     def on_workers_stopping(self, event: WorkersStopping) -> None:
-        """Stop looking."""
+        """Stop checking."""
         self._end()
 
     def _end(self) -> None:
@@ -105,7 +105,7 @@ class SleepWatch(AgentHook):
 
 
 def report(sleepers: Sequence[Sleeper]) -> FailureReport:
-    """Return the failure of workers that sleep, the longest first."""
+    """Return the failure of sleeping workers, the longest first."""
     who = f"rank{'s' if len(sleepers) > 1 else ''} {rank_ranges(each.global_rank for each in sleepers)}"
     where = ", ".join(sorted({each.wait for each in sleepers if each.wait}))
     ranks = [

@@ -1,4 +1,4 @@
-"""What a worker's interpreter does before its script: it offers to write its stacks when the agent asks for them."""
+"""The part of a worker's interpreter that runs before its script: it offers to write its stacks on request."""
 
 import _signal  # type: ignore[import-not-found]  # `signal` around it is the script's to pay for
 import faulthandler
@@ -9,11 +9,11 @@ from elastic_watch import beat_layout as layout
 
 
 def offer() -> None:
-    """Have the interpreter write its stacks whenever the agent signals, and note in the page that it may.
+    """Have the interpreter write its stacks on the agent's signal, and announce that in the page.
 
-    The file is memory, so that a disk which hangs can't keep a stack from being written.
+    The file is memory, so that a disk that hangs can't block the write.
 
-    Called: by the hook that the agent has in each worker's interpreter (`LaunchChange.startup`).
+    Called: by the agent's hook in each worker's interpreter (`LaunchChange.startup`).
 
     Raises:
         OSError: the agent is gone, or this process runs as another user now.

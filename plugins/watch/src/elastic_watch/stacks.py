@@ -1,4 +1,4 @@
-"""The stacks of workers, without a wait for any of them: from their own interpreters, else from py-spy."""
+"""The stacks of workers, from their own interpreters, else from py-spy, with a time limit."""
 
 import os
 import re
@@ -24,10 +24,10 @@ _SPY_FRAME = re.compile(r"^ +(?P<function>.+) \((?P<file>.+):(?P<line>\d+)\)$")
 
 
 def faulthandler_frames(text: str) -> tuple[Frame, ...]:
-    """Return the main thread's frames in the last of the dumps in `text`, outermost first; empty: there is none.
+    """Return the main thread's frames in the last dump in `text`, outermost first; empty if there is none.
 
-    An interpreter tells its threads from the youngest to the oldest, a hundred of them. Beyond that it is the thread
-    that took the signal: the main one, unless that blocks it.
+    An interpreter writes its threads from the youngest to the oldest, up to a hundred. With more threads, the last one
+    is the thread that handled the signal: the main one, unless it blocks the signal.
     """
     lines = text.splitlines()
     heads = [(index, match[1]) for index, line in enumerate(lines) if (match := _THREAD.match(line))]
@@ -40,7 +40,7 @@ def faulthandler_frames(text: str) -> tuple[Frame, ...]:
 
 
 def py_spy_frames(text: str) -> tuple[Frame, ...]:
-    """Return the main thread's frames of what `py-spy dump` printed, outermost first; empty: it printed none."""
+    """Return the main thread's frames in the output of `py-spy dump`, outermost first; empty if there are none."""
     threads: list[tuple[str, list[Frame]]] = []
     for line in text.splitlines():
         thread = _SPY_THREAD.match(line)
@@ -56,7 +56,7 @@ def py_spy_frames(text: str) -> tuple[Frame, ...]:
 
 
 def innermost_user(frames: tuple[Frame, ...]) -> int:
-    """Return which frame is the innermost line of the user's own code; -1: none."""
+    """Return the index of the innermost frame in the user's own code; -1 if there is none."""
     found = (index for index in range(len(frames) - 1, -1, -1) if is_user_file(frames[index][0]))
     return next(found, -1)
 
@@ -65,17 +65,17 @@ class WorkerStack(Record, frozen=True, kw_only=True):
     """The Python stacks of one worker."""
 
     text: str = ""
-    """The stacks of all its threads; empty: it did not answer."""
+    """The stacks of all its threads; empty if it did not respond."""
     source: str = ""
-    """What has written them: `faulthandler` or `py-spy`."""
+    """The tool that wrote them: `faulthandler` or `py-spy`."""
     frames: tuple[Frame, ...] = ()
-    """The main thread's, outermost first."""
+    """The main thread's frames, outermost first."""
     user_frame: int = -1
-    """Which of them is the innermost line of the user's own code; -1: none is, all are of libraries."""
+    """The index of the innermost frame in the user's own code; -1 if all are of libraries."""
 
     @property
     def place(self) -> str:
-        """Return where the worker is in the user's own code, file and line; empty where there are no frames."""
+        """Return the worker's place in the user's own code, file and line; empty without frames."""
         if not self.frames:
             return ""
         file, line, *_ = self.frames[self.user_frame]
@@ -83,7 +83,7 @@ class WorkerStack(Record, frozen=True, kw_only=True):
 
 
 StacksTaken = Callable[[Mapping[int, WorkerStack]], None]
-"""What takes stacks, by local rank."""
+"""A function that takes stacks, by local rank."""
 
 
 class StackCollector:
@@ -91,8 +91,8 @@ class StackCollector:
 
     Args:
         run: The run's handle.
-        files: What the workers beat into, and write their stacks to.
-        closed: Set when the run is over: what is under way ends with what it has.
+        files: The memory with the workers' heartbeats and stacks.
+        closed: Set when the run is over: a request in progress ends with the stacks so far.
 
     Threading: any.
     """
@@ -103,9 +103,9 @@ class StackCollector:
         self._closed = closed
 
     def take(self, ranks: Collection[int] | None = None) -> dict[int, WorkerStack]:
-        """Return the stacks of the workers that run, of all or of those local ranks; one that gave none is missing.
+        """Return the stacks of running workers, of all or of those local ranks. Workers without a response are missing.
 
-        Takes a second where an interpreter does not answer, and up to ten more where py-spy is installed.
+        Takes a second if an interpreter does not respond, and up to ten more if py-spy is installed.
         """
         pids = {each.local_rank: each.pid for each in self._run.workers() if ranks is None or each.local_rank in ranks}
         files = {rank: file for rank in pids if (file := self._files.get(rank)) is not None}
@@ -116,7 +116,7 @@ class StackCollector:
         return found | _from_py_spy(owners, self._closed)
 
     def take_later(self, on_taken: StacksTaken, *, ranks: Collection[int] | None = None) -> None:
-        """Have stacks taken by a thread; `on_taken` gets them on the thread of the hooks, while the run lasts."""
+        """Have a thread take stacks. `on_taken` receives them on the thread of the hooks, while the run lasts."""
 
         def take() -> None:
             found = self.take(ranks)
@@ -132,7 +132,7 @@ class StackCollector:
 
 _LOOK_S: Final = 0.05
 _ANSWER_S: Final = 1.0
-"""How long an interpreter may take; one whose main thread is stuck in the kernel never answers."""
+"""How long an interpreter may take; one with a main thread blocked in the kernel never responds."""
 _PY_SPY_S: Final = 10.0
 
 

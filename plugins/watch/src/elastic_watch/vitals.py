@@ -1,4 +1,4 @@
-"""How alive another process looks from outside: its state, its processor time, what it reads and writes."""
+"""The state of another process: its letter, processor time, reads and writes."""
 
 import os
 from collections.abc import Iterable, Iterator
@@ -15,7 +15,7 @@ class Vitals(Record, frozen=True, kw_only=True):
     """One process at one moment.
 
     `state` is the kernel's letter: R runs, S sleeps, D sleeps uninterruptibly (any of its threads), T is stopped, t is
-    held by a debugger. `cpu_s`: processor time so far. `wait`: where in the kernel a thread in D is, if that is told.
+    held by a debugger. `cpu_s`: processor time so far. `wait`: the kernel function of a thread in D, if known.
     """
 
     state: str
@@ -31,7 +31,7 @@ class Traffic(Record, frozen=True, kw_only=True):
 
 
 def look_at(pid: int) -> Vitals | None:
-    """Return how a process is, None if it is gone."""
+    """Return the state of a process, or `None` if it is gone."""
     fields = _stat(f"/proc/{pid}/stat")
     if not fields:
         return None
@@ -50,7 +50,7 @@ def lives(pid: int) -> bool:
 
 
 def answers(pid: int, signum: int, session: int) -> bool:
-    """Return whether a process leads a session, or is in it, catches a signal at this moment, and is not stopped."""
+    """Return whether a process leads a session or is in it, catches a signal now, and is not stopped."""
     fields = _stat(f"/proc/{pid}/stat")
     if not fields or session not in (pid, int(fields[3])) or fields[0].decode() in "TtZX":
         return False
@@ -64,7 +64,7 @@ def is_debugged(pid: int) -> bool:
 
 
 def traffic_of(pid: int) -> Traffic | None:
-    """Return a process's bytes; None where it is gone, or another user's."""
+    """Return a process's bytes. `None` if it is gone, or another user's."""
     content = _read(f"/proc/{pid}/io")
     if not content:
         return None
@@ -76,7 +76,7 @@ def traffic_of(pid: int) -> Traffic | None:
 
 
 def session_traffic(leaders: Iterable[int]) -> dict[int, Traffic]:
-    """Return for each session the bytes of its processes that we may look at."""
+    """Return for each session the bytes of its processes that this process may read."""
     wanted = set(leaders)
     totals: dict[int, Traffic] = {}
     for pid in _numbers("/proc"):
@@ -89,7 +89,7 @@ def session_traffic(leaders: Iterable[int]) -> dict[int, Traffic]:
 
 
 def _deepest(pid: int, state: str) -> tuple[str, str]:
-    """Return D where one of the threads is in it."""
+    """Return D if one of the threads is in it."""
     for tid in _numbers(f"/proc/{pid}/task"):
         if tid != pid and _stat(f"/proc/{pid}/task/{tid}/stat")[:1] == [b"D"]:
             return "D", _wait_of(pid, tid)
@@ -110,7 +110,7 @@ def _numbers(folder: str) -> Iterator[int]:
 
 
 def _stat(path: str) -> list[bytes]:
-    """Return the fields that follow the name; empty: there is no such process. Source: proc_pid_stat(5)."""
+    """Return the fields after the name; empty if there is no such process. Source: proc_pid_stat(5)."""
     content = _read(path)
     # The name may hold blanks and parentheses; the last parenthesis ends it.
     return content[content.rfind(b")") + 2 :].split()

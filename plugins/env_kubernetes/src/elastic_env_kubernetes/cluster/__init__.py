@@ -1,1 +1,1 @@
-"""Runs in a cluster: applying their objects, and looking after their pods, through the API server."""
+"""Runs in a cluster: their objects and pods, through the API server."""

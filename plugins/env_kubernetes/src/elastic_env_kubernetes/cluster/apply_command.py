@@ -1,4 +1,4 @@
-"""`elastic k8s apply`: what a manifest says, to the API server."""
+"""`elastic k8s apply`: send a manifest to the API server."""
 
 from typing import Any, Final
 
@@ -19,7 +19,7 @@ _EXTENSIONS: Final = {
     "JobSet": "install JobSet in the cluster, or --kind job",
     "ServiceMonitor": "install the Prometheus operator, or no --metrics-port",
 }
-"""What a cluster may be without, and what helps."""
+"""Kinds that a cluster may lack, and the remedy."""
 
 
 def _apply(file: str, context: str | None, namespace: str | None, dry_run: bool) -> None:
@@ -57,7 +57,7 @@ def _resource(file: str, document: object) -> Any:  # noqa: ANN401 - a class of 
 
 
 def _send(client: Client, resource: Any, document: dict[str, Any], namespace: str | None) -> None:  # noqa: ANN401
-    """Apply on the server's side, as it stands: a field that a model here does not know is the server's to refuse."""
+    """Apply on the server's side, unchanged: the server, not a model here, rejects unknown fields."""
     place = namespace or document["metadata"].get("namespace")
     try:
         client.patch(resource, document["metadata"]["name"], document, namespace=place, patch_type=PatchType.APPLY)

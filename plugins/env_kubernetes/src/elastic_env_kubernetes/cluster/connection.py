@@ -1,4 +1,4 @@
-"""The connection to an API server, as kubeconfig says it, and its failures, each in one line."""
+"""The connection to an API server from kubeconfig, with its failures in one line each."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -33,16 +33,16 @@ NAMESPACE: Final = click.Option(["--namespace", "-n"], metavar="NAME", help="Def
 
 @contextmanager
 def connected(context: str | None, namespace: str | None, *, dry_run: bool = False) -> Iterator[Client]:
-    """Connect for a `with` block, in which failures of the connection and refusals are errors of ours.
+    """Connect for a `with` block, in which connection failures and rejections become elastic-core's errors.
 
     Args:
-        context: Of kubeconfig; None: its current one, or in a pod that pod's own account.
-        namespace: None: the context's.
-        dry_run: The API server judges what it is sent, and keeps nothing.
+        context: Context of kubeconfig. `None` means the current one, or in a pod that pod's own account.
+        namespace: `None` means the context's.
+        dry_run: Whether the API server only checks the objects, and stores nothing.
 
     Raises:
         ConfigError: kubeconfig can't be used.
-        ElasticError: the API server was not reached, or refused.
+        ElasticError: the API server can't be reached, or rejects the request.
     """
     config = _config(context)
     server = config.cluster.server
@@ -72,7 +72,7 @@ def _config(context: str | None) -> SingleConfig:
 
 
 def refusal(err: httpx2.HTTPStatusError, server: str) -> ElasticError:
-    """Return what the API server refused as an error of ours."""
+    """Return a rejection by the API server as elastic-core's error."""
     code = err.response.status_code if err.response is not None else 0
     said = err.status.message if isinstance(err, ApiError) else None
     text = " ".join(clean(said or f"status {code}").split())
@@ -83,7 +83,7 @@ def refusal(err: httpx2.HTTPStatusError, server: str) -> ElasticError:
 
 
 def is_missing(err: httpx2.HTTPStatusError) -> bool:
-    """Return whether there is no such object, or no such kind."""
+    """Return whether the object or its kind does not exist."""
     return err.response is not None and err.response.status_code == NOT_FOUND
 
 
@@ -92,5 +92,5 @@ def _text(err: BaseException) -> str:
 
 
 def name_argument() -> Any:  # noqa: ANN401 - click's own
-    """Return the argument by which a run is named."""
+    """Return the argument that names a run."""
     return click.Argument(["name"])

@@ -1,4 +1,4 @@
-"""`elastic k8s delete`: a run's objects away, its pods told to stop."""
+"""`elastic k8s delete`: delete a run's objects, and stop its pods."""
 
 from typing import Any
 
@@ -31,7 +31,7 @@ def _delete(name: str, context: str | None, namespace: str | None) -> None:
 
 
 def _delete_all(client: Client, kind: Any, name: str) -> None:  # noqa: ANN401 - kinds of lightkube
-    """Delete a run's objects of a kind; one that the cluster does not have, or that is gone, is none."""
+    """Delete a run's objects of a kind. Missing objects and kinds are ignored."""
     try:
         for each in client.list(kind, labels=labels_of(name)):
             client.delete(kind, each.metadata.name)

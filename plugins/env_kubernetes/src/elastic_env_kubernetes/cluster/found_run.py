@@ -1,4 +1,4 @@
-"""A run as the API server has it: its Job or JobSet, and its pods."""
+"""A run in the API server: its Job or JobSet, and its pods."""
 
 from collections.abc import Sequence
 from typing import Any, Final
@@ -22,7 +22,7 @@ PENDING: Final = "Pending"
 
 
 class PodState(Record, frozen=True, kw_only=True):
-    """A pod, in words for people. `exit_code` null: it has none; `message`: the last line of what it left."""
+    """A pod for people. `exit_code` is null if it has none; `message`: the last line of its termination message."""
 
     index: int | None
     name: str
@@ -35,7 +35,7 @@ class PodState(Record, frozen=True, kw_only=True):
 
 
 class FoundRun(Record, frozen=True, kw_only=True):
-    """A run. `state` is running, suspended, done or failed; `restarts` null: of a Job."""
+    """A run. `state` is running, suspended, done or failed; `restarts` is null for a Job."""
 
     kind: str
     name: str
@@ -64,7 +64,7 @@ def owner_of(client: Client, name: str) -> Any:  # noqa: ANN401 - a Job, or what
 
 
 def present(client: Client, kind: Any, name: str) -> Any:  # noqa: ANN401 - kinds of lightkube
-    """Return an object; None: there is no such, or no such kind."""
+    """Return an object. `None` if the object or its kind does not exist."""
     try:
         return client.get(kind, name)
     except httpx2.HTTPStatusError as err:
@@ -74,7 +74,7 @@ def present(client: Client, kind: Any, name: str) -> Any:  # noqa: ANN401 - kind
 
 
 def labels_of(name: str) -> dict[str, Any]:
-    """Return what all objects of a run are labelled with."""
+    """Return the labels of all objects of a run."""
     return {"app.kubernetes.io/instance": name, **MANAGED}
 
 
@@ -144,7 +144,7 @@ def _pod_state(pod: Pod) -> PodState:
 
 
 def _container_state(container: ContainerStatus) -> tuple[str, int | None, str]:
-    """Return why a container waits or how it ended, its exit code, and the last line of what it left."""
+    """Return why a container waits or how it ended, its exit code, and the last line of its termination message."""
     state = container.state
     if state and state.terminated:
         lines = (state.terminated.message or "").strip().splitlines()

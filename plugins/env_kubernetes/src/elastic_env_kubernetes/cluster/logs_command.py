@@ -1,4 +1,4 @@
-"""`elastic k8s logs`: what a run's pods print, of one or of all of them."""
+"""`elastic k8s logs`: print the output of one or all of a run's pods."""
 
 import sys
 import threading
@@ -15,7 +15,7 @@ from elastic_env_kubernetes.cluster.found_run import PENDING, PodState, find, ne
 from elastic_env_kubernetes.manifests.pod_template import CONTAINER
 
 _LOOK_S: Final = 2.0
-"""How often `--follow` looks for pods that have begun."""
+"""The interval in which `--follow` looks for new pods."""
 
 
 def _logs(
@@ -51,7 +51,7 @@ def _print(client: Client, pod: str, prefix: str, tail: int | None, *, follow: b
 
 
 class _Followed:
-    """The output of all pods that a run has until it ends, each followed by a thread of its own."""
+    """The output of all pods of a run until its end, each followed on a thread of its own."""
 
     def __init__(self, client: Client, name: str, index: tuple[int, ...], tail: int | None) -> None:
         self._client = client
@@ -62,7 +62,7 @@ class _Followed:
         self._ended = threading.Event()
 
     def run(self) -> None:
-        """Print until the run has ended and all of its pods' output was read."""
+        """Print until the run has ended and all of its pods' output is printed."""
         while True:
             found = find(self._client, self._name)
             for pod in found.pods:

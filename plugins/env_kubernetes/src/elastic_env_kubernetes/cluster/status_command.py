@@ -1,4 +1,4 @@
-"""`elastic k8s status`: how a run and its pods are."""
+"""`elastic k8s status`: show the state of a run and its pods."""
 
 import click
 

@@ -1,4 +1,4 @@
-"""Kinds of objects that Kubernetes has by extensions: JobSet and ServiceMonitor, with the fields that are written."""
+"""Kinds of objects from extensions of Kubernetes: JobSet and ServiceMonitor, with the fields that are written."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ ServiceMonitor = create_namespaced_resource("monitoring.coreos.com", "v1", "Serv
 
 
 def extended(kind: Any, metadata: ObjectMeta, spec: DictMixin) -> Any:  # noqa: ANN401 - classes that lightkube makes
-    """Return an object of a kind above."""
+    """Return an object of one of these kinds."""
     of = resource_of(kind)
     return kind(apiVersion=f"{of.group}/{of.version}", kind=of.kind, metadata=metadata, spec=spec.to_dict())
 
@@ -31,14 +31,14 @@ class ReplicatedJob(DictMixin):
 
 
 class Network(DictMixin):
-    """The names by which pods of a JobSet reach each other: its controller makes the headless Service."""
+    """The names by which pods of a JobSet reach each other; the JobSet controller makes the headless Service."""
 
     enableDNSHostnames: bool
     publishNotReadyAddresses: bool
 
 
 class FailureRule(DictMixin):
-    """What follows when a Job of a JobSet failed for one of these reasons."""
+    """The action if a Job of a JobSet failed for one of these reasons."""
 
     name: str
     action: str
@@ -46,14 +46,14 @@ class FailureRule(DictMixin):
 
 
 class JobSetFailurePolicy(DictMixin):
-    """How often a JobSet begins anew."""
+    """The limit of a JobSet's restarts."""
 
     maxRestarts: int
     rules: list[FailureRule]
 
 
 class JobSetSpec(DictMixin):
-    """What a JobSet should be."""
+    """The specification of a JobSet."""
 
     replicatedJobs: list[ReplicatedJob]
     network: Network
@@ -67,7 +67,7 @@ class Selector(DictMixin):
 
 
 class MetricsEndpoint(DictMixin):
-    """Where Prometheus asks."""
+    """The endpoint that Prometheus scrapes."""
 
     port: str
     path: str
@@ -75,7 +75,7 @@ class MetricsEndpoint(DictMixin):
 
 
 class ServiceMonitorSpec(DictMixin):
-    """Which Services Prometheus asks."""
+    """The Services that Prometheus scrapes."""
 
     selector: Selector
     endpoints: list[MetricsEndpoint]

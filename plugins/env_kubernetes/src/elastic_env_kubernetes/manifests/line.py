@@ -1,4 +1,4 @@
-"""The line of `elastic run` in a manifest, and the variables beside it: what contradicts the manifest in them."""
+"""Checks of the `elastic run` command in a manifest, and of the variables beside it, for contradictions."""
 
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple, NoReturn
@@ -10,7 +10,7 @@ from elastic_env_kubernetes.manifests.run import Run
 _VARIABLE_PREFIX: Final = "PET_"
 _SHORT_WITH_VALUE: Final = ("-p", "-r", "-t")
 _BEFORE: Final = ("nnodes", "spares", "shutdown_timeout", "save_timeout", "metrics_port")
-"""Options that the manifest depends on, so that `render` takes them itself."""
+"""Options on which the manifest depends, so that they are options of `render`."""
 _OF_EACH_POD: Final = {
     "node_rank": "each pod has a rank of its own",
     "node_id": "each pod has an id of its own",
@@ -19,13 +19,13 @@ _OF_EACH_POD: Final = {
     "master_addr": "pods meet in the store, and rank 0 may be on any of them",
     "rdzv_id": "the run's id is the name of the manifest, and the Job's uid",
 }
-"""What pods of a run of several nodes know themselves."""
+"""Options that pods of a run of several nodes set themselves."""
 _OMIT: Final = "leave it out"
 _CHECKED: Final = (*_BEFORE, *_OF_EACH_POD, "environment", "nproc_per_node", "rdzv_backend", "rdzv_endpoint")
 
 
 class _Given(NamedTuple):
-    """An option: how it is given, its identifier, and its value; None: it is a flag, or a Secret has the value."""
+    """An option: its form, its identifier, and its value. `None` for a flag, or if a Secret has the value."""
 
     stated: str
     option: str
@@ -36,7 +36,7 @@ class _Given(NamedTuple):
 
 
 def contradictions(run: Run) -> Iterator[str]:
-    """Yield a line for each thing that a run's user may not have meant.
+    """Yield a line for each setting that the user may not have meant.
 
     Raises:
         ConfigError: an option or a variable contradicts the manifest.
@@ -73,7 +73,7 @@ def _check(run: Run, given: _Given) -> None:
 
 
 def _options(words: Sequence[str]) -> Iterator[_Given]:
-    """Yield options up to the script, as far as that can be known without the distributions in the image."""
+    """Yield options up to the script, as far as they are known without the distributions in the image."""
     rest = list(words)
     while rest and rest[0].startswith("-") and rest[0] != "--":
         typed, equals, value = rest.pop(0).partition("=")
@@ -97,7 +97,7 @@ def _takes_value(typed: str, option: str, following: str) -> bool:
 
 
 def _variables(run: Run) -> Iterator[_Given]:
-    """Yield options that variables of the container give."""
+    """Yield options from variables of the container."""
     for name, value in run.variables.items():
         if option := _option_of(name):
             yield _Given(f"--env {name}", option, value)

@@ -1,4 +1,4 @@
-"""The objects of a run: what makes its pods, the names by which they meet, and what has them watched."""
+"""The objects of a run: its pods' controller, its Services, and its monitoring."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -41,7 +41,7 @@ _LEAST_PODS = "kueue.x-k8s.io/job-min-parallelism"
 _SAME_COMPLETIONS = "kueue.x-k8s.io/job-completions-equal-parallelism"
 _METRICS = "metrics"
 _LOST_STORES = 3
-"""How often pod 0 may be lost with the store that it hosts, or a run may fail for good, before its Job has failed."""
+"""How often pod 0 may be lost with its store, or a run may fail for good, before its Job fails."""
 
 
 def objects(run: Run) -> list[Any]:
@@ -50,7 +50,7 @@ def objects(run: Run) -> list[Any]:
 
 
 def documents(run: Run) -> list[dict[str, Any]]:
-    """Return a run's objects as the API has them."""
+    """Return a run's objects in the API's form."""
     found = []
     for each in objects(run):
         content = each.to_dict()
@@ -79,10 +79,10 @@ def _job_spec(run: Run) -> JobSpec:
 
 
 def _backoff_limit(run: Run) -> int:
-    """Return how many pods may fail; disruptions and restarts of workers are not counted.
+    """Return how many pods may fail. Disruptions and restarts of workers are not counted.
 
-    When a run has failed for good each pod has, and when pod 0 is lost with the store, all others have. A JobSet begins
-    such a run anew at once; a Job does so by its pods.
+    If a run fails for good, each pod has failed; if pod 0 is lost with the store, all others have. A JobSet begins such
+    a run again at once; a Job does so pod by pod.
     """
     if run.backoff_limit is not None:
         return run.backoff_limit
@@ -90,7 +90,7 @@ def _backoff_limit(run: Run) -> int:
 
 
 def _pod_failure_policy() -> PodFailurePolicy:
-    """Return what a pod's end means, by the exit codes of `elastic run`; the first rule that fits counts."""
+    """Return the action for a pod's end, by the exit codes of `elastic run`; the first matching rule counts."""
     disrupted = PodFailurePolicyRule(
         action="Ignore",  # a drain, an eviction, a preemption, a lost node: its code, 143 mostly, says nothing
         onPodConditions=[PodFailurePolicyOnPodConditionsPattern(type="DisruptionTarget", status="True")],
@@ -107,7 +107,10 @@ def _pod_failure_policy() -> PodFailurePolicy:
 
 
 def _success_policy(run: Run) -> SuccessPolicy | None:
-    """Return that a run which ended well is not waited on by pods that found no place; None: it needs them all."""
+    """Return the policy by which a successful run does not wait for pods without a place.
+
+    `None` if it needs all pods.
+    """
     if run.min_nodes == run.pods:
         return None
     return SuccessPolicy(rules=[SuccessPolicyRule(succeededCount=run.min_nodes)])
@@ -145,7 +148,10 @@ def _services(run: Run) -> Iterator[Any]:
 def _headless(
     run: Run, port: ServicePort, suffix: str = "", marks: dict[str, str] | None = None, *, early: bool = False
 ) -> Service:
-    """Return a Service that gives each pod a name; `early`: before it is ready, for pods meet before they are."""
+    """Return a Service that gives each pod a name.
+
+    `early`: before it is ready, since pods meet before they are ready.
+    """
     spec = ServiceSpec(clusterIP="None", publishNotReadyAddresses=early or None, selector=labels(run), ports=[port])
     return Service(metadata=_metadata(run, suffix, marks), spec=spec)
 

@@ -1,6 +1,6 @@
-"""Patches of a manifest: strategic merge, as `kubectl patch` has it, into an object or the pod template.
+"""Patches of a manifest: strategic merge, as in `kubectl patch`, into an object or the pod template.
 
-Maps are merged key by key, and null removes a key. A list is replaced, unless Kubernetes knows its items by a key
+Maps are merged key by key, and null removes a key. A list is replaced, unless Kubernetes identifies its items by a key
 (`MERGE_KEYS`): an item with the key of another one is merged into it, and any other is added at the end.
 `$patch: delete` removes a map or such an item, `$patch: replace` replaces a map or such a list as a whole.
 Source: Kubernetes, API reference, `x-kubernetes-patch-merge-key`; JobSet's list of jobs is a map by name.
@@ -32,13 +32,13 @@ MERGE_KEYS: Final = {
     "volumeMounts": "mountPath",
     "volumes": "name",
 }
-"""List to the field by which its items are known; all other lists, tolerations say, are replaced as a whole."""
+"""Lists, each with the field that identifies its items. All other lists, such as tolerations, are replaced."""
 _SERVICE_KEYS: Final = MERGE_KEYS | {"ports": "port"}
 _FINALIZERS: Final = "finalizers"
-"""The one list of texts that is merged: what is not there is added."""
+"""The one list of texts that is merged: missing texts are added."""
 _TEXT_MAPS: Final = ("annotations", "labels", "matchLabels", "nodeSelector")
 _TEXT_FIELD: Final = "value"
-"""Of a variable; in YAML a number or `true` is none without quotes."""
+"""The field of a variable's value, in which YAML needs quotes around a number or `true`."""
 _DIRECTIVE: Final = "$patch"
 _REPLACE: Final = {_DIRECTIVE: "replace"}
 _TEMPLATE: Final = ("metadata", "spec")
@@ -49,11 +49,11 @@ class Patch(Record, frozen=True):
     """One document of a patch file."""
 
     place: str
-    """The file, and which document of it, for errors."""
+    """The file and the document's number in it, for errors."""
     content: Any
 
     def refuse(self, why: str, hint: str = _HINT) -> NoReturn:
-        """Raise what is wrong with it.
+        """Raise an error about it.
 
         Raises:
             ConfigError: always.
@@ -62,10 +62,10 @@ class Patch(Record, frozen=True):
 
 
 def patched(run: Run, documents: Sequence[dict[str, Any]], patches: Sequence[Patch]) -> list[dict[str, Any]]:
-    """Return a run's objects with patches merged into them, in their order, and tolerations of lost hosts.
+    """Return a run's objects with patches merged into them, in their order, and with tolerations of lost hosts.
 
     Raises:
-        ConfigError: a patch is malformed, fits no object, or contradicts the rest of the manifest.
+        ConfigError: a patch is malformed, matches no object, or contradicts the rest of the manifest.
     """
     found = list(documents)
     for patch in patches:
@@ -78,7 +78,7 @@ def patched(run: Run, documents: Sequence[dict[str, Any]], patches: Sequence[Pat
 
 
 def _target(patch: Patch, documents: Sequence[Mapping[str, Any]]) -> tuple[int, dict[str, Any]]:
-    """Return the number of the object that a patch is for, and the patch from that object's top."""
+    """Return the number of the object that a patch is for, and the patch relative to that object."""
     content = patch.content
     if not isinstance(content, dict):
         patch.refuse(f"it is {_type_name(content)}; expected a map of fields")
@@ -152,7 +152,7 @@ class _Merge:
         return new
 
     def _of_list(self, old: Sequence[Any], new: Sequence[Any], where: tuple[str, ...], key: str) -> list[Any]:
-        """Return a list with a patch of it; its items are maps that are known by their field `key`."""
+        """Return a list after a patch; its items are maps with the key field `key`."""
         found: dict[object, Any] = {} if _REPLACE in new else {each[key]: each for each in old}
         for number, item in enumerate(new):
             place = (*where[:-1], f"{where[-1]}[{number}]")
@@ -198,7 +198,7 @@ def _pod(document: Mapping[str, Any]) -> Any:  # noqa: ANN401 - a part of a docu
 
 
 def _check(run: Run, document: Mapping[str, Any], patch: Patch) -> None:
-    """Refuse what contradicts the rest of the manifest, by which pods know of their run."""
+    """Reject a patch that contradicts the rest of the manifest, on which the pods depend."""
     try:
         job, pod = _job(document), _pod(document)
         settled = [

@@ -1,4 +1,4 @@
-"""The pod of a run: one container whose command is `elastic run`, and what it needs to know."""
+"""The pod of a run: one container with the command `elastic run`, and its variables."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -44,7 +44,7 @@ _JOBSET_ATTEMPT = "metadata.annotations['jobset.sigs.k8s.io/restart-attempt']"
 
 
 def labels(run: Run) -> dict[str, str]:
-    """Return what all objects of a run are labelled with, and are found by."""
+    """Return the labels of all objects of a run."""
     return {"app.kubernetes.io/instance": run.name, "app.kubernetes.io/managed-by": "elastic-k8s"}
 
 
@@ -52,7 +52,7 @@ def pod_template(run: Run) -> PodTemplateSpec:
     """Return the template of a run's pods.
 
     Raises:
-        ConfigError: a variable was given that the manifest sets itself, or twice.
+        ConfigError: a variable is given that the manifest sets itself, or twice.
     """
     volumes, mounts = _volumes(run)
     variables = list(_variables(run))
@@ -87,7 +87,7 @@ def pod_template(run: Run) -> PodTemplateSpec:
 
 
 def _variables(run: Run) -> Iterator[EnvVar]:
-    """Yield what the pod's environment makes options of, then what was asked for."""
+    """Yield the variables from which the pod's environment makes options, then the given ones."""
     yield _field(POD_NAME, "metadata.name")
     yield _field(POD_IP, "status.podIP")
     yield _field(JOB_UID, _JOB_UID if run.kind is Kind.JOB else _JOBSET_UID)
@@ -139,7 +139,7 @@ def _ports(run: Run) -> Iterator[ContainerPort]:
 
 
 def _probe(run: Run) -> Probe | None:
-    """Return the probe that has a pod made anew whose agent stands still; hung workers are `--hang-timeout`'s."""
+    """Return the probe by which a pod with a hung agent is replaced. `--hang-timeout` is for hung workers."""
     if not run.health_port:
         return None
     return Probe(
@@ -152,7 +152,7 @@ def _probe(run: Run) -> Probe | None:
 
 
 def _resources(run: Run) -> ResourceRequirements | None:
-    """Return processors as a request only, as a limit would throttle; all else as a limit, which is a request, too."""
+    """Return processors as a request only, since a limit would throttle; the rest as a limit, also a request."""
     limits = {name: quantity for name, quantity in run.resources.items() if name != "cpu"}
     if run.gpus:
         limits[run.gpu_resource] = str(run.gpus)

@@ -1,4 +1,4 @@
-"""What a manifest is made for: a run's image, command, nodes and surroundings, checked before anything is made."""
+"""The input of a manifest: a run's image, command, nodes and settings, checked first."""
 
 import re
 from collections.abc import Mapping
@@ -24,11 +24,11 @@ _CREDENTIALS: Final = {
     "etcd": "ELASTIC_ETCD_PASSWORD",
     "etcd-v2": "ELASTIC_ETCD_PASSWORD",
 }
-"""The variable in which a backend takes what nobody else should know."""
+"""The variable with a backend's credential."""
 
 
 class Kind(StrEnum):
-    """What makes the pods."""
+    """The kind of the pods' controller."""
 
     JOB = "job"
     JOBSET = "jobset"
@@ -42,7 +42,7 @@ class SecretKey(Record, frozen=True):
 
 
 class Claim(Record, frozen=True):
-    """A PersistentVolumeClaim, and where the container sees it."""
+    """A PersistentVolumeClaim, and its path in the container."""
 
     name: str
     path: str
@@ -50,12 +50,12 @@ class Claim(Record, frozen=True):
 
 
 class Run(Record, frozen=True, kw_only=True):
-    """A run of pods. Times in seconds; ports 0: none."""
+    """A run of pods. Times are in seconds; 0 means no port."""
 
     name: str
     image: str
     words: tuple[str, ...]
-    """What follows `elastic run`: options, script and its arguments."""
+    """The arguments of `elastic run`: options, script and the script's arguments."""
     kind: Kind = Kind.JOB
     namespace: str = ""
     min_nodes: int = 1
@@ -65,7 +65,7 @@ class Run(Record, frozen=True, kw_only=True):
     gpu_resource: str = "nvidia.com/gpu"
     resources: Mapping[str, str] = {}
     shm_size: str = ""
-    """Empty: as much as the pod's memory."""
+    """Empty means as much as the pod's memory."""
     claims: tuple[Claim, ...] = ()
     variables: Mapping[str, str] = {}
     secrets: Mapping[str, SecretKey] = {}
@@ -74,30 +74,30 @@ class Run(Record, frozen=True, kw_only=True):
     store_secret: SecretKey | None = None
     shutdown_s: float = 30.0
     save_s: float | None = None
-    """None: as `shutdown_s`."""
+    """`None` means `shutdown_s`."""
     health_port: int = 8080
     metrics_port: int = 0
     backoff_limit: int | None = None
-    """Pods that may fail; None: as many as fits the kind."""
+    """The number of pods that may fail. `None` means the kind's default."""
     restarts: int = 3
-    """Of a JobSet."""
+    """For a JobSet only."""
     queue: str = ""
     priority_class: str = ""
     service_account: str = ""
 
     @property
     def pods(self) -> int:
-        """How many pods there are."""
+        """The number of pods."""
         return self.max_nodes + self.spares
 
     @property
     def several(self) -> bool:
-        """Whether nodes have to find each other."""
+        """Whether there are several nodes."""
         return self.max_nodes > 1
 
     @property
     def nnodes(self) -> str:
-        """As `--nnodes` has it."""
+        """The value of `--nnodes`."""
         return str(self.max_nodes) if self.min_nodes == self.max_nodes else f"{self.min_nodes}:{self.max_nodes}"
 
     @property
@@ -107,17 +107,17 @@ class Run(Record, frozen=True, kw_only=True):
 
     @property
     def first_pod(self) -> str:
-        """Where the others reach pod 0, by the headless Service, and its port."""
+        """The address of pod 0 for other pods, by the headless Service, and its port."""
         return f"{self.job_name}-0.{self.name}:{PORT}"
 
     @property
     def hosts_store(self) -> bool:
-        """Whether pod 0 hosts the store in which the nodes meet."""
+        """Whether pod 0 hosts the rendezvous store."""
         return self.several and self.backend == _C10D and not self.endpoint
 
     @property
     def partial_admission(self) -> bool:
-        """Whether Kueue may admit fewer pods than there are; of what makes pods, it can only reduce a Job."""
+        """Whether Kueue may admit only some of the pods, which it can do for a Job only."""
         return bool(self.queue) and self.kind is Kind.JOB and self.min_nodes < self.pods
 
     @property
@@ -127,15 +127,15 @@ class Run(Record, frozen=True, kw_only=True):
 
     @property
     def grace_s(self) -> int:
-        """How long a pod has to end: the time to save, the workers' grace period, and what the rest takes."""
+        """The grace period of a pod: time to save, the workers' grace period, and a rest for all else."""
         save_s = self.shutdown_s if self.save_s is None else self.save_s
         return -int(-(self.shutdown_s + save_s) // 1) + MARGIN_S
 
     def check(self) -> None:
-        """Refuse what no API server would take, or no pod could begin with.
+        """Reject settings with which the API server or a pod would fail.
 
         Raises:
-            ConfigError: the first such thing.
+            ConfigError: the first such setting.
         """
         self._check_name()
         self._check_words()

@@ -1,15 +1,15 @@
-"""Tolerations by which a pod leaves a host that is lost sooner than by Kubernetes' default, 300 s."""
+"""Tolerations with which a pod leaves a lost host sooner than by Kubernetes' default of 300 s."""
 
 from typing import Any, Final
 
 LOST_HOST_S: Final = 30
-"""How long a pod stays bound to a host after the control plane has noticed that its kubelet is silent, seconds."""
+"""Seconds that a pod stays bound to a host after the control plane has noticed that its kubelet is silent."""
 _TAINTS: Final = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 _EFFECT: Final = "NoExecute"
 
 
 def tolerate_lost_hosts(pod: dict[str, Any]) -> None:
-    """Add a toleration of `LOST_HOST_S` for each taint of a lost host that a pod's `spec` does not tolerate itself.
+    """Add a toleration of `LOST_HOST_S` for each taint of a lost host that a pod's `spec` does not tolerate.
 
     Source: Kubernetes, admission plugin DefaultTolerationSeconds, which adds those of 300 s by the same rule.
     """

@@ -1,6 +1,6 @@
-"""The control plane: small HTTP servers on owner-only unix sockets, one in each worker that wants it, one in the agent.
+"""The control plane: HTTP servers on owner-only unix sockets, in the agent and in each worker that starts one.
 
-Importing it loads nothing: each name is fetched when it is first used.
+Importing this package loads nothing: each name is imported at its first use.
 """
 
 # Not from typing: training scripts import this package, and typing costs milliseconds.

@@ -1,4 +1,4 @@
-"""What the agent's control plane can do. Handlers run on threads of their own; what they need, the run's handle has."""
+"""The handlers of the agent's control plane. They run on threads of their own, and use the run's handle."""
 
 import threading
 from collections.abc import Callable, Collection, Mapping
@@ -23,19 +23,19 @@ from elastic_ops.status.document import AgentStatus
 from elastic_ops.status.recorder import STATE
 
 ANSWER_S: Final = 5.0
-"""How long the agent may take to answer a question about itself."""
+"""How long the agent may take to return data about itself."""
 _WORKER_S: Final = 2.0
 _REASON_CHARS: Final = 200
 _LONGEST_STACKS: Final = 1 << 20
 _OVER: Final = ("leaving", "ended")
 AGENT_HANDLERS: Final = ("drain", "metrics", "ping", "restart", "stacks", "workers")
-"""All but what is offered by others: methods of `AgentHandlers`, whose first lines the docs show."""
+"""All handlers except those that hooks offer: methods of `AgentHandlers`. The docs show their first lines."""
 
 _T = TypeVar("_T")
 
 
 class FewNumbers(Record, frozen=True, kw_only=True):
-    """What `metrics` answers where nobody collects any; `round` is -1 before the first."""
+    """The response of `metrics` if no metrics are collected; `round` is -1 before the first round."""
 
     round: int
     restart_count: int
@@ -45,20 +45,20 @@ class FewNumbers(Record, frozen=True, kw_only=True):
 
 
 class Stack(Record, frozen=True, kw_only=True):
-    """The Python stacks of one worker, as elastic-watch has taken them."""
+    """The Python stacks of one worker, from elastic-watch."""
 
     text: str = ""
     source: str = ""
 
 
 class Stacks(Record, frozen=True, kw_only=True):
-    """The answer of elastic-watch's hook, by local rank."""
+    """The response of elastic-watch's hook, by local rank."""
 
     workers: Mapping[int, Stack] = {}
 
 
 class RefusedError(Exception):
-    """What was asked can't be done now; `status` is HTTP's."""
+    """The request can't be done now; `status` is the HTTP status."""
 
     def __init__(self, status: HTTPStatus, text: str) -> None:
         super().__init__(text)
@@ -66,20 +66,20 @@ class RefusedError(Exception):
 
 
 class Question(Generic[_T]):
-    """A question that is answered on another thread."""
+    """A request that another thread answers."""
 
     def __init__(self) -> None:
-        """Begin without an answer."""
+        """Begin without a result."""
         self._answered = threading.Event()
         self._value: _T
 
     def answer(self, value: _T) -> None:
-        """Take the answer. Called: once."""
+        """Set the result. Called: once."""
         self._value = value
         self._answered.set()
 
     def wait(self, within_s: float) -> _T:
-        """Return the answer.
+        """Return the result.
 
         Raises:
             WaitExpiredError: there was none in time.
@@ -90,12 +90,12 @@ class Question(Generic[_T]):
 
 
 class AgentHandlers(Offer):
-    """The handlers of one agent, and what hooks offer in it.
+    """The handlers of one agent, and those that its hooks offer.
 
     Args:
         run: The run's handle.
         settings: The hook's.
-        details: Returns what is known of this node's workers beside their status, for those that have been started.
+        details: Returns data about this node's started workers, in addition to their status.
     """
 
     title = "elastic_core.Agent"
@@ -119,7 +119,7 @@ class AgentHandlers(Offer):
         return tuple(sorted({*self._handlers, *self._run.offers()}))
 
     def find(self, name: str) -> Handler | None:
-        """Return one handler; refusals become answers."""
+        """Return a handler. Its rejections become responses."""
         handler = self._handlers.get(name)
         if handler is None and name not in self._run.offers():
             return None
@@ -145,7 +145,7 @@ class AgentHandlers(Offer):
         response.set_content(answer.content, answer.content_type)
 
     def _status(self) -> AgentStatus:
-        """Return the status as the recorder offers it, if the agent's loop turns."""
+        """Return the status from the recorder, if the agent's loop responds."""
         question: Question[None] = Question()
         self._run.call_later(0.0, lambda: question.answer(None))
         question.wait(ANSWER_S)
@@ -157,16 +157,16 @@ class AgentHandlers(Offer):
     # --- what is
 
     def ping(self, request: Request, response: Response) -> None:
-        """Answer `pong`: the agent's loop turns."""
+        """Return `pong` if the agent's loop responds."""
         self._status()
         response.set_content("pong", TEXT)
 
     def workers(self, request: Request, response: Response) -> None:
-        """Answer with this node's workers, as JSON: ranks, pid, state, uptime, paths of logs and socket."""
+        """Return this node's workers as JSON: ranks, pid, state, uptime, paths of logs and socket."""
         response.set_content(encode_json(WorkersDocument(workers=self._details(self._status()))), JSON)
 
     def metrics(self, request: Request, response: Response) -> None:
-        """Answer with the metrics as Prometheus reads them with `--metrics-port`, else with a few numbers as JSON."""
+        """Return the metrics in Prometheus format with `--metrics-port`, else a few numbers as JSON."""
         if "metrics" in self._run.offers():
             self._offered("metrics", request, response)
             return
@@ -183,7 +183,7 @@ class AgentHandlers(Offer):
     # --- stacks
 
     def stacks(self, request: Request, response: Response) -> None:
-        """Answer with the Python stacks of this node's workers; parameter `rank`: of that global rank alone."""
+        """Return the Python stacks of this node's workers. Parameter `rank`: only of that global rank."""
         only = request.get_param("rank")
         ranks = {worker.local_rank: worker for worker in self._details(self._status()) if worker.alive}
         if only:
@@ -196,7 +196,7 @@ class AgentHandlers(Offer):
         response.set_content("\n".join(parts), TEXT)
 
     def _taken(self, ranks: Collection[int]) -> Mapping[int, Stack]:
-        """Return what elastic-watch has taken of these local ranks; without it, nothing."""
+        """Return the stacks of these local ranks from elastic-watch; empty without elastic-watch."""
         offer = self._run.offers().get("stacks")
         return {} if offer is None else decode_json(offer({"ranks": ",".join(map(str, ranks))}).content, Stacks).workers
 
@@ -226,7 +226,7 @@ class AgentHandlers(Offer):
     # --- what changes something
 
     def drain(self, request: Request, response: Response) -> None:
-        """Stop this node's workers and leave the run, as at SIGTERM; parameter `deadline`: at most so many seconds."""
+        """Stop this node's workers and leave the run, as at SIGTERM. Parameter `deadline`: seconds, at most."""
         grace_s = _deadline_s(request.get_param("deadline"))
         status = self._status()
         if self._drained and grace_s is None and request.get_param("once"):
@@ -243,7 +243,7 @@ class AgentHandlers(Offer):
         response.afterwards(lambda: self._run.ask_drain("", grace_s=grace_s, by_user=True))
 
     def restart(self, request: Request, response: Response) -> None:
-        """Start all workers of the run again, in a new round; no budget is spent. Parameter `reason`: why."""
+        """Restart all workers in a new round, without using up a restart. Parameter `reason`: text for people."""
         status = self._status()
         self._check_restart(status)
         assert status.round is not None

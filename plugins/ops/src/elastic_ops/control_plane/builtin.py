@@ -1,4 +1,4 @@
-"""The handlers that every worker has: a sign of life, and stacks from inside and from outside."""
+"""The handlers of every worker: a sign of life, and stacks from inside and from outside."""
 
 import faulthandler
 import os
@@ -13,12 +13,12 @@ _FLAGS: Final = ("native", "subprocesses", "nonblocking")
 
 
 def ping(request: Request, response: Response) -> None:
-    """Answer `pong`: the interpreter runs."""
+    """Return `pong`: the interpreter runs."""
     response.set_content("pong", TEXT)
 
 
 def dump_traceback(request: Request, response: Response) -> None:
-    """Answer with the Python stacks of all threads, as faulthandler writes them: no source is read for it."""
+    """Return the Python stacks of all threads, as faulthandler writes them, without reading source files."""
     with open(os.memfd_create("elastic-stacks", os.MFD_CLOEXEC), "w+b") as memory:  # noqa: PTH123  # no path
         faulthandler.dump_traceback(memory, all_threads=True)
         memory.seek(0)
@@ -26,9 +26,9 @@ def dump_traceback(request: Request, response: Response) -> None:
 
 
 def pyspy_dump(request: Request, response: Response) -> None:
-    """Answer with what `py-spy dump` prints of this process.
+    """Return the output of `py-spy dump` for this process.
 
-    Parameters that are there, whatever their value, are passed on: native, subprocesses, nonblocking.
+    The parameters native, subprocesses and nonblocking are passed on if present, with any value.
     """
     program = shutil.which("py-spy")
     if program is None:

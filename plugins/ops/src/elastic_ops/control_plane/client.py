@@ -1,4 +1,4 @@
-"""Asks a control-plane server, ours or torch's."""
+"""A client of control-plane servers, elastic-core's or torch's."""
 
 import http.client
 import json
@@ -14,20 +14,20 @@ from elastic_ops.control_plane.paths import within_reach
 
 DEFAULT_TIMEOUT_S: Final = 30.0
 LONGEST_ANSWER: Final = 64 << 20
-"""Bytes; a worker answers what it likes, and the agent must not fill its memory with it."""
+"""Limit in bytes: a worker may send any response, which must not fill the agent's memory."""
 _PIECE: Final = 1 << 16
 
 
 class AnswerTooLongError(http.client.HTTPException):
-    """A server answered more than is read of it."""
+    """A server's response is longer than the limit."""
 
     def __init__(self, longest: int) -> None:
-        """Keep what would have been read."""
+        """Keep the limit."""
         super().__init__(f"its answer is longer than {longest / (1 << 20):g} MiB")
 
 
 class Reply(Record, frozen=True, kw_only=True):
-    """What a server answered."""
+    """A server's response."""
 
     status: int
     content_type: str
@@ -40,7 +40,7 @@ class Reply(Record, frozen=True, kw_only=True):
 
     @property
     def ok(self) -> bool:
-        """Whether it did what was asked."""
+        """Whether the request succeeded."""
         return 200 <= self.status < 300
 
     @property
@@ -50,7 +50,7 @@ class Reply(Record, frozen=True, kw_only=True):
 
 
 _CROWDED_S: Final = 0.02
-"""How soon a server is tried again whose queue was full."""
+"""The pause before the next try at a server with a full queue."""
 
 
 class _UnixConnection(http.client.HTTPConnection):
@@ -85,9 +85,9 @@ def call(
     """Run handler `name` of the server at the socket `path`.
 
     Raises:
-        OSError: there is no such server, it is not for us, or it has not answered in time, to its last byte.
-        AnswerTooLongError: it answered more than `longest` bytes.
-        http.client.HTTPException: what answers there speaks no HTTP.
+        OSError: there is no such server, it rejects this user, or it has not sent its whole response in time.
+        AnswerTooLongError: the response has more than `longest` bytes.
+        http.client.HTTPException: the server does not use HTTP.
     """
     query = f"?{urlencode(params)}" if params else ""
     return _ask(path, "POST", f"/handler/{quote(name, safe='')}{query}", timeout_s, longest)

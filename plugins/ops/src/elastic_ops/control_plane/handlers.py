@@ -1,4 +1,4 @@
-"""What a control-plane server can do: named handlers, each a function of a request and a response."""
+"""Named handlers of a control-plane server, each a function of a request and a response."""
 
 import threading
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
@@ -13,7 +13,7 @@ HANDLER_PATH: Final = "/handler/"
 
 
 class Request:
-    """What a client asks of a handler. `params` are those of the address, then those of a form in the body."""
+    """A client's request. `params` has the parameters of the URL, then those of a form in the body."""
 
     def __init__(self, *, body: bytes = b"", params: Mapping[str, str] | None = None) -> None:
         """Keep the parts."""
@@ -21,11 +21,11 @@ class Request:
         self._params = dict(params or {})
 
     def body(self) -> str:
-        """Return the body as text; what is no UTF-8 in it is replaced."""
+        """Return the body as text; bytes that are not UTF-8 are replaced."""
         return self._body.decode("utf-8", "replace")
 
     def body_bytes(self) -> bytes:
-        """Return the body as it came."""
+        """Return the body as bytes."""
         return self._body
 
     def params(self) -> dict[str, str]:
@@ -33,12 +33,12 @@ class Request:
         return dict(self._params)
 
     def get_param(self, key: str) -> str:
-        """Return one parameter; empty: there is none of that name."""
+        """Return one parameter, or an empty text."""
         return self._params.get(key, "")
 
 
 class Response:
-    """What a handler answers; untouched it is an empty text with status 200."""
+    """A handler's response. The default is an empty text with status 200."""
 
     def __init__(self) -> None:
         """Begin empty."""
@@ -58,19 +58,19 @@ class Response:
         self.status = int(status)
 
     def set_stream(self, pieces: Generator[bytes, None, None]) -> None:
-        """Set a body that comes in pieces, for clients that have the run's proof."""
+        """Set a body that comes in pieces, for clients with the run's proof."""
         self._stream = pieces
 
     def pieces(self) -> Iterable[bytes]:
-        """Return the body in the pieces in which it is sent."""
+        """Return the pieces of the body as they are sent."""
         return (self.content,) if self._stream is None else self._stream
 
     def afterwards(self, action: Callable[[], None]) -> None:
-        """Have `action` called once the answer was sent, or could not be: what may end the answering process."""
+        """Have `action` called after the response was sent, or could not be: an action that may end this process."""
         self._afterwards.append(action)
 
     def finish(self) -> None:
-        """Close the stream, and call what was to follow. Called: by the server."""
+        """Close the stream, and call the pending actions. Called: by the server."""
         if self._stream is not None:
             self._stream.close()
         for action in self._afterwards:
@@ -84,15 +84,15 @@ class HandlerTable:
     """Handlers by name. Threading: any; a handler runs on the thread of its connection."""
 
     def __init__(self, handlers: Mapping[str, Handler] | None = None) -> None:
-        """Begin with these."""
+        """Begin with these handlers."""
         self._handlers: dict[str, Handler] = dict(handlers or {})
         self._lock = threading.Lock()
 
     def register(self, name: str, handler: Handler) -> None:
-        """Add a handler; one of that name is replaced.
+        """Add a handler, or replace the one of that name.
 
         Raises:
-            ConfigError: the name can't stand in an address, or it is no function.
+            ConfigError: the name is not valid in a URL, or the handler is not a function.
         """
         if not name or not name.isascii() or not all(c.isalnum() or c in "_-." for c in name):
             raise ConfigError(f"a handler's name has letters, digits and '_-.', not {name!r}")
@@ -107,13 +107,13 @@ class HandlerTable:
             return tuple(sorted(self._handlers))
 
     def find(self, name: str) -> Handler | None:
-        """Return a handler; None: there is none of that name."""
+        """Return a handler, or `None`."""
         with self._lock:
             return self._handlers.get(name)
 
 
 class Offer:
-    """What a server has to offer: pages for GET, and handlers for `POST /handler/<name>`; this one: no handler."""
+    """The content of a server: pages for GET, and handlers for `POST /handler/<name>`. This class has no handler."""
 
     title = "elastic_core"
 
@@ -122,11 +122,11 @@ class Offer:
         return ()
 
     def find(self, name: str) -> Handler | None:
-        """Return one handler; None: there is none of that name."""
+        """Return a handler, or `None`."""
         return None
 
     def page(self, path: str) -> Response | None:
-        """Return the page at a path without its query; `None`: there is none. What it raises is the answer."""
+        """Return the page at a path without its query, or `None`. An exception becomes the response."""
         response = Response()
         if path == "/":
             page = f'<h1>{self.title}</h1>\n<a href="{HANDLER_PATH}">Handler names</a>\n'
@@ -141,33 +141,33 @@ class Offer:
 
 
 class Pages(Offer):
-    """Pages alone, each made by one function of its path."""
+    """Pages only, made by one function of the path."""
 
     def __init__(self, page: Callable[[str], Response | None]) -> None:
-        """Take the function."""
+        """Keep the function."""
         self._page = page
 
     def page(self, path: str) -> Response | None:
-        """Return what the function returns."""
+        """Return the function's result."""
         return self._page(path)
 
 
 WORKER_HANDLERS: Final = HandlerTable()
-"""What every worker server of this process offers, besides the built-in ones and torch's."""
+"""Handlers of every worker server of this process, in addition to the built-in ones and torch's."""
 
 
 def register_handler(name: str, handler: Handler) -> None:
-    """Have this worker's server run `handler(request, response)` at `POST /handler/<name>`; the latest word stands.
+    """Have this worker's server run `handler(request, response)` at `POST /handler/<name>`; it replaces an earlier one.
 
-    It runs on a thread of the server's while the training goes on: it must not block for ever, nor touch what is not
-    safe to be touched from another thread. What it raises is answered with status 500 and the error's text.
+    The handler runs on a thread of the server while training goes on: it must not block without limit, nor use objects
+    that are not thread-safe. If it raises, the response has status 500 and the error's text.
 
     Raises:
-        ConfigError: the name can't stand in an address, or it is no function.
+        ConfigError: the name is not valid in a URL, or the handler is not a function.
     """
     WORKER_HANDLERS.register(name, handler)
 
 
 def handler_names(tables: Iterable[HandlerTable] = (WORKER_HANDLERS,)) -> tuple[str, ...]:
-    """Return what was registered, sorted."""
+    """Return the registered names, sorted."""
     return tuple(sorted({name for table in tables for name in table.names()}))

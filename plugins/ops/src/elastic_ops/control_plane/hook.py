@@ -1,7 +1,7 @@
-"""The hook that has an agent answer: on in every run, unless `--no-control-plane` is given.
+"""The hook with the agent's control plane: on in every run, unless `--no-control-plane` is given.
 
-Nothing is there before the workers run, and then nothing but a listening socket and a thread that waits at it; where
-workers write log files and nodes meet in a store, one more of each, for `elastic logs` on other hosts.
+Before the workers run, it does nothing; then it has a listening socket and a thread that waits at it. If workers write
+log files and nodes meet in a store, it has another pair, for `elastic logs` on other hosts.
 """
 
 import os
@@ -36,16 +36,16 @@ if TYPE_CHECKING:
     from elastic_ops.status.document import AgentStatus
 
 VARIABLE: Final = "TORCH_WORKER_SERVER_SOCKET"
-"""Where a worker's own server listens, if its script wants one."""
+"""The socket path of a worker's own server, if its script starts one."""
 _LISTEN_AFTER_S: Final = 0.5
-"""A run that is over at once has no need of it."""
+"""How long a run must last before the hook listens."""
 
 
 class ControlPlane(AgentHook):
-    """Listens for requests to the agent, and tells each worker where it may listen itself.
+    """Listens for requests to the agent, and gives each worker the path of its own socket.
 
-    Where the run directory is made anew, it listens there from the next round on. Where no socket can be had, the run
-    goes on without, and a line says so.
+    If the run directory is made anew, it listens there from the next round on. If no socket can be made, a line is
+    logged and the run goes on without.
     """
 
     api_version: ClassVar[int] = 1
@@ -54,7 +54,7 @@ class ControlPlane(AgentHook):
     clock: Clock = SYSTEM_CLOCK
 
     def __init__(self, settings: HookSettings) -> None:
-        """Listen to nobody yet."""
+        """Listen on nothing yet."""
         super().__init__(settings)
         self._wanted = not settings.options.get("no_control_plane")
         self._paths: SocketPaths | None = None
@@ -68,7 +68,7 @@ class ControlPlane(AgentHook):
         self._started: list[tuple[int, tuple[RunningWorker, ...]]] = []
 
     def on_workers_starting(self, event: WorkersStarting) -> Launches | None:
-        """Tell each worker where it may listen; a variable that the user has set stands."""
+        """Set each worker's socket path, unless the user has set the variable."""
         self._begun_s = self.clock.monotonic_s()
         if not self._wanted or event.dry_run:
             return None
@@ -80,7 +80,7 @@ class ControlPlane(AgentHook):
         return Launches(workers={rank: LaunchChange(environment={VARIABLE: paths.worker(rank)}) for rank in ranks})
 
     def _settle(self) -> None:
-        """Choose the places of the sockets, where the run directory is now."""
+        """Choose the paths of the sockets in the current run directory."""
         from elastic_ops.control_plane.paths import SocketPaths
 
         folder = Path(self.run.run_dir())
@@ -95,7 +95,7 @@ class ControlPlane(AgentHook):
             self._complain(err)
 
     def on_workers_started(self, event: WorkersStarted) -> None:
-        """Begin to listen, soon."""
+        """Begin to listen, after a short delay."""
         workers = self.run.workers()
         self._workers = {worker.local_rank: worker for worker in workers}
         if any(worker.stdout or worker.stderr for worker in workers):
@@ -105,7 +105,7 @@ class ControlPlane(AgentHook):
             self.run.call_later(_LISTEN_AFTER_S, self._listen)
 
     def _index_logs(self) -> None:
-        """Write down where the output goes of workers that were started, for `elastic logs`."""
+        """Write the paths of started workers' output, for `elastic logs`."""
         from elastic_ops.logs.index import IndexWriter  # of runs that have log files
 
         if self._logs is None:
@@ -117,7 +117,7 @@ class ControlPlane(AgentHook):
             self._serve_logs()
 
     def _serve_logs(self) -> None:
-        """Show the logs to who asks from other hosts, where agents of several hosts know each other."""
+        """Serve the logs to other hosts, if agents of several hosts have a common secret."""
         channel = self.run.channel()
         if channel is None or self._logs_refused:
             return
@@ -151,7 +151,7 @@ class ControlPlane(AgentHook):
         self.run.notice(f"no control plane, so that 'elastic ctl' can't reach this agent: {err}")
 
     def _offer(self) -> "AgentHandlers":
-        """Return what is offered. Threading: that of a connection."""
+        """Return the handlers. Threading: that of a connection."""
         from elastic_ops.control_plane.agent_handlers import AgentHandlers
 
         if self._handlers is None:
@@ -159,7 +159,7 @@ class ControlPlane(AgentHook):
         return self._handlers
 
     def _details(self, status: "AgentStatus") -> "tuple[WorkerState, ...]":
-        """Return this node's workers with what is known beside their status. Threading: that of a connection."""
+        """Return this node's workers with details beside their status. Threading: that of a connection."""
         from elastic_ops.node_workers import WorkerState
 
         known, paths = self._workers, self._paths
@@ -186,7 +186,7 @@ class ControlPlane(AgentHook):
         return tuple(found)
 
     def on_agent_stopped(self, event: AgentStopped) -> None:
-        """Answer nobody any more."""
+        """Stop listening."""
         self._wanted = False
         if self._started:
             self._index_logs()

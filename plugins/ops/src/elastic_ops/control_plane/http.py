@@ -1,4 +1,4 @@
-"""HTTP on one accepted connection: torch's worker server's shape, by the standard library's parser."""
+"""HTTP on one accepted connection, in the form of torch's worker server, with the standard library's parser."""
 
 from collections.abc import Callable, Iterable
 from http import HTTPStatus
@@ -22,9 +22,9 @@ from elastic_ops.control_plane.timed import OWNERS, Bounds, TimedSocket
 
 LONGEST_BODY: Final = 1 << 20
 STREAM_SEND_S: Final = 30.0
-"""How long a client of a stream that reads nothing is waited for."""
+"""How long the server waits for a stream's client that reads nothing."""
 _LONGEST_LENGTH: Final = 20
-"""Digits; Python refuses to read thousands of them."""
+"""The limit of digits in a number; Python rejects thousands of digits."""
 _FORM: Final = "application/x-www-form-urlencoded"
 
 
@@ -36,26 +36,26 @@ def serve(
     channel: Callable[[], AgentChannel | None] | None = None,
     on_proof: Callable[[], object] = lambda: None,
 ) -> None:
-    """Answer the request of a connection, and close it. Threading: blocks; each connection has its own thread.
+    """Serve the request of a connection, and close it. Threading: blocks; each connection has its own thread.
 
     Args:
         connection: The client's.
-        offer: What is there.
-        bounds: What the client may use up.
-        channel: As `HttpServer` has it.
-        on_proof: Called once the client has proved that it knows the run's secret.
+        offer: Pages and handlers.
+        bounds: Limits of the client.
+        channel: As in `HttpServer`.
+        on_proof: Called after the client has proved that it knows the run's secret.
     """
     connection.keep_to(bounds)
     try:
         _Exchange(connection, offer, channel, on_proof)
-    except OSError:  # the client went away: nobody is left to tell
+    except OSError:  # the client has disconnected
         return
     finally:
         connection.close()
 
 
 class _Exchange(BaseHTTPRequestHandler):
-    """One request, or two if the first is without proof. The base class reads them, all in its constructor."""
+    """One request, or two if the first has no proof. The base class reads them in its constructor."""
 
     protocol_version = "HTTP/1.1"
     server_version = "elastic-core"
@@ -127,7 +127,10 @@ class _Exchange(BaseHTTPRequestHandler):
     do_PUT = do_DELETE = do_PATCH = do_OPTIONS = _nothing
 
     def _session(self, channel: AgentChannel | None, body: bytes) -> Session | None:
-        """Return what a client has proved; `None`: nothing, and it got a nonce, for its one other try."""
+        """Return the session that the client has proved.
+
+        `None` without a proof; the client then got a nonce for one try.
+        """
         nonce, self._nonce = self._nonce, new_nonce()
         if channel is not None:
             client_nonce, proof = words_of(self.headers.get("Authorization"))
@@ -151,7 +154,7 @@ class _Exchange(BaseHTTPRequestHandler):
         return None
 
     def _address(self) -> SplitResult | None:
-        """Return what is asked for; None: it was refused."""
+        """Return the request's URL. `None` means that the request was rejected."""
         try:
             return urlsplit(self.path)
         except ValueError as err:
@@ -159,7 +162,7 @@ class _Exchange(BaseHTTPRequestHandler):
             return None
 
     def _body(self) -> bytes | None:
-        """Return the request's body; None: it was refused."""
+        """Return the request's body. `None` means that the request was rejected."""
         text = self.headers.get("Content-Length", "0")
         if not text.isdecimal() or "Transfer-Encoding" in self.headers:
             self._send(HTTPStatus.BAD_REQUEST, b"a body needs its Content-Length", TEXT)
@@ -190,7 +193,7 @@ class _Exchange(BaseHTTPRequestHandler):
             self._send(response.status, response.content, response.content_type)
 
     def _send_sealed(self, session: Session, pieces: Iterable[bytes]) -> None:
-        """Send our proof, and each piece with a code."""
+        """Send the server's proof, and each piece with a code."""
         self.close_connection = True
         self.send_response(HTTPStatus.OK)
         self.send_header(ANSWER_HEADER, session.proof(ANSWER))

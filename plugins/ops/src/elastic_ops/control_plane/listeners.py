@@ -1,4 +1,4 @@
-"""Where HTTP servers listen: at owner-only unix sockets, and at TCP ports, where a POST needs the run's proof."""
+"""HTTP servers on owner-only unix sockets, and on TCP ports, where a POST needs the run's proof."""
 
 import errno
 import os
@@ -15,16 +15,16 @@ from elastic_ops.control_plane.timed import OWNERS, STRANGERS
 
 
 class OwnerServer(HttpServer):
-    """Serves what is offered on an owner-only unix socket until `shutdown`.
+    """Serves on an owner-only unix socket until `shutdown`.
 
     Args:
-        path: Where the socket is made. Its directory must be this user's (or root's, with the sticky bit), and not
-            writable by others; what a server that is gone left there is replaced.
-        make_offer: Called for each connection, on its thread: what is offered.
+        path: Path of the socket. Its directory must be this user's (or root's, with the sticky bit), and not writable
+            by others. The socket of a server that has ended is replaced.
+        make_offer: Called for each connection, on its thread: returns pages and handlers.
 
     Raises:
         ConfigError: the path can't be used.
-        RuntimeError: there is no thread to be had.
+        RuntimeError: no thread can be started.
     """
 
     def __init__(self, path: str, make_offer: Callable[[], Offer]) -> None:
@@ -42,7 +42,7 @@ class OwnerServer(HttpServer):
 
     @property
     def path(self) -> str:
-        """Where it is reached."""
+        """The path of the socket."""
         return self._path
 
     def hide(self) -> None:
@@ -51,18 +51,18 @@ class OwnerServer(HttpServer):
 
 
 class TcpServer(HttpServer):
-    """Serves what is offered at a TCP port until `shutdown`: pages to all that reach it, handlers for the run's proof.
+    """Serves at a TCP port until `shutdown`: pages to all clients, handlers to clients with the run's proof.
 
     Args:
-        host: The address; with a colon: IPv6; `None`: all addresses, of both families where the host has both.
-        port: 0: one that is free.
-        offer: What is offered.
-        name: Of the thread that waits for connections.
-        channel: Returns how agents of the run know each other; `None`: no POST is taken. Threading: any.
+        host: The address; IPv6 if it has a colon. `None` means all addresses, of both families if the host has both.
+        port: The port; 0 means any free port.
+        offer: Pages and handlers.
+        name: Name of the thread that waits for connections.
+        channel: Returns the run's secret channel between agents. `None` means that POST is rejected. Threading: any.
 
     Raises:
-        OSError: the port can't be had.
-        RuntimeError: there is no thread to be had.
+        OSError: the port can't be opened.
+        RuntimeError: no thread can be started.
     """
 
     def __init__(

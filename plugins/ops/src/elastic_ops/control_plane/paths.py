@@ -1,4 +1,4 @@
-"""Where the sockets of a run are, and how to use one whose path is longer than the kernel takes."""
+"""The socket paths of a run, and access to sockets with a path longer than the kernel's limit."""
 
 import os
 import stat
@@ -10,28 +10,28 @@ from typing import Final
 from elastic_core.api import ConfigError
 
 LONGEST_PATH: Final = 107
-"""Bytes of a socket's path that the kernel takes."""
+"""The kernel's limit of a socket's path, in bytes."""
 AGENT_SOCKET: Final = "agent.sock"
 OWN_FOLDER: Final = "control"
-"""What is made in a run directory that others can write to."""
+"""The directory that is made in a run directory that others can write to."""
 TORCH_SUFFIX: Final = ".torch/s"
-"""What is added to a worker's path for the socket of torch's own server, whose directory keeps others out."""
+"""The suffix of a worker's path for the socket of torch's own server, whose directory excludes other users."""
 _FOLDER: Final = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 
 
 class SocketPaths:
-    """The paths of the sockets of one agent and its workers, all in the run directory.
+    """The socket paths of one agent and its workers, all in the run directory.
 
-    Workers of a deep one get there through a descriptor of this process: their path must be short enough for torch,
-    too, and nothing may be left elsewhere when everything is killed.
+    If the directory's path is too long, workers reach it through a descriptor of this process: their path must be short
+    enough for torch, too, and nothing may be left elsewhere if everything is killed.
 
     Args:
-        run_dir: Exists.
-        worker_count: Of this node.
+        run_dir: An existing directory.
+        worker_count: The number of workers on this node.
 
     Raises:
         ConfigError: there is no safe place in it.
-        OSError: the system refused.
+        OSError: the system rejects it.
     """
 
     def __init__(self, run_dir: Path, worker_count: int) -> None:
@@ -50,15 +50,15 @@ class SocketPaths:
 
     @property
     def agent(self) -> str:
-        """The agent's."""
+        """The agent's path."""
         return str(self._folder / AGENT_SOCKET)
 
     def worker(self, local_rank: int) -> str:
-        """A worker's, the same in all rounds; good while this process lives."""
+        """A worker's path, the same in all rounds, valid while this process lives."""
         return f"{self._near}/worker_{local_rank}.sock"
 
     def close(self) -> None:
-        """Remove what is left of killed workers' servers, and give the descriptor back."""
+        """Remove the sockets of killed workers, and release the descriptor."""
         for rank in range(self._count):
             remove_socket(self.worker(rank))
             remove_torch_socket(self.worker(rank) + TORCH_SUFFIX)
@@ -72,7 +72,7 @@ class SocketPaths:
 
 @contextmanager
 def within_reach(path: str) -> Iterator[str]:
-    """Yield a path of the same socket that the kernel takes, for as long as the block runs.
+    """Yield a path of the same socket that the kernel accepts, valid during the block.
 
     Raises:
         ConfigError: the name alone is too long.
@@ -92,11 +92,11 @@ def within_reach(path: str) -> Iterator[str]:
 
 
 def check_directory(folder: Path) -> None:
-    """Refuse a directory in which a stranger could put a socket of his in the place of ours.
+    """Reject a directory in which another user could replace a socket.
 
     Raises:
-        ConfigError: it is a stranger's, or others can write to it.
-        OSError: it can't be looked at.
+        ConfigError: it is another user's, or others can write to it.
+        OSError: it can't be read.
     """
     found = folder.stat()
     if not stat.S_ISDIR(found.st_mode):
@@ -114,11 +114,11 @@ def check_directory(folder: Path) -> None:
 
 
 def check_private(folder: Path) -> None:
-    """Refuse a directory that others can enter, or that leads elsewhere: it was there before us.
+    """Reject an existing directory that others can enter, or that is a link.
 
     Raises:
         ConfigError: it is not this user's alone.
-        OSError: it can't be looked at.
+        OSError: it can't be read.
     """
     found = folder.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
@@ -135,7 +135,7 @@ def _is_safe(folder: Path) -> bool:
 
 
 def remove_socket(path: str) -> None:
-    """Remove a socket's file, if it is there."""
+    """Remove a socket's file, if it exists."""
     with suppress(OSError):
         if stat.S_ISSOCK(Path(path).lstat().st_mode):
             Path(path).unlink()

@@ -1,13 +1,13 @@
-"""Requests whose sender proves that it knows the run's secret, and answers that prove the same.
+"""Requests and responses with a proof that the sender knows the run's secret.
 
 The server rejects a first request with status 401 and a random text, a nonce. On the same connection the client repeats
-the request with a nonce of its own and a proof over both nonces, the request and the incarnation of the agent that it
-means, as the run's store has it. The server returns its own proof of these, then batches, each with a code over its
-number and its content.
+the request with its own nonce and a proof over both nonces, the request, and the incarnation of the intended agent, as
+the run's store has it. The server returns its own proof of these, then batches, each with a code over its number and
+content.
 
-A server's nonce is good for one request on one connection. An agent rejects a request for another one, so that no
-process in between can pass it on and put an answer of its own in the place of the agent's. Each purpose has a key of
-its own, derived from the run's secret, which is never sent.
+A server's nonce is valid for one request on one connection. An agent rejects a request for another agent, so that a
+process in between can't forward it and replace the response. Each purpose has its own key, derived from the run's
+secret, which is never sent.
 """
 
 import hashlib
@@ -23,28 +23,28 @@ from elastic_ops.control_plane.timed import TimedSocket
 from elastic_ops.proofs import purpose_key
 
 SCHEME: Final = "Elastic-Proof"
-"""Of the headers `WWW-Authenticate`, with the server's nonce, and `Authorization`, with the client's and its proof."""
+"""Scheme of the headers `WWW-Authenticate` (the server's nonce) and `Authorization` (the client's nonce and proof)."""
 ANSWER_HEADER: Final = "Elastic-Proof"
 """The header with the server's proof."""
 LONGEST_REQUEST: Final = 1 << 17
-"""Bytes of all that a client sends, and of all that a server sends before the first batch."""
+"""Limit in bytes of a client's data, and of a server's data before the first batch."""
 _LONGEST_HEAD: Final = 128
 REQUEST, ANSWER, BATCHES = (b"elastic http " + purpose for purpose in (b"request", b"answer", b"batches"))
 """The purposes of keys."""
 
 
 class Refused(Exception):
-    """The other side has not proved that it knows the secret, or says what can't be understood."""
+    """The other side has not proved that it knows the secret, or its data are malformed."""
 
 
 class Session(Record, frozen=True, kw_only=True):
-    """What the proofs of a connection cover, and the key that is derived for each purpose."""
+    """The data that the proofs of a connection cover, and the keys for each purpose."""
 
     secret: str
     incarnation: str
-    """The agent's that the client means."""
+    """The incarnation of the intended agent."""
     nonce: str
-    """The server's."""
+    """The server's nonce."""
     client_nonce: str
     path: str
     body: bytes
@@ -54,7 +54,7 @@ class Session(Record, frozen=True, kw_only=True):
         return hmac.new(self.key(purpose), self._covered(), hashlib.sha256).hexdigest()
 
     def header(self) -> str:
-        """Return the header `Authorization` of the request."""
+        """Return the request's `Authorization` header."""
         return f"{SCHEME} {self.client_nonce} {self.proof(REQUEST)}"
 
     def key(self, purpose: bytes) -> bytes:
@@ -62,10 +62,10 @@ class Session(Record, frozen=True, kw_only=True):
         return purpose_key(self.secret, purpose)
 
     def check(self, proof: str, purpose: bytes) -> None:
-        """Reject the other side's proof unless it knows the secret and means this agent.
+        """Check the other side's proof that it knows the secret and means this agent.
 
         Raises:
-            Refused: it does not.
+            Refused: the proof is wrong.
         """
         known = bool(self.secret and self.incarnation and self.nonce)
         if not known or not hmac.compare_digest(proof.encode(), self.proof(purpose).encode()):
@@ -76,7 +76,7 @@ class Session(Record, frozen=True, kw_only=True):
         return BatchCodes(hmac.digest(self.key(BATCHES), self._covered(), "sha256"))
 
     def _covered(self) -> bytes:
-        """Return all that was agreed, in a form that only these parts have: only the body may have line ends."""
+        """Return all agreed values in an unambiguous form: only the body may have line ends."""
         return "\n".join((self.nonce, self.client_nonce, self.path, self.incarnation, "")).encode() + self.body
 
 
@@ -84,7 +84,7 @@ class BatchCodes:
     """The codes of a connection's batches, in their order. Threading: one thread.
 
     Args:
-        key: The connection's own.
+        key: The connection's own key.
     """
 
     def __init__(self, key: bytes) -> None:
@@ -98,7 +98,7 @@ class BatchCodes:
         return hmac.new(self._key, numbered, hashlib.sha256).hexdigest().encode()
 
     def sealed(self, batch: bytes) -> bytes:
-        """Return a batch as it is sent: a line with its code and its length, then the batch."""
+        """Return a batch in the form for sending: a line with its code and its length, then the batch."""
         return b"%s %d\n%s" % (self.next(batch), len(batch), batch)
 
 
@@ -108,24 +108,24 @@ def new_nonce() -> str:
 
 
 def words_of(header: str | None) -> tuple[str, str]:
-    """Return what a header of `SCHEME` has: a nonce, and a proof behind it; empty texts for what is not there."""
+    """Return a header's nonce and proof after `SCHEME`; empty texts if they are missing."""
     scheme, nonce, proof, *_ = (*(header or "").split(), "", "", "")
     return (nonce, proof) if scheme == SCHEME else ("", "")
 
 
 class Batches:
-    """What a server sends after both sides have proved that they know the secret. Threading: one thread."""
+    """The server's batches after both sides have proved that they know the secret. Threading: one thread."""
 
     def __init__(self, connection: TimedSocket, answer: HTTPResponse, codes: BatchCodes, *, longest: int) -> None:
         """Read nothing yet."""
         self._connection, self._answer, self._codes, self._longest = connection, answer, codes, longest
 
     def next(self, *, silence_s: float) -> bytes:
-        """Return the next batch; `silence_s`: how long each piece of it may take.
+        """Return the next batch. `silence_s` limits the time for each piece of it.
 
         Raises:
-            Refused: it can't be understood, or is not the agent's.
-            OSError: the agent has gone, or is silent.
+            Refused: it is malformed, or not from the agent.
+            OSError: the agent has ended, or does not respond.
         """
         self._allow(silence_s)
         head = self._answer.readline(_LONGEST_HEAD)
@@ -165,21 +165,21 @@ def post(
     longest: int,
     clock: Clock = SYSTEM_CLOCK,
 ) -> Batches:
-    """Send a request, and return what follows; the server has proved that it is the agent that is meant.
+    """Send a request, and return the batches that follow, after the server has proved that it is the intended agent.
 
     Args:
-        connection: To the agent; it is used up.
-        path: Of the handler.
+        connection: A connection to the agent, which this function then owns.
+        path: Path of the handler.
         body: The request's.
         secret: The run's.
-        incarnation: Of the agent that is meant, as the store has it.
-        within_s: How long all may take until the server's proof has come.
-        longest: Bytes of a batch.
-        clock: By which the agent is late.
+        incarnation: Of the intended agent, as in the store.
+        within_s: Time limit until the server's proof has arrived.
+        longest: Limit of a batch in bytes.
+        clock: Clock for the time limit.
 
     Raises:
-        Refused: it is not, or rejects the request.
-        OSError: it has gone, or is late.
+        Refused: it is another agent, or rejects the request.
+        OSError: it has ended, or does not respond in time.
     """
     timed = TimedSocket.of(connection)
     timed.clock, timed.send_s, timed.bytes_left = clock, within_s, LONGEST_REQUEST

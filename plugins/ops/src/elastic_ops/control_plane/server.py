@@ -1,4 +1,4 @@
-"""The one HTTP server: a thread that waits for connections, and one more for each of them, so many at a time."""
+"""The HTTP server: a thread that waits for connections, and one for each of them, up to a limit."""
 
 import os
 import socket
@@ -14,27 +14,27 @@ from elastic_ops.control_plane.handlers import Offer
 from elastic_ops.control_plane.timed import Bounds, TimedSocket
 
 MOST_CONNECTIONS: Final = 16
-"""Connections that are served at the same time; the rest waits in the kernel's queue."""
+"""The most connections that are served at the same time; others wait in the kernel's queue."""
 REFUSED_PAUSE_S: Final = 1.0
-"""How long nothing is accepted after the system refused, most often for want of descriptors."""
+"""How long no connection is accepted after the system rejects one, usually because descriptors are missing."""
 
 
 class HttpServer:
-    """Serves what is offered at a socket that listens, until `shutdown`.
+    """Serves pages and handlers on a listening socket until `shutdown`.
 
-    Its threads never keep the process from ending, and a forked child has no part in it. Nothing of HTTP is loaded
-    before the first request.
+    Its threads never prevent the end of the process, and a forked child does not serve. No HTTP module is loaded before
+    the first request.
 
     Args:
-        listening: The socket; closed with this.
-        make_offer: Called for each connection, on its thread: what is offered.
-        name: Of the thread that waits for connections.
-        bounds: What a client may use up.
-        channel: Returns how agents of the run know each other; a POST then needs the proof. `None`: it needs none, as
-            only the owner reaches the socket. Threading: any.
+        listening: The socket, which `shutdown` closes.
+        make_offer: Called for each connection, on its thread: returns pages and handlers.
+        name: Name of the thread that waits for connections.
+        bounds: Limits of a client.
+        channel: Returns the run's secret channel between agents; a POST then needs the proof. `None` means that it
+            needs none, since only the owner reaches the socket. Threading: any.
 
     Raises:
-        RuntimeError: there is no thread to be had.
+        RuntimeError: no thread can be started.
     """
 
     clock: Clock = SYSTEM_CLOCK
@@ -64,18 +64,18 @@ class HttpServer:
         try:
             self._thread.start()
         except RuntimeError:
-            self._socket.close()  # else clients would wait for nobody
+            self._socket.close()  # else clients would wait in vain
             raise
         _SERVERS.add(self)
 
     def hide(self) -> None:
-        """Let nobody find it any more. Called: once, as `shutdown` begins."""
+        """Make the server unreachable for new clients. Called: once, as `shutdown` begins."""
 
     def end(self) -> None:
-        """Give back what else is held. Called: once, as `shutdown` ends."""
+        """Release other resources. Called: once, as `shutdown` ends."""
 
     def shutdown(self) -> None:
-        """Accept nobody any more; idempotent. What is being served to its owner is not waited for."""
+        """Accept no more connections; idempotent. Does not wait for requests of the owner."""
         if self._closed.is_set() or os.getpid() != self._pid:
             return
         self._closed.set()
@@ -110,7 +110,7 @@ class HttpServer:
                 self._end_of(connection)
 
     def _pace(self) -> None:
-        """Wait for the next second where so many have come in this one."""
+        """Wait for the next second after too many connections in this one."""
         now_s = self.clock.monotonic_s()
         if now_s >= self._second_s + 1.0:
             self._second_s, self._accepted = now_s, 0
@@ -119,7 +119,7 @@ class HttpServer:
             self._closed.wait(self._second_s + 1.0 - now_s)
 
     def _drop_strangers(self, after_s: float) -> None:
-        """Break the connections that have proved nothing for so long: they make room for those that wait."""
+        """Close connections without a proof after this time, so that waiting ones are served."""
         now_s = self.clock.monotonic_s()
         for connection, since_s in self._strangers.copy().items():
             if now_s >= since_s + after_s:
@@ -146,7 +146,7 @@ class HttpServer:
         self._room.release()
 
     def forget(self) -> None:
-        """Close what was inherited. Called: in a forked child."""
+        """Close inherited sockets. Called: in a forked child."""
         self._closed = threading.Event()  # the old one may be held by a thread that is not here
         self._socket.close()
 

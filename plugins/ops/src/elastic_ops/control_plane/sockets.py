@@ -15,16 +15,16 @@ _BACKLOG: Final = 16
 
 
 def listen(path: str) -> socket.socket:
-    """Return a socket that listens at `path`, with mode 0600, and answers, from its first moment on.
+    """Return a listening socket at `path`, with mode 0600 from its first moment on.
 
-    What is left of a server that is gone is replaced.
+    The socket of a server that has ended is replaced.
 
     Raises:
-        ConfigError: the name is too long or taken, or its directory is not safe.
-        OSError: the system refused.
+        ConfigError: the name is too long or in use, or its directory is not safe.
+        OSError: the system rejects it.
     """
     check_directory(Path(path).parent)
-    # Bound under another name first: between `bind` and `listen` who finds the name is refused, as by a dead server.
+    # Bound under another name first: between `bind` and `listen` a client is refused, as by a dead server.
     made = Path(path).with_name(f".{token_hex(4)}")
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
@@ -51,7 +51,7 @@ def _check_owner(made: Path, path: str) -> None:
 
 
 def _show(made: Path, name: str, path: str) -> None:
-    """Give a socket its name, which nobody may have."""
+    """Give a socket its name, which must be free."""
     try:
         os.link(made, path)
     except FileExistsError:
@@ -60,10 +60,10 @@ def _show(made: Path, name: str, path: str) -> None:
 
 
 def _remove_stale(near: str, path: str) -> None:
-    """Remove a socket of ours that nobody listens at.
+    """Remove a socket of this user without a listener.
 
     Raises:
-        ConfigError: it is something else, or somebody's.
+        ConfigError: it is another kind of file, or in use, or another user's.
     """
     found = Path(path).lstat()
     if not stat.S_ISSOCK(found.st_mode):
@@ -77,6 +77,6 @@ def _remove_stale(near: str, path: str) -> None:
         except ConnectionRefusedError:
             Path(path).unlink()
             return
-        except BlockingIOError:  # a full queue: somebody has it
+        except BlockingIOError:  # a full queue: a server has it
             pass
     raise ConfigError(f"another process listens at {path!r}", hint="another path for each process")

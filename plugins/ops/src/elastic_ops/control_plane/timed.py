@@ -1,4 +1,4 @@
-"""Connections whose reads have one deadline together, and bounds on how much may come."""
+"""Connections with one deadline for all reads, and limits on received data."""
 
 import math
 import socket
@@ -11,40 +11,40 @@ if TYPE_CHECKING:
 
 
 class Bounds(Record, frozen=True, kw_only=True):
-    """What a client may use up."""
+    """Limits of a client."""
 
     request_s: float = 10.0
-    """Its whole request; and, once more, all that it is sent at once."""
+    """Bytes of its whole request, and of all that is sent to it at once."""
     crowded_s: float | None = None
-    """The whole connection of a client without proof while all connections are in use; `None` means no limit."""
+    """Seconds of a connection without proof while all connections are in use. `None` means no limit."""
     connections_per_s: float = math.inf
     request_bytes: float = math.inf
     request_pieces: float = math.inf
-    """Pieces in which the request may come."""
+    """The number of pieces in which the request may come."""
 
 
 OWNERS: Final = Bounds()
-"""Those of sockets that only their owner reaches."""
+"""Limits on sockets that only their owner reaches."""
 STRANGERS: Final = Bounds(request_s=5.0, crowded_s=1.0, connections_per_s=50, request_bytes=1 << 17, request_pieces=64)
-"""Those of ports."""
+"""Limits on ports."""
 
 
 class TimedSocket(socket.socket):
-    """A connection on which one deadline holds for all reads, also for those of a file that is made of it."""
+    """A connection with one deadline for all reads, also for those of a file object made from it."""
 
     clock: Clock = SYSTEM_CLOCK
     end_s: float = math.inf
     """The deadline of reads, by the clock."""
     send_s: float | None = None
-    """Seconds that one call that sends may take; `None` means no limit."""
+    """Time limit of one sending call in seconds. `None` means no limit."""
     bytes_left: float = math.inf
-    """Bytes that may still come."""
+    """The number of bytes that may still be received."""
     reads_left: float = math.inf
-    """Pieces in which they may still come: a client that sends byte by byte would wake the reader for each."""
+    """The number of pieces in which they may come: a client that sends single bytes would wake the reader for each."""
 
     @classmethod
     def of(cls, connection: socket.socket) -> Self:
-        """Return a connection in the place of another socket, which is used up."""
+        """Return a connection in place of another socket, which is then detached."""
         return cls(fileno=connection.detach())
 
     def keep_to(self, bounds: Bounds) -> None:
@@ -54,11 +54,11 @@ class TimedSocket(socket.socket):
         self.bytes_left, self.reads_left = bounds.request_bytes, bounds.request_pieces
 
     def recv_into(self, buffer: "WriteableBuffer", nbytes: int = 0, flags: int = 0) -> int:
-        """Read what is there, or wait for it.
+        """Receive available data, or wait for data.
 
         Raises:
             TimeoutError: the deadline has passed.
-            ConnectionError: more came than may.
+            ConnectionError: the client sent more than the limit.
         """
         left_s = self.end_s - self.clock.monotonic_s()
         if left_s <= 0:

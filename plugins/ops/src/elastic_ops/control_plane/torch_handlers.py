@@ -1,6 +1,6 @@
-"""Torch's own handlers, where the worker has imported torch: asked through a worker server of torch's, private to us.
+"""Torch's own handlers, if the worker has imported torch: called through a private worker server of torch's.
 
-They can't be called from Python with parameters, and what there is differs between builds; torch's server knows both.
+Python can't call them with parameters, and they differ between builds; torch's server handles both.
 """
 
 import sys
@@ -23,25 +23,25 @@ class _Torch(Protocol):
 
 
 class TorchHandlers:
-    """Gives torch's handlers a door. Nothing of torch is imported, and no server started before the first request.
+    """Access to torch's handlers. It imports nothing of torch, and starts no server before the first request.
 
     Threading: any.
     """
 
     def __init__(self, path: str) -> None:
-        """Keep the path of our own socket."""
+        """Keep the path of this process's own socket."""
         self._path = Path(path + TORCH_SUFFIX)
         self._folder = self._path.parent
         self._lock = threading.Lock()
         self._server: _Server | None = None
 
     def names(self) -> tuple[str, ...]:
-        """Return what torch offers in this process; nothing, if it is not imported."""
+        """Return the names of torch's handlers in this process; empty if torch is not imported."""
         torch = _torch()
         return () if torch is None else tuple(torch._get_handler_names())
 
     def find(self, name: str) -> Handler | None:
-        """Return what has torch's handler answer; None: there is none."""
+        """Return a handler that calls torch's, or `None`."""
         if name not in self.names():
             return None
 
@@ -86,7 +86,7 @@ _LEFT: list[_Server] = []
 
 
 def _torch() -> _Torch | None:
-    """Return the module that has torch's handlers; None: torch is not imported, or was built without them."""
+    """Return the module with torch's handlers. `None` if torch is not imported, or was built without them."""
     module = getattr(sys.modules.get("torch._C"), "_distributed_c10d", None)
     has = hasattr(module, "_get_handler_names") and hasattr(module, "_WorkerServer")
     return cast("_Torch", module) if has else None

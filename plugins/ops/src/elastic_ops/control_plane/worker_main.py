@@ -1,4 +1,4 @@
-"""What a training script puts around its main function to be reachable while it runs."""
+"""The decorator that makes a training script reachable for requests while it runs."""
 
 import functools
 import os
@@ -17,10 +17,11 @@ R = TypeVar("R")
 
 
 def worker_main() -> "WorkerMain":
-    """Return a decorator and context manager: record what goes wrong, and serve the control plane meanwhile.
+    """Return a decorator and context manager that records errors and serves the control plane while the code runs.
 
-    The server listens at the path in `TORCH_WORKER_SERVER_SOCKET`, which `elastic run` sets for each worker; without
-    the variable there is none. A socket that can't be made is told on stderr, and the training goes on without it.
+    The server listens at the path in `TORCH_WORKER_SERVER_SOCKET`, which `elastic run` sets for each worker. Without
+    the variable there is no server. If the socket can't be made, a line is printed on stderr and training goes on
+    without it.
 
     Example:
         @worker_main()
@@ -63,7 +64,7 @@ class WorkerMain:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Record what the body raised, and end the server."""
+        """Record an exception of the body, and end the server."""
         server, self._server = self._server, None
         try:
             if isinstance(error, Exception) or (isinstance(error, SystemExit) and isinstance(error.code, str)):

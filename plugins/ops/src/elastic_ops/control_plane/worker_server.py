@@ -1,4 +1,4 @@
-"""The server in a worker, and what it offers."""
+"""The server in a worker, with its handlers."""
 
 import os
 
@@ -11,7 +11,7 @@ TITLE = "elastic_core.WorkerServer"
 
 
 class WorkerOffer(Offer):
-    """What a worker's server offers: what user code registered, the built-in handlers, and torch's."""
+    """The handlers of a worker's server: those of user code, the built-in ones, and torch's."""
 
     title = TITLE
 
@@ -25,7 +25,7 @@ class WorkerOffer(Offer):
         return tuple(sorted({*self._registered.names(), *BUILT_IN, *self._torch.names()}))
 
     def find(self, name: str) -> Handler | None:
-        """Return a handler; user code's comes before ours, and ours before torch's."""
+        """Return a handler: user code's before built-in ones, and these before torch's."""
         return self._registered.find(name) or BUILT_IN.get(name) or self._torch.find(name)
 
 
@@ -43,6 +43,6 @@ class WorkerServer(OwnerServer):
         self._torch.close()
 
     def forget(self) -> None:
-        """Leave it to the parent. Called: in a forked child."""
+        """Leave the server to the parent. Called: in a forked child."""
         super().forget()
         self._torch.forget()

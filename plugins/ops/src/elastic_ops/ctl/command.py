@@ -29,7 +29,7 @@ api_version = 1
 _NOT_FOUND: Final = 404
 _BAD_REQUEST: Final = 400
 _QUESTIONS: Final = ("metrics", "ping", "stacks", "state", "store", "workers")
-"""Commands of an agent that change nothing: of a run with several agents here each is asked."""
+"""Agent commands that change nothing. If a run has several agents on this host, all are queried."""
 
 
 _BUILT_IN: Final = (*_QUESTIONS, "drain", "restart")
@@ -37,7 +37,7 @@ _BUILT_IN: Final = (*_QUESTIONS, "drain", "restart")
 
 
 class Answer(Record, frozen=True, kw_only=True):
-    """What `--json` writes. `body` is JSON where the server's answer was, else text; `rank` null: the agent's."""
+    """The output of `--json`. `body` is JSON if the server's response is, else text. `rank` is null for the agent."""
 
     node_id: str
     command: str
@@ -48,14 +48,14 @@ class Answer(Record, frozen=True, kw_only=True):
 
 
 class Commands(Record, frozen=True, kw_only=True):
-    """What one server offers; `commands` null: there is none."""
+    """The commands of one server; `commands` is null if there is none."""
 
     rank: int | None
     commands: tuple[str, ...] | None
 
 
 class CommandsDocument(Record, frozen=True, kw_only=True):
-    """What `--json` writes without a command."""
+    """The output of `--json` without a command."""
 
     run_id: str
     node_id: str
@@ -180,7 +180,7 @@ def _list(status: AgentStatus, agent: Target, worker: int | None, timeout_s: flo
             target = Target(name="", path=known.control, rank=known.global_rank)
             servers.append(Commands(rank=known.global_rank, commands=_names(target, timeout_s)))
     if worker is not None and not servers:
-        worker_of(agent, worker, timeout_s=timeout_s)  # which says who is there
+        worker_of(agent, worker, timeout_s=timeout_s)  # its error lists the workers
     if as_json:
         echo_json(CommandsDocument(run_id=status.run_id, node_id=status.node_id, servers=tuple(servers)))
         return

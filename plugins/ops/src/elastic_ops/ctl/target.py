@@ -1,4 +1,4 @@
-"""Whom `elastic ctl` talks to: an agent of this user on this machine, or one of its workers."""
+"""The server for `elastic ctl`: an agent of this user on this machine, or one of its workers."""
 
 import os
 from collections.abc import Callable
@@ -19,7 +19,7 @@ _T = TypeVar("_T")
 
 
 class Target(Record, frozen=True, kw_only=True):
-    """A server. `name` for people; `rank` None: it is the agent."""
+    """A server. `name` is for people; `rank` is `None` for the agent."""
 
     name: str
     path: str
@@ -62,7 +62,7 @@ def is_run(name: str) -> bool:
 
 
 def only_one(agents: list[AgentStatus], command: str) -> AgentStatus:
-    """Return the agent that a command is for which may change something.
+    """Return the agent for a command that may change something.
 
     Raises:
         ConfigError: the run has several agents here.
@@ -123,8 +123,8 @@ def worker_of(agent: Target, rank: int, *, timeout_s: float) -> Target:
     """Return a worker's server.
 
     Raises:
-        ConfigError: there is no such worker, or it has none.
-        ElasticError: the agent does not answer.
+        ConfigError: there is no such worker, or it has no server.
+        ElasticError: the agent does not respond.
     """
     workers = workers_of(agent, timeout_s=timeout_s)
     worker = next((each for each in workers if each.global_rank == rank), None)
@@ -135,11 +135,11 @@ def worker_of(agent: Target, rank: int, *, timeout_s: float) -> Target:
 
 
 def asked(target: Target, question: Callable[[], _T]) -> _T:
-    """Return what a server answers.
+    """Return a server's response.
 
     Raises:
         ConfigError: there is no server, or it is another user's.
-        ElasticError: it has not answered.
+        ElasticError: it does not respond.
     """
     try:
         return question()

@@ -1,1 +1,1 @@
-"""`elastic stop` and `elastic drain`: the end of a run, or of some of its nodes, asked for from outside."""
+"""`elastic stop` and `elastic drain`: end a run, or some of its nodes, from outside."""

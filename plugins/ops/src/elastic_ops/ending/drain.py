@@ -39,9 +39,9 @@ def _drain(
 def _read_words(
     words: tuple[str, ...], run: str | None, options: Mapping[str, str | None]
 ) -> tuple[str | None, tuple[str, ...]]:
-    """Return which run and which nodes are meant: the first of several words is the run where no option names it.
+    """Return the run and the nodes: the first of several words is the run if no option names it.
 
-    On this host it is a node all the same if it names none of the runs here.
+    If it names a node of this host and no run here, it is a node.
 
     Raises:
         ConfigError: the run is missing, or the first word names a run and a node.

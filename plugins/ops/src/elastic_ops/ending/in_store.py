@@ -1,4 +1,4 @@
-"""Ends of nodes by their run's store: from any host that reaches it."""
+"""The end of nodes through their run's store, from any host that reaches it."""
 
 from collections.abc import Sequence
 from difflib import get_close_matches
@@ -21,10 +21,10 @@ class StoreEnding:
     """One run in a store, of which nodes are to end.
 
     Args:
-        choice: Which run.
-        deadline_s: How long their workers have; None: as the run says.
-        timeout_s: How long to wait until they have gone; 0: not at all.
-        user: Whose run it is; None: this process's user's.
+        choice: The run's store.
+        deadline_s: Time limit for their workers. `None` means the run's own.
+        timeout_s: How long to wait until the nodes have left; 0 means no wait.
+        user: The run's user. `None` means this process's user.
     """
 
     def __init__(
@@ -38,11 +38,11 @@ class StoreEnding:
         self._writer = StoreWriter(choice)
 
     def close(self) -> None:
-        """Give the connections back."""
+        """Close the connections."""
         self._writer.close()
 
     def stop(self) -> None:
-        """End the run on all its nodes, and say how that went.
+        """End the run on all its nodes, and print the result.
 
         Raises:
             ConfigError: there is no such run, or it is another user's.
@@ -61,7 +61,7 @@ class StoreEnding:
             echo(f"run {self._choice.run_id!r} has ended: {_verdict(last)}")
 
     def drain(self, names: Sequence[str]) -> None:
-        """End these nodes, and say how that went.
+        """End these nodes, and print the result.
 
         Raises:
             ConfigError: there is no such run or node, or it is another user's.
@@ -96,7 +96,7 @@ class StoreEnding:
         return run
 
     def _find(self, name: str, run: StoredRun) -> dict[str, str]:
-        """Return the node of a name, by its incarnation; nothing: it has left."""
+        """Return the node of a name, by its incarnation; empty if it has left."""
         live = _live(run)
         exact = {one: record.node for one, record in live.items() if record.node == name}
         found = exact or {
@@ -125,10 +125,12 @@ class StoreEnding:
     # --- the effect
 
     def _wait_for(self, incarnations: frozenset[str] | None, run: StoredRun) -> StoredRun | None:
-        """Return the run once these have gone (None: everybody); None: nobody waits, or its store has gone with it.
+        """Return the run after these have left (`None`: all nodes).
+
+        `None` without a wait, or if the store has ended, too.
 
         Raises:
-            ElasticError: they have not in time.
+            ElasticError: they have not left in time.
         """
         if not self._timeout_s:
             return None
@@ -175,7 +177,7 @@ def _verdict(run: StoredRun) -> str:
 
 
 def _names(nodes: list[str]) -> str:
-    """Return nodes for people."""
+    """Return the nodes as text for people."""
     if not nodes:
         return "no node is alive"
     more = f" and {len(nodes) - _NAMES} more" if len(nodes) > _NAMES else ""

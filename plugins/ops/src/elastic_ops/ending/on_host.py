@@ -1,4 +1,4 @@
-"""Ends of this host's agents by their sockets: no store is needed."""
+"""The end of this host's agents through their sockets; no store is needed."""
 
 import os
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ _CONFLICT: Final = 409
 
 
 def stop(target: str | None, *, deadline_s: float | None, timeout_s: float) -> None:
-    """End all agents of a run, which are all on this host, and say how that went.
+    """End all agents of a run, which are all on this host, and print the result.
 
     Raises:
         ConfigError: there is no such run, or it has nodes elsewhere.
@@ -40,7 +40,7 @@ def stop(target: str | None, *, deadline_s: float | None, timeout_s: float) -> N
 
 
 def drain(target: str | None, names: Sequence[str], *, deadline_s: float | None, timeout_s: float) -> None:
-    """End the agents of these nodes, and say how that went.
+    """End the agents of these nodes, and print the result.
 
     Raises:
         ConfigError: there is no such run, or a node is not here.
@@ -64,7 +64,7 @@ def drain(target: str | None, names: Sequence[str], *, deadline_s: float | None,
 
 
 def found_names(name: str) -> tuple[bool, bool]:
-    """Return whether a run whose agents run on this host has this name or directory, and whether a node has it."""
+    """Return whether a run with agents on this host has this name or directory, and whether a node has it."""
     running = [(run, run.status) for run in find_runs() if run.running and run.status is not None]
     is_run = any(name == status.run_id for _, status in running) or (os.sep in name and Path(name).is_dir())
     return is_run, any(name in _own_names(status) for _, status in running)

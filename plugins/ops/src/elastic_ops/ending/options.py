@@ -1,4 +1,4 @@
-"""The options that `elastic stop` and `elastic drain` share, and who asks."""
+"""The common options of `elastic stop` and `elastic drain`, and the requesting user."""
 
 import os
 
@@ -41,5 +41,5 @@ def ending_params() -> list[click.Parameter]:
 
 
 def asker(command: str) -> str:
-    """Return who asks, for the people of the run."""
+    """Return the requesting user and command, for people."""
     return f"{user_name()}@{os.uname().nodename} (elastic {command})"

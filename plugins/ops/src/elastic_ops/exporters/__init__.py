@@ -1,1 +1,1 @@
-"""The exporters: what becomes of a run's feed, as metrics and as events."""
+"""The exporters: metrics and events from a run's feed."""

@@ -1,4 +1,4 @@
-"""What the agent's events are: torch's names and metadata, each with the time when it happened. No I/O, no clock."""
+"""The agent's events: torch's names and metadata, each with its time. No I/O, no clock."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,7 +11,7 @@ from elastic_ops.exporters.agent_metrics import outcome
 
 PREFIX: Final = "torchelastic.worker.status."
 _OVER: Final = frozenset({"awaiting", "waiting", "gating", "joining", "leaving", "ended"})
-"""States without workers: what is known of those that failed is known by then."""
+"""States without workers: by then the causes of failed workers are known."""
 
 
 EventMetadataValue = str | int | float | bool | None
@@ -19,7 +19,7 @@ EventMetadataValue = str | int | float | bool | None
 
 @dataclass(frozen=True, kw_only=True)
 class Event:
-    """Something that happened, with torch's fields. `source`: `AGENT` or `WORKER`; `timestamp`: milliseconds."""
+    """An event with torch's fields. `source`: `AGENT` or `WORKER`; `timestamp`: milliseconds."""
 
     name: str
     source: str
@@ -33,7 +33,7 @@ class Event:
 
 @dataclass(frozen=True, kw_only=True)
 class RdzvEvent:
-    """Something that happened in the rendezvous, with torch's fields."""
+    """An event of the rendezvous, with torch's fields."""
 
     name: str
     run_id: str
@@ -52,7 +52,7 @@ class RdzvEvent:
 
 
 class Identity(Record, frozen=True, kw_only=True):
-    """What all events of a run have in common."""
+    """The common fields of all events of a run."""
 
     run_id: str
     role: str
@@ -64,7 +64,7 @@ class Identity(Record, frozen=True, kw_only=True):
 
 
 class AgentEvents:
-    """The events of one agent, by those of its feed, in order. Threading: one thread."""
+    """The events of one agent, from those of its feed, in order. Threading: one thread."""
 
     def __init__(self, identity: Identity) -> None:
         """Begin before the run."""
@@ -76,7 +76,7 @@ class AgentEvents:
         self._unexplained: list[tuple[RunEvent, WorkerExit]] = []
 
     def observe(self, seen: RunEvent) -> Iterator[Event | RdzvEvent]:
-        """Yield what one event of the feed makes."""
+        """Yield the events that follow from one event of the feed."""
         match seen.name, seen.values:
             case "agent_started", _:
                 self._began_s = seen.at_s
@@ -136,7 +136,7 @@ class AgentEvents:
             yield self._worker(state, seen, exit.local_rank, exit.pid, exit=exit)
 
     def _explained(self, workers: Mapping[int, FailedWorker]) -> Iterator[Event]:
-        """Yield the failures of workers that have ended, with what is known of them."""
+        """Yield the failures of workers that have ended, with their causes."""
         ended, self._unexplained = self._unexplained, []
         for seen, exit in ended:
             error = _error_data(workers.get(exit.local_rank))
@@ -245,7 +245,7 @@ def _joined(round_: Round) -> str:
 
 
 def _error_data(worker: FailedWorker | None) -> str | None:
-    """Return what is known of a failure in the form of torch's error files."""
+    """Return a failure in the form of torch's error files."""
     if worker is None:
         return None
     error: ErrorRecord | None = worker.error

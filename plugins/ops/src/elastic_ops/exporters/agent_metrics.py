@@ -1,4 +1,4 @@
-"""What the agent's metrics are: a value for each change, under torch's names and ours. No I/O, no clock."""
+"""The agent's metrics: a value for each change, under torch's names and elastic-core's. No I/O, no clock."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,7 +17,7 @@ _TORCHS: Final = {
     "initialize": "SimpleElasticAgent._initialize_workers",
     "restart": "SimpleElasticAgent._restart_workers",
 }
-"""What torch calls the functions that do this."""
+"""Torch's names of the functions with the same work."""
 _OURS: Final = frozenset({"rendezvous", "start", "stop"})
 
 
@@ -30,7 +30,7 @@ class Metric(Record, frozen=True, kw_only=True):
 
 
 class AgentMetrics:
-    """The metrics of one agent, by the events of its feed, in order. Threading: one thread."""
+    """The metrics of one agent, from the events of its feed, in order. Threading: one thread."""
 
     def __init__(self, *, run_id: str, role: str, backend: str, max_restarts: int) -> None:
         """Begin before the run."""
@@ -106,7 +106,7 @@ class AgentMetrics:
         yield from _called(_TORCHS[phase.name], phase.took_s, well=phase.well)
 
     def _became(self, group_state: str) -> Iterator[Metric]:
-        """Say the worker group's state as torch names it; 0 for the one before, which torch leaves at 1."""
+        """Yield the worker group's state under torch's name, and 0 for the state before it, which torch leaves at 1."""
         if group_state != self._group_state:
             if self._group_state:
                 yield self._torchs(self._group_state, 0)
@@ -150,7 +150,7 @@ class AgentMetrics:
     # --- what is looked at from time to time, and what hooks say
 
     def calls(self, counts: Mapping[str, CallCount]) -> Iterator[Metric]:
-        """Yield what the calls to the store since the last look make, by their names."""
+        """Yield the values of calls to the store since the last check, by their names."""
         for call, count in counts.items():
             if count.answered:
                 yield _ours(series("elastic_store_latency_seconds", call=call), count.took_s / count.answered)
@@ -176,7 +176,7 @@ class AgentMetrics:
 
 
 def outcome(exit: WorkerExit) -> str:
-    """Return how a worker ended, in torch's words."""
+    """Return how a worker ended, in torch's terms."""
     if exit.stop_signal is not None:
         return "TERMINATED"
     return "SUCCEEDED" if exit.code == 0 else "FAILED"
@@ -195,7 +195,7 @@ def _detect_s(failure: Failure, workers: Sequence[object]) -> float | None:
 
 
 def heartbeats(beats: Mapping[int, Beat]) -> Iterator[Metric]:
-    """Yield what workers' last heartbeats make, by local rank."""
+    """Yield the values of workers' last heartbeats, by local rank."""
     for rank, beat in beats.items():
         if beat.age_s is not None:
             yield _ours(series("elastic_heartbeat_age_seconds", local_rank=str(rank)), beat.age_s)
@@ -208,6 +208,6 @@ def _ours(name: str, value: float) -> Metric:
 
 
 def _called(function: str, took_s: float, *, well: bool) -> Iterator[Metric]:
-    """Yield what torch's `prof` would say of a call."""
+    """Yield the values that torch's `prof` would publish for a call."""
     yield Metric(group=DEFAULT_GROUP, name=f"{function}.{'success' if well else 'failure'}", value=1)
     yield Metric(group=DEFAULT_GROUP, name=f"{function}.duration.ms", value=int(took_s * 1000))

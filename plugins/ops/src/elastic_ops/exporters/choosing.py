@@ -1,4 +1,4 @@
-"""Handlers of metrics and events by name: found among the built-in and the installed ones, and built."""
+"""Handlers of metrics and events by name, built-in or installed."""
 
 import difflib
 from collections.abc import Callable, Sequence
@@ -11,12 +11,12 @@ METRICS_GROUP: Final = "elastic_core.metrics"
 EVENTS_GROUP: Final = "elastic_core.events"
 _KINDS: Final = {METRICS_GROUP: "metrics handler", EVENTS_GROUP: "event handler"}
 _NEEDED: Final = {METRICS_GROUP: "emit", EVENTS_GROUP: "handle"}
-"""The method that makes an object a handler: whether it is torch's class or ours does not matter."""
+"""The method of a handler; torch's classes have it, too."""
 _FLAGS: Final = {METRICS_GROUP: "--metrics-handler", EVENTS_GROUP: "--event-log-handler"}
 
 
 class HandlerSettings(Record, frozen=True, kw_only=True):
-    """What a handler of metrics or events may be built with; `conf` is what stands behind its name and a colon."""
+    """The settings with which a handler of metrics or events may be built. `conf` is the text after its name."""
 
     name: str
     conf: str = ""
@@ -27,17 +27,17 @@ class HandlerSettings(Record, frozen=True, kw_only=True):
 
 
 class NamedHandler(Record, frozen=True, kw_only=True):
-    """A handler, and what people call it."""
+    """A handler, with its name for people."""
 
     label: str
     handler: Any
 
 
 class HandlerChoice:
-    """One handler that the user named, found and imported, to be built when the run directory is there."""
+    """A handler that the user chose, imported, and built when the run directory exists."""
 
     def __init__(self, group: str, name: str, conf: str, entry: PluginEntry | None, target: object) -> None:
-        """Take what was found; without an entry it is a built-in one."""
+        """Keep the result of the search. Without an entry point it is a built-in handler."""
         self.group = group
         self.name = name
         self.conf = conf
@@ -48,12 +48,12 @@ class HandlerChoice:
         """Build it.
 
         Args:
-            settings: What it may want to know; its name and conf are filled in.
-            default_file: Where `jsonl` writes that names no file.
+            settings: Settings for the handler; its name and conf are filled in.
+            default_file: The file of `jsonl` if none is named.
 
         Raises:
-            ConfigError: a built-in one can't be had so.
-            PluginError: an installed one is broken.
+            ConfigError: a built-in handler can't be built with these settings.
+            PluginError: an installed handler is broken.
         """
         label = f"{_KINDS[self.group]} {self.name!r}"
         if self._entry is None:
@@ -72,14 +72,14 @@ class HandlerChoice:
 
 
 def choose(group: str, text: str) -> HandlerChoice:
-    """Find the handler that the user named, `NAME` or `NAME:CONF`, and import it.
+    """Find the handler `NAME` or `NAME:CONF`, and import it.
 
     Args:
         group: Metrics or events.
         text: As typed.
 
     Raises:
-        PluginError: there is none, two distributions claim the name, or it can't be imported.
+        PluginError: there is none, two distributions have the name, or it can't be imported.
     """
     name, _, conf = text.strip().partition(":")
     if name in _built_in_names(group):
@@ -152,7 +152,7 @@ def _made(entry: PluginEntry, target: Any, settings: HandlerSettings) -> object:
 
 
 def _takes_settings(target: Callable[..., object]) -> bool:
-    """Return whether its first parameter is one that settings are meant for, not one of its own with a default."""
+    """Return whether its first parameter is for settings, and not one of its own with a default."""
     import inspect
 
     try:

@@ -6,14 +6,14 @@ from queue import SimpleQueue
 from typing import Final
 
 MOST_WAITING: Final = 10_000
-"""What a handler that hangs leaves undone must not fill the memory."""
+"""The limit of pending calls: a handler that hangs must not fill the memory."""
 STRIKES: Final = 3
-"""A handler that raises so often in a row is off for the rest of the run."""
+"""The number of consecutive errors after which a handler is disabled for the rest of the run."""
 CLOSE_LIMIT_S: Final = 2.0
 
 
 class Guard:
-    """Calls one handler. What it raises is told and counted; in the end it is left alone. Threading: one thread."""
+    """Calls one handler. Errors are logged and counted; too many disable the handler. Threading: one thread."""
 
     def __init__(self, label: str, notice: Callable[[str], None]) -> None:
         """Begin without a fault; `notice` takes one line for people."""
@@ -24,16 +24,16 @@ class Guard:
 
     @property
     def off(self) -> bool:
-        """Whether it is left alone."""
+        """Whether the handler is disabled."""
         return self._in_a_row >= STRIKES
 
     def call(self, handle: Callable[[], None]) -> None:
-        """Call it, unless it is off."""
+        """Call it, unless it is disabled."""
         if self.off:
             return
         try:
             handle()
-        except BaseException as err:  # noqa: BLE001  # anybody's code, on a thread of ours: all that it raises is told
+        except BaseException as err:  # noqa: BLE001  # foreign code on this thread: all its errors are logged
             self.faults += 1
             self._in_a_row += 1
             self._complain(err)
@@ -49,7 +49,7 @@ class Guard:
 
 
 class Delivery:
-    """Calls that handlers may hold up, one by one on a thread of their own: a slow handler delays no hook.
+    """Makes calls that handlers may block, one by one on a thread of its own: a slow handler delays no hook.
 
     Threading: `put` may be called from any thread and never blocks; the rest by the thread that built it.
     """
@@ -58,8 +58,8 @@ class Delivery:
         """Start nothing yet.
 
         Args:
-            close: The last call: gives back what handlers hold.
-            notice: Takes one line for people, from any thread.
+            close: The last call, which releases the handlers' resources.
+            notice: Shows one line to people, from any thread.
         """
         self._close = close
         self._notice = notice
@@ -76,7 +76,7 @@ class Delivery:
         self._thread.start()
 
     def put(self, call: Callable[[], None]) -> None:
-        """Have a call made, some time soon."""
+        """Add a call to the queue."""
         if self._closed:
             return
         if self._queue.qsize() >= MOST_WAITING:
@@ -85,7 +85,7 @@ class Delivery:
             self._queue.put(call)
 
     def close(self) -> bool:
-        """Wait a moment until all calls are made, and end; idempotent. False: a handler has not returned."""
+        """Wait briefly until all calls are made, and end; idempotent. False means that a handler has not returned."""
         if self._closed:
             return True
         self._closed = True
@@ -102,4 +102,4 @@ class Delivery:
     def _serve(self) -> None:
         while (call := self._queue.get()) is not None:
             call()
-        self._close()  # here, too, nobody waits for them without an end
+        self._close()  # the wait for them is limited here, too

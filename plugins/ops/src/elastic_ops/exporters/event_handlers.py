@@ -1,4 +1,4 @@
-"""The built-in handlers of events: of `logging`, by the names that people choose."""
+"""The built-in handlers of events, for `logging`, by name."""
 
 import logging
 import os
@@ -11,10 +11,10 @@ BUILT_IN: Final = ("console", "dynamic_rendezvous", "jsonl", "null")
 
 
 class JsonlHandler(logging.Handler):
-    """Appends each event as a line of JSON to a file, whole and at once, so that processes may share it."""
+    """Appends each event as a line of JSON to a file, in one write, so that processes may share the file."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        """Open the file; what it holds stays.
+        """Open the file; its content is kept.
 
         Raises:
             OSError: it can't be opened.
@@ -23,7 +23,7 @@ class JsonlHandler(logging.Handler):
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write one line; what goes wrong is `logging`'s to tell (`handleError`)."""
+        """Write one line. Errors are reported by `logging` (`handleError`)."""
         try:
             os.write(self._fd, self.format(record).encode() + b"\n")
         except OSError:
@@ -38,14 +38,14 @@ class JsonlHandler(logging.Handler):
 
 
 def make_handler(name: str, conf: str = "") -> logging.Handler:
-    """Build a built-in handler anew.
+    """Build a built-in handler.
 
     Args:
         name: One of `BUILT_IN`.
-        conf: The file of `jsonl`; the others take none.
+        conf: The file of `jsonl`; the others accept none.
 
     Raises:
-        ConfigError: there is no such handler, or it can't be built so.
+        ConfigError: there is no such handler, or it can't be built with this file.
     """
     plain: dict[str, Callable[[], logging.Handler]] = {
         "console": logging.StreamHandler,

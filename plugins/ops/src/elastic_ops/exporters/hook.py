@@ -17,12 +17,12 @@ from elastic_ops.exporters.options import EVENT_LOG_HANDLER, METRICS_HANDLER, ME
 from elastic_ops.exporters.outlets import EventOutlet, MetricOutlet
 
 LOOK_S: Final = 5.0
-"""How often heartbeats and the store's latency are looked at: they change all the time."""
+"""The interval in which heartbeats and the store's latency are read."""
 FIRST_LOOK_S: Final = 1.0
 
 
 class Exporters(AgentHook):
-    """Makes metrics and events of the run's feed: their handlers get all of it on a thread of their own."""
+    """Makes metrics and events from the run's feed, and passes them to handlers on a thread of its own."""
 
     api_version: ClassVar[int] = 1
     powers: ClassVar[frozenset[Power]] = frozenset({Power.FEED, Power.RUN})
@@ -30,11 +30,11 @@ class Exporters(AgentHook):
     clock: Clock = SYSTEM_CLOCK
 
     def __init__(self, settings: HookSettings) -> None:
-        """Find the handlers that were named, and build them.
+        """Find the chosen handlers, and build them.
 
         Raises:
             PluginError: one is not installed, or is broken.
-            ConfigError: one can't be built so.
+            ConfigError: one can't be built with its settings.
         """
         super().__init__(settings)
         self._lines: list[str] = []
@@ -97,7 +97,7 @@ class Exporters(AgentHook):
     # --- the run
 
     def on_agent_started(self, event: AgentStarted) -> None:
-        """Say where things are, and begin to look."""
+        """Log the addresses and files, and begin to read."""
         for line in self._lines:
             self._notice(line)
         if self._kept:
@@ -107,12 +107,12 @@ class Exporters(AgentHook):
         self.run.call_later(FIRST_LOOK_S, self._look)
 
     def _answer(self, parameters: Mapping[str, str]) -> Answer:
-        """Answer with the metrics as Prometheus reads them. Threading: any."""
+        """Return the metrics in Prometheus format. Threading: any."""
         text, content_type = ("", "") if self._exposition is None else self._exposition()
         return Answer(content=text, content_type=content_type)
 
     def on_run_event(self, event: RunEvent) -> None:
-        """Take it; the delivery's thread does the rest."""
+        """Pass an event to the delivery's thread."""
         self._delivery.start()
         match event.name, event.values:
             case "store_call", {"call": str(call), "took_s": float(took_s), "failed": bool(failed)}:
@@ -147,11 +147,11 @@ class Exporters(AgentHook):
             self._notice("a handler of metrics or events has not returned; the run ends without it")
 
     def close(self) -> None:
-        """Give back what was built for a run that never began."""
+        """Release the objects that were built for a run that never began."""
         self._delivery.close()
 
     def _notice(self, text: str) -> None:
-        """Show people a line, if there is a run. Threading: any."""
+        """Show a line to people, if there is a run. Threading: any."""
         run = getattr(self, "run", None)
         if run is not None:
             run.notice(text, named=False)

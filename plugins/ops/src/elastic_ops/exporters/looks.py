@@ -1,4 +1,4 @@
-"""What changes all the time and is looked at now and then: calls to the rendezvous store, and workers' heartbeats."""
+"""Values that are read at intervals: calls to the rendezvous store, and workers' heartbeats."""
 
 import threading
 from collections.abc import Mapping
@@ -8,7 +8,7 @@ from elastic_core.api.feed import Offer
 
 
 class CallCount(Record, frozen=True, kw_only=True):
-    """Calls of one kind since the last look: how many were answered, in how many seconds together, how many failed."""
+    """Calls of one kind since the last read: number of successes, their total seconds, and number of failures."""
 
     answered: int = 0
     took_s: float = 0.0
@@ -24,7 +24,7 @@ class StoreMeter:
         self._counts: dict[str, CallCount] = {}
 
     def add(self, call: str, took_s: float, *, failed: bool) -> None:
-        """Count one that has come back."""
+        """Count a completed call."""
         with self._lock:
             before = self._counts.get(call, CallCount())
             self._counts[call] = CallCount(
@@ -34,14 +34,14 @@ class StoreMeter:
             )
 
     def take(self) -> dict[str, CallCount]:
-        """Return what was counted since the last time, by the calls' names."""
+        """Return the counts since the last call, by the calls' names."""
         with self._lock:
             counts, self._counts = self._counts, {}
         return counts
 
 
 class Beat(Record, frozen=True, kw_only=True):
-    """A worker's last heartbeat: seconds ago, `None` before the first, and the step that it named."""
+    """A worker's last heartbeat: its age in seconds (`None` before the first), and its step."""
 
     age_s: float | None
     step: int | None
@@ -55,7 +55,7 @@ def last_beats(offers: Mapping[str, Offer]) -> dict[int, Beat]:
     """Return the last heartbeats of the workers, by local rank.
 
     Args:
-        offers: What hooks offer: `heartbeats` is elastic-watch's.
+        offers: The offers of hooks; `heartbeats` is elastic-watch's.
     """
     offer = offers.get("heartbeats")
     if offer is None:

@@ -1,4 +1,4 @@
-"""The flags of `elastic run` about metrics and events."""
+"""The options of `elastic run` for metrics and events."""
 
 from typing import Final
 
@@ -11,7 +11,7 @@ _HIGHEST_PORT: Final = 65_535
 
 
 def address(text: str) -> tuple[str, int] | None:
-    """Return host and port of `[HOST:]PORT`; None: it is none."""
+    """Return host and port of `[HOST:]PORT`. `None` if it has another form."""
     host, colon, digits = text.strip().rpartition(":")
     host = host.removeprefix("[").removesuffix("]") if colon else LOOPBACK
     if not host or not (digits.isascii() and digits.isdigit()) or int(digits) > _HIGHEST_PORT:

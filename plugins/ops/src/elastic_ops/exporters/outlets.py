@@ -1,4 +1,4 @@
-"""What becomes of what is observed: metrics for their handlers, events for theirs."""
+"""The outlets of the feed: metrics to their handlers, events to theirs."""
 
 import logging
 import os
@@ -26,12 +26,12 @@ class MetricOutlet:
         self._chosen = [(Guard(named.label, notice), named.handler) for named in chosen]
 
     def observe(self, seen: RunEvent) -> None:
-        """Take it."""
+        """Handle one event."""
         for metric in self._agent.observe(seen):
             self._publish(metric, seen.at_ns / 1e9)
 
     def look(self, calls: Mapping[str, CallCount], beats: Mapping[int, Beat], at_ns: int) -> None:
-        """Take what was looked at."""
+        """Publish the values of one read."""
         for metric in (*heartbeats(beats), *self._agent.calls(calls)):
             self._publish(metric, at_ns / 1e9)
 
@@ -41,7 +41,7 @@ class MetricOutlet:
             guard.call(lambda handler=handler: handler.emit(data))  # type: ignore[misc]  # a default binds it now
 
     def close(self) -> None:
-        """Give back what handlers hold."""
+        """Release the handlers' resources."""
         for guard, handler in self._chosen:
             close = getattr(handler, "close", None)
             if callable(close):
@@ -54,7 +54,7 @@ class EventOutlet:
     def __init__(self, make_agent: Callable[[], AgentEvents], chosen: NamedHandler, *, notice: Notice) -> None:
         """Record with this handler.
 
-        `make_agent` is called on the delivery's thread: the host's full name may have to be asked for.
+        `make_agent` is called on the delivery's thread, since it may resolve the host's full name.
         """
         self._make_agent = make_agent
         self._agent: AgentEvents | None = None
@@ -65,7 +65,7 @@ class EventOutlet:
         self._handler.handleError = _raise_again  # or `logging` would print a traceback for each event
 
     def observe(self, seen: RunEvent) -> None:
-        """Take it."""
+        """Handle one event."""
         if self._agent is None:
             self._agent = self._make_agent()
         for event in self._agent.observe(seen):
@@ -77,17 +77,17 @@ class EventOutlet:
         return logging.LogRecord(self._name, logging.INFO, __file__, 0, event.serialize(), None, None)
 
     def close(self) -> None:
-        """Give back what the handler holds."""
+        """Release the handler's resources."""
         self._guard.call(self._handler.close)
 
 
 def _level() -> int:
-    """Return from which level on events are recorded: that of LOGLEVEL, as a name or a number; they are INFO."""
+    """Return the lowest level of recorded events, from LOGLEVEL (a name or a number). Events have level INFO."""
     word = os.environ.get("LOGLEVEL", "").strip().upper()
     found = int(word) if word.isdigit() else logging.getLevelNamesMapping().get(word)
     return logging.INFO if found is None else found
 
 
 def _raise_again(record: logging.LogRecord) -> None:
-    """Let the exception that is being handled out, in place of `logging`'s own words about it."""
+    """Raise the exception that is being handled, in place of `logging`'s own report."""
     raise  # `logging` calls this where it has caught one

@@ -52,7 +52,7 @@ def _incidents(words: tuple[str, ...], run: str | None, last: bool, as_json: boo
 
 
 def _read_words(words: tuple[str, ...], *, last: bool) -> tuple[str | None, int | None]:
-    """Return which run and which incident are meant: a last word of digits is a number, a run of that name `./3`."""
+    """Return the run and the number of the incident. A last word of digits is a number; a run of that name is `./3`."""
     rest = list(words)
     number = int(rest.pop()) if rest and rest[-1].isdecimal() else None
     if len(rest) > 1:

@@ -1,4 +1,4 @@
-"""Incidents as `elastic incidents` lists them: of run directories, or of a store."""
+"""Incidents for `elastic incidents`, from run directories or from a store."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -16,7 +16,7 @@ SCHEMA_VERSION: Final = 2
 
 
 class ListedIncident(Record, frozen=True, kw_only=True):
-    """One incident, with its number in the list, from 1. `path` is empty where it is from a store."""
+    """One incident, with its number in the list, from 1. `path` is empty if it is from a store."""
 
     number: int
     incident: Incident
@@ -24,7 +24,7 @@ class ListedIncident(Record, frozen=True, kw_only=True):
 
 
 class IncidentDocument(Record, frozen=True, kw_only=True):
-    """What `elastic incidents --json` writes."""
+    """The output of `elastic incidents --json`."""
 
     schema_version: int = SCHEMA_VERSION
     incidents: tuple[ListedIncident, ...]
@@ -34,7 +34,7 @@ def incidents_of_directories(runs: Sequence[FoundRun]) -> list[ListedIncident]:
     """Return all incidents in these run directories, oldest first.
 
     Raises:
-        ConfigError: there is one directory, and its incidents have another schema version.
+        ConfigError: there is only one directory, and its incidents have another schema version.
     """
     distinct: dict[tuple[str, int, int, str], FoundIncident] = {}
     found: list[FoundIncident] = []
@@ -56,9 +56,9 @@ def incidents_of_directories(runs: Sequence[FoundRun]) -> list[ListedIncident]:
 
 
 def incidents_of_store(run_id: str, history: Iterable[StoredFailure], evidence: str = "") -> list[ListedIncident]:
-    """Return the failures that a store has of a run, as incidents: their first cause only, and no time of day.
+    """Return a run's failures in a store, as incidents: with their first cause only, and without the time of day.
 
-    `evidence` may have all of the last one, as JSON.
+    `evidence` may have the whole last incident, as JSON.
     """
     incidents = [_incident(run_id, failure, restarts) for failure, restarts in _counted(history)]
     if incidents:

@@ -1,1 +1,1 @@
-"""`elastic logs`: what workers of this host have written to their files, and write."""
+"""`elastic logs`: the log files of workers."""

@@ -75,7 +75,7 @@ def _logs(
 def _others(
     choice: StoreChoice, runs: list[FoundRun], ranks: Collection[int] | None, wanted: Wanted, held: ExitStack
 ) -> "NodesLogs | None":
-    """Return the logs of the run's nodes elsewhere; None: its store knows it no more, and what is here is all."""
+    """Return the logs of the run's other nodes. `None` if the store no longer has the run: only this host has logs."""
     from elastic_ops.logs.over_nodes import NodesLogs, RunPlaces
 
     places = held.enter_context(closing(RunPlaces(choice)))
@@ -90,7 +90,7 @@ def _others(
 
 
 def _follow(here: HostLogs, others: "NodesLogs | None", show: "_Shown", notes: Callable[[], Collection[str]]) -> None:
-    """Show lines as they come, and what is missing as soon as it is known: it may take hours until the next line."""
+    """Print new lines, and each note as soon as it is known, since the next line may come hours later."""
     pause, live = WaitBudget(), [here.follow(), *([] if others is None else [others.follow()])]
     try:
         while live:
@@ -113,7 +113,7 @@ def _follow(here: HostLogs, others: "NodesLogs | None", show: "_Shown", notes: C
 
 
 class _Shown:
-    """Lines for people; `alone`: all are of one worker's one stream."""
+    """Lines for people. `alone`: all are from one stream of one worker."""
 
     def __init__(self, *, alone: bool) -> None:
         self._alone = alone
@@ -128,7 +128,7 @@ class _Shown:
         echo(line.text if self._alone else f"[{line.global_rank}{mark}]: {line.text}")
 
     def note(self, text: str, *, final: bool = True) -> None:
-        """Print a line once; not `final`: what is missing now may come."""
+        """Print a note once. If it is not `final`, the missing lines may still come."""
         self.noted = self.noted or final
         if text not in self._notes:
             self._notes.add(text)
@@ -142,7 +142,7 @@ def _runs(target: str | None, choice: StoreChoice | None) -> list[FoundRun]:
     """Return the run's directories on this host.
 
     Raises:
-        ConfigError: there is none, or it is not clear which run is meant.
+        ConfigError: there is none, or several runs match.
     """
     if choice is not None:
         found = [run for run in find_runs() if run.status is not None and run.status.run_id == choice.run_id]
@@ -165,7 +165,7 @@ def _runs(target: str | None, choice: StoreChoice | None) -> list[FoundRun]:
 
 
 def _latest(found: list[FoundRun]) -> list[FoundRun]:
-    """Return the agents that are alive; or else those of the run that ended last."""
+    """Return the live agents, or those of the run that ended last."""
     alive = [run for run in found if run.running]
     if alive or not found:
         return alive
@@ -174,7 +174,7 @@ def _latest(found: list[FoundRun]) -> list[FoundRun]:
 
 
 def _meeting(run: FoundRun) -> tuple[int, str, int] | None:
-    """Return what nodes of one run on this host have in common."""
+    """Return the values that nodes of one run on this host have in common."""
     if run.status is None or run.status.round is None:
         return None
     return (run.status.round.token, run.status.round.master_addr, run.status.round.master_port)
@@ -186,7 +186,7 @@ def _meeting(run: FoundRun) -> tuple[int, str, int] | None:
 def _notes_while_following(
     here: HostLogs, others: "NodesLogs | None", ranks: Collection[int] | None, choice: StoreChoice | None
 ) -> list[str]:
-    """Return lines about ranks that are waited for."""
+    """Return notes about ranks that are waited for."""
     if not here.found_ranks and not (others is not None and others.ranks):
         return ["no worker has been started yet: waiting for the first"]
     return _notes(here, others, ranks, choice)
@@ -195,7 +195,7 @@ def _notes_while_following(
 def _notes(
     here: HostLogs, others: "NodesLogs | None", ranks: Collection[int] | None, choice: StoreChoice | None
 ) -> list[str]:
-    """Return lines about ranks that were asked for and not shown."""
+    """Return notes about requested ranks that were not shown."""
     notes = []
     if without := here.without_file | (set() if others is None else others.without_file):
         hint = "Try: elastic run with --tee 3 or --redirects 3"

@@ -1,4 +1,4 @@
-"""The log files of a run's agents on this host: once, or for as long as the run lasts."""
+"""The log files of a run's agents on this host: once, or until the run ends."""
 
 from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from contextlib import closing
@@ -12,7 +12,7 @@ from elastic_ops.run_directories import run_at
 
 STREAMS: Final = ("stdout", "stderr")
 _LATE_LOOKS: Final = 2
-"""So often a file is looked at after its round, which found nothing new, before it is left: its writer may lag."""
+"""The number of reads without new data after its round, before a file is closed: its writer may be late."""
 
 
 class LogLine(Record, frozen=True, kw_only=True):
@@ -32,13 +32,13 @@ class _File:
         self._late = 0
 
     def lines(self, *, over: bool) -> Iterator[LogLine]:
-        """Yield what has come; `over`: nobody writes any more."""
+        """Yield new lines. `over`: no process writes to the file any more."""
         for text in self._tail.rest() if over else self._tail.lines():
             self._late = 0
             yield LogLine(global_rank=self._rank, stream=self._stream, text=text)
 
     def is_left(self) -> bool:
-        """Count a look after its round; return whether there were enough."""
+        """Count a read after its round. Return whether there were enough."""
         self._late += 1
         return self._late > _LATE_LOOKS
 
@@ -51,10 +51,10 @@ class HostLogs:
 
     Args:
         runs: Their run directories.
-        ranks: Of these global ranks; None: of all here.
+        ranks: Global ranks. `None` means all on this host.
         streams: `stdout`, `stderr`, or both.
-        last: So many lines of each file before what comes; None: all.
-        ended: Returns whether their agents have ended; None: it is looked at.
+        last: The number of last lines of each file to begin with. `None` means all.
+        ended: Returns whether their agents have ended. `None` means that the processes are checked.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class HostLogs:
         """Those of them, of the ones asked for, whose output goes to the console."""
 
     def once(self, round_index: int | None = None) -> Generator[LogLine, None, None]:
-        """Yield the lines of a round; None: of each agent's last."""
+        """Yield the lines of a round. `None` means each agent's last round."""
         for path in self._paths:
             rounds, over = self._look(path)
             for each in [each for each in rounds if round_index in (None, each.round_index)][-1:]:
@@ -87,7 +87,7 @@ class HostLogs:
                         yield from file.lines(over=over or each is not rounds[-1])
 
     def follow(self) -> Generator[LogLine | None, None, None]:
-        """Yield lines as they come, over restarts, until no agent of the run is alive here; None: no more for now."""
+        """Yield new lines, across restarts, until no agent of the run is alive here. `None` means no line for now."""
         begun: set[Path] = set()
         while True:
             over = True
@@ -105,7 +105,7 @@ class HostLogs:
             yield None
 
     def close(self) -> None:
-        """Leave the files that are followed; idempotent."""
+        """Close the followed files; idempotent."""
         for files in self._files.values():
             for file in files:
                 file.close()

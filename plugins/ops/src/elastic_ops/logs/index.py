@@ -1,4 +1,4 @@
-"""Where the output of each round's workers goes, as the agent's hook leaves it in the run directory."""
+"""The index of each round's log files, which the agent's hook writes to the run directory."""
 
 from collections import deque
 from collections.abc import Iterable, Sequence
@@ -12,11 +12,11 @@ from elastic_ops.status.document import AgentStatus
 
 INDEX_FILE: Final = "logs.json"
 KEPT_ROUNDS: Final = 64
-"""The last rounds that it has, as many as the run directory has folders of."""
+"""The number of last rounds in it: as many as the run directory has folders of."""
 
 
 class WorkerLogs(Record, frozen=True, kw_only=True):
-    """The files of one worker; an empty one: that stream goes to the console."""
+    """The files of one worker. An empty name means that the stream goes to the console."""
 
     global_rank: int
     local_rank: int
@@ -46,7 +46,7 @@ class IndexWriter:
         self._rounds: deque[RoundLogs] = deque(maxlen=KEPT_ROUNDS)
 
     def add(self, run_dir: Path, started: Iterable[tuple[int, Sequence[RunningWorker]]]) -> None:
-        """Take the workers of rounds that have been started; where it can't be written there is none."""
+        """Add a started round. If the index can't be written, there is none."""
         for round_index, workers in started:
             files = tuple(map(_files, workers))
             self._rounds.append(RoundLogs(round_index=round_index, workers=files))
@@ -61,7 +61,7 @@ def _files(worker: RunningWorker) -> WorkerLogs:
 
 
 def read_index(run_dir: Path, status: AgentStatus | None) -> LogIndex:
-    """Return where the files of a run directory's rounds are; where no index is there, as the core lays them out."""
+    """Return the files of a run directory's rounds. Without an index, the core's layout is used."""
     try:
         return decode_json((run_dir / INDEX_FILE).read_bytes(), LogIndex)
     except (OSError, ValueError):  # none was written, or by another version

@@ -1,4 +1,4 @@
-"""The logs of a run's other nodes: each agent is asked, at the address that the run's store has of it."""
+"""The logs of a run's other nodes, from their agents, at the addresses in the run's store."""
 
 import queue
 import socket
@@ -21,13 +21,13 @@ from elastic_ops.status.store_view import RunInStore
 from elastic_ops.store import StoreReader
 
 MOST_FOLLOWED: Final = 64
-"""Nodes that are followed at the same time: each takes a connection and a thread."""
+"""The most nodes that are followed at the same time: each needs a connection and a thread."""
 LOOK_EVERY_S: Final = 2.0
-"""How often the store is asked which nodes the run has."""
+"""The interval in which the run's nodes are read from the store."""
 _TRIES: Final = 3
-"""So often a node is asked in vain before that is said: its workers may just have been started."""
+"""The number of failed requests to a node before a note is printed: its workers may just have been started."""
 _MOST_WAITING: Final = 10_000
-"""Lines that have come and are not shown yet: whoever sends more waits."""
+"""The limit of received lines that are not shown yet: senders of more must wait."""
 
 
 class Place(Record, frozen=True, kw_only=True):
@@ -53,10 +53,10 @@ class Place(Record, frozen=True, kw_only=True):
 
 
 class RunPlaces:
-    """Where the nodes of a run are, as its store has it. Threading: one thread."""
+    """The addresses of a run's nodes, from its store. Threading: one thread."""
 
     def __init__(self, choice: StoreChoice) -> None:
-        """Ask nothing yet.
+        """Send no request yet.
 
         Raises:
             ConfigError: such a store can't be read.
@@ -72,7 +72,7 @@ class RunPlaces:
         """All that the run has, or had when it was looked at."""
 
     def look(self) -> None:
-        """Read the store anew.
+        """Read the store again.
 
         Raises:
             ConfigError: there is no such run.
@@ -106,18 +106,18 @@ class RunPlaces:
         self.ranks.update(range(rank))
 
     def close(self) -> None:
-        """Give the connections back."""
+        """Close the connections."""
         self._reader.close()
 
 
 class NodesLogs:
-    """The logs of nodes that are asked for them.
+    """The logs of nodes, requested from their agents.
 
     Args:
-        places: Where they are, looked at once.
-        ranks: Of these global ranks; None: of all.
-        here: Ids of nodes that are not asked: their logs are read on this host.
-        wanted: Which lines.
+        places: Their addresses, read once.
+        ranks: Global ranks. `None` means all.
+        here: Ids of nodes that get no request: their logs are read on this host.
+        wanted: The requested lines.
     """
 
     def __init__(
@@ -129,7 +129,7 @@ class NodesLogs:
         wanted: Wanted,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        """Ask nobody yet."""
+        """Send no request yet."""
         self._places, self._ranks, self._here, self._clock = places, ranks, here, clock
         self._wanted = replace(wanted, ranks="" if ranks is None else text_of(ranks))
         self.without_file: set[int] = set()
@@ -149,7 +149,7 @@ class NodesLogs:
 
     @property
     def ranks(self) -> set[int]:
-        """All that the run has, or had."""
+        """All ranks that the run has, or had."""
         return self._places.ranks
 
     def once(self) -> Iterator[LogLine]:
@@ -163,10 +163,10 @@ class NodesLogs:
                 self._note(place, err)
 
     def follow(self) -> Iterator[LogLine | None]:
-        """Yield lines as they come, over restarts and from nodes that come later, to the run's end; None: no more yet.
+        """Yield new lines, across restarts and from later nodes, until the run's end. `None` means no line for now.
 
         Raises:
-            ElasticError: the store refuses, or more nodes are meant than can be followed.
+            ElasticError: the store rejects the request, or too many nodes are to be followed.
         """
         looker = threading.Thread(target=self._look, daemon=True)
         looker.start()
@@ -185,17 +185,17 @@ class NodesLogs:
             self._stop.set()
 
     def _asked(self) -> list[Place]:
-        """Return the nodes with ranks that are wanted."""
+        """Return the nodes with requested ranks."""
         ranks = self._ranks
         others = [place for place in self._places.places if place.node_id not in self._here]
         return [place for place in others if ranks is None or any(rank in ranks for rank in place.ranks)]
 
     def _lines(self, place: Place, wanted: Wanted) -> Iterator[LogLine | None]:
-        """Yield what a node sends; None: it is there, and that is all.
+        """Yield a node's lines. `None` means a sign of life.
 
         Raises:
-            OSError: it can't be reached, or has gone.
-            Refused: it is not the agent that is meant.
+            OSError: it can't be reached, or has ended.
+            Refused: it is not the intended agent.
         """
         if place.lost:
             raise ConnectionError("the run is over" if self._places.over else "the node is lost")
@@ -208,7 +208,7 @@ class NodesLogs:
                     yield one.line
 
     def _note(self, place: Place, err: Exception) -> None:
-        """Keep a line about a node that can't be asked, once."""
+        """Keep a note about an unreachable node, once."""
         if place.node_id in self._noted:
             return
         self._noted.add(place.node_id)
@@ -225,7 +225,7 @@ class NodesLogs:
     # --- threads of `follow`
 
     def _look(self) -> None:
-        """Have each node followed that the run has, until the run is over."""
+        """Follow each node of the run, until the run is over."""
         looks = 0
         try:
             self._begin(looks)

@@ -1,4 +1,4 @@
-"""An agent's side of logs that are asked for from other hosts."""
+"""The agent's side of logs that other hosts request."""
 
 import threading
 from collections.abc import Callable, Collection, Generator, Iterator
@@ -13,26 +13,26 @@ from elastic_ops.logs.follow import STREAMS, HostLogs, LogLine
 from elastic_ops.logs.wire import BATCH, HANDLER, Over, Sent, Wanted, ranks_of, text_of
 
 BEAT_S: Final = 5.0
-"""How often who follows is told that the agent is there, where no line is."""
+"""The interval of signs of life to followers, if there are no lines."""
 _LOOK_S: Final = 0.3
-"""How often the files of who follows are looked at."""
+"""The interval in which followed files are read."""
 _LAST_S: Final = 1.0
-"""How long those who follow are waited for at the end, for the last lines."""
+"""How long followers are waited for at the end, for the last lines."""
 
 
 class LogServer(TcpServer):
-    """Shows the lines of this node's workers to readers that know the run's secret, until `shutdown`.
+    """Sends the lines of this node's workers to readers that know the run's secret, until `shutdown`.
 
-    It listens by TCP at the number at which the other agents reach this one by UDP, at all addresses.
+    It listens on a TCP port with the number of the UDP port at which the other agents reach this one, at all addresses.
 
     Args:
         port: The number.
-        channel: Returns how agents of the run know each other. Threading: any, as is `run_dir`'s.
+        channel: Returns the run's secret channel between agents. Threading: any, as is `run_dir`'s.
         run_dir: Returns the run directory.
 
     Raises:
-        OSError: the port can't be had.
-        RuntimeError: there is no thread to be had.
+        OSError: the port can't be opened.
+        RuntimeError: no thread can be started.
     """
 
     def __init__(self, port: int, *, channel: Callable[[], AgentChannel | None], run_dir: Callable[[], str]) -> None:
@@ -43,14 +43,14 @@ class LogServer(TcpServer):
         super().__init__(None, port, _Logs(self._answer), name="elastic-logs", channel=channel)
 
     def end(self) -> None:
-        """Let those who follow have the last lines."""
+        """Let followers receive the last lines."""
         self._ended.set()
         end_s = self.clock.monotonic_s() + _LAST_S
         for thread in tuple(self._served):
             thread.join(max(0.0, end_s - self.clock.monotonic_s()))
 
     def _answer(self, request: Request, response: Response) -> None:
-        """Answer a reader that has proved that it knows the secret."""
+        """Serve a reader that has proved that it knows the secret."""
         wanted = decode_json(request.body_bytes(), Wanted)
         logs = HostLogs(
             [self._run_dir()],
@@ -62,7 +62,7 @@ class LogServer(TcpServer):
         response.set_stream(self._sent(logs, wanted))
 
     def _sent(self, logs: HostLogs, wanted: Wanted) -> Generator[bytes, None, None]:
-        """Yield the lines in batches, then the last word."""
+        """Yield the lines in batches, then the end message."""
         own = threading.current_thread()
         self._served.add(own)
         lines: Generator[LogLine | None, None, None]
@@ -76,7 +76,7 @@ class LogServer(TcpServer):
             self._served.discard(own)
 
     def _batches(self, lines: Iterator[LogLine | None], without_file: Collection[int]) -> Iterator[bytes]:
-        """Yield the lines in pieces; ranks that have no file, as soon as they are known; and a sign of life."""
+        """Yield the lines in batches, ranks without a file as soon as they are known, and signs of life."""
         batch = bytearray()
         said_s, said_of = self.clock.monotonic_s(), 0
         for line in lines:
@@ -98,7 +98,7 @@ class LogServer(TcpServer):
 
 
 class _Logs(Offer):
-    """The logs, and no page."""
+    """The logs only, without pages."""
 
     def __init__(self, answer: Handler) -> None:
         self._answer = answer

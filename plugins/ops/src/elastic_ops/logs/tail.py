@@ -1,4 +1,4 @@
-"""Whole lines of a log file that others write, and rotate meanwhile."""
+"""Complete lines of a log file that other processes write and rotate."""
 
 import os
 from collections.abc import Iterator
@@ -6,16 +6,16 @@ from contextlib import ExitStack, suppress
 from typing import Final
 
 LONGEST_LINE: Final = 1 << 20
-"""Bytes of a line that are shown; what is longer is shown in pieces of that length."""
+"""The most bytes of a line that are shown; a longer line is shown in pieces of that length."""
 _PIECE: Final = 1 << 16
 
 
 class LogTail:
-    """Reads a file from its oldest backup on, and what comes to it. Threading: one thread.
+    """Reads a file from its oldest backup, and then new lines. Threading: one thread.
 
     Args:
-        path: The file; it need not be there yet. Its backups are `path.1`, newer, to `path.N`, the oldest.
-        last: Begin so many lines before the end; None: with all that there is.
+        path: The file, which need not exist yet. Its backups are `path.1`, newer, to `path.N`, the oldest.
+        last: The number of last lines to begin with. `None` means all.
     """
 
     def __init__(self, path: str, *, last: int | None = None) -> None:
@@ -27,7 +27,7 @@ class LogTail:
         self._started = False
 
     def lines(self) -> Iterator[str]:
-        """Yield the whole lines that have come since the last call."""
+        """Yield the complete lines since the last call."""
         if not self._started:
             self._started = True
             yield from self._first()
@@ -35,14 +35,14 @@ class LogTail:
         yield from self._more()
 
     def rest(self) -> Iterator[str]:
-        """Yield what is left, a line without an end, too: nobody writes any more."""
+        """Yield the rest, also a line without an end: no process writes to the file any more."""
         yield from self.lines()
         begun, self._begun = self._begun, b""
         if begun:
             yield _shown(begun)
 
     def close(self) -> None:
-        """Give the descriptor back; idempotent."""
+        """Release the descriptor; idempotent."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
@@ -59,7 +59,10 @@ class LogTail:
         yield from self._more()
 
     def _tails(self, wanted: int, held: ExitStack) -> list[tuple[int, int]]:
-        """Set the file to where its share of the last lines begins; return backups, newest first, with that place."""
+        """Set the file to the start of its share of the last lines.
+
+        Return backups, newest first, with their positions.
+        """
         if self._fd >= 0 or self._open():
             found, begin = _last_lines(self._fd, wanted)
             os.lseek(self._fd, begin, os.SEEK_SET)
@@ -79,7 +82,7 @@ class LogTail:
         return tails
 
     def _more(self) -> Iterator[str]:
-        """Yield what has come, over as many rotations as there were."""
+        """Yield new lines, across all rotations since the last call."""
         while True:
             if self._fd < 0 and not self._open():
                 return
@@ -101,7 +104,7 @@ class LogTail:
         return self._fd >= 0
 
     def _newer(self) -> int | None:
-        """Return which backup the file that is read has become, beyond the last if none; None: it is the file still."""
+        """Return the backup number of the open file, beyond the last if it is none. `None` if it is still the file."""
         own = os.fstat(self._fd)
         for number in range(self._backups() + 1):
             with suppress(OSError):
@@ -127,7 +130,7 @@ class LogTail:
             os.close(fd)
 
     def _all(self, fd: int) -> Iterator[str]:
-        """Yield what a backup has; nobody goes on with its last line."""
+        """Yield the lines of a backup, whose last line does not continue."""
         begun, self._begun = self._begun, b""
         yield from self._read(fd)
         if self._begun:
@@ -144,12 +147,12 @@ class LogTail:
 
 
 def _last_lines(fd: int, wanted: int, *, complete: bool = False) -> tuple[int, int]:
-    """Return how many of the last `wanted` lines a file has, and where the first of them begins.
+    """Return how many of the last `wanted` lines a file has, and the position of the first of them.
 
     Args:
-        fd: The file; however long it is, a piece of it is in memory at a time.
-        wanted: How many at most.
-        complete: Nobody writes to it any more: what comes after its last line end is a line, too.
+        fd: The file; only a part of it is in memory at a time.
+        wanted: The most lines.
+        complete: No process writes to it any more, so the text after its last line end is a line, too.
     """
     end = position = os.fstat(fd).st_size
     ends = 0
@@ -170,5 +173,5 @@ def _last_lines(fd: int, wanted: int, *, complete: bool = False) -> tuple[int, i
 
 
 def _shown(line: bytes) -> str:
-    """Return a line as a terminal would leave it that redraws at each carriage return."""
+    """Return a line as a terminal that redraws at each carriage return would leave it."""
     return line.rstrip(b"\r").rpartition(b"\r")[2].decode("utf-8", "replace")

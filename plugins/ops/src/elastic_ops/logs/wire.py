@@ -1,4 +1,4 @@
-"""What `elastic logs` and an agent on another host send each other: a request for lines, and the lines."""
+"""The protocol between `elastic logs` and an agent on another host: a request for lines, and the lines."""
 
 import socket
 from collections.abc import Collection, Iterator
@@ -12,20 +12,20 @@ from elastic_ops.logs.follow import LogLine
 from elastic_ops.logs.tail import LONGEST_LINE
 
 HANDSHAKE_S: Final = 5.0
-"""How long a reader waits for all that the agent sends before the first line."""
+"""How long a reader waits for the agent's data before the first line."""
 HANDLER: Final = "logs"
 LONGEST_SENT: Final = 8 * LONGEST_LINE
-"""Bytes of a worker's line in JSON, with every byte of it escaped."""
+"""The most bytes of a worker's line in JSON, if every byte is escaped."""
 MOST_RANKS: Final = 100_000
-"""In one request."""
+"""The limit of bytes in one request."""
 BATCH: Final = 1 << 16
-"""Bytes of lines after which a batch is sent; its last line may be longer."""
+"""The number of bytes of lines after which a batch is sent; its last line may be longer."""
 
 
 class Wanted(Record, frozen=True, kw_only=True):
-    """Which lines are wanted. `ranks` as `0-7,12`, empty: all; `last` of each file, None: all that there is.
+    """The requested lines. `ranks` as `0-7,12`, empty means all; `last` of each file, `None` means all.
 
-    `reader`: who reads, for people.
+    `reader`: the requesting user, for people.
     """
 
     reader: str = ""
@@ -37,14 +37,14 @@ class Wanted(Record, frozen=True, kw_only=True):
 
 
 class Over(Record, frozen=True, kw_only=True):
-    """There is no more; the ranks that were on the node, and those whose output goes to its agent's console."""
+    """The end message: the ranks that were on the node, and those with output on their agent's console."""
 
     found: str = ""
     without_file: str = ""
 
 
 class Sent(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """What an agent sends: a line, ranks without a file, its last word, or (none of them) that it is there."""
+    """An agent's message: a line, ranks without a file, the end, or (none of them) a sign of life."""
 
     line: LogLine | None = None
     without_file: str = ""
@@ -54,18 +54,18 @@ class Sent(Record, frozen=True, kw_only=True, omit_defaults=True):
 def ask(
     connection: socket.socket, secret: str, incarnation: str, wanted: Wanted, *, clock: Clock = SYSTEM_CLOCK
 ) -> Batches:
-    """Send a request, and return the batches of lines that follow: the agent has proved that it is the one meant.
+    """Send a request. Return the batches of lines that follow, after the agent has proved that it is the intended one.
 
     Args:
-        connection: To the agent; it is used up.
+        connection: A connection to the agent, which this function then owns.
         secret: The run's.
-        incarnation: Of the agent that is meant, as the store has it.
+        incarnation: Of the intended agent, as in the store.
         wanted: The request.
-        clock: By which the agent is late.
+        clock: Clock for the time limit.
 
     Raises:
-        Refused: it is not, or rejects the request.
-        OSError: it has gone, or is late.
+        Refused: it is another agent, or rejects the request.
+        OSError: it has ended, or does not respond in time.
     """
     return post(
         connection,
@@ -80,11 +80,11 @@ def ask(
 
 
 def sent(batches: Batches, *, silence_s: float) -> Iterator[Sent]:
-    """Yield what comes, up to the last word; so long a silence is an end, too.
+    """Yield the messages, up to the end message. A silence of `silence_s` is an error.
 
     Raises:
-        Refused: it can't be understood, or is not the agent's.
-        OSError: the agent has gone, or is silent.
+        Refused: a message is malformed, or not from the agent.
+        OSError: the agent has ended, or does not respond.
     """
     while True:
         for raw in batches.next(silence_s=silence_s).removesuffix(b"\n").split(b"\n"):
@@ -98,10 +98,10 @@ def sent(batches: Batches, *, silence_s: float) -> Iterator[Sent]:
 
 
 def ranks_of(text: str) -> frozenset[int]:
-    """Return the ranks of a text such as `3,17` or `0-7,12`; none of an empty one.
+    """Return the ranks in a text such as `3,17` or `0-7,12`; none for an empty text.
 
     Raises:
-        ValueError: it is no such text.
+        ValueError: it has another form.
     """
     found: set[int] = set()
     for part in text.split(",") if text else ():
@@ -118,5 +118,5 @@ def ranks_of(text: str) -> frozenset[int]:
 
 
 def text_of(ranks: Collection[int]) -> str:
-    """Return ranks as `ranks_of` reads them."""
+    """Return ranks in the form of `ranks_of`."""
     return rank_ranges(sorted(ranks)).replace(" ", "")

@@ -1,4 +1,4 @@
-"""Metrics of the agent: their handlers, and the names under which the agent measures itself."""
+"""Metrics of the agent: their handlers, and their names."""
 
 from elastic_ops.metrics.handler import (
     ConsoleMetricHandler,

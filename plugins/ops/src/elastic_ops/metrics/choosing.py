@@ -1,4 +1,4 @@
-"""The built-in handlers by the names that people choose them by: `console`, `null`, `jsonl:FILE`."""
+"""The built-in handlers of metrics by name: `console`, `null`, `jsonl:FILE`."""
 
 from collections.abc import Callable
 from typing import Final
@@ -10,14 +10,14 @@ BUILT_IN: Final = ("console", "jsonl", "null")
 
 
 def make_handler(name: str, conf: str = "") -> MetricHandler:
-    """Build one.
+    """Build a handler.
 
     Args:
         name: One of `BUILT_IN`.
-        conf: The file of `jsonl`; the others take none.
+        conf: The file of `jsonl`; the others accept none.
 
     Raises:
-        ConfigError: there is no such handler, or it can't be built so.
+        ConfigError: there is no such handler, or it can't be built with this file.
     """
     from elastic_ops.metrics.jsonl import JsonlMetricHandler
 

@@ -1,7 +1,7 @@
-"""Handlers of the agent's metrics, and series: names with labels, as Prometheus writes them.
+"""Handlers of the agent's metrics, and series: names with labels, as in Prometheus.
 
-A metric is known by its group and its name. The group `torchelastic` holds metrics under torch's names, the group
-`elastic` those under ours (`elastic_ops.metrics.table`).
+A metric has a group and a name. The group `torchelastic` has metrics under torch's names, the group `elastic` those
+of elastic-ops (`elastic_ops.metrics.table`).
 """
 
 from abc import ABC, abstractmethod
@@ -21,14 +21,14 @@ class MetricData(NamedTuple):
 
 
 class MetricHandler(ABC):
-    """Takes values somewhere. Threading: one thread of the agent."""
+    """Receives metrics. Threading: one thread of the agent."""
 
     @abstractmethod
     def emit(self, metric_data: MetricData) -> None:
-        """Take one value."""
+        """Handle one value."""
 
     def close(self) -> None:
-        """Give back what is held. Called: at the run's end."""
+        """Release resources. Called: at the run's end."""
         return
 
 
@@ -36,20 +36,20 @@ class ConsoleMetricHandler(MetricHandler):
     """Prints each value as a line on stdout."""
 
     def emit(self, metric_data: MetricData) -> None:
-        """Print it, at once even where stdout is a pipe."""
+        """Print it without a delay, even if stdout is a pipe."""
         timestamp, group, name, value = metric_data
         print(f"[{timestamp}][{group}]: {name}={value}", flush=True)  # noqa: T201  # that is what it is for
 
 
 class NullMetricHandler(MetricHandler):
-    """Drops everything: the default."""
+    """Drops all values; the default."""
 
     def emit(self, metric_data: MetricData) -> None:
         """Drop it."""
 
 
 def series(name: str, **labels: str) -> str:
-    """Return the name of one series of several: `elastic_restarts_total{class="hang"}`.
+    """Return the name of one series: `elastic_restarts_total{class="hang"}`.
 
     A label named `class_` is written `class`.
     """
@@ -60,7 +60,7 @@ def series(name: str, **labels: str) -> str:
 
 
 def split_series(text: str) -> tuple[str, Mapping[str, str]]:
-    """Return name and labels; a name that was not made by `series` has none."""
+    """Return name and labels. A name that `series` did not make has no labels."""
     name, opening, rest = text.partition("{")
     if not opening or not rest.endswith("}"):
         return text, {}

@@ -10,13 +10,13 @@ MODE: Final = 0o644
 
 
 class JsonlMetricHandler(MetricHandler):
-    """Writes one JSON object a line: `timestamp`, `group_name`, `name`, `value`, and `labels` where there are any.
+    """Writes one JSON object a line: `timestamp`, `group_name`, `name`, `value`, and `labels` if there are any.
 
-    Each line is written at once and whole, so that several processes may share a file. Threading: any.
+    Each line is one write, so that several processes may share a file. Threading: any.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        """Open the file; what it holds stays.
+        """Open the file; its content is kept.
 
         Raises:
             OSError: it can't be opened.

@@ -1,4 +1,4 @@
-"""A metric handler that Prometheus scrapes: the newest values as text over HTTP. Needs the extra `prometheus`."""
+"""A metric handler for Prometheus: the newest values as text over HTTP. Needs the extra `prometheus`."""
 
 import re
 import threading
@@ -13,13 +13,13 @@ from elastic_ops.metrics.table import BY_NAME, GROUP, Family, Kind
 
 LOOPBACK: Final = "127.0.0.1"
 MAX_SERIES: Final = 10_000
-"""Names that never end (a step in a name, say) must not fill the memory."""
+"""The limit of names: endless new names (for example with a step in them) must not fill the memory."""
 
 _Labels = tuple[str, ...]
 
 
 class _Kept:
-    """The series of one family; of a summary, count and sum."""
+    """The series of one family; for a summary, count and sum."""
 
     def __init__(self, family: Family) -> None:
         self.family = family
@@ -33,15 +33,15 @@ class _Kept:
 class PrometheusMetricHandler(MetricHandler):
     """Keeps the newest value of each series and serves `GET /metrics` on a thread of its own, until `close`.
 
-    What is in the group `elastic` has the kind and labels of the agent's table; any other metric is a gauge, its name
-    made of group and name. Threading: any.
+    Metrics in the group `elastic` have the kind and labels of the agent's table. Any other metric is a gauge, named by
+    its group and name. Threading: any.
     """
 
     def __init__(self, port: int, host: str = LOOPBACK) -> None:
-        """Begin to serve; port 0: one that is free.
+        """Begin to serve. Port 0 means any free port.
 
         Raises:
-            ConfigError: the library is missing, or the port can't be had.
+            ConfigError: the library is missing, or the port can't be opened.
         """
         client = _client()
         self._client = client
@@ -85,7 +85,7 @@ class PrometheusMetricHandler(MetricHandler):
             kept.take(key, metric_data.value)
 
     def text(self) -> tuple[str, str]:
-        """Return what a scrape gets, and its MIME type."""
+        """Return the response to a scrape, and its MIME type."""
         return self._client.generate_latest(self._registry).decode(), str(self._client.CONTENT_TYPE_LATEST)
 
     def _page(self, path: str) -> Response:
@@ -101,7 +101,7 @@ class PrometheusMetricHandler(MetricHandler):
             yield self._metric(family, values)
 
     def describe(self) -> Iterable[object]:
-        """Say that names are not known beforehand. Called: by the library, when this is registered."""
+        """Return nothing, as names are not known beforehand. Called: by the library, when this is registered."""
         return ()
 
     def _metric(self, family: Family, values: dict[_Labels, tuple[float, int]]) -> Any:  # noqa: ANN401  # one of three
@@ -118,12 +118,12 @@ class PrometheusMetricHandler(MetricHandler):
         return metric
 
     def close(self) -> None:
-        """Serve no longer; idempotent."""
+        """Stop serving; idempotent."""
         self._server.shutdown()
 
 
 def place(host: str, port: int) -> str:
-    """Return an address as URLs have it."""
+    """Return an address in the form of URLs."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 

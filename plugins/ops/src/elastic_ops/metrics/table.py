@@ -1,4 +1,4 @@
-"""What the agent measures under names of ours, in the group `elastic`; the documentation's table is made from it."""
+"""The agent's metrics in the group `elastic`. The table in the docs is made from it."""
 
 import enum
 from typing import Final
@@ -9,14 +9,14 @@ GROUP: Final = "elastic"
 
 
 class Kind(enum.StrEnum):
-    """How values of a family follow each other."""
+    """The meaning of successive values of a family."""
 
     GAUGE = "gauge"
-    """Each replaces the last."""
+    """A gauge: each value replaces the last."""
     COUNTER = "counter"
-    """Each is the total so far."""
+    """A counter: each value is the total so far."""
     SUMMARY = "summary"
-    """Each is one observation; Prometheus gets their count and sum."""
+    """A summary: each value is one observation; Prometheus gets their count and sum."""
 
 
 class Family(Record, frozen=True, kw_only=True):

@@ -1,1 +1,1 @@
-"""`elastic status`: a run as one model, whether a run directory or a store has it, and its page."""
+"""`elastic status`: one model of a run, from a run directory or a store, and its page."""

@@ -38,19 +38,19 @@ MIN_WATCH_S: Final = 0.1
 
 
 class Source(Protocol):
-    """Where runs are looked at."""
+    """A source of runs."""
 
     def look(self) -> tuple[RunView, ...]:
-        """Return the runs as they are now."""
+        """Return the current state of the runs."""
         ...
 
     def nothing(self) -> str:
-        """Return what is to be said where there is no run."""
+        """Return the text to print if there is no run."""
         ...
 
 
 class StoreSource:
-    """One run in a store. Once it was read, a server that goes away is a part of the picture."""
+    """One run in a store. After the first read, an unreachable server is shown and is no error."""
 
     def __init__(self, choice: StoreChoice) -> None:
         """Choose the plugin; connect to nothing."""
@@ -84,7 +84,7 @@ class StoreSource:
         return (self._last,)
 
     def _seen(self, node: str, state: str) -> str:
-        """Return since when a node is seen in a state: a store tells no time. Empty: it was so from the first."""
+        """Return since when a node has been seen in a state, as a store has no times. Empty if since the first read."""
         known = self._since.get(node)
         if known is None or known[0] != state:
             self._since[node] = known = (state, _now() if self._last is not None else "")
@@ -95,12 +95,12 @@ class StoreSource:
         return ""
 
     def close(self) -> None:
-        """Give the connections back."""
+        """Close the connections."""
         self._reader.close()
 
 
 class NamedSource:
-    """Run directories that were named, by path or by the run's id."""
+    """Run directories that were given by path or by the run's id."""
 
     def __init__(self, target: str) -> None:
         """Find them."""
@@ -110,22 +110,22 @@ class NamedSource:
         self._had_status: set[Path] = set()
 
     def look(self) -> tuple[RunView, ...]:
-        """Read them anew; one that is gone has ended well, and so has one whose status is: it goes first."""
+        """Read them again. If a directory is gone, or its status is (which is removed first), the run has succeeded."""
         found = [run_at(path) for path in self._paths if path.is_dir()]
         self._had_status.update(Path(run.path) for run in found if run.status is not None)
         left = (run for run in found if run.status is not None or Path(run.path) not in self._had_status)
         return tuple(map(view_of_directory, left))
 
     def nothing(self) -> str:
-        """Say that it is gone."""
+        """Return that it is gone."""
         return "its run directory is gone: the run has ended, without a failure that would have kept it"
 
 
 class RememberedSource:
-    """A run in the store that a variable names; or, where that store does not know it, its run directories."""
+    """A run in the store that a variable names, or its run directories if that store does not have it."""
 
     def __init__(self, store: StoreSource, target: str) -> None:
-        """Look at the store first."""
+        """Read the store first."""
         self._source: Source = store
         self._target = target
 
@@ -138,7 +138,7 @@ class RememberedSource:
         return self._source.look()
 
     def nothing(self) -> str:
-        """Say what that one says."""
+        """Return that one's text."""
         return self._source.nothing()
 
 
@@ -146,11 +146,11 @@ class MachineSource:
     """The running agents of this user on this machine."""
 
     def look(self) -> tuple[RunView, ...]:
-        """Find them anew."""
+        """Find them again."""
         return tuple(view_of_directory(run) for run in find_runs() if run.running)
 
     def nothing(self) -> str:
-        """Say where they were looked for, and what else is there."""
+        """Return where agents were searched, and what else was found."""
         kept: list[FoundRun] = find_runs()
         more = ""
         if kept:
@@ -187,7 +187,7 @@ def _status(target: str | None, run: str | None, as_json: bool, watch: float | N
 
 
 def _watch(source: Source, every_s: float, *, as_json: bool, in_full: bool) -> int:
-    """Look again and again until the run is over, or Ctrl-C."""
+    """Read and print repeatedly until the run is over, or Ctrl-C."""
     gc.enable()
     pause = WaitBudget()
     with ExitStack() as cleanup:
@@ -214,7 +214,7 @@ def _over(run: RunView) -> bool:
 
 
 def _pages(runs: Sequence[RunView], *, in_full: bool) -> list[Page]:
-    """Return a page for each agent of a run that was named; of all that run here, a list."""
+    """Return a page for each agent of a named run, or a list of all runs here."""
     now_ns = SYSTEM_CLOCK.wall_ns()
     if in_full or len(runs) == 1:
         return [page_of_run(run, now_ns=now_ns) for run in runs]

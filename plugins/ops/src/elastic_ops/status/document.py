@@ -1,4 +1,4 @@
-"""`status.json` in the run directory: what an agent is doing, for `elastic status` and other tools."""
+"""`status.json` in the run directory: an agent's state, for `elastic status` and other tools."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,11 +13,11 @@ from elastic_core.api.tools import AgentIdentity, read_file
 STATUS_FILE: Final = "status.json"
 SCHEMA_VERSION: Final = 3
 _MOST_BYTES: Final = 4 << 20
-"""The longest that is read: anybody may have put a file of that name there. One of a thousand workers has 100 kB."""
+"""The most bytes that are read, since any user may have written a file of that name. A thousand workers need 100 kB."""
 
 
 class WorkerStatus(Record, frozen=True, kw_only=True):
-    """One worker of this node. `state`: `alive`, `done` (it ended well by itself), or `ended`."""
+    """One worker of this node. `state`: `alive`, `done` (it succeeded), or `ended`."""
 
     local_rank: int
     global_rank: int
@@ -28,8 +28,8 @@ class WorkerStatus(Record, frozen=True, kw_only=True):
 class PastRound(Record, frozen=True, kw_only=True):
     """One of the rounds that this node was in.
 
-    `ended_ns` 0: it is not over, or this agent did not see its end. `ended_by`: `membership` (nodes came or went),
-    `failure`, or `restart` (it was asked for).
+    `ended_ns` is 0 if it is not over, or this agent did not see its end. `ended_by`: `membership` (nodes joined or
+    left), `failure`, or `restart` (a requested restart).
     """
 
     index: int
@@ -45,7 +45,7 @@ class PastRound(Record, frozen=True, kw_only=True):
 class AbsenceStatus(Absence, frozen=True, kw_only=True):
     """Why this node is left out of rounds.
 
-    `until_ns`: when the hook is asked again, or the policy's time is over; 0: with the policy's next decision.
+    `until_ns`: when the hook is called again, or the policy's time is over; 0 means the policy's next decision.
     """
 
     since_ns: int
@@ -61,10 +61,10 @@ class EndStatus(Record, frozen=True, kw_only=True):
 
 
 class AgentStatus(Record, frozen=True, kw_only=True):
-    """What an agent is doing. Times `_ns` are nanoseconds since the Unix epoch, by this node's clock.
+    """An agent's state. Times `_ns` are nanoseconds since the Unix epoch, by this node's clock.
 
-    `state` is a word of the agent's state machine in lower case; `since_ns` when it came into it; `reason` why. What
-    has a limit has it in `max_…`, None where there is none. `trouble`: what keeps the rendezvous, empty if nothing.
+    `state` is the state of the agent's state machine in lower case, `since_ns` when it was entered, `reason` why.
+    Limits are in `max_…`; `None` means no limit. `trouble`: the problem that delays the rendezvous, or empty.
     """
 
     schema_version: int = SCHEMA_VERSION
@@ -74,30 +74,30 @@ class AgentStatus(Record, frozen=True, kw_only=True):
     agent: AgentIdentity
     backend: str
     where: str = ""
-    """The store as people know it, without secrets; empty where there is none."""
+    """The store as text for people, without secrets; empty if there is none."""
     state: str
     since_ns: int = 0
     reason: str = ""
     round: Round | None = None
-    """This node's place in its last round, without its nonce and history; None: there was none yet."""
+    """This node's place in its last round, without its nonce and history. `None` if there was none yet."""
     rounds: tuple[PastRound, ...] = ()
     """Its last 16 rounds, oldest first."""
     workers: tuple[WorkerStatus, ...] = ()
-    """Its workers, by local rank; empty: none were started."""
+    """Its workers, by local rank; empty if none were started."""
     restart_count: int = 0
     max_restarts: int | None = None
     membership_changes: int = 0
     max_membership_changes: int | None = None
     absence: AbsenceStatus | None = None
-    """Why this node is left out of rounds; None: it is not."""
+    """Why this node is left out of rounds. `None` if it is not."""
     control: str = ""
-    """The path of the agent's socket; empty: it listens to nobody."""
+    """The path of the agent's socket; empty if it has none."""
     trouble: str = ""
     trouble_since_ns: int = 0
     hooks: Mapping[str, Mapping[str, object]] = {}
-    """What hooks publish, by their names."""
+    """The fields that hooks publish, by their names."""
     end: EndStatus | None = None
-    """How the agent ended; None: it runs."""
+    """How the agent ended. `None` while it runs."""
     written_ns: int = 0
 
 
@@ -110,12 +110,12 @@ class OtherVersionError(ConfigError):
 
 
 def read_status(path: Path) -> AgentStatus:
-    """Return what the agent of a run directory has written last.
+    """Return the last status that the agent of a run directory has written.
 
     Raises:
         OSError: it can't be read, or is too long.
         OtherVersionError: it was written by another version.
-        msgspec.DecodeError: it is no status.
+        msgspec.DecodeError: it is not a status.
     """
     raw = read_file(path, most_bytes=_MOST_BYTES)
     version = decode_json(raw, _Version).schema_version
@@ -126,4 +126,4 @@ def read_status(path: Path) -> AgentStatus:
 
 
 UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError)
-"""What `read_status` raises of a file that is no status."""
+"""The exceptions of `read_status` for a file that is not a status."""

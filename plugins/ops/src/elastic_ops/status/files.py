@@ -1,6 +1,6 @@
-"""Writes `status.json` and `journal.jsonl` of a run directory, on a thread that lives no longer than it has to write.
+"""Writes `status.json` and `journal.jsonl` of a run directory, on a thread that lives only as long as it writes.
 
-A disk that hangs holds up nothing but that thread.
+A disk that hangs blocks only that thread.
 """
 
 import _thread
@@ -23,13 +23,13 @@ from elastic_ops.status.keeper import StatusKeeper
 JOURNAL_FILE: Final = "journal.jsonl"
 OLDER_FILE: Final = "journal.1.jsonl"
 MOST_BYTES: Final = 2 << 20
-"""A journal of this length becomes the older one, in place of the one before."""
+"""The size at which a journal replaces the older one."""
 GATHER_S: Final = 0.05
-"""Changes come in bursts (a round forms, workers start): one file has all of them."""
+"""The delay before a write: changes come in bursts (a round forms, workers start), and one file has all of them."""
 MOST_WAITING: Final = 10_000
-"""Events of the journal that wait for a disk; of more, the oldest are lost."""
+"""The limit of pending events of the journal; if there are more, the oldest are dropped."""
 _NOT_IN_JOURNAL: Final = frozenset({"fields_published"})
-"""Hooks publish their fields all the time, and the status has them."""
+"""Events that are not in the journal: hooks publish their fields often, and the status has them."""
 _FLAGS: Final = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -38,9 +38,9 @@ class StatusFiles:
 
     Args:
         keeper: Makes the status.
-        run_dir: Returns where the run directory is.
-        where: Returns where the rendezvous store is, for people.
-        notice: Takes a line for people, once, about a file that can't be written. Threading: any.
+        run_dir: Returns the run directory.
+        where: Returns the rendezvous store, as text for people.
+        notice: Shows a line to people, once, about a file that can't be written. Threading: any.
         clock: This node's.
     """
 
@@ -66,7 +66,7 @@ class StatusFiles:
         self._journal_bytes: int | None = None
 
     def take(self, events: Iterable[RunEvent]) -> None:
-        """Take the next events, and have the files written soon."""
+        """Add the next events, and have the files written soon."""
         with self._changed:
             for event in events:
                 self._keeper.observe(event)
@@ -76,13 +76,13 @@ class StatusFiles:
             self._begin()
 
     def status(self) -> AgentStatus:
-        """Return what the file would have at this moment."""
+        """Return the current status."""
         where = self._where()
         with self._changed:
             return self._keeper.status(where=where, written_ns=self._clock.wall_ns())
 
     def close(self, *, kept: bool, within_s: float) -> None:
-        """Write what is left if the directory is `kept`, and wait for what is being written, not for ever."""
+        """Write pending data if the directory is `kept`, and wait for the writing, with a time limit."""
         with self._changed:
             self._closing = True
             self._dirty = self._dirty and kept
@@ -149,7 +149,7 @@ class StatusFiles:
 
 
 def journal_line(event: RunEvent) -> bytes:
-    """Return an event as a line of the journal; what JSON can't hold is there as Python shows it."""
+    """Return an event as a line of the journal. Values that JSON can't hold are written as Python's `repr`."""
     values = {name: _shortened(value) for name, value in event.values.items() if _belongs(name, event.values)}
     try:
         return encode_json(replace(event, values=values)) + b"\n"
@@ -158,10 +158,10 @@ def journal_line(event: RunEvent) -> bytes:
 
 
 def _belongs(name: str, values: Mapping[str, object]) -> bool:
-    """Return whether a value is news: a step has its round each time."""
+    """Return whether a value is new: a step has its round each time."""
     return name != "round" or values.get("event", "RoundFormed") == "RoundFormed"
 
 
 def _shortened(value: object) -> object:
-    """Return a round without the failures of the rounds before, which have lines of their own."""
+    """Return a round without the failures of earlier rounds, which have their own lines."""
     return replace(value, history=()) if isinstance(value, Round) else value

@@ -1,4 +1,4 @@
-"""The status of an agent, made of the events of its feed. No I/O, no clock."""
+"""The status of an agent, from the events of its feed. No I/O, no clock."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -14,14 +14,14 @@ from elastic_ops.status.document import AbsenceStatus, AgentStatus, EndStatus, P
 MOST_ROUNDS: Final = 16
 _REASON_CHARS: Final = 240
 _MAY_RUN: Final = frozenset({"joining", "running", "ended"})
-"""In these states no hook of this node refuses any more."""
+"""States in which no hook of this node rejects rounds any more."""
 
 
 class StatusKeeper:
     """The status of one agent. Threading: one call at a time.
 
     Args:
-        settings: Those of the hook that takes the feed.
+        settings: Settings of the hook that receives the feed.
         agent: The agent's process.
     """
 
@@ -40,12 +40,12 @@ class StatusKeeper:
         )
 
     def status(self, *, where: str, written_ns: int) -> AgentStatus:
-        """Return the status, with the store's place and the time of writing."""
+        """Return the status, with the store's text and the time of writing."""
         workers = () if self._now.state == "ended" else self._now.workers
         return replace(self._now, workers=workers, where=where, written_ns=written_ns)
 
     def observe(self, event: RunEvent) -> None:
-        """Take the next event of the feed."""
+        """Apply the next event of the feed."""
         match event.name, event.values:
             case "step", values:
                 self._step(values, event.at_ns)

@@ -1,4 +1,4 @@
-"""A run's status as a table on a terminal, by rich where that is installed (the extra `ui`)."""
+"""A run's status as a table on a terminal, drawn by rich if it is installed (the extra `ui`)."""
 
 import os
 import sys
@@ -27,7 +27,7 @@ _ANY: Final = "yellow"
 
 
 def wanted() -> bool:
-    """Return whether stdout is a terminal that can show a table, and rich is there to draw it."""
+    """Return whether stdout is a terminal that can show a table, and rich is installed."""
     if not sys.stdout.isatty() or os.environ.get("TERM", "dumb") == "dumb":
         return False
     try:
@@ -46,7 +46,7 @@ def show(pages: Sequence[Page]) -> None:
 
 @contextmanager
 def live() -> Iterator[Callable[[Sequence[Page]], None]]:
-    """Give a function that shows pages in the place of those before."""
+    """Yield a function that replaces the shown pages."""
     from rich.console import Console
     from rich.live import Live
 

@@ -1,4 +1,4 @@
-"""A run's status in words and columns. Pure: `status_live` puts the same into a table on a terminal."""
+"""A run's status as text and columns, without I/O. `status.live` shows the same as a table on a terminal."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -17,36 +17,36 @@ RUN_HEADS: Final = ("RUN", "STATE", "ROUND", "RESTARTS", "NODE", "PID", "SINCE",
 MOST_NAMED: Final = 8
 MOST_ROUNDS: Final = 5
 MOST_OF_HOOK: Final = 240
-"""The most characters of what a hook publishes."""
+"""The most characters of a hook's published fields."""
 _NOTHING: Final = "-"
 
 
 class Table(Record, frozen=True, kw_only=True):
-    """Heads and rows of equal length, cleaned of what could steer a terminal."""
+    """Heads and rows of equal length, without terminal control characters."""
 
     heads: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
 
     def __post_init__(self) -> None:
-        """Clean the cells, whoever fills them."""
+        """Clean the cells."""
         force_setattr(self, "rows", tuple(tuple(map(clean, row)) for row in self.rows))
 
 
 class Page(Record, frozen=True, kw_only=True):
-    """Lines above, tables, lines below; cleaned."""
+    """Lines above, tables, and lines below, without terminal control characters."""
 
     above: tuple[str, ...]
     tables: tuple[Table, ...] = ()
     below: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        """Clean the lines, whoever writes them."""
+        """Clean the lines."""
         force_setattr(self, "above", tuple(map(clean, self.above)))
         force_setattr(self, "below", tuple(map(clean, self.below)))
 
 
 def page_of_run(run: RunView, *, now_ns: int) -> Page:
-    """Return one run in full; `now_ns` is this host's wall clock, by which ages are told."""
+    """Return one run in full. `now_ns` is this host's wall clock, for ages."""
     tables = [Table(heads=NODE_HEADS, rows=tuple(_node_row(node, now_ns) for node in run.nodes))] if run.nodes else []
     if run.workers:
         rows = tuple((str(w.local_rank), str(w.global_rank), str(w.pid), w.state) for w in run.workers)
@@ -58,7 +58,7 @@ def page_of_run(run: RunView, *, now_ns: int) -> Page:
 
 
 def page_of_runs(runs: Sequence[RunView], *, now_ns: int) -> Page:
-    """Return several runs, a line each."""
+    """Return several runs, one line each."""
     rows = tuple(_run_row(run, now_ns) for run in runs)
     return Page(above=(), tables=(Table(heads=RUN_HEADS, rows=rows),), below=("One in full: elastic status RUN",))
 
@@ -70,7 +70,7 @@ def plain(page: Page) -> str:
 
 
 def aligned(table: Table) -> str:
-    """Return a table as text; the last column is as wide as it is."""
+    """Return a table as text; the last column is not padded."""
     widths = [max(map(len, column)) for column in zip(table.heads, *table.rows, strict=True)]
     lines = []
     for row in (table.heads, *table.rows):
@@ -80,7 +80,7 @@ def aligned(table: Table) -> str:
 
 
 def age(iso: str, now_ns: int) -> str:
-    """Return how long ago it was, `-` where nobody knows."""
+    """Return the age of a time; `-` if it is not known."""
     return duration_text(round(_age_s(iso, now_ns))) if iso else _NOTHING
 
 
@@ -175,7 +175,7 @@ def _value(value: object) -> str:
 
 
 def _absence(absence: AbsenceView, now_ns: int) -> str:
-    """Return who keeps a node out, why, and until when: `is left out for 18 s by policy 'hw': exit code 77`."""
+    """Return why a node is left out, by whom, and until when: `is left out for 18 s by policy 'hw': exit code 77`."""
     left = duration_text(round(-_age_s(absence.until, now_ns))) if absence.until else ""
     if absence.refused:
         again = left and f"in {left}"
@@ -204,7 +204,7 @@ def _node_row(node: NodeView, now_ns: int) -> tuple[str, ...]:
 
 
 def _round_row(past: PastRoundView, now_ns: int) -> tuple[str, ...]:
-    """Return when a round was, of how many, and what ended it: `membership: b lost; 2 nodes with 2 workers go on`."""
+    """Return a round's time, size, and end: `membership: b lost; 2 nodes with 2 workers go on`."""
     lasted = _NOTHING
     if past.began and past.ended:
         lasted = duration_text(round(_age_s(past.began, now_ns) - _age_s(past.ended, now_ns)))

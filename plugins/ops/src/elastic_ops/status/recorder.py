@@ -12,19 +12,19 @@ if TYPE_CHECKING:
     from elastic_ops.status.files import StatusFiles
 
 BEGIN_AFTER_S: Final = 0.5
-"""A run that is over at once leaves no file, unless its directory is kept."""
+"""How long a run must last before files are written, unless its directory is kept."""
 WRITE_S: Final = 1.0
 STATE: Final = "state"
-"""By this name the status is offered to requests to the agent."""
+"""The name under which the status is offered to requests to the agent."""
 LISTENING: Final = "listening"
-"""The event by which a hook adds to the status where requests to the agent are taken."""
+"""The event by which a hook adds the path of the agent's control plane to the status."""
 _JSON: Final = "application/json"
 
 
 class RunRecorder(AgentHook):
-    """Records what the agent does: its status after each change, and each event of its feed as it comes.
+    """Records the agent: its status after each change, and each event of its feed.
 
-    Nothing is loaded or written within the first half second: a start does not wait for it.
+    Nothing is loaded or written within the first half second, so the start of a run does not wait for it.
     """
 
     api_version: ClassVar[int] = 1
@@ -44,7 +44,7 @@ class RunRecorder(AgentHook):
         self.run.call_later(BEGIN_AFTER_S, self._warm)
 
     def on_run_event(self, event: RunEvent) -> None:
-        """Take it. Threading: the feed's."""
+        """Record an event. Threading: the feed's."""
         with self._lock:
             files = self._files
             if files is None:
@@ -60,7 +60,7 @@ class RunRecorder(AgentHook):
         self._begin()
 
     def _begin(self) -> "StatusFiles":
-        """Return what writes the files; the first call gives it what has happened so far. Threading: any."""
+        """Return the writer of the files. The first call adds all events so far. Threading: any."""
         from elastic_core.api.tools import AgentIdentity
         from elastic_ops.status.files import StatusFiles
         from elastic_ops.status.keeper import StatusKeeper

@@ -1,4 +1,4 @@
-"""A run as its store has it, in the form that `elastic status` shows."""
+"""A run in its store, in the form that `elastic status` shows."""
 
 from typing import Final
 
@@ -20,21 +20,21 @@ from elastic_ops.stored_run import StoredFailure, StoredMember, StoredRound, sto
 
 LOST: Final = "lost"
 LEFT: Final = "left"
-"""No longer there, and nothing is wrong with that: the run has its verdict."""
+"""Left, without a problem: the run has its result."""
 NO_NODE: Final = "no node is left"
-"""The state of a run without a verdict whose last node has left: a new one goes on with it."""
+"""The state of a run without a result whose last node has left; a new node continues it."""
 SILENT: Final = "silent"
 STOPPED: Final = "stopped"
 STOPPED_BY: Final = "elastic stop"
-"""The rule of the verdict of a run that somebody has stopped from outside."""
+"""The rule in the result of a run that was stopped from outside."""
 
 
 class RunInStore:
-    """A run as it was read from its store.
+    """A run as read from its store.
 
     Raises:
         NoSuchRunError: there is no such run.
-        RendezvousStateError: what is there is of another version, or not ours.
+        RendezvousStateError: its content is of another version, or not elastic-core's.
     """
 
     def __init__(self, reading: StoreReading, choice: StoreChoice, where: str) -> None:
@@ -52,12 +52,12 @@ class RunInStore:
 
     @property
     def evidence(self) -> str:
-        """What all nodes know of the last failure, as the JSON of an incident; empty: they left none."""
+        """The last failure as all nodes know it, as an incident in JSON; empty if they left none."""
         said = (self._control.verdict, self._control.ending) if self._control is not None else ()
         return next((one.evidence for one in said if one is not None and one.evidence), "")
 
     def view(self) -> RunView:
-        """Return what is to be shown."""
+        """Return the view to show."""
         control, round_ = self._control, self._round
         nodes = self._nodes()
         verdict = None if control is None else control.verdict
@@ -107,7 +107,7 @@ class RunInStore:
         return "starting" if any(state in ("ready", "starting") for state in placed) else "running"
 
     def _nodes(self) -> tuple[NodeView, ...]:
-        """Return the roster in rank order, then everybody else who has a seat."""
+        """Return the round's nodes in rank order, then all others that have a seat."""
         round_ = self._round
         over = self._control is not None and self._control.verdict is not None
         seats = dict(self._members)
@@ -141,7 +141,7 @@ class RunInStore:
         return tuple(nodes)
 
     def _said(self, incarnation: str, record: StoredMember) -> str:
-        """Return a member's word of itself, if it was heard lately."""
+        """Return a member's published state, if its seat was renewed recently."""
         if incarnation in self._silent:
             return SILENT
         round_ = self._round
@@ -177,7 +177,7 @@ def _round_view(document: StoredRound) -> RoundView:
 
 
 def short_failure(failure: StoredFailure) -> IncidentView:
-    """Return a failure of the history in short."""
+    """Return the summary of a failure in the history."""
     decision = failure.decision
     return IncidentView(
         failure_class=failure.failure_class,

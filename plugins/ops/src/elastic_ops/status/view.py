@@ -1,4 +1,4 @@
-"""What `elastic status` shows of a run, wherever it was read: the form of its `--json`, too."""
+"""The data that `elastic status` shows of a run from any source, which are also its `--json` output."""
 
 import datetime
 from collections.abc import Mapping
@@ -28,14 +28,14 @@ _STATES: Final = {
     "waiting": "restarting",
     "refused": OUT,
 }
-"""The agent's states in words for people; the others are words already."""
+"""The agent's states as text for people; other states are shown unchanged."""
 
 
 class AbsenceView(Record, frozen=True, kw_only=True):
-    """Why a node is left out: by a hook of its own that refuses (`refused`), or by the run's policy.
+    """Why a node is left out: one of its hooks rejects rounds (`refused`), or the run's policy excludes it.
 
-    `since` and `until` are ISO 8601 in UTC: the hook is asked again, or the policy's time is over; empty where nobody
-    knows. `for_s`: how long from when the node said so, as the store has it.
+    `since` and `until` are ISO 8601 in UTC: when the hook is called again, or the policy's time is over; empty if not
+    known. `for_s`: the time from the node's publication, as in the store.
     """
 
     by: str
@@ -47,9 +47,9 @@ class AbsenceView(Record, frozen=True, kw_only=True):
 
 
 class NodeView(Record, frozen=True, kw_only=True):
-    """One node. `first_rank` is that of its first worker; None: it has no place in the round.
+    """One node. `first_rank` is that of its first worker. `None` if it has no place in the round.
 
-    `since` is ISO 8601 in UTC, empty where nobody knows.
+    `since` is ISO 8601 in UTC, empty if not known.
     """
 
     node_id: str
@@ -64,7 +64,7 @@ class NodeView(Record, frozen=True, kw_only=True):
 
 
 class RoundView(Record, frozen=True, kw_only=True):
-    """The round that is, or was last."""
+    """The current round, or the last one."""
 
     index: int
     token: int = 0
@@ -75,9 +75,9 @@ class RoundView(Record, frozen=True, kw_only=True):
 
 
 class PastRoundView(Record, frozen=True, kw_only=True):
-    """One of the last rounds of the node. `ended` is empty where it is not over, or its agent did not see its end.
+    """One of the last rounds of the node. `ended` is empty if it is not over, or its agent did not see its end.
 
-    `ended_by`: `membership` (nodes came or went), `failure`, or `restart` (it was asked for).
+    `ended_by`: `membership` (nodes joined or left), `failure`, or `restart` (a requested restart).
     """
 
     index: int
@@ -91,7 +91,7 @@ class PastRoundView(Record, frozen=True, kw_only=True):
 
 
 class IncidentView(Record, frozen=True, kw_only=True):
-    """The last incident in short. `at` is ISO 8601 in UTC, empty where nobody knows."""
+    """A summary of the last incident. `at` is ISO 8601 in UTC, empty if not known."""
 
     failure_class: str
     summary: str
@@ -104,7 +104,7 @@ class IncidentView(Record, frozen=True, kw_only=True):
 
 
 class StoreView(Record, frozen=True, kw_only=True):
-    """The rendezvous store. `latency_s`: of the read that all this is from; `trouble`: what the agents say of it."""
+    """The rendezvous store. `latency_s`: of the read behind this view; `trouble`: the problem that agents report."""
 
     where: str
     reachable: bool | None = None
@@ -123,7 +123,7 @@ class VerdictView(Record, frozen=True, kw_only=True):
 
 
 class AgentView(Record, frozen=True, kw_only=True):
-    """The agent of the run directory. `alive` None: it can't be seen from here."""
+    """The agent of the run directory. `alive` is `None` if it can't be checked from here."""
 
     pid: int
     host: str
@@ -134,8 +134,8 @@ class AgentView(Record, frozen=True, kw_only=True):
 class RunView(Record, frozen=True, kw_only=True):
     """One run. `source`: `directory` or `store`; `run_dir` is empty with the latter.
 
-    `waiting`: ids of nodes that have no place in the round and are not left out. `hooks`: what hooks of this node
-    publish, by their names, and `rounds`: its last ones, the oldest first; both empty with a store.
+    `waiting`: ids of nodes that have no place in the round and are not left out. `hooks`: the fields that hooks of this
+    node publish, by their names. `rounds`: its last ones, the oldest first. Both are empty with a store.
     """
 
     run_id: str
@@ -161,14 +161,14 @@ class RunView(Record, frozen=True, kw_only=True):
 
 
 class StatusDocument(Record, frozen=True, kw_only=True):
-    """What `elastic status --json` writes."""
+    """The output of `elastic status --json`."""
 
     schema_version: int = SCHEMA_VERSION
     runs: tuple[RunView, ...]
 
 
 def view_of_directory(found: FoundRun) -> RunView:
-    """Return what a run directory tells: of its node, and of the run as far as this node knows."""
+    """Return the view of a run directory: its node, and the run as far as this node knows it."""
     incidents: list[FoundIncident] = []
     with suppress(ConfigError):  # they are of another version: the state can be shown all the same
         incidents = find_incidents(Path(found.path))
@@ -294,7 +294,7 @@ def _verdict(status: AgentStatus) -> VerdictView | None:
 
 
 def short_incident(found: FoundIncident) -> IncidentView:
-    """Return an incident in short."""
+    """Return the summary of an incident."""
     incident = found.incident
     first = incident.first
     decision = incident.decision
@@ -318,7 +318,7 @@ def decision_words(decision: Decision) -> str:
 
 
 def iso_time(at_ns: int) -> str:
-    """Return `2026-01-31T12:00:00.123Z`; empty for 0: nobody knows."""
+    """Return `2026-01-31T12:00:00.123Z`; empty for 0, an unknown time."""
     if not at_ns:
         return ""
     whole = datetime.datetime.fromtimestamp(at_ns // 10**9, tz=datetime.UTC)

@@ -238,7 +238,7 @@ def pairs(parts: Iterable[str]) -> dict[str, str]:
     for part in filter(None, (part.strip() for part in parts)):
         key, sign, text = part.partition("=")
         if not sign:
-            raise ConfigError(f"{part!r}: expected KEY=VALUE", hint=f"{part}=VALUE")
+            raise ConfigError(f"{part!r}; expected KEY=VALUE", hint=f"{part}=VALUE")
         found[key] = text
     return found
 

@@ -1,1 +1,1 @@
-"""`elastic policy`: a restart policy tried out with no job."""
+"""`elastic policy`: test a restart policy without a job."""

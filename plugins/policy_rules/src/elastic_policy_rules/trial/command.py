@@ -10,7 +10,7 @@ api_version = 1
 
 
 class _Policy(click.Group):
-    """Does what a subcommand says, or says what there is."""
+    """Runs a subcommand, or lists the subcommands."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

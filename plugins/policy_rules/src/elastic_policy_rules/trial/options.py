@@ -1,4 +1,4 @@
-"""The parameters that both commands of `elastic policy` take: a rule file, or the name of a policy with its options."""
+"""The common parameters of both commands of `elastic policy`: a rule file, or the name of a policy with its options."""
 
 from typing import Final
 
@@ -19,6 +19,6 @@ _POLICY_OPTIONS: Final = (
 
 
 def policy_parameters() -> list[click.Parameter]:
-    """Return the argument FILE, and the options of `elastic run` that a policy is built with."""
+    """Return the argument FILE, and the options of `elastic run` for building a policy."""
     file = click.Argument(["file"], metavar="[FILE]", required=False)
     return [file, *(run_option(name, other_spelling=False) for name in _POLICY_OPTIONS)]

@@ -1,4 +1,4 @@
-"""`elastic policy simulate`: each decision about failures that happened once, or might, and why; with no job."""
+"""`elastic policy simulate`: the decisions about recorded failures, with reasons, without a job."""
 
 import json
 import sys
@@ -28,7 +28,7 @@ from elastic_policy_rules.trial.trace import read_trace
 
 
 class Simulated(Record, frozen=True, kw_only=True):
-    """One failure of the trace, what was decided about it, and why."""
+    """One failure of the trace, with the decision and its reason."""
 
     number: int
     failure: Failure
@@ -37,10 +37,10 @@ class Simulated(Record, frozen=True, kw_only=True):
 
 
 def simulate(policy: FailureHandler, failures: Sequence[Failure], *, name: str) -> list[Simulated]:
-    """Ask a policy about failures in order, each with its own decisions about those before, until it ends the run.
+    """Return a policy's decisions about failures in order, each with the earlier ones, until it ends the run.
 
     Raises:
-        PluginError: the policy raised, or answered nonsense.
+        PluginError: the policy raised, or its result is invalid.
     """
     history: list[Failure] = []
     found: list[Simulated] = []

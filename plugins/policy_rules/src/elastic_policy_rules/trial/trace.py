@@ -1,4 +1,4 @@
-"""Failures as they were written down: read back, to ask a policy about them again."""
+"""Recorded failures, read for a simulation."""
 
 from collections.abc import Iterator, Sequence
 from typing import Final
@@ -16,10 +16,10 @@ def read_trace(raw: bytes, name: str) -> tuple[Failure, ...]:
 
     Args:
         raw: JSON: one object a line, an array of them, or a single one; each a `Failure`, or an incident.
-        name: What the trace is called in messages.
+        name: The trace's name in messages.
 
     Raises:
-        ConfigError: something in it is neither.
+        ConfigError: an entry is neither.
     """
     entries = [_entry(text, where) for where, text in _texts(raw, name)]
     if not entries:
@@ -28,7 +28,7 @@ def read_trace(raw: bytes, name: str) -> tuple[Failure, ...]:
 
 
 def _texts(raw: bytes, name: str) -> Iterator[tuple[str, bytes]]:
-    """Yield each object's JSON with where it is from."""
+    """Yield each object's JSON with its place."""
     try:
         whole = msgspec.json.decode(raw, type=msgspec.Raw | list[msgspec.Raw]) if raw.strip()[:1] == b"[" else None
     except msgspec.DecodeError as err:
@@ -63,7 +63,7 @@ def _entry(text: bytes, where: str) -> Failure | Incident:
 
 
 def _timed(entries: Sequence[Failure | Incident]) -> Iterator[Failure]:
-    """Give incidents the time since the first of them: they have the date alone."""
+    """Set the time of incidents since the first of them: they have only the date."""
     first_ns = min((entry.at_ns for entry in entries if isinstance(entry, Incident)), default=0)
     for entry in entries:
         if isinstance(entry, Failure):

@@ -1,1 +1,1 @@
-"""Private etcd servers of this machine: for a run without a server of its own, and torch's `EtcdServer`."""
+"""Private etcd servers on this machine: for a run without a separate server, and torch's `EtcdServer`."""

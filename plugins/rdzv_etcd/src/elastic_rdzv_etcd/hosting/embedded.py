@@ -1,4 +1,4 @@
-"""`--rdzv-conf embedded=true`: an etcd of the run's own, for agents on one machine, beside the first of them."""
+"""`--rdzv-conf embedded=true`: the run's own etcd for agents on one machine, beside the first of them."""
 
 import hashlib
 import os
@@ -33,31 +33,31 @@ from elastic_rdzv_etcd.url import PORT
 _START_LIMIT_S: Final = 30.0
 _ANSWER_LIMIT_S: Final = 5.0
 _OTHERS_GRACE_S: Final = 5.0
-"""How long the port may be somebody else's before we give up: an earlier run's host may be about to end."""
+"""How long another process may have the port before this agent gives up: an earlier run's host may be about to end."""
 _LINGER_S: Final = 3.0
 _STARTS: Final = 3
 _STARTS_WINDOW_S: Final = 60.0
 _FORGET: Final = ("--auto-compaction-mode=revision", "--auto-compaction-retention=10000")
-"""A run may last for weeks, and nobody asks for what was."""
+"""The compaction of old revisions: a run may last for weeks, and no client reads them."""
 
 
 class EmbeddedEtcd:
     """Runs the run's etcd, or finds the one that another agent on this machine runs.
 
-    Whoever finds nobody at the endpoint's port runs it, until its agent ends. That is settled by the first `ensure`
-    that succeeds, and stays: who has found another one's etcd never begins a second. A single node without an endpoint
-    takes any port. The etcd listens on 127.0.0.1, without users or TLS: every process of this machine may talk to it.
+    An agent that finds no server at the endpoint's port runs it until the agent ends. The first successful `ensure`
+    decides for good: an agent that has found another's etcd never starts a second. A single node without an endpoint
+    uses any port. The etcd listens on 127.0.0.1, without users or TLS: every process of this machine can use it.
 
-    One that dies under its living agent is started again at its port, with its data; without, if it can't go on.
+    If it dies while its agent lives, it is started again at its port, with its data, or without if it can't read them.
 
     Threading: one thread at a time; `pids` any.
     """
 
     def __init__(self, settings: RendezvousSettings, *, v2: bool = False) -> None:
-        """Check what this agent was told; nothing is started or reached.
+        """Check this agent's options; nothing is started or connected.
 
         Args:
-            settings: As of the store that asks for it. The option `is_host`, false, makes it look for one only.
+            settings: The store's settings. With the option `is_host` false, it only looks for one.
             v2: Whether the v2 API is needed.
 
         Raises:
@@ -82,28 +82,28 @@ class EmbeddedEtcd:
 
     @property
     def hosting(self) -> bool:
-        """Whether the etcd is a process of this agent."""
+        """Whether a process of this agent is the etcd."""
         return self._process is not None
 
     def pids(self) -> frozenset[int]:
-        """Return the processes beside this one: sweeps of the agent must spare them, and others must not reap them."""
+        """Return the processes beside this one: sweeps of the agent spare them, and only this object may reap them."""
         process, folder = self._process, self._folder
         server = frozenset[int]() if process is None else process.pids()
         return server if folder is None else server | folder.pids()
 
     @property
     def notices(self) -> Sequence[str]:
-        """What people should know, oldest first; it only grows."""
+        """Lines for people, oldest first; lines are only added."""
         return self._notices
 
     def ensure(self, wait: WaitBudget) -> str:
-        """Return `127.0.0.1:PORT`, where the run's etcd answers, or did a moment ago; cheap when that is settled.
+        """Return `127.0.0.1:PORT`, where the run's etcd responds, or did a moment ago; cheap after the first success.
 
         Raises:
             BackendUnavailableError: it could not be started, or is not there yet; a later call may succeed.
-            BackendRefusedError: the port is somebody else's, and stays so.
-            ConfigError: this agent has to run it and has no etcd that can.
-            WaitCancelledError: the agent asked the call to end.
+            BackendRefusedError: another process keeps the port.
+            ConfigError: this agent must run it and has no suitable etcd.
+            WaitCancelledError: the agent cancelled the call.
             WaitExpiredError: the budget's deadline has passed.
         """
         if self._process is not None and not self._process.ready:
@@ -113,19 +113,19 @@ class EmbeddedEtcd:
         return f"{LOOPBACK}:{self._port}"
 
     def _get_ready(self, process: EtcdProcess, wait: WaitBudget) -> None:
-        """Go on with a start that took longer than the call that began it, or follow a death."""
+        """Continue a start that took longer than an earlier call, or restart after a death."""
         if self._starts:
             self._revive(process, wait)
             return
         try:
             self._await(process, wait)
-        except PortTakenError:  # by another agent that was faster, perhaps: whose it is, is open again
+        except PortTakenError:  # perhaps by another agent that was faster: the owner is open again
             self.close()
         except BackendUnavailableError:
             self.close()
             raise
 
-    # --- whose it is
+    # --- the owner of the port
 
     def _settle(self, wait: WaitBudget) -> None:
         if self._may_host and (self._endpoint.port == 0 or is_free(self._port)) and self._host(wait):
@@ -136,7 +136,7 @@ class EmbeddedEtcd:
         self._guest = True
 
     def _who_has_it(self, wait: WaitBudget) -> str:
-        """Return who answers at the port, if it is not this run's etcd; empty: it is."""
+        """Return which server has the port, if it is not this run's etcd; empty if it is."""
         if self._port == 0:
             raise BackendUnavailableError(f"{self._where} is not there")
         try:
@@ -152,7 +152,7 @@ class EmbeddedEtcd:
         return "an etcd that is not this run's own"
 
     def _taken(self, answer: str) -> ElasticError:
-        """Return that the port is somebody else's: at first as what may pass, then as what won't."""
+        """Return the error for a port of another process: at first a temporary one, then a permanent one."""
         now_s = SYSTEM_CLOCK.monotonic_s()
         if self._others_since_s is None:
             self._others_since_s = now_s
@@ -173,7 +173,7 @@ class EmbeddedEtcd:
     # --- running it
 
     def _host(self, wait: WaitBudget) -> bool:
-        """Start it; False: somebody else was faster."""
+        """Start it. Return false if another process has taken the port first."""
         program = examine(find_program(), wait=wait)
         if self._v2 and not program.has_v2:
             raise ConfigError(
@@ -223,7 +223,7 @@ class EmbeddedEtcd:
         self._starts.append(SYSTEM_CLOCK.monotonic_s())
 
     def _revive(self, process: EtcdProcess, wait: WaitBudget) -> None:
-        """Have it run again after its death, with its data, or without if it can't be started with them."""
+        """Restart it after its death, with its data, or without if it can't start with them."""
         program, folder = self._program, self._folder
         if program is None or folder is None:
             raise BackendUnavailableError(f"{self._where} was stopped")
@@ -253,7 +253,7 @@ class EmbeddedEtcd:
         return self._made(program, folder)
 
     def linger(self, store: CoordinationStore, wait: WaitBudget) -> None:
-        """Wait until no member is left in the store on this etcd, 3 s at most; raises what the store does."""
+        """Wait until no member is left in the store on this etcd, 3 s at most; raises the store's errors."""
         end_s = SYSTEM_CLOCK.monotonic_s() + _LINGER_S
         seen = Revisions()
         while (left_s := end_s - SYSTEM_CLOCK.monotonic_s()) > 0 and store.members(wait=wait).members:
@@ -270,10 +270,10 @@ class EmbeddedEtcd:
 
 
 def local_endpoint(settings: RendezvousSettings) -> Endpoint:
-    """Return the endpoint on this machine that an embedded etcd is to be found at; port 0: any.
+    """Return the endpoint of an embedded etcd on this machine; port 0 means any.
 
     Raises:
-        ConfigError: it can't be one of this machine's own.
+        ConfigError: it can't be on this machine.
     """
     text = settings.endpoint.strip()
     alone = settings.max_nodes == 1
@@ -302,7 +302,7 @@ def local_endpoint(settings: RendezvousSettings) -> Endpoint:
 
 
 def _is_here(host: str) -> bool:
-    """Return whether a host is this machine by its looks: nobody is asked, and no other name of it is known."""
+    """Return whether a host is this machine by its text: no name is resolved, and no other name of it is known."""
     plain = host.rstrip(".").lower()
     if is_ip(plain):
         return plain == "::1" or plain.startswith("127.")
@@ -314,7 +314,7 @@ def is_free(port: int) -> bool:
     """Return whether an etcd could listen on a port of 127.0.0.1 now.
 
     Raises:
-        BackendRefusedError: never: this user may not, say.
+        BackendRefusedError: it never can, for example because this user may not.
     """
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as sock:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

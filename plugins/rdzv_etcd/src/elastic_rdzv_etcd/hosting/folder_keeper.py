@@ -1,8 +1,8 @@
-"""What keeps the folder of a `KeptFolder`: a process that removes it when its owner has ended without doing so.
+"""The process that removes the folder of a `KeptFolder` if its owner has ended without doing so.
 
-It is started with an empty environment, in a session of its own, every signal blocked; its standard input is a pipe
-whose other end the owner holds. An owner that has removed the folder kills it. It stays tiny: `os`, `select` and `sys`
-are all that it imports.
+It is started with an empty environment, in a session of its own, with every signal blocked. Its standard input is a
+pipe whose other end the owner holds. An owner that has removed the folder kills it. To stay small, it imports only
+`os`, `select` and `sys`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import select
 import sys
 
 KEPT_FOLDER_VARIABLE = "ELASTIC_KEPT_FOLDER"
-"""What marks the processes that use the folder, beside their incarnation if they have one."""
+"""The mark of processes that use the folder, in addition to their incarnation if they have one."""
 _LOOKS = 1500
 _PAUSE_MS = 20
 _SIGKILL = 9  # importing signal would double the time
@@ -20,7 +20,7 @@ _PF_KTHREAD = 0x00200000
 
 
 def main() -> None:
-    """Keep the folder whose owner and name the command line ends with."""
+    """Keep the folder; the command line ends with its owner and name."""
     os.chdir("/")  # no directory is kept busy
     until_ended(int(sys.argv[-2]), 0)
     clear(sys.argv[-1])
@@ -28,9 +28,9 @@ def main() -> None:
 
 
 def until_ended(owner: int, pipe: int) -> None:
-    """Return when the owner has ended, or holds the pipe no more.
+    """Return when the owner has ended, or has closed the pipe.
 
-    The process is watched beside the pipe because a fork of it may hold the pipe open.
+    The process is checked beside the pipe because a fork of it may keep the pipe open.
     """
     poll = select.poll()
     poll.register(pipe, select.POLLIN)
@@ -41,17 +41,17 @@ def until_ended(owner: int, pipe: int) -> None:
     except OSError:
         pass  # no pidfds here: the pipe must do
     if os.getppid() != owner:
-        return  # it has ended; its number may be somebody else's by now
+        return  # it has ended; its pid may be reused by now
     poll.poll()
 
 
 def clear(folder: str) -> None:
-    """Kill whoever uses the folder and remove it; give up after half a minute."""
+    """Kill the processes that use the folder and remove it; give up after half a minute."""
     entry = os.fsencode(f"{KEPT_FOLDER_VARIABLE}={folder}")
     for _ in range(_LOOKS):
         pids = _others()
         # One that is just being started shows its mark a moment later, which is long where the machine is busy. Asked
-        # first: whoever is not being started any more shows it below.
+        # first: a process that is no longer starting has its variables below.
         starting = any(map(_is_starting, pids))
         users = [pid for pid in pids if _is_marked(pid, entry)]
         for pid in users:
@@ -71,9 +71,9 @@ def _is_marked(pid: int, entry: bytes) -> bool:
 
 
 def _is_starting(pid: int) -> bool:
-    """Return whether exec has taken a process's old memory and not yet filled the new one, or nearly so.
+    """Return whether exec has removed a process's old memory and not yet filled the new one, or nearly so.
 
-    Whoever has started it goes on by then (proc(5): neither environment nor command line can be read).
+    The process that has started it continues by then (proc(5): neither environment nor command line can be read).
     """
     if _read(pid, "environ") or _read(pid, "cmdline"):
         return False
@@ -90,7 +90,7 @@ def _read(pid: int, name: str) -> bytes:
 
 
 def _kill(pid: int, entry: bytes) -> None:
-    """Kill a process if it is marked; pinned first, for the number may be another one's by now."""
+    """Kill a process if it has the mark; it is pinned first, since its pid may be reused."""
     try:
         pidfd = os.pidfd_open(pid)
     except OSError:
@@ -106,7 +106,7 @@ def _kill(pid: int, entry: bytes) -> None:
 
 
 def _remove(folder: str) -> bool:
-    """Remove the folder with all that is in it; return whether it is gone."""
+    """Remove the folder with its content; return whether it is gone."""
     for path, folders, files in os.walk(folder, topdown=False):
         for name in files:
             _attempt(os.unlink, f"{path}/{name}")

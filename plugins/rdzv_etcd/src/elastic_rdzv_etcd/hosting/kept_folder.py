@@ -1,4 +1,4 @@
-"""The folder of an etcd that belongs to a process: it goes when that does, however it ends."""
+"""The folder of an etcd that belongs to a process and is removed after the process ends in any way."""
 
 import os
 import sys
@@ -9,14 +9,14 @@ from elastic_backend_net.hosted_server import HostedProcess
 from elastic_rdzv_etcd.hosting.folder_keeper import KEPT_FOLDER_VARIABLE
 
 _KEEPER: Final = Path(__file__).absolute().with_name("folder_keeper.py")
-"""Run as a file: to import it would have it import its package."""
+"""It is run as a file: an import would import its package."""
 
 
 class KeptFolder:
-    """A folder for its owner's eyes alone, that goes when this process does, however that ends.
+    """A folder that only its owner can read, and that is removed after this process ends in any way.
 
-    A process beside this one sees to it: when this one ends without having removed the folder, it kills whoever has the
-    folder's mark in the environment, and removes it. Nobody can do so when both are killed in the same moment.
+    If this process ends without having removed the folder, a process beside it kills all processes with the folder's
+    mark in their environment, and removes the folder. If both are killed at the same moment, the folder remains.
 
     Threading: one thread at a time; `pids` any.
     """
@@ -25,8 +25,8 @@ class KeptFolder:
         """Make nothing yet: `make` does.
 
         Args:
-            prefix: What the folder's name begins with.
-            parent: Where it is made; default the directory for temporary files.
+            prefix: Prefix of the folder's name.
+            parent: Its parent; default the directory for temporary files.
         """
         self.path = Path(parent or _temporary()).absolute() / f"{prefix}{os.urandom(8).hex()}"
         self._keeper: HostedProcess | None = None
@@ -34,20 +34,20 @@ class KeptFolder:
 
     @property
     def mark(self) -> dict[str, str]:
-        """What belongs into the environment of every process that uses the folder."""
+        """The variables for every process that uses the folder."""
         return {KEPT_FOLDER_VARIABLE: str(self.path)}
 
     def pids(self) -> frozenset[int]:
-        """Return the process that keeps the folder: sweeps spare it, and others must not reap it."""
+        """Return the process that keeps the folder: sweeps spare it, and only this object may reap it."""
         return frozenset() if self._keeper is None else self._keeper.pids()
 
     def make(self) -> None:
-        """Make the folder and have it kept.
+        """Make the folder and start its keeper.
 
         Raises:
-            OSError: it can't be.
+            OSError: it can't be made.
         """
-        # The keeper first: from the folder's first moment on there is somebody to remove it.
+        # The keeper first: it can remove the folder from its first moment on.
         self._keep()
         try:
             self.path.mkdir(mode=0o700)
@@ -72,9 +72,9 @@ class KeptFolder:
             os.close(silent)
 
     def remove(self) -> None:
-        """Remove the folder; idempotent, never raises. Whoever uses it must have ended."""
+        """Remove the folder; idempotent, never raises. The processes that use it must have ended."""
         if self._keeper is not None:
-            import shutil  # for those alone who have a folder, as tempfile
+            import shutil  # needed only with a folder, as tempfile is
 
             shutil.rmtree(self.path, ignore_errors=True)
             self._let_go()

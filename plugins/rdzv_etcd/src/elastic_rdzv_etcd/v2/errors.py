@@ -1,10 +1,10 @@
-"""What a v2 server answers that the store acts upon: each says that nothing was written."""
+"""A v2 server's errors that the store handles; each means that nothing was written."""
 
 from elastic_core.api.stores import BackendError, BackendUnavailableError
 
 
 class MissingError(BackendError):
-    """There is no such key; `index` is how far the server was when it looked."""
+    """There is no such key; `index` is the server's at the read."""
 
     def __init__(self, what: str, *, hint: str = "", index: int = 0) -> None:
         """Keep the parts."""
@@ -13,8 +13,8 @@ class MissingError(BackendError):
 
 
 class ConflictError(BackendError):
-    """The key is another than the request expects, or is there though it must not be."""
+    """The key differs from the expected one, or exists although it must not."""
 
 
 class ForgottenError(BackendUnavailableError):
-    """The events that were asked for are forgotten: read anew, and watch from there."""
+    """The requested events are no longer kept: read again, and watch from there."""

@@ -1,4 +1,4 @@
-"""The content of one run on a v2 server: looking, beginning, and clearing up, which all operations share."""
+"""The content of one run on a v2 server: the reads, the start, and the cleanup that all operations share."""
 
 import math
 import os
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
     from elastic_rdzv_etcd.v2.session import Session
 
 TRIES: Final = 16
-"""How often something is tried that another client's change has spoiled, before the store counts as unavailable."""
+"""How often an operation is retried after conflicts with other clients, before the store counts as unavailable."""
 _KEEP_SHARE: Final = 0.25
-"""How much longer content is kept than it must be, so that it need not be said at each call."""
+"""How much longer content is kept than needed, so that the keep time need not be extended at each call."""
 _EXTENDED: Final = 8
-"""How many keys a look extends: the next ones extend the others."""
+"""How many keys one read extends; later reads extend the others."""
 _TIDIED: Final = 8
-"""Of how many other runs the empty directories are deleted when one begins."""
+"""The number of other runs whose empty directories are deleted when one begins."""
 _JUDGES: Final = 3
-"""How many members, from the first seat on, remove those that are silent: the others hear of it from them."""
+"""The number of members, from the first seat on, that remove silent ones; the others learn it from them."""
 
 
 class Run:
@@ -35,7 +35,7 @@ class Run:
     """
 
     def __init__(self, paths: Paths, session: Callable[[], "Session"]) -> None:
-        """Know nothing yet; `session` gives the connections."""
+        """Know nothing yet; `session` provides the connections."""
         self.paths = paths
         self.ttl_s: float | None = None
         """The lease that was asked for last, by which silence is judged."""
@@ -56,7 +56,7 @@ class Run:
         self._wrote = False
 
     def read(self, key: str, wait: WaitBudget, *, recursive: bool = False) -> Any:  # noqa: ANN401  # an EtcdResult
-        """Return a key, or a directory with all that is in it.
+        """Return a key, or a directory with its content.
 
         Raises:
             MissingError: there is none.
@@ -67,9 +67,9 @@ class Run:
     def write(
         self, key: str, value: str | None, wait: WaitBudget, *, ttl: int | None = None, **conditions: object
     ) -> Any:  # noqa: ANN401
-        """Write a key: what others see, so that from now on trouble leaves something open.
+        """Write a key that other clients see, so that a later failure leaves the outcome unknown.
 
-        It has a TTL, if no other then that of what is kept: a write without one would take it away.
+        Without `ttl` it gets the TTL of kept content, since a write without a TTL would remove that.
 
         Raises:
             MissingError, ConflictError: a condition does not hold.
@@ -78,12 +78,12 @@ class Run:
         return self._ask(lambda client: client.write(key, value, ttl=kept, **conditions), wait, writes=True)
 
     def delete(self, key: str, wait: WaitBudget, **conditions: object) -> None:
-        """Delete a key that nobody needs, if it is there."""
+        """Delete a key that is no longer needed, if it exists."""
         with suppress(MissingError, ConflictError):
             self._ask(lambda client: client.delete(key, **conditions), wait, writes=True)
 
     def event(self, key: str, index: int, timeout_s: float, wait: WaitBudget) -> Any:  # noqa: ANN401
-        """Return the first event under a key from an index on; None: none in time."""
+        """Return the first event under a key from an index on. `None` if there is none in time."""
         return self._session().event(key, index, timeout_s=timeout_s, wait=wait)
 
     def _ask(self, request: Callable[[Any], Any], wait: WaitBudget, *, writes: bool = False) -> Any:  # noqa: ANN401
@@ -108,7 +108,7 @@ class Run:
     # --- content
 
     def look(self, wait: WaitBudget) -> Content:
-        """Return the content as it stands."""
+        """Return the current content."""
         try:
             result = self.read(self.paths.head, wait, recursive=True)
         except MissingError as missing:
@@ -124,20 +124,20 @@ class Run:
         return content
 
     def seen(self, wait: WaitBudget) -> Content:
-        """Return the content as it was when it was looked at last on this connection, if that is not over."""
+        """Return the content of the last read on this connection, if that is still open."""
         if self._last is not None and self._last[1] is not None and self._last[1] is self._session().place:
             return self._last[0]
         return self.look(wait)
 
     def _extend(self, fading: Sequence[tuple[str, ...]], wait: WaitBudget) -> None:
-        """Keep some keys for some time from now on."""
+        """Extend the time of some keys."""
         for keys in fading:
             for key in keys:
                 with suppress(MissingError):
                     self._ask(_refreshing(key, _keep_ttl(self._keep_s)), wait)
 
     def begun(self, content: Content, wait: WaitBudget) -> Content:
-        """Return the content, which is made where there is none."""
+        """Return the content; make it if there is none."""
         for _ in range(TRIES):
             if content.state is not None:
                 return content
@@ -152,7 +152,7 @@ class Run:
         raise self.crowded()
 
     def _tidy(self, wait: WaitBudget) -> None:
-        """Delete the directories of some runs that are over; only empty ones can be."""
+        """Delete the directories of some ended runs; only empty ones can be deleted."""
         with suppress(ElasticError):
             others = [leaf.key for leaf in self.read(self.paths.prefix or "/", wait).leaves if leaf.dir]
             others = [key for key in others if key != self.paths.run]
@@ -166,7 +166,7 @@ class Run:
                 self._ask(_emptying(run + folder.removeprefix(self.paths.run)), wait)
 
     def keep_for(self, content: Content, keep_s: float, wait: WaitBudget) -> None:
-        """Say how long the content is kept from now on, if it is another time than so far."""
+        """Set how long the content is kept from now on, if it differs."""
         if content.keep_s != keep_s:
             self._keep_s = keep_s
             self.write(self.paths.keep, repr(float(keep_s)), wait)
@@ -175,7 +175,7 @@ class Run:
                 self._extend(content.fading(math.inf), wait)
 
     def age_s(self, wait: WaitBudget) -> float | None:
-        """Return how long ago it was last said anew how long the content is kept; None: there is none."""
+        """Return the seconds since the keep time of the content was last set. `None` if there is no content."""
         try:
             since = self.read(self.paths.since, wait)
         except MissingError:
@@ -190,10 +190,10 @@ class Run:
             return None
         return seat if seat.number == number and not seat.gone else None
 
-    # --- those who go
+    # --- members that leave
 
     def swept(self, content: Content, wait: WaitBudget) -> Content:
-        """Return the content without members that are known to be gone; who can't know it leaves them."""
+        """Return the content without members that are known to be gone; a client that can't know it leaves them."""
         if not self.is_judge(content):
             return content
         silent, now_s = content.silent, SYSTEM_CLOCK.monotonic_s()
@@ -204,11 +204,11 @@ class Run:
         return self.collected(content, wait)
 
     def is_judge(self, content: Content) -> bool:
-        """Return whether this client is to look after those that fall silent."""
+        """Return whether this client removes silent members."""
         return self.number is None or content.speaking_before(self.number) < _JUDGES
 
     def remove(self, path: str, seat: SeatKey, wait: WaitBudget) -> bool:
-        """Make a seat one that is gone, unless it was written since it was read; whether it was made so."""
+        """Mark a seat as gone, unless it was written since the read. Return whether it was marked."""
         try:
             self.write(path, seat.counted(gone=True), wait, prevIndex=seat.modified)
         except (MissingError, ConflictError):
@@ -216,7 +216,7 @@ class Run:
         return True
 
     def collected(self, content: Content, wait: WaitBudget) -> Content:
-        """Return the content with the seats that are gone cleared up. Whoever fails at it leaves it to the next."""
+        """Return the content after the cleanup of gone seats. If the cleanup fails, the next client does it."""
         for _ in range(TRIES):
             if content.state is None or not content.gone:
                 break
@@ -235,12 +235,12 @@ class Run:
         return content
 
     def clear_up(self, wait: WaitBudget) -> None:
-        """Clear up after something that has happened, whatever comes of it."""
+        """Clean up after a change, and ignore failures."""
         with suppress(ElasticError):
             self.collected(self.look(wait), wait)
 
     def crowded(self) -> BackendError:
-        """Return the error for something that others have spoiled again and again."""
+        """Return the error for an operation with repeated conflicts."""
         kind = OutcomeUnknownError if self._wrote else BackendUnavailableError
         return kind("others change the run as fast as it can be read")
 

@@ -1,6 +1,6 @@
-"""Requests to etcd's v2 API through python-etcd: each sent once, to the member that answers; and what errors mean.
+"""Requests to etcd's v2 API through python-etcd: each sent once, to the member that responds; and their errors.
 
-This module imports python-etcd; `elastic_rdzv_etcd.v2.store` imports it when a connection is asked for.
+This module imports python-etcd; `elastic_rdzv_etcd.v2.store` imports it when a connection is needed.
 """
 
 import logging
@@ -34,21 +34,21 @@ _LOGIN_HINT: Final = (
 )
 _PORT_HINT: Final = "the client port of an etcd server (mostly 2379); https:// if it speaks TLS"
 
-# What it logs before it raises is told in our words, once, and perhaps not as an error.
+# Its log lines before it raises are replaced by this module's, once, and perhaps not as an error.
 logging.getLogger("etcd.client").setLevel(logging.CRITICAL)
 
 Request = Callable[[Any], Any]
-"""Asks a client of python-etcd something, and returns its result."""
+"""Calls a client of python-etcd, and returns its result."""
 
 
 class Session:
-    """Asks the members of a cluster, one at a time; after trouble with one, the next.
+    """Sends requests to the members of a cluster, one at a time; after a failure of one, to the next.
 
     Threading: one thread at a time.
     """
 
     def __init__(self, target: Target, *, login: Callable[[], Login], tls: Tls, limit_s: float) -> None:
-        """Keep how to reach the members. No request takes longer than `limit_s`; `login` is asked for each member."""
+        """Keep the members' settings. No request takes longer than `limit_s`; `login` is called for each member."""
         self._target = target
         self._login = login
         self._limit_s = limit_s
@@ -62,14 +62,14 @@ class Session:
     # --- connections
 
     def open(self, key: str, wait: WaitBudget) -> str:
-        """Make a new connection to the first member that answers, and return this host's address on it.
+        """Make a new connection to the first member that responds, and return this host's address on it.
 
         Args:
-            key: What is read as a try; it need not be there.
-            wait: Bounds it.
+            key: The key of a trial read; it need not exist.
+            wait: Limits the call.
 
         Raises:
-            BackendUnavailableError, BackendRefusedError: none does.
+            BackendUnavailableError, BackendRefusedError: none responds.
             WaitCancelledError, WaitExpiredError: from `wait`.
         """
         self._end()
@@ -91,7 +91,7 @@ class Session:
         return address
 
     def drop(self) -> None:
-        """End all connections: the next call makes new ones, to the next member."""
+        """Close all connections: the next call makes new ones, to the next member."""
         self._end()
         self._at = (self._at + 1) % len(self._target.hosts)
 
@@ -101,22 +101,22 @@ class Session:
             channel.end()
 
     def close(self) -> None:
-        """End all connections for good."""
+        """Close all connections for good."""
         self._end()
         self._interrupt.close()
 
     @property
     def fresh(self) -> bool:
-        """Whether the member has not answered yet: another one may have been further."""
+        """Whether the member has not responded yet: another one may be ahead of it."""
         return self._channel is None or self._channel.line.answers == 0 or not self._channel.line.usable()
 
     @property
     def place(self) -> object:
-        """What stands for the connection; another one is another, and so is none."""
+        """The identity of the connection, which differs for each connection, and for none."""
         return None if self._channel is None or not self._channel.line.usable() else self._channel
 
     def _ready(self, wait: WaitBudget, end_s: float) -> Channel:
-        """Return the connections to the member whose turn it is, which it has not closed."""
+        """Return open connections to the member in turn."""
         if self._channel is None or not self._channel.line.usable():
             self._end()
             place = self._target.hosts[self._at]
@@ -152,12 +152,12 @@ class Session:
         return client
 
     def _on_a_member(self, call: Callable[[float], Any], wait: WaitBudget, *, patient: bool = False) -> Any:  # noqa: ANN401
-        """Return what a call returns at the first member that it does not fail at before anything is written.
+        """Return the result of a call at the first member where it does not fail before a write.
 
         Args:
-            call: Is given the time by which it must be over.
-            wait: Bounds all of it, beside the limit of a request.
-            patient: Whether one call may take all of the time; else there is some left for the other members.
+            call: Receives its deadline.
+            wait: Limits all tries, in addition to the limit of a request.
+            patient: Whether one call may take all of the time; else some is left for the other members.
         """
         wait.check()
         end_s = SYSTEM_CLOCK.monotonic_s() + wait.remaining_s(self._limit_s)
@@ -181,25 +181,25 @@ class Session:
     # --- requests
 
     def ask(self, request: Request, *, wait: WaitBudget, writes: bool) -> Any:  # noqa: ANN401  # an EtcdResult
-        """Return the result of a request, sent once, unless a member says that it has done nothing.
+        """Return the result of a request, sent once, unless a member reports that it has done nothing.
 
         Raises:
-            MissingError, ConflictError: it was not carried out, for what the key is.
-            BackendUnavailableError: no member can be reached, or serves us just now; nothing was written.
-            OutcomeUnknownError: it writes, and there was no answer.
+            MissingError, ConflictError: it was not carried out, because of the key's state.
+            BackendUnavailableError: no member can be reached or accepts requests now; nothing was written.
+            OutcomeUnknownError: it writes, and there was no response.
             BackendRefusedError: it is not permitted, or there is no v2 API.
             WaitCancelledError, WaitExpiredError: from `wait`.
         """
         return self._on_a_member(lambda end_s: self._asked(request, wait, end_s, writes=writes), wait, patient=writes)
 
     def event(self, key: str, index: int, *, timeout_s: float, wait: WaitBudget) -> Any:  # noqa: ANN401
-        """Return the next event under a key; None: there was none in time.
+        """Return the next event under a key. `None` if there was none in time.
 
-        None from `index` of the server on is missed; one from before it may come again.
+        No event from `index` of the server on is missed; an earlier one may come again.
 
         Raises:
-            ForgottenError: the server has forgotten events since then.
-            BackendUnavailableError, BackendRefusedError: no member does it.
+            ForgottenError: the server no longer keeps events since then.
+            BackendUnavailableError, BackendRefusedError: no member accepts the request.
             WaitCancelledError, WaitExpiredError: from `wait`.
         """
 
@@ -219,7 +219,7 @@ class Session:
             raise
 
     def _asked(self, request: Request, wait: WaitBudget, end_s: float, *, writes: bool) -> Any:  # noqa: ANN401
-        """Return the result of the member whose turn it is. The connections are over, unless it answered."""
+        """Return the result of the member in turn. The connections are closed, unless it responded."""
         channel = self._ready(wait, end_s)
         try:
             return request(self._client)
@@ -240,7 +240,7 @@ class Session:
     # --- what errors mean
 
     def _meaning(self, error: Exception, channel: Channel, *, writes: bool) -> ElasticError:
-        """Return what an error of python-etcd means: the one place that translates."""
+        """Return the core's error for an error of python-etcd."""
         peer = str(channel.line.place)
         payload = getattr(error, "payload", None) or {}
         code = payload.get("errorCode")
@@ -278,7 +278,7 @@ class Session:
 
 
 def _all_of(failures: list[BackendError]) -> BackendError:
-    """Return one error for what the members said."""
+    """Return one error for all members' errors."""
     if len(failures) == 1:
         return failures[0]
     refused = all(isinstance(failure, BackendRefusedError) for failure in failures)

@@ -1,6 +1,6 @@
-"""The `etcd-v2` backend: what the core's rendezvous needs, on servers that still have etcd's v2 API.
+"""The `etcd-v2` backend: the store of the core's rendezvous on servers that still have etcd's v2 API.
 
-How it is done, and why that is right, is in `elastic_rdzv_etcd.v2.content`.
+The keys, and why they are correct, are in `elastic_rdzv_etcd.v2.content`.
 """
 
 import importlib.util
@@ -56,15 +56,15 @@ if TYPE_CHECKING:
 DEFAULT_PREFIX: Final = "/elastic"
 _LIMIT_S: Final = 5.0
 _LOOK_AGAIN_S: Final = 10.0
-"""How long a client that knows of no lease waits for an event before it looks again."""
+"""How long a client that knows no lease waits for an event before it reads again."""
 _SOON_S: Final = 0.5
-"""A server deletes what has expired twice a second."""
+"""The interval in which a server deletes expired keys, half a second."""
 
 
 class EtcdV2Store(CoordinationStore):
     """Drives etcd servers up to 3.5 through their v2 API, with python-etcd.
 
-    Threading: as the base class says. `close` ends it for good.
+    Threading: as the base class. `close` ends it for good.
 
     Raises:
         ConfigError: the endpoint or an option can't be used.
@@ -78,7 +78,7 @@ class EtcdV2Store(CoordinationStore):
         OptionSpec(name="etcd_prefix", help=f"directory of all runs; default {DEFAULT_PREFIX}"),
     )
     min_ttl_s: ClassVar[float] = 2.0
-    """TTLs are whole seconds, and keys go up to half a second late."""
+    """TTLs are whole seconds, and keys expire up to half a second late."""
     announces_expiry: ClassVar[bool] = True
 
     def __init__(self, settings: RendezvousSettings) -> None:
@@ -122,7 +122,7 @@ class EtcdV2Store(CoordinationStore):
         return self._reach.where
 
     def connect(self, *, wait: WaitBudget) -> str:
-        """Open a connection anew and return this host's address on it."""
+        """Open a new connection and return this host's address on it."""
         self._settle(wait)
         return self._session.open(self._paths.run, wait)
 
@@ -136,7 +136,7 @@ class EtcdV2Store(CoordinationStore):
 
     @property
     def hosting(self) -> bool:
-        """Whether the run's etcd is a process of this agent."""
+        """Whether a process of this agent is the run's etcd."""
         return self._reach.embedded is not None and self._reach.embedded.hosting
 
     def pids(self) -> frozenset[int]:
@@ -145,11 +145,11 @@ class EtcdV2Store(CoordinationStore):
 
     @property
     def notices(self) -> Sequence[str]:
-        """What an agent should tell its user once."""
+        """Lines that an agent should log once."""
         return tuple(self._reach.notices)
 
     def close(self) -> None:
-        """Give the connections back, and end an embedded etcd, which takes the store with it."""
+        """Close the connections, and end an embedded etcd, with which the store's content is lost."""
         self._end()
         self._reach.close()
 
@@ -161,7 +161,7 @@ class EtcdV2Store(CoordinationStore):
     # --- members
 
     def enlist(self, record: bytes, *, incarnation: str, ttl_s: float, wait: WaitBudget) -> Seat:
-        """Add a member, or find it, renewed."""
+        """Add a member, or find it and renew its lease."""
         run = self._run
         self._begin_call(wait)
         run.ttl_s = ttl_s
@@ -177,11 +177,11 @@ class EtcdV2Store(CoordinationStore):
         raise run.crowded()
 
     def _put(self, content: Content, incarnation: str, record: bytes, ttl_s: float, wait: WaitBudget) -> int | None:
-        """Return the number of a member's seat, made or written again; None: another one was quicker."""
+        """Return the number of a member's seat, made or written again. `None` if another client wrote first."""
         run, paths = self._run, self._paths
         seat = content.standing.get(name(incarnation))
         nonce = os.urandom(8).hex() if seat is None else seat.nonce
-        # First what the seat names: whoever sees the seat sees them.
+        # First the keys that the seat names: a client that reads the seat then finds them.
         run.write(paths.record(nonce), packed(record), wait)
         run.write(paths.alive(nonce), f"{ttl_s:g}", wait, ttl=math.ceil(ttl_s))
         try:
@@ -215,7 +215,7 @@ class EtcdV2Store(CoordinationStore):
         raise run.crowded()
 
     def renew(self, seat: Seat, *, ttl_s: float, wait: WaitBudget) -> Renewal | None:
-        """Make the lease end `ttl_s` from now."""
+        """Set the end of the lease to `ttl_s` from now."""
         run = self._run
         self._begin_call(wait)
         run.ttl_s, run.number = ttl_s, seat.number
@@ -233,7 +233,7 @@ class EtcdV2Store(CoordinationStore):
         )
 
     def _extend(self, seat: Seat, ttl_s: float, wait: WaitBudget) -> bool:
-        """Renew a lease that has not expired; False: it has, or is not known here."""
+        """Renew a lease that has not expired. Return false if it has, or is not known here."""
         nonce = self._nonces.get((seat.number, seat.incarnation))
         if nonce is None:
             return False
@@ -244,7 +244,7 @@ class EtcdV2Store(CoordinationStore):
         return True
 
     def _revive(self, seat: Seat, ttl_s: float, wait: WaitBudget) -> bool:
-        """Begin a lease anew, where nobody has removed the seat."""
+        """Begin a lease again, unless the seat was removed."""
         run = self._run
         for _ in range(TRIES):
             found = run.seat(seat.incarnation, seat.number, wait)
@@ -262,7 +262,7 @@ class EtcdV2Store(CoordinationStore):
         """Remove a member now."""
         self._withdraw(seat, wait)
         if self._reach.embedded is not None and self._reach.embedded.hosting:
-            with suppress(ElasticError):  # a courtesy: what goes wrong with it is nobody's business any more
+            with suppress(ElasticError):  # optional: its errors don't matter any more
                 self._reach.embedded.linger(self, wait)
 
     def _withdraw(self, seat: Seat, wait: WaitBudget) -> None:
@@ -292,7 +292,7 @@ class EtcdV2Store(CoordinationStore):
         raise run.crowded()
 
     def survey(self, keys: Collection[str], *, wait: WaitBudget) -> Survey:
-        """Return who has a seat, whose lease is over, and documents; removes nobody."""
+        """Return members with seats, those with an expired lease, and documents; removes no member."""
         run = self._run
         self._begin_call(wait)
         for _ in range(TRIES):
@@ -330,7 +330,7 @@ class EtcdV2Store(CoordinationStore):
     # --- documents
 
     def load(self, key: str, *, wait: WaitBudget) -> Document | None:
-        """Return a document as it stands."""
+        """Return the current document."""
         self._begin_call(wait)
         return self._load(key, wait)
 
@@ -364,19 +364,19 @@ class EtcdV2Store(CoordinationStore):
             run.delete(paths.body(version), wait)
             return Swapped(applied=False, current=self._load(key, wait))
         if expect is not None:
-            with suppress(ElasticError):  # nobody needs it; the run's end clears it up at the latest
+            with suppress(ElasticError):  # it is not needed; the run's end removes it at the latest
                 run.delete(paths.body(expect), wait)
         return Swapped(applied=True, current=Document(value=new, version=version))
 
     def keep_age_s(self, *, wait: WaitBudget) -> float | None:
-        """Return how long ago it was last said anew how long content is kept."""
+        """Return the seconds since the keep time of the content was last set."""
         self._begin_call(wait)
         return self._run.age_s(wait)
 
     # --- watching
 
     def watch(self, since: Revisions, topics: Collection[Topic], *, timeout_s: float, wait: WaitBudget) -> Watched:
-        """Block until one of the topics has moved beyond `since`."""
+        """Block until the revision of a topic is above `since`."""
         run, end_s = self._run, SYSTEM_CLOCK.monotonic_s() + timeout_s
         self._begin_call(wait)
         # What has happened since the last look comes as events.
@@ -394,13 +394,13 @@ class EtcdV2Store(CoordinationStore):
             content = run.swept(run.look(wait), wait)
 
     def _something_happens(self, content: Content, members: bool, timeout_s: float, wait: WaitBudget) -> bool:
-        """Block until there is a reason to look again; False: the time was over before."""
+        """Block until there is a reason to read again. Return false if the time was over before."""
         run = self._run
         key = self._paths.head if members or run.is_judge(content) else self._paths.quiet
         if self._followed is None or self._followed[:3] != (content, key, members):
             self._followed = content, key, members, content.index + 1
         index = self._followed[3]
-        # In between the server is asked something: who hears nothing for long can't tell who is silent.
+        # In between, send a request: a client without responses can't judge which member is silent.
         chunk_s = _LOOK_AGAIN_S if run.ttl_s is None else run.ttl_s / 2
         end_s = SYSTEM_CLOCK.monotonic_s() + min(timeout_s, chunk_s)
         while (left_s := end_s - SYSTEM_CLOCK.monotonic_s()) > 0:

@@ -1,1 +1,1 @@
-"""Torch's agents: the loop of `SimpleElasticAgent` for subclasses, and ours behind `LocalElasticAgent`."""
+"""Torch's agents: `SimpleElasticAgent` for subclasses, and `LocalElasticAgent`, which runs elastic-core's agent."""

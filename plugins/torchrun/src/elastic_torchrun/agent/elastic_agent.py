@@ -1,4 +1,4 @@
-"""What every agent can do: torch's `ElasticAgent`."""
+"""The base class of agents: torch's `ElasticAgent`."""
 
 from abc import ABC, abstractmethod
 
@@ -7,17 +7,17 @@ from elastic_torchrun.agent.worker_spec import DEFAULT_ROLE
 
 
 class ElasticAgent(ABC):
-    """Runs the workers of this node, with those of the others."""
+    """An agent: runs the workers of this node, together with those of the other nodes."""
 
     @abstractmethod
     def run(self, role: str = DEFAULT_ROLE) -> RunResult:
-        """Run to the end, restarts included, and return what came of it.
+        """Run all rounds, restarts included, and return the result.
 
         Raises:
-            SignalException: the process was told to stop.
-            Exception: what has nothing to do with workers: no round could be formed, say.
+            SignalException: a signal stopped the process.
+            Exception: another error than a failed worker, for example that no round could be formed.
         """
 
     @abstractmethod
     def get_worker_group(self, role: str = DEFAULT_ROLE) -> WorkerGroup:
-        """Return the workers; the object changes while the agent runs."""
+        """Return the workers. The object changes while the agent runs."""

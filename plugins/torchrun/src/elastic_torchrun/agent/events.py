@@ -1,4 +1,4 @@
-"""What a `SimpleElasticAgent` tells of itself: torch's events and metrics."""
+"""Events and metrics of a `SimpleElasticAgent`, under torch's names."""
 
 import json
 import socket
@@ -17,14 +17,14 @@ class Telling:
 
     Args:
         group: The workers.
-        handler: Gives the rendezvous handler in use.
-        remaining_restarts: Gives how many restarts are left.
+        handler: Returns the rendezvous handler in use.
+        remaining_restarts: Returns the number of restarts that are left.
     """
 
     def __init__(
         self, group: WorkerGroup, *, handler: Callable[[], Any], remaining_restarts: Callable[[], int]
     ) -> None:
-        """Tell nothing yet."""
+        """Record nothing yet."""
         self._group = group
         self._handler = handler
         self._remaining = remaining_restarts
@@ -73,12 +73,12 @@ class Telling:
         return Event(name=f"torchelastic.worker.status.{state}", source=source, metadata=metadata)
 
     def record(self, event: Event) -> None:
-        """Record an event where the spec wants it."""
+        """Record an event if the spec has an event handler."""
         record(event, self._group.spec.event_log_handler)
 
     @contextmanager
     def duration(self, state: str) -> Iterator[None]:
-        """Record how long something took, whether it went well or not."""
+        """Record the duration of a block, also if it raises."""
         began_s = SYSTEM_CLOCK.monotonic_s()
         try:
             yield
@@ -92,7 +92,7 @@ class Telling:
             self.record(self.event("START", EventSource.WORKER, worker=worker))
 
     def ended(self, result: RunResult) -> None:
-        """Record how each worker ended, and count how the run did."""
+        """Record how each worker ended, and count the run's result."""
         for worker in self._group.workers:
             self.record(self._end_of(worker, result))
         spec, failed = self._group.spec, result.is_failed()
@@ -106,7 +106,7 @@ class Telling:
         self._count("flakiness", int(flakiness))
 
     def looked(self, state: WorkerState) -> None:
-        """Count one look at the workers."""
+        """Count one check of the workers."""
         self._count("remaining_restarts", self._remaining())
         self._count(state.value.lower(), 1)
 

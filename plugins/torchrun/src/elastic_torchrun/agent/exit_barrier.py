@@ -1,25 +1,25 @@
-"""Where nodes whose workers have ended well wait for those of the others."""
+"""The barrier at which nodes whose workers have succeeded wait for the other nodes' workers."""
 
 from typing import Any, Final
 
 from elastic_core.api import SYSTEM_CLOCK, Clock, WaitBudget
 
 KEY: Final = "torchelastic/agent/terminal_state"
-"""torch's, for its agents may be among them."""
+"""Torch's key, since torch's agents may be among the nodes."""
 _LOOK_S: Final = 0.1
 
 
 def exit_barrier(store: Any, count: int, *, timeout_s: float, clock: Clock = SYSTEM_CLOCK) -> None:  # noqa: ANN401
-    """Return when `count` nodes have come here.
+    """Return when `count` nodes have reached the barrier.
 
     Args:
-        store: torch's, or one with its `add`, `set` and `check`.
-        count: This node is one of them; with 1 nobody is waited for.
+        store: A store of torch's, or an object with its `add`, `set` and `check`.
+        count: The number of nodes, this one included. With 1, no other node is waited for.
         timeout_s: Seconds.
-        clock: For the time limit.
+        clock: Clock for the time limit.
 
     Raises:
-        TimeoutError: not all came in time.
+        TimeoutError: not all nodes reached it in time.
     """
     if store is None or count <= 1:
         return

@@ -1,4 +1,4 @@
-"""The HTTP server that answers probes of the agent: 200 while it makes progress, 503 when it has stopped to."""
+"""The HTTP server for health checks of the agent: 200 while the agent makes progress, else 503."""
 
 import json
 import os
@@ -16,20 +16,19 @@ PATHS: Final = frozenset({"/", "/health", "/healthz"})
 
 
 class HealthCheckServer:
-    """An HTTP server in a thread of its own, with the bounds of `TcpServer` on what clients can use up.
+    """An HTTP health check server on a thread of its own, with the limits of `TcpServer` on clients.
 
-    GET / and /health give a JSON object: `alive`, `age_s` (seconds since the agent's last progress) and `timeout_s`.
-    Subclass it, or put another function in the place of `create_healthcheck_server` of this module, to answer in
-    another way.
+    GET / and /health return a JSON object: `alive`, `age_s` (seconds since the agent's last progress) and `timeout_s`.
+    For other responses, subclass it, or replace the function `create_healthcheck_server` of this module.
 
     Args:
-        alive_callback: Gives when the agent last made progress, in seconds since the epoch.
-        port: Where to listen; 0: any free port (see `port`).
-        timeout: Seconds without progress after which the agent counts as dead.
-        host: The address to listen on; None: `ELASTIC_HEALTH_CHECK_HOST`, else this host only.
-        clock: For the age.
+        alive_callback: Returns the time of the agent's last progress, in seconds since the epoch.
+        port: The port to listen on; 0 means any free port (see `port`).
+        timeout: Seconds without progress after which the agent is reported as dead.
+        host: The address to listen on. `None` means `ELASTIC_HEALTH_CHECK_HOST`, else this host only.
+        clock: Clock for the age.
 
-    Threading: `alive_callback` is called in the server's thread, and must not block.
+    Threading: `alive_callback` is called on the server's thread, and must not block.
     """
 
     def __init__(
@@ -51,25 +50,25 @@ class HealthCheckServer:
 
     @property
     def alive_callback(self) -> Callable[[], int]:
-        """What says when the agent last made progress."""
+        """The function that returns the time of the agent's last progress."""
         return self._alive_callback
 
     @property
     def port(self) -> int:
-        """Where it listens, once it was started."""
+        """The port on which the server listens, after `start`."""
         return self._port if self._server is None else self._server.port
 
     def start(self) -> None:
-        """Begin to answer; no effect if it does.
+        """Start to serve; no effect if it serves already.
 
         Raises:
-            OSError: the port can't be had.
+            OSError: the port can't be opened.
         """
         if self._server is None:
             self._server = TcpServer(self._host, self._port, Pages(self._answer), name="elastic-health")
 
     def stop(self) -> None:
-        """Stop answering; idempotent."""
+        """Stop serving; idempotent."""
         server, self._server = self._server, None
         if server is not None:
             server.shutdown()

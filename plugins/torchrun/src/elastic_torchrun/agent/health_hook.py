@@ -18,23 +18,23 @@ from elastic_torchrun.options import HEALTH_CHECK_PORT
 
 VARIABLE: Final = HEALTH_CHECK_PORT.variable
 TIMEOUT_S: Final = 60
-"""torch's: without progress for so long the agent counts as dead."""
+"""Torch's limit: without progress for this long the agent is reported as dead."""
 
 
 class Pulse:
-    """When the agent's loop last made progress, though an idle loop rightly makes none.
+    """The time of the agent loop's last progress. An idle loop is alive, too.
 
-    Each question asks for a sign. As long as it has not come, the time of the first unanswered question counts.
+    Each call requests a sign from the loop. Until the loop responds, the time of the first open request counts.
 
     Args:
-        ask: Has a callback called once the loop has turned. Threading: any.
-        clock: The host's.
+        ask: Has a callback called on the loop's next turn. Threading: any.
+        clock: The host's clock.
 
     Threading: any.
     """
 
     def __init__(self, ask: Callable[[Callable[[], None]], None], *, clock: Clock = SYSTEM_CLOCK) -> None:
-        """Take the loop for alive."""
+        """Treat the loop as alive."""
         self._ask = ask
         self._clock = clock
         self._asked_s = clock.monotonic_s()
@@ -53,7 +53,7 @@ class Pulse:
 
 
 class HealthChecks(AgentHook):
-    """Answers probes from before the run begins until it is over."""
+    """Serves health checks from before the run begins until its end."""
 
     api_version: ClassVar[int] = 1
     powers: ClassVar[frozenset[Power]] = frozenset({Power.RUN})
@@ -62,10 +62,10 @@ class HealthChecks(AgentHook):
     def __init__(self, settings: HookSettings) -> None:
         """Listen.
 
-        A port that is taken costs the health checks, not the run: other nodes wait for this one.
+        If the port is in use, the run goes on without health checks, since other nodes wait for this one.
 
         Raises:
-            ConfigError: the port is none.
+            ConfigError: the port is malformed.
         """
         super().__init__(settings)
         self._fault = ""
@@ -87,7 +87,7 @@ class HealthChecks(AgentHook):
             )
 
     def on_agent_started(self, event: AgentStarted) -> None:
-        """Begin to ask the loop for signs; name the port that was chosen, or why there is none."""
+        """Begin to request signs from the loop. Log the chosen port, or why there is none."""
         self._began = True
         if self._fault:
             self.run.notice(self._fault, named=False)
@@ -96,7 +96,7 @@ class HealthChecks(AgentHook):
             self.run.notice(f"health checks are answered on port {port}", named=False)
 
     def close(self) -> None:
-        """Stop answering."""
+        """Stop serving."""
         self._server.stop()
 
     def _ask(self, answer: Callable[[], None]) -> None:

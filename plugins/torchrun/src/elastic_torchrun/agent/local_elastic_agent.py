@@ -1,4 +1,4 @@
-"""The agent of `elastic run`, behind torch's `LocalElasticAgent`."""
+"""Torch's `LocalElasticAgent`, which runs the agent of `elastic run`."""
 
 import signal
 from typing import TYPE_CHECKING, Any
@@ -14,22 +14,23 @@ _HOOKS = ("_start_workers", "_stop_workers", "_monitor_workers", "_shutdown")
 
 
 class LocalElasticAgent(SimpleElasticAgent):
-    """Runs the workers of this node as `elastic run` does: its guard, its stop ladder, its reports, its one decision.
+    """Runs the workers of this node as `elastic run` does, with its guard, stop sequence, reports and decisions.
 
     Args:
-        spec: The workers. A handler of ours and one that was written for torch do alike.
-        logs_specs: Where workers' output goes; None: to the console.
-        start_method: How processes that call a function begin: `spawn`, `fork` or `forkserver`.
+        spec: The workers. Its rendezvous handler may be elastic-core's or one written for torch.
+        logs_specs: Destination of workers' output. `None` means the console.
+        start_method: How processes that call a function start: `spawn`, `fork` or `forkserver`.
         exit_barrier_timeout: Seconds to wait for the other nodes' workers at the end, with a handler that was written
-            for torch. With ours the end of the run is told, and waited for.
-        log_line_prefix_template: What stands before each tee'd line: `${role_name}`, `${rank}`, `${local_rank}`.
+            for torch. With elastic-core's handlers the nodes agree on the end of the run instead.
+        log_line_prefix_template: Prefix of each tee'd line: `${role_name}`, `${rank}`, `${local_rank}`.
         shutdown_timeout: Seconds from SIGTERM to SIGKILL.
-        health_check_server: Runs already, and is stopped at the end; None: as `TORCHELASTIC_HEALTH_CHECK_PORT` says.
-        uninterruptible_state_timeout: A worker that is this long in uninterruptible sleep fails the run; 0: never;
-            None: `TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT`.
+        health_check_server: A running server, which is stopped at the end. `None` means
+            `TORCHELASTIC_HEALTH_CHECK_PORT` decides.
+        uninterruptible_state_timeout: Seconds in uninterruptible sleep after which a worker fails the run; 0 means
+            no limit. `None` means `TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT`.
 
-    A subclass that overrides a hook of `SimpleElasticAgent` gets that class's loop, in which hooks are called, and not
-    the one of `elastic run`: health checks and the watch for uninterruptible sleep are its own business then.
+    If a subclass overrides a hook of `SimpleElasticAgent`, that class's loop runs, which calls the hooks, and not the
+    loop of `elastic run`. The subclass must then do health checks and the check for uninterruptible sleep itself.
     """
 
     def __init__(
@@ -52,14 +53,14 @@ class LocalElasticAgent(SimpleElasticAgent):
         self._steps: LocalSteps | None = None
 
     def run(self, role: str = DEFAULT_ROLE) -> RunResult:
-        """Run to the end, restarts included, and return what came of it.
+        """Run all rounds, restarts included, and return the result.
 
-        Threading: the caller's; signals are only taken on the main thread.
+        Threading: the caller's; signals are handled on the main thread only.
 
         Raises:
-            SignalException: the run was told to stop by a signal.
+            SignalException: a signal stopped the run.
             RendezvousError: no round could be formed.
-            ElasticError: the run could not begin, or failed of something else than a worker.
+            ElasticError: the run could not begin, or failed for another reason than a worker.
         """
         if any(getattr(type(self), name) is not getattr(LocalElasticAgent, name) for name in _HOOKS):
             return super().run(role)
@@ -94,11 +95,11 @@ class LocalElasticAgent(SimpleElasticAgent):
         return self._local.start(worker_group, self._handler, restart_count=restarts)
 
     def _stop_workers(self, worker_group: WorkerGroup) -> None:
-        """Stop the workers within the time that they have."""
+        """Stop the workers within their time limit."""
         self._local.stop(signal.SIGTERM, self._shutdown_timeout)
 
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
-        """Return how the workers are."""
+        """Return the state of the workers."""
         return self._local.monitor(worker_group)
 
     def _shutdown(self, death_sig: signal.Signals = signal.SIGTERM, timeout: int = 30) -> None:

@@ -17,16 +17,16 @@ from elastic_torchrun.processes.start import start_processes
 _MACRO: Final = "${local_rank}"
 _DEVICES: Final = "CUDA_VISIBLE_DEVICES"
 _HIP_DEVICES: Final = "HIP_VISIBLE_DEVICES"
-"""Not empty, it is ROCm's source; ROCm's builds of torch read both, and refuse two that differ."""
+"""If not empty, ROCm's source of device numbers. ROCm builds of torch reject two variables with different values."""
 
 
 class LocalSteps:
-    """Workers of one group, as processes of this host.
+    """The workers of one group as processes of this host.
 
     Args:
-        logs_specs: Where their output goes; None: to the console.
-        start_method: How processes that call a function begin.
-        log_line_prefix_template: What stands before each tee'd line.
+        logs_specs: Destination of their output. `None` means the console.
+        start_method: How processes that call a function start.
+        log_line_prefix_template: Prefix of each tee'd line.
     """
 
     def __init__(self, *, logs_specs: Any, start_method: str, log_line_prefix_template: str | None) -> None:  # noqa: ANN401
@@ -58,7 +58,7 @@ class LocalSteps:
         return dict(self._context.pids())
 
     def monitor(self, group: WorkerGroup) -> RunResult:
-        """Return how the workers are."""
+        """Return the state of the workers."""
         result = None if self._context is None else self._context.wait(0)
         if result is None:
             return RunResult(state=WorkerState.HEALTHY)
@@ -70,7 +70,7 @@ class LocalSteps:
         return RunResult(state=WorkerState.SUCCEEDED, return_values=values)
 
     def stop(self, death_sig: signal.Signals, timeout_s: float) -> None:
-        """Stop whatever workers there are; idempotent."""
+        """Stop all workers that exist; idempotent."""
         if self._context is not None:
             self._context.close(death_sig, timeout_s)
 
@@ -87,7 +87,7 @@ class LocalSteps:
 
 
 def worker_env(group: WorkerGroup, worker: Worker, handler: Any, *, restart_count: int) -> dict[str, str]:  # noqa: ANN401
-    """Return what a worker's environment has beyond ours: what torch's agent sets."""
+    """Return the variables of a worker in addition to this process's: those that torch's agent sets."""
     spec = group.spec
     return {
         **_place(spec, worker.local_rank, os.environ),

@@ -1,7 +1,7 @@
-"""Which ranks the workers of this node get in a round, and where rank 0's worker listens.
+"""The ranks of this node's workers in a round, and the address of rank 0's worker.
 
-For handlers that say no more than who is in the round, agents agree through the round's store, under torch's keys: an
-agent of torch's may be among them.
+If a handler returns only the round's nodes, agents agree through the round's store under torch's keys, so that an agent
+of torch's may be among them.
 """
 
 import json
@@ -23,14 +23,14 @@ _PORT_KEY: Final = "MASTER_PORT"
 
 
 class Node(Record, frozen=True, kw_only=True):
-    """What counts of one node."""
+    """The workers of one node."""
 
     role: str
     local_world_size: int
 
 
 class Place(Record, frozen=True, kw_only=True):
-    """A round, whatever kind of handler told of it. `nodes` in rank order; empty: it did not say."""
+    """A round, from any kind of handler. `nodes` are in rank order; empty means that the handler returned none."""
 
     store: Any
     rank: int
@@ -41,10 +41,10 @@ class Place(Record, frozen=True, kw_only=True):
 
 
 def place_of(info: Any, backend: str) -> Place:  # noqa: ANN401  # ours, torch's, or a tuple
-    """Return what a handler's `next_rendezvous` said.
+    """Return the result of a handler's `next_rendezvous`.
 
     Raises:
-        RendezvousStateError: that is no round.
+        RendezvousStateError: the result is not a round.
     """
     if isinstance(info, tuple) and len(info) == 3:
         store, rank, world_size = info
@@ -69,7 +69,7 @@ def place_of(info: Any, backend: str) -> Place:  # noqa: ANN401  # ours, torch's
 
 
 def assign_ranks(place: Place, spec: WorkerSpec, environ: Mapping[str, str] = os.environ) -> list[Worker]:
-    """Return this node's workers with their ranks; may wait for the other nodes, through the store."""
+    """Return this node's workers with their ranks. May wait for the other nodes through the store."""
     own = Node(role=spec.role, local_world_size=spec.local_world_size)
     if place.nodes:
         ranks = _ranks_of(place.nodes)[place.rank]
@@ -91,7 +91,7 @@ def assign_ranks(place: Place, spec: WorkerSpec, environ: Mapping[str, str] = os
 
 
 def meet(place: Place, spec: WorkerSpec, reserve_port: Callable[[], int]) -> tuple[str, int]:
-    """Return where rank 0's worker listens: as the user chose, as the handler says, or as node 0 tells the others."""
+    """Return the address of rank 0's worker: the user's choice, the handler's, or what node 0 publishes."""
     address, port = spec.master_addr or place.master_addr, spec.master_port or place.master_port
     if address and port:
         return address, port
@@ -119,7 +119,7 @@ def _agreed(place: Place, own: Node) -> tuple[int, int, int, int]:
 
 
 def _ranks_of(nodes: Sequence[Node]) -> list[tuple[int, int, int, int]]:
-    """Return for each node: first global rank, workers in all, first rank in its role, workers of its role."""
+    """Return each node's first global rank, number of workers, first rank in its role, and number in that role."""
     total = sum(node.local_world_size for node in nodes)
     role_sizes: dict[str, int] = {}
     for node in nodes:

@@ -1,6 +1,6 @@
-"""An agent to subclass: rendezvous, ranks and restarts are done, how workers are run is the subclass's.
+"""An agent for subclasses: it does rendezvous, ranks and restarts; the subclass runs the workers.
 
-The calls, their order and their meaning are torch's. `LocalElasticAgent` is the one that `elastic run` is made of.
+The calls, their order and their meaning are torch's. `LocalElasticAgent` is the agent behind `elastic run`.
 """
 
 import logging
@@ -27,17 +27,17 @@ _log = logging.getLogger(__name__)
 
 
 class SimpleElasticAgent(ElasticAgent):
-    """Runs the workers of one `WorkerSpec`; a subclass says how they are started, watched and stopped.
+    """Runs the workers of one `WorkerSpec`. A subclass defines how they are started, checked and stopped.
 
-    A failure costs a restart, a node that waits to join does not. When this node's workers have ended well, it waits
-    for those of the other nodes.
+    A failure uses up a restart; a node that waits to join does not. When this node's workers have succeeded, the agent
+    waits for those of the other nodes.
 
     Args:
         spec: The workers.
         exit_barrier_timeout: Seconds to wait for the other nodes' workers at the end.
         shutdown_timeout: Seconds from a stop signal to SIGKILL, for `_shutdown`.
 
-    Threading: everything is called on the thread that calls `run`.
+    Threading: all methods are called on the thread that calls `run`.
     """
 
     def __init__(self, spec: WorkerSpec, exit_barrier_timeout: float = 300, shutdown_timeout: int = 30) -> None:
@@ -56,50 +56,50 @@ class SimpleElasticAgent(ElasticAgent):
         )
 
     def get_worker_group(self, role: str = DEFAULT_ROLE) -> WorkerGroup:
-        """Return the workers; the object changes while the agent runs."""
+        """Return the workers. The object changes while the agent runs."""
         return self._worker_group
 
     # --- what it tells
 
     def get_event_failed(self) -> Event:
-        """Return the event that the agent failed, with the exception that is being handled."""
+        """Return the event for a failed agent, with the exception that is being handled."""
         return self._telling.event("FAILED", EventSource.AGENT, raw_error=traceback.format_exc())
 
     def get_event_succeeded(self) -> Event:
-        """Return the event that the agent came to its end, however its workers did."""
+        """Return the event for an agent that has ended without an error, whether or not its workers succeeded."""
         return self._telling.event("SUCCEEDED", EventSource.AGENT)
 
     def record_duration(self, state: str) -> AbstractContextManager[None]:
-        """Record, at the end of a `with` block, an event of this name with how long the block took."""
+        """Record an event with the duration of a `with` block, at its end."""
         return self._telling.duration(state)
 
     # --- what a subclass provides
 
     @abstractmethod
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
-        """Start the workers of the group, whose ranks are set, and return an id for each by local rank."""
+        """Start the workers of a group whose ranks are set. Return an id for each by local rank."""
 
     @abstractmethod
     def _stop_workers(self, worker_group: WorkerGroup) -> None:
-        """Stop whatever workers there are, in whatever state: none, too."""
+        """Stop the workers, in any state, and also if there are none."""
 
     @abstractmethod
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
-        """Return how the workers are: HEALTHY, SUCCEEDED with return values, FAILED or UNHEALTHY with failures."""
+        """Return the state: HEALTHY, SUCCEEDED with return values, FAILED or UNHEALTHY with failures."""
 
     @abstractmethod
     def _shutdown(self, death_sig: signal.Signals = signal.SIGTERM, timeout: int = 30) -> None:
-        """Release everything. Called: last, whatever happened; workers may still run.
+        """Release everything. Called: last, after any result; workers may still run.
 
         Args:
-            death_sig: What workers are to be stopped with.
+            death_sig: The signal that stops workers.
             timeout: Seconds until SIGKILL.
         """
 
     # --- the loop
 
     def run(self, role: str = DEFAULT_ROLE) -> RunResult:
-        """Run to the end. A node that turns out not to be needed has succeeded without any result."""
+        """Run all rounds. A node that is not needed succeeds without a result."""
         began_s = SYSTEM_CLOCK.monotonic_s()
         death_sig = signal.SIGTERM
         failed: Exception | None = None
@@ -197,11 +197,11 @@ class SimpleElasticAgent(ElasticAgent):
         try:
             exit_barrier(self._store, count, timeout_s=self._exit_barrier_timeout)
         except Exception as error:
-            if hasattr(error, "sigval"):  # told to stop while it waits
+            if hasattr(error, "sigval"):  # stopped while it waits
                 raise
             _log.warning("waiting for the other nodes' workers failed: %s: %s", type(error).__name__, error)
 
 
 def _is_graceful(error: Exception) -> bool:
-    """Return whether a handler, ours or torch's, says that this node may leave."""
+    """Return whether a handler, elastic-core's or torch's, reports that this node may leave."""
     return type(error).__name__ == "RendezvousGracefulExitError"

@@ -1,4 +1,4 @@
-"""The rendezvous handler of a `WorkerSpec`, with torch's methods, whoever wrote it."""
+"""The rendezvous handler of a `WorkerSpec`, with torch's methods."""
 
 import os
 from typing import Any
@@ -10,10 +10,9 @@ from elastic_torchrun.agent.worker_spec import WorkerSpec
 
 
 def handler_of(spec: WorkerSpec) -> Any:  # noqa: ANN401  # ours, or torch's
-    """Return what `SimpleElasticAgent` can call: the spec's handler, one around it, or a local one for none.
+    """Return a handler for `SimpleElasticAgent`: the spec's, an adapter for it, or a local one if there is none.
 
-    A handler that tells changes of its own accord is given torch's shape, in which an agent asks for them; that needs
-    torch.
+    A handler that reports changes by itself gets torch's interface, in which an agent polls for them; that needs torch.
     """
     handler = spec.rdzv_handler
     if handler is None:
@@ -28,7 +27,7 @@ def handler_of(spec: WorkerSpec) -> Any:  # noqa: ANN401  # ours, or torch's
 
 
 def local_handler(spec: WorkerSpec) -> RendezvousHandler:
-    """Return the rendezvous of one node."""
+    """Return the rendezvous of a single node."""
     return LocalRendezvous(
         RendezvousSettings(
             backend="local",

@@ -1,4 +1,4 @@
-"""The workers of one node as their agent knows them, and what became of them: torch's names and fields."""
+"""The workers of one node in their agent, and their results: torch's names and fields."""
 
 import enum
 from dataclasses import dataclass, field
@@ -10,22 +10,22 @@ if TYPE_CHECKING:
 
 
 class WorkerState(str, enum.Enum):  # noqa: UP042  # torch's: str(state) is "WorkerState.INIT", which a StrEnum changes
-    """The state of a group of workers; they change it together."""
+    """The common state of a group of workers."""
 
     UNKNOWN = "UNKNOWN"
-    """The agent has lost track of them."""
+    """The agent no longer knows their state."""
     INIT = "INIT"
     """Not started yet."""
     HEALTHY = "HEALTHY"
-    """They run."""
+    """Running."""
     UNHEALTHY = "UNHEALTHY"
-    """They run, and something is wrong with them."""
+    """Running, but with a problem."""
     STOPPED = "STOPPED"
-    """The agent has stopped them, and will start them again."""
+    """Stopped by the agent, to be started again."""
     SUCCEEDED = "SUCCEEDED"
-    """All have ended well."""
+    """All have exited with success."""
     FAILED = "FAILED"
-    """One has failed, and there is no further try."""
+    """One has failed, and no restart is left."""
 
     @staticmethod
     def is_running(state: "WorkerState") -> bool:
@@ -34,14 +34,14 @@ class WorkerState(str, enum.Enum):  # noqa: UP042  # torch's: str(state) is "Wor
 
 
 class Worker:
-    """One worker's ranks; -1 until a round has given it one.
+    """One worker's ranks; -1 until a round assigns them.
 
     Args:
-        local_rank: Among the workers of this node.
-        global_rank: Among all workers of the run.
-        role_rank: Among those of its role.
-        world_size: How many workers the run has.
-        role_world_size: How many its role has.
+        local_rank: Rank among the workers of this node.
+        global_rank: Rank among all workers of the run.
+        role_rank: Rank among the workers of its role.
+        world_size: The number of workers in the run.
+        role_world_size: The number of workers in its role.
     """
 
     __slots__ = ("global_rank", "id", "local_rank", "role_rank", "role_world_size", "world_size")
@@ -71,12 +71,12 @@ class Worker:
 
 
 class WorkerGroup:
-    """The workers of one `WorkerSpec`, and the round that they are in."""
+    """The workers of one `WorkerSpec`, and their current round."""
 
     __slots__ = ("group_rank", "group_world_size", "master_addr", "master_port", "spec", "state", "store", "workers")
 
     def __init__(self, spec: "WorkerSpec") -> None:
-        """Have workers without ranks; a round sets the rest."""
+        """Make workers without ranks; a round assigns them."""
         self.spec = spec
         self.workers = [Worker(local_rank=rank) for rank in range(spec.local_world_size)]
         self.store: Any = None
@@ -89,11 +89,11 @@ class WorkerGroup:
 
 @dataclass
 class RunResult:
-    """How a run ended on this node: all of its workers succeeded, or it failed.
+    """The result of a run on this node: all of its workers succeeded, or the run failed.
 
-    `return_values` has what the functions of this node's workers returned, and `failures` how its workers failed, both
-    by global rank. Workers that the agent stopped are in neither. A failed run in which no worker of this node failed
-    has the failure of the other node's worker.
+    `return_values` has the results of the functions of this node's workers, and `failures` how its workers failed, both
+    by global rank. Neither contains workers that the agent stopped. If no worker of this node failed in a failed run,
+    `failures` has the failed worker of the other node.
     """
 
     state: WorkerState
@@ -101,5 +101,5 @@ class RunResult:
     failures: "dict[int, ProcessFailure]" = field(default_factory=dict)
 
     def is_failed(self) -> bool:
-        """Return whether it failed; workers that could not be ended (UNHEALTHY) have, too."""
+        """Return whether the run failed. Workers that could not be ended (UNHEALTHY) count as failed."""
         return self.state in (WorkerState.FAILED, WorkerState.UNHEALTHY)

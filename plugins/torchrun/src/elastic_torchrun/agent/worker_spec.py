@@ -1,4 +1,4 @@
-"""What an agent is to run: torch's `WorkerSpec`."""
+"""Torch's `WorkerSpec`: the workers that an agent runs."""
 
 import warnings
 from collections.abc import Callable
@@ -12,26 +12,26 @@ DEFAULT_ROLE: Final = "default"
 # A dataclass, as in torch, unlike our own records: its users change fields of what they have made.
 @dataclass
 class WorkerSpec:
-    """The workers of one node. Each node of a run may have another number of them, and other roles.
+    """The workers of one node. Nodes of a run may have different numbers of workers, and different roles.
 
     Args:
         role: Name of these workers' role.
-        local_world_size: How many workers this node has; more than 0.
-        rdzv_handler: How nodes meet: a handler of ours, or one that was written for torch. None: there is one node.
+        local_world_size: The number of workers on this node; above 0.
+        rdzv_handler: Rendezvous handler, elastic-core's or one written for torch. `None` means a single node.
         fn: Deprecated name of `entrypoint`.
         entrypoint: A function, or a program with `args` as its arguments.
-        args: For each worker; `${local_rank}` in a text stands for the worker's.
-        max_restarts: How often a failed run is started again.
-        monitor_interval: Seconds between two looks at a handler that must be asked; more than 0. How workers do is
-            told by the kernel.
-        master_port: The port on which rank 0's worker listens; None: any free one.
-        master_addr: Its address; None: that of node 0.
-        local_addr: This node's address; None: by its host name.
-        event_log_handler: Where events go, by name.
-        numa_options: How workers are bound to cores; None: not at all.
-        duplicate_stdout_filters: Lines of tee'd stdout that hold one of these are copied to a file of the round.
-        duplicate_stderr_filters: Likewise stderr.
-        virtual_local_rank: Each worker sees one device, and has `LOCAL_RANK=0`.
+        args: Arguments of each worker. `${local_rank}` in a text is replaced by the worker's local rank.
+        max_restarts: The most restarts of a failed run.
+        monitor_interval: Seconds between two polls of a handler that must be polled; above 0. The kernel notifies the
+            agent when a worker ends.
+        master_port: The port of rank 0's worker. `None` means any free port.
+        master_addr: The address of rank 0's worker. `None` means that of node 0.
+        local_addr: This node's address. `None` means that of its host name.
+        event_log_handler: Name of the destination of events.
+        numa_options: Binding of workers to cores. `None` means no binding.
+        duplicate_stdout_filters: Lines of tee'd stdout that contain one of these are copied to a file of the round.
+        duplicate_stderr_filters: The same for stderr.
+        virtual_local_rank: Whether each worker sees one device, and has `LOCAL_RANK=0`.
 
     Raises:
         AssertionError: there is no entrypoint, or a number is not above 0.
@@ -64,7 +64,7 @@ class WorkerSpec:
         _need(bool(self.entrypoint), "there is no entrypoint; expected a function or a program")
 
     def get_entrypoint_name(self) -> str:
-        """Return the function's qualified name, or the program's without its directories."""
+        """Return the function's qualified name, or the program's file name."""
         entrypoint = self.entrypoint
         if isinstance(entrypoint, str):
             return PurePath(entrypoint).name

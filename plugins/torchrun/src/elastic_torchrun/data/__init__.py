@@ -1,1 +1,1 @@
-"""Going on with a data set where it was left: for training scripts."""
+"""Data for training scripts that resume in the middle of a data set."""

@@ -7,11 +7,11 @@ T = TypeVar("T")
 
 
 class CyclingIterator(Iterator[T], Generic[T]):
-    """Goes through what `generator_fn(epoch)` gives, for one epoch after another.
+    """Iterates over the items of `generator_fn(epoch)`, epoch after epoch.
 
     Args:
-        n: How many epochs there are in all, those before `start_epoch` included.
-        generator_fn: Gives what an epoch consists of: called with its number when it begins.
+        n: The number of all epochs, those before `start_epoch` included.
+        generator_fn: Returns the items of an epoch; called with its number when it begins.
         start_epoch: The first epoch, from 0.
     """
 
@@ -24,7 +24,7 @@ class CyclingIterator(Iterator[T], Generic[T]):
 
     @property
     def epoch(self) -> int:
-        """The epoch of the item that came last: what a checkpoint keeps as `start_epoch`."""
+        """The epoch of the last item, for a checkpoint to store as `start_epoch`."""
         return self._epoch
 
     def __iter__(self) -> Self:
@@ -32,7 +32,7 @@ class CyclingIterator(Iterator[T], Generic[T]):
         return self
 
     def __next__(self) -> T:
-        """Return the next item; empty epochs are passed over."""
+        """Return the next item. Empty epochs are skipped."""
         while True:
             try:
                 return next(self._iterator)

@@ -1,7 +1,7 @@
-"""Each rank's share of a data set, from an index on.
+"""Each rank's share of a data set, from a start index.
 
-Importing it imports torch: the class is one of torch's samplers. torch is named in strings, for the type checker's
-sake, which would need torch and minutes.
+Importing this module imports torch, since the class inherits from a sampler of torch's. Torch is named in strings so
+that the type checker needs no torch.
 """
 
 import importlib
@@ -17,23 +17,23 @@ _Base: Final[Any] = importlib.import_module("torch.utils.data.distributed").Dist
 
 
 class ElasticDistributedSampler(_Base):  # type: ignore[misc]  # torch is not known to the type checker
-    """Gives each rank its share of what a data set has from `start_index` on, so that a restart goes on in an epoch.
+    """Gives each rank its share of a data set from `start_index`, so that a restart resumes within an epoch.
 
-    Every rank gets as many indices: some of the first come again at the end where they don't divide evenly. The order
-    depends on seed and epoch alone (`set_epoch`), so that all ranks agree on it, however many they are.
+    Every rank gets the same number of indices. If they can't be divided evenly, some of the first are repeated at the
+    end. The order depends only on seed and epoch (`set_epoch`), so all ranks have the same order, at any world size.
 
     Args:
-        dataset: What is sampled; its size must not change.
-        num_replicas: How many ranks; None: those of the process group.
-        rank: Which one; None: that of the process group.
-        start_index: Where the data set begins: what lies before is left out. With `shuffle` the rest is shuffled anew,
-            so that the number of samples trained on in an epoch is a right start without `shuffle` only.
-        shuffle: Whether the indices come in random order.
+        dataset: The data set; its size must not change.
+        num_replicas: The number of ranks. `None` means that of the process group.
+        rank: This rank. `None` means that of the process group.
+        start_index: The first index; earlier ones are left out. With `shuffle`, the rest is shuffled anew. The number
+            of samples already used in an epoch is therefore a correct start only without `shuffle`.
+        shuffle: Whether the order is random.
         seed: Added to the epoch, for another order.
 
     Raises:
         TypeError: the data set has no length.
-        ValueError: nothing is left from `start_index` on, or it is negative.
+        ValueError: no index is left from `start_index`, or it is negative.
     """
 
     def __init__(
@@ -46,17 +46,17 @@ class ElasticDistributedSampler(_Base):  # type: ignore[misc]  # torch is not kn
         shuffle: bool = True,
         seed: int = 0,
     ) -> None:
-        """Check what was asked for."""
+        """Check the arguments."""
         if not isinstance(dataset, Sized):
             raise TypeError(f"data set: a {type(dataset).__name__}; expected one with a length")
         super().__init__(dataset=dataset, num_replicas=num_replicas, rank=rank, shuffle=shuffle, seed=seed)
         self.set_start_index(start_index)
 
     def set_start_index(self, start_index: int) -> None:
-        """Begin at another index: 0 for the epoch after the one that was begun again.
+        """Start at another index. Use 0 for the epoch after the resumed one.
 
         Raises:
-            ValueError: nothing is left from there on, or it is negative.
+            ValueError: no index is left from there, or it is negative.
         """
         size = len(self.dataset)
         if not 0 <= start_index < size:
@@ -72,7 +72,7 @@ class ElasticDistributedSampler(_Base):  # type: ignore[misc]  # torch is not kn
         return iter((indices * repeats)[self.rank : self.total_size : self.num_replicas])
 
     def __len__(self) -> int:
-        """Return how many indices each rank gets."""
+        """Return the number of indices of each rank."""
         count: int = self.num_samples
         return count
 

@@ -1,4 +1,4 @@
-"""`torch.distributed.elastic.events`: what happened in a run, recorded through `logging`."""
+"""`torch.distributed.elastic.events`: events of a run, recorded through `logging`."""
 
 from elastic_torchrun.events.api import Event, EventMetadataValue, EventSource, NodeState, RdzvEvent
 from elastic_torchrun.events.handlers import get_logging_handler, log_handlers

@@ -1,4 +1,4 @@
-"""Events by torch's names: what they hold, and their JSON."""
+"""Events under torch's names: their fields, and their JSON."""
 
 import json
 from collections.abc import Mapping
@@ -7,11 +7,11 @@ from enum import Enum
 from typing import Any, Union
 
 EventMetadataValue = str | int | float | bool | None
-"""What an event's metadata may hold."""
+"""A value in an event's metadata."""
 
 
 class EventSource(str, Enum):  # noqa: UP042  # torch's base: `str()` of a member is the same
-    """Who an event is from."""
+    """The source of an event."""
 
     AGENT = "AGENT"
     WORKER = "WORKER"
@@ -19,13 +19,13 @@ class EventSource(str, Enum):  # noqa: UP042  # torch's base: `str()` of a membe
 
 @dataclass
 class Event:
-    """Something that happened.
+    """An event.
 
     Attributes:
-        name: What.
-        source: Who tells of it.
-        timestamp: When, in milliseconds since the Unix epoch; 0: when it is recorded.
-        metadata: More about it.
+        name: Its name.
+        source: The component that records it.
+        timestamp: Its time, in milliseconds since the Unix epoch; 0 means the time at which it is recorded.
+        metadata: More fields.
     """
 
     name: str
@@ -39,7 +39,7 @@ class Event:
 
     @staticmethod
     def deserialize(data: Union[str, "Event"]) -> "Event":
-        """Return the event that JSON tells of; an event itself is returned as it is."""
+        """Return the event in a JSON text. An event is returned unchanged."""
         if isinstance(data, Event):
             return data
         fields = _fields(data)
@@ -51,7 +51,7 @@ class Event:
 
 
 class NodeState(str, Enum):  # noqa: UP042  # as above
-    """How far a node has come in a rendezvous."""
+    """The progress of a node in a rendezvous."""
 
     INIT = "INIT"
     RUNNING = "RUNNING"
@@ -61,18 +61,18 @@ class NodeState(str, Enum):  # noqa: UP042  # as above
 
 @dataclass
 class RdzvEvent:
-    """Something that happened in a rendezvous.
+    """An event of a rendezvous.
 
     Attributes:
-        name: What was being done.
-        run_id: Of which run.
-        message: What happened, for people.
-        hostname: On which host.
-        pid: In which process.
-        node_state: How far the node had come.
-        master_endpoint: Where the rendezvous store is, where that is known.
-        rank: The node's rank, where that is known.
-        local_id: Its number on the host, where it has one.
+        name: Name of the operation.
+        run_id: The run's id.
+        message: Text for people.
+        hostname: Name of the host.
+        pid: Id of the process.
+        node_state: The node's progress.
+        master_endpoint: Endpoint of the rendezvous store, if known.
+        rank: The node's rank, if known.
+        local_id: The node's number on its host, if it has one.
         error_trace: The traceback of an error.
     """
 
@@ -93,7 +93,7 @@ class RdzvEvent:
 
     @staticmethod
     def deserialize(data: Union[str, "RdzvEvent"]) -> "RdzvEvent":
-        """Return the event that JSON tells of; an event itself is returned as it is."""
+        """Return the event in a JSON text. An event is returned unchanged."""
         if isinstance(data, RdzvEvent):
             return data
         fields = _fields(data)

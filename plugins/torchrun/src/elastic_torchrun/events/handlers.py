@@ -1,4 +1,4 @@
-"""Where events go: `logging` handlers by name. `log_handlers` takes further ones."""
+"""Destinations of events: `logging` handlers by name. `log_handlers` can be extended."""
 
 import logging
 from collections.abc import Callable
@@ -7,7 +7,7 @@ from typing import Final, cast
 from elastic_core.api import ConfigError
 
 GROUP: Final = "elastic_core.events"
-"""The entry-point group of further handlers: a subclass of `logging.Handler`, or a function that returns one."""
+"""The entry-point group of more handlers: a subclass of `logging.Handler`, or a function that returns one."""
 
 log_handlers: dict[str, logging.Handler] = {
     "console": logging.StreamHandler(),
@@ -22,7 +22,7 @@ def get_logging_handler(destination: str = "null") -> logging.Handler:
     """Return the handler of a destination: a key of `log_handlers`, `jsonl:FILE`, or an entry point's name.
 
     Raises:
-        KeyError: there is none.
+        KeyError: there is no such handler.
         ConfigError: the file of `jsonl` can't be opened.
     """
     if destination not in log_handlers:
@@ -54,6 +54,6 @@ def _installed(name: str) -> logging.Handler | None:
 
 
 def is_own(destination: str) -> bool:
-    """Return whether code of this process has put a handler of its own there."""
+    """Return whether code of this process has set its own handler for a destination."""
     handler = log_handlers.get(destination)
     return handler is not None and type(handler) is not _BUILT_IN.get(destination)

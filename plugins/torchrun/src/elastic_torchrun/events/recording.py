@@ -1,4 +1,4 @@
-"""Records events: `record` hands an event to the handler of its destination, by way of `logging`."""
+"""Recording of events: `record` passes an event to the `logging` handler of its destination."""
 
 import inspect
 import json
@@ -22,15 +22,15 @@ _attached: dict[str, logging.Handler] = {}
 
 
 class EventHandler(ABC):
-    """Takes every event that this process records, once it was given to `configure`."""
+    """Receives every event that this process records, after `configure`."""
 
     @abstractmethod
     def record(self, event: Event) -> None:
-        """Take one event. Threading: that of whoever records it; of an agent, a thread of its own."""
+        """Handle one event. Threading: the recording thread; for events of an agent, a thread of its own."""
 
 
 class NullEventHandler(EventHandler):
-    """Drops everything: the default."""
+    """Drops all events; the default."""
 
     def record(self, event: Event) -> None:
         """Drop it."""
@@ -40,29 +40,29 @@ _configured: list[EventHandler] = [NullEventHandler()]
 
 
 def configure(handler: EventHandler) -> None:
-    """Have this process's events handled, besides what their destinations do with them."""
+    """Set a handler for all events of this process, in addition to their destinations."""
     _configured[0] = handler
 
 
 def configured_handler() -> EventHandler | None:
-    """Return what `configure` was given; None: nothing that takes events."""
+    """Return the handler that `configure` set. `None` means that none handles events."""
     return None if isinstance(_configured[0], NullEventHandler) else _configured[0]
 
 
 def wants_events(destination: str) -> bool:
-    """Return whether code of this process takes events: all, those of a rendezvous, or those of this destination."""
+    """Return whether code of this process handles events: all, those of a rendezvous, or those of this destination."""
     return configured_handler() is not None or is_own(RENDEZVOUS_DESTINATION) or is_own(destination)
 
 
 def level() -> int:
-    """Return from which level on events are recorded; they are INFO. `LOGLEVEL` says it, as a name or a number."""
+    """Return the lowest level of recorded events, from `LOGLEVEL` (a name or a number). Events have level INFO."""
     word = os.environ.get(LEVEL_VARIABLE, "").strip().upper()
     found = int(word) if word.isdigit() else logging.getLevelNamesMapping().get(word)
     return logging.INFO if found is None else found
 
 
 def record(event: Event, destination: str = "null") -> None:
-    """Record an event, with the time if it has none.
+    """Record an event. If it has no time, the current time is set.
 
     Raises:
         KeyError: there is no such destination.
@@ -91,18 +91,18 @@ def construct_and_record_rdzv_event(
     local_id: int | None = None,
     rank: int | None = None,
 ) -> None:
-    """Record an event of a rendezvous, unless nobody handles them.
+    """Record an event of a rendezvous, if there is a handler for it.
 
     Args:
-        run_id: Of which run.
-        message: What happened, for people.
-        node_state: How far the node has come; FAILED adds the traceback of the exception that is being handled.
-        name: What was being done; default: the calling function's name. The calling file's name is put before it.
+        run_id: The run's id.
+        message: Text for people.
+        node_state: The node's progress. FAILED adds the traceback of the exception that is being handled.
+        name: Name of the operation; default the calling function's name. The calling file's name is its prefix.
         hostname: Default: this host's full name.
         pid: Default: this process's.
-        master_endpoint: Where the rendezvous store is, if that is known.
+        master_endpoint: Endpoint of the rendezvous store, if known.
         local_id: The node's number on its host, if it has one.
-        rank: The node's rank, if that is known.
+        rank: The node's rank, if known.
     """
     if not is_own(RENDEZVOUS_DESTINATION):
         return
@@ -130,7 +130,7 @@ def _logger(destination: str) -> logging.Logger:
     handler = get_logging_handler(destination)
     logger = logging.getLogger(f"torchelastic-events-{destination}")
     before = _attached.get(destination)
-    if before is not handler:  # the first time, and when somebody has put another one into `log_handlers`
+    if before is not handler:  # the first time, and after a change of `log_handlers`
         if before is not None:
             logger.removeHandler(before)
         logger.setLevel(level())
@@ -146,7 +146,7 @@ class _Settings(Protocol):
 
 
 class ConfiguredEvents(logging.Handler):
-    """The handler `configured:DESTINATION` of elastic-ops: hands events to what this process has configured.
+    """The handler `configured:DESTINATION` of elastic-ops: passes events to the handlers that this process configured.
 
     Raises:
         KeyError: there is no such destination.
@@ -158,7 +158,7 @@ class ConfiguredEvents(logging.Handler):
         get_logging_handler(self._destination)
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Hand one on. Threading: one thread of the agent."""
+        """Pass one event on. Threading: one thread of the agent."""
         text = record.getMessage()
         destinations = {self._destination}
         if "source" not in json.loads(text):

@@ -1,6 +1,6 @@
 """Worker functions: workers that call a Python function instead of running a program.
 
-Importing it loads nothing but what a call is; how one is started is loaded when the first one starts.
+Importing this package loads only the description of a call. The code that starts one is loaded for the first start.
 """
 
 from elastic_torchrun.functions.call import START_METHODS, FunctionCall

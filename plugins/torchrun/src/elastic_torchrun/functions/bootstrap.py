@@ -1,7 +1,7 @@
-"""What a fresh interpreter runs to be the worker of a function, or the server that such workers are forked from.
+"""The program of a fresh interpreter that becomes the worker of a function, or the server that forks such workers.
 
-`python -u bootstrap.py FD NAME`: what to do is in the file FD, pickled by the process that started this one; NAME is
-for people who list processes. Only the standard library is imported before the caller's `sys.path` is in place.
+`python -u bootstrap.py FD NAME`: the file FD has pickled orders from the process that started this one; NAME is for
+people who list processes. Only the standard library is imported before the caller's `sys.path` is set.
 """
 
 import pickle

@@ -1,4 +1,4 @@
-"""A worker function: its call, and the caller's main module in a worker."""
+"""The call of a worker function, and the caller's main module in a worker."""
 
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -12,24 +12,24 @@ START_METHODS = ("spawn", "fork", "forkserver")
 
 
 class FunctionCall(Record, frozen=True, kw_only=False, eq=False):
-    """A function for workers to call, in processes that are begun by one of multiprocessing's three ways.
+    """A function that workers call, in processes that start in one of multiprocessing's three ways.
 
-    `spawn`: a fresh interpreter. `fork`: a copy of the calling process as it was before any thread of ours was started,
-    so that closures and lambdas work. `forkserver`: a copy of a clean process that has imported the caller's main
-    module. Except with `fork`, the function and its arguments must be picklable.
+    `spawn`: a fresh interpreter. `fork`: a copy of the calling process from before elastic-core started any thread, so
+    that closures and lambdas work. `forkserver`: a copy of a clean process that has imported the caller's main module.
+    Except with `fork`, the function and its arguments must be picklable.
 
-    Called by different processes at once, `fn` must not count on what it shares with its caller.
+    Several processes call `fn` at the same time, so it must not rely on sharing state with its caller.
     """
 
     fn: Callable[..., Any]
     args: tuple[Any, ...] | Mapping[int, tuple[Any, ...]] = ()
-    """The same for each worker, or by local rank."""
+    """The same arguments for each worker, or arguments by local rank."""
     start_method: str = "spawn"
     with_main: bool = True
-    """The workers import the caller's main module, as multiprocessing's do: `fn` or what it is given may be from it."""
+    """Whether workers import the caller's main module, as multiprocessing's do: `fn` or an argument may be from it."""
 
     def __post_init__(self) -> None:
-        """Refuse what is neither.
+        """Check both.
 
         Raises:
             ConfigError: there is no such start method, or `fn` can't be called.
@@ -45,13 +45,13 @@ class FunctionCall(Record, frozen=True, kw_only=False, eq=False):
         return _name_of(self.fn)
 
     def begin(self) -> "FunctionStarter":
-        """Return what starts its workers, run after run of an agent; raises as its constructor does."""
+        """Return the starter of its workers, for several runs of an agent. Raises as its constructor does."""
         from elastic_torchrun.functions.start import FunctionStarter  # workers know the call, and start none
 
         return FunctionStarter(self)
 
     def args_of(self, local_rank: int) -> tuple[Any, ...]:
-        """Return what this worker's call gets."""
+        """Return the arguments of this worker's call."""
         return self.args if isinstance(self.args, tuple) else tuple(self.args[local_rank])
 
 
@@ -65,29 +65,29 @@ def _name_of(fn: object) -> str:
 # --- the caller's main module in a worker: imported there, and must not start workers meanwhile
 
 _importing: list[str] = []
-"""The main module that this process, a worker, is importing on its caller's behalf; at most one."""
+"""The main module that this worker is importing for its caller; at most one."""
 
 
 def begin_import(main: str) -> None:
-    """Note that the module is being imported: by its path, or its name. Called: in a worker."""
+    """Note that a main module, given by path or name, is being imported. Called: in a worker."""
     _importing.append(main)
 
 
 def end_import() -> None:
-    """Note that it has been."""
+    """Note that the import has ended."""
     _importing.clear()
 
 
 def refuse_while_importing(name: str) -> None:
-    """Refuse to start workers from a main module that a worker is only importing.
+    """Reject a start of workers while a worker only imports its caller's main module.
 
-    Without this, each worker would begin the whole run again. Called: before anything of a run begins.
+    Without this check, each worker would begin the whole run again. Called: before a run begins.
 
     Args:
         name: The entry point, for people.
 
     Raises:
-        ConfigError: the call is not below the module's guard.
+        ConfigError: the call is not below the module's `if __name__ == "__main__":` guard.
     """
     if _importing:
         raise ConfigError(

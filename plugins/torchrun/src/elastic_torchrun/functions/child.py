@@ -1,4 +1,4 @@
-"""A process on its way to be a function's worker, forked or fresh: it takes the call and sends what it returns."""
+"""A forked or fresh process that becomes a function's worker: it receives the call and sends the result."""
 
 from __future__ import annotations
 
@@ -37,32 +37,33 @@ _MACHINERY = (
 _ERROR_FILE_VARIABLE = "TORCHELASTIC_ERROR_FILE"
 
 Orders = dict[str, Any]
-"""`interpreter` and `main` for `multiprocessing.spawn.prepare`, `tracker_fd`, and `control_fd` for a server; for a
-worker `result_fd`, `call_fd`, and in `fds` what the call refers to."""
+"""`interpreter` and `main` for `multiprocessing.spawn.prepare`, `tracker_fd`, and `control_fd` for a server. For a
+worker `result_fd`, `call_fd`, and in `fds` the descriptors that the call refers to.
+"""
 
 received: list[int] = []
 """In a worker: the descriptors that came with its call."""
 
 
 class Inherited:
-    """What multiprocessing pickles in place of a descriptor; `detach` gives the worker's own."""
+    """The object that multiprocessing pickles in place of a descriptor; `detach` returns the worker's own."""
 
     def __init__(self, place: int) -> None:
         """Keep its place."""
         self.place = place
 
     def detach(self) -> int:
-        """Return the descriptor, which is the caller's from now on."""
+        """Return the descriptor, which the caller then owns."""
         return received[self.place]
 
 
 MESSAGE_BYTES = 4096
 MAX_FDS = 250
-"""The kernel takes 253 with one message."""
+"""The kernel accepts 253 in one message."""
 
 
 class WorkerOrders(NamedTuple):
-    """What a forked worker must know before its call."""
+    """The orders that a forked worker needs before its call."""
 
     local_rank: int
     env: dict[str, str]
@@ -73,17 +74,17 @@ class WorkerOrders(NamedTuple):
 
 
 def be_worker(load: LoadOf, named: Mapping[str, int], fds: list[int], *, mask: set[int]) -> None:
-    """Take the orders, make the call, and send what it returns.
+    """Read the orders, make the call, and send the result.
 
     Args:
-        load: Gives the call.
-        named: The descriptors `orders` and `result`, `call` where that is not in memory, and `out` and `err` where
-            those streams are not the caller's.
+        load: Returns the call.
+        named: The descriptors `orders` and `result`; `call` if it is not in memory; `out` and `err` if those streams
+            are not the caller's.
         fds: The descriptors that the call refers to.
         mask: The signals to block from now on.
 
     Raises:
-        SystemExit: as of a script that ends.
+        SystemExit: as for a script that ends.
     """
     for name, fd, stream in (("out", 1, "stdout"), ("err", 2, "stderr")):
         if name in named:
@@ -107,7 +108,7 @@ def be_worker(load: LoadOf, named: Mapping[str, int], fds: list[int], *, mask: s
 
 
 def _unbuffered(fd: int) -> io.TextIOWrapper:
-    """Return a text stream as `python -u` has it."""
+    """Return an unbuffered text stream, as with `python -u`."""
     return io.TextIOWrapper(
         io.FileIO(fd, "wb", closefd=False),
         errors="backslashreplace" if fd == 2 else None,
@@ -116,7 +117,7 @@ def _unbuffered(fd: int) -> io.TextIOWrapper:
 
 
 def _arm() -> None:
-    """Do what the `.pth` file does in a fresh interpreter."""
+    """Do the same as the `.pth` file in a fresh interpreter."""
     if os.environ.get("ELASTIC_WORKER_HOOKS", "") == "1":
         from elastic_core.api.workers import arm_worker
 
@@ -127,7 +128,7 @@ def _arm() -> None:
 
 
 def begin(orders: Orders) -> None:
-    """Be the worker that the orders speak of."""
+    """Become the worker that the orders describe."""
     take_tracker(orders)
     received[:] = orders["fds"]
     for fd in (orders["result_fd"], orders["call_fd"], *orders["fds"]):
@@ -165,11 +166,11 @@ def load_call(fd: int) -> tuple[Callable[..., Any], tuple[Any, ...]]:
     """Return the function and its arguments from their file, and close it.
 
     Raises:
-        WorkerError: they refer to something that this process does not find.
+        WorkerError: they refer to an object that this process can't find.
     """
     try:
         with open(fd, "rb") as file:
-            fn, args = pickle.load(file)  # from our own caller, over a descriptor that nobody else has
+            fn, args = pickle.load(file)  # from this process's own caller, over a private descriptor
     except AttributeError as error:
         what, found, _ = str(error).partition(" on <module ")
         if not found:
@@ -185,12 +186,12 @@ def load_call(fd: int) -> tuple[Callable[..., Any], tuple[Any, ...]]:
 
 
 def perform(load: Load, result_fd: int) -> None:
-    """Call the function that `load` gives, send what it returns, and wait until the starter ends the connection.
+    """Call the function from `load`, send its result, and wait until the starter closes the connection.
 
-    A failure ends the process as it does a script.
+    A failure ends the process as it ends a script.
 
     Raises:
-        SystemExit: the function raised it, or anything else, which is then recorded and printed.
+        SystemExit: the function raised it, or another exception, which is then recorded and printed.
     """
     called = False
     try:
@@ -205,7 +206,7 @@ def perform(load: Load, result_fd: int) -> None:
     except BaseException as error:  # noqa: BLE001  # as at the interpreter's top
         # What we have to say about the call itself needs no traceback of ours.
         trace = None if isinstance(error, ElasticError) and not called else users_part(error.__traceback__)
-        sys.last_value = error.with_traceback(trace)  # as there: whoever is called next knows that the process ends
+        sys.last_value = error.with_traceback(trace)  # as there: later code knows that the process ends
         sys.excepthook(type(error), error, trace)
         sys.exit(1)
 
@@ -222,13 +223,13 @@ def _recorded(fn: Callable[..., Any]) -> Callable[..., Any]:
 def _send(fd: int, fn: Callable[..., Any], value: object) -> None:
     try:
         content = pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
-    except Exception as error:  # noqa: BLE001  # pickling runs anybody's code; told as ours
+    except Exception as error:  # noqa: BLE001  # pickling runs foreign code; raised as WorkerError
         name = getattr(fn, "__qualname__", type(fn).__name__)
         raise WorkerError(
             f"function {name!r} returned a {type(value).__name__} that can't be pickled: {_first_line(error)}",
             hint="return numbers, strings, arrays or tensors on the CPU, or write it to a file and return its name",
         ) from None
-    with suppress(BrokenPipeError, ConnectionResetError):  # nobody waits for it any more
+    with suppress(BrokenPipeError, ConnectionResetError):  # it is no longer waited for
         for part in (len(content).to_bytes(LENGTH_BYTES, "little"), content):
             rest = memoryview(part)
             while rest:
@@ -236,9 +237,10 @@ def _send(fd: int, fn: Callable[..., Any], value: object) -> None:
 
 
 def _wait_for_others(fd: int) -> None:
-    """Block until the starter ends the connection: the node's other workers may need this process until they return.
+    """Block until the starter closes the connection: the node's other workers may need this process until they return.
 
-    Rank 0 hosts the store of its process group, for example. A worker that beats goes on beating: it is not hung.
+    For example, rank 0 hosts the store of its process group. A worker with heartbeats continues to send them, so it is
+    not a hang.
     """
     heartbeat = vars(sys.modules.get("elastic_core.worker", sys)).get("heartbeat")  # if the function has imported it
     ends = select.poll()
@@ -256,7 +258,7 @@ def _first_line(error: Exception) -> str:
 
 
 def users_part(trace: TracebackType | None) -> TracebackType | None:
-    """Return the traceback from the user's first frame on; ours alone if there is none of the user's."""
+    """Return the traceback from the user's first frame; elastic-core's own frames if there is none of the user's."""
     whole = trace
     while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_MACHINERY):
         trace = trace.tb_next

@@ -1,4 +1,4 @@
-"""How a worker's process has ended, read without waiting."""
+"""The exit of a worker's process, read without waiting."""
 
 import os
 from contextlib import suppress
@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Final
 
 STATUS_LOST: Final = 1
-"""The code of a worker whose exit status another process, or another part of this one, has taken."""
+"""The code of a worker whose exit status was read by another process, or by another part of this one."""
 
 
 def code_of(pid: int) -> int | None:
-    """Return a process's exit code, -N for death by signal N, None while it runs; reap it if it is a child of ours.
+    """Return a process's exit code, -N for death by signal N, `None` while it runs. A child of this process is reaped.
 
     Source: proc(5), `/proc/[pid]/stat`, fields 3 and 52.
 
@@ -31,13 +31,13 @@ def code_of(pid: int) -> int | None:
 
 
 def code_lost(pid: int) -> int | None:
-    """Return what there is to know of a process whose exit code can't be had: None while it runs."""
+    """Return the placeholder code of a process whose exit code can't be read. `None` while it runs."""
     fields = _stat_fields(pid)
     return None if fields and fields[0] not in (b"Z", b"X") else STATUS_LOST
 
 
 def _stat_fields(pid: int) -> list[bytes]:
-    """Return the fields of a process from its state (the third) on; none if there is no such process."""
+    """Return the fields of a process from its state (the third) on; empty if there is no such process."""
     try:
         text = Path(f"/proc/{pid}/stat").read_bytes()
     except OSError:

@@ -1,4 +1,4 @@
-"""A call and the orders of a fresh interpreter as bytes, for processes that do not share the caller's memory."""
+"""A call, and the orders of a fresh interpreter, as bytes for processes that do not share the caller's memory."""
 
 import multiprocessing
 import os
@@ -16,7 +16,7 @@ _PROGRAM = str(Path(__file__).absolute().with_name("bootstrap.py"))
 
 
 class MemoryFile:
-    """A file in memory that holds one pickled value."""
+    """A file in memory with one pickled value."""
 
     def __init__(self) -> None:
         """Open an empty one."""
@@ -29,25 +29,25 @@ class MemoryFile:
         os.lseek(self.fd, 0, os.SEEK_SET)
 
     def close(self) -> None:
-        """Give it back."""
+        """Release it."""
         os.close(self.fd)
 
 
 def pickle_call(call: FunctionCall, local_rank: int) -> tuple[MemoryFile, list[int]]:
-    """Return the function and what this worker's call gets, and the descriptors that must reach it, in this order.
+    """Return the function with this worker's arguments, and the descriptors that the worker needs, in this order.
 
-    multiprocessing's queues, locks and connections may be among the arguments, and tensors in shared memory: they are
-    pickled as multiprocessing does for a process of its own.
+    The arguments may contain multiprocessing's queues, locks and connections, and tensors in shared memory. They are
+    pickled as multiprocessing does for its own processes.
 
     Raises:
-        WorkerError: something can't be pickled.
+        WorkerError: an object can't be pickled.
     """
     file, fds = MemoryFile(), list[int]()
     before = context.get_spawning_popen()
     context.set_spawning_popen(_Spawning(fds))  # type: ignore[arg-type]  # what pickling asks of a Popen
     try:
         file.write((call.fn, call.args_of(local_rank)))
-    except Exception as error:  # noqa: BLE001  # pickling runs anybody's code; told as ours
+    except Exception as error:  # noqa: BLE001  # pickling runs foreign code; raised as WorkerError
         file.close()
         raise _unpicklable(call, local_rank, error) from None
     finally:
@@ -56,13 +56,13 @@ def pickle_call(call: FunctionCall, local_rank: int) -> tuple[MemoryFile, list[i
 
 
 class _Spawning:
-    """Stands in for multiprocessing's Popen: collects the descriptors of what is pickled."""
+    """Replaces multiprocessing's Popen: collects the descriptors of pickled objects."""
 
     def __init__(self, fds: list[int]) -> None:
         self._fds = fds
 
     def duplicate_for_child(self, fd: int) -> int:
-        """Have the worker inherit `fd`; return its place."""
+        """Let the worker inherit `fd`; return its place."""
         self._fds.append(fd)
         return len(self._fds) - 1
 
@@ -90,7 +90,7 @@ def _picklable(value: object) -> bool:
     context.set_spawning_popen(_Spawning([]))  # type: ignore[arg-type]  # as in `pickle_call`
     try:
         reduction.ForkingPickler.dumps(value)
-    except Exception:  # noqa: BLE001  # whatever it is, it was told already
+    except Exception:  # noqa: BLE001  # any error was reported already
         return False
     finally:
         context.set_spawning_popen(before)
@@ -98,13 +98,13 @@ def _picklable(value: object) -> bool:
 
 
 def fresh_command(python: str, orders_fd: int, name: str) -> list[str]:
-    """Return the command line of an interpreter that does what is in the file `orders_fd`."""
+    """Return the command line of an interpreter that carries out the orders in the file `orders_fd`."""
     flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]  # as multiprocessing does
     return [python, *flags, "-u", _PROGRAM, str(orders_fd), name]
 
 
 def write_orders(call: FunctionCall, **more: object) -> tuple[MemoryFile, list[int]]:
-    """Return the orders for `child.begin`, and the descriptors of ours that they name besides those in `more`."""
+    """Return the orders for `child.begin`, and the descriptors that they name in addition to those in `more`."""
     file, tracker = MemoryFile(), _tracker_fd()
     main = _main() if call.with_main else {}
     file.write({"interpreter": _preparation(), "main": main, "tracker_fd": tracker, **more})
@@ -112,7 +112,7 @@ def write_orders(call: FunctionCall, **more: object) -> tuple[MemoryFile, list[i
 
 
 def _preparation() -> dict[str, Any]:
-    """Return what makes a fresh interpreter like this one, in the form that `multiprocessing.spawn.prepare` takes."""
+    """Return the data for `multiprocessing.spawn.prepare` that make a fresh interpreter like this one."""
     folder = process.ORIGINAL_DIR  # type: ignore[attr-defined]  # undocumented, as old as spawn
     data: dict[str, Any] = {
         "log_to_stderr": util._log_to_stderr,  # type: ignore[attr-defined]  # as above
@@ -129,7 +129,7 @@ def _preparation() -> dict[str, Any]:
 
 
 def _main() -> dict[str, str]:
-    """Return how the worker finds the caller's main module; nothing where that has no file, as at a prompt."""
+    """Return how the worker finds the caller's main module; empty if that has no file, as at a prompt."""
     folder = process.ORIGINAL_DIR  # type: ignore[attr-defined]  # as in `_preparation`
     main = sys.modules["__main__"]
     spec = getattr(main, "__spec__", None)
@@ -143,6 +143,6 @@ def _main() -> dict[str, str]:
 
 
 def _tracker_fd() -> int | None:
-    """Return the pipe to multiprocessing's resource tracker, None where this process has started none."""
+    """Return the pipe to multiprocessing's resource tracker. `None` if this process has started none."""
     fd: int | None = resource_tracker._resource_tracker._fd  # type: ignore[attr-defined]  # asking would start one
     return fd

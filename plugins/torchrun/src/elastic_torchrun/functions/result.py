@@ -21,17 +21,17 @@ def open_result_pipe() -> tuple[int, int]:
 
 
 class ResultPipe:
-    """Gathers one pickled value, of any size: its length, then itself.
+    """Receives one pickled value of any size, after its length.
 
-    The length tells its end: a process that the worker started may hold the connection open for longer. The worker
-    then waits, until `close` ends the connection.
+    The length marks the end of the value, since a process that the worker started may keep the connection open for
+    longer. The worker then waits until `close` closes the connection.
 
     Args:
         loop: The agent's.
-        read_fd: The starter's end; taken over.
-        on_complete: Called once, when all of the value is here.
+        read_fd: The starter's end, which this object then owns.
+        on_complete: Called once, when the value is complete.
 
-    Threading: the loop's thread; `value` may be asked for by any other once the worker has ended.
+    Threading: the loop's thread; any thread may call `value` after the worker has ended.
     """
 
     def __init__(self, loop: AgentLoop, read_fd: int, *, on_complete: Callable[[], None] = lambda: None) -> None:
@@ -48,7 +48,7 @@ class ResultPipe:
         loop.add_reader(read_fd, lambda: self._read(_READS_A_TURN))
 
     def drain(self) -> None:
-        """Take what is in the pipe now. Called: when the worker has ended."""
+        """Read the rest of the pipe. Called: when the worker has ended."""
         self._read(None)
 
     def _read(self, reads: int | None) -> None:
@@ -78,7 +78,7 @@ class ResultPipe:
         self._on_complete()
 
     def close(self) -> None:
-        """End the connection, so that the worker ends, too; idempotent. What has come is kept."""
+        """Close the connection, so that the worker ends, too; idempotent. Received data are kept."""
         if self._read_fd >= 0:
             self._loop.remove_reader(self._read_fd)
             # A process that our own process has forked may hold a copy of the descriptor: closing ours is not enough.
@@ -87,7 +87,7 @@ class ResultPipe:
             self._read_fd = -1
 
     def value(self, name: str) -> object:
-        """Return what came; None where nothing did, or not all of it.
+        """Return the value. `None` if it is missing or incomplete.
 
         Args:
             name: The function, for people.
@@ -104,7 +104,7 @@ class ResultPipe:
             import pickle  # only functions return something
 
             try:
-                # From our own worker, over a descriptor that nobody else has: pickle is safe here.
+                # From this agent's own worker, over a private descriptor: pickle is safe here.
                 self._value = pickle.loads(self._buffer)
             except Exception as error:
                 reason = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"

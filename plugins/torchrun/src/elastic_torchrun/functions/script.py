@@ -13,7 +13,7 @@ def run_script_path(training_script: str, *training_script_args: str) -> None:
 
     Args:
         training_script: Its path.
-        training_script_args: What it finds in `sys.argv` after its own name.
+        training_script_args: Its arguments in `sys.argv`, after its own name.
     """
     import runpy  # the command line refers to this function, and does not call it
     import sys
@@ -26,14 +26,14 @@ def run_script_path(training_script: str, *training_script_args: str) -> None:
 
 
 class ScriptCall(FunctionCall, frozen=True, kw_only=False, eq=False):
-    """The call of a worker whose function is a script: `${local_rank}` in what it is given is replaced."""
+    """The call of a worker whose function is a script. `${local_rank}` in its arguments is replaced."""
 
     def args_of(self, local_rank: int) -> tuple[Any, ...]:
-        """Return what this worker's script gets, itself in front."""
+        """Return the arguments of this worker's script, after its path."""
         return tuple(arg.replace(_LOCAL_RANK, str(local_rank)) for arg in super().args_of(local_rank))
 
 
 def script_call(script: str, arguments: tuple[str, ...], start_method: str) -> ScriptCall:
-    """Return the call that has workers run a script; for the core's command line."""
+    """Return the call with which workers run a script, for the core's command line."""
     # Our own function, which needs nothing of the command line's main module.
     return ScriptCall(fn=run_script_path, args=(script, *arguments), start_method=start_method, with_main=False)

@@ -1,14 +1,14 @@
-"""The process that function workers are forked from: it has one thread, and does nothing but fork, reap and wait.
+"""The process that forks function workers. It has one thread, and only forks, reaps and waits.
 
-With `fork` it is a copy of the caller from before any thread of ours began; with `forkserver` a clean interpreter. Its
-orders come over a socket; the end of the socket is the end of its caller: it stops the workers and leaves.
+With `fork` it is a copy of the caller from before elastic-core started any thread; with `forkserver`, a clean
+interpreter. Its orders come over a socket. If the socket closes, its caller has ended: it stops the workers and exits.
 
-A process that it forks first waits for what makes it a worker, over a socket of its own: the caller has processes
-forked ahead, and need not wait for a fork when it starts a worker.
+Each forked process first waits for its orders over a socket of its own. The caller can therefore have processes forked
+in advance, and need not wait for a fork when it starts a worker.
 
-The workers are its children, not the caller's, so it reaps them: on order, so that until then a worker's number stays
-its own, and whoever signals it hits nobody else. (A clone that makes the caller their parent would leave Python's and
-the C library's own bookkeeping for forks undone.) The caller learns of a worker's end from the kernel, by a pidfd.
+The workers are children of this process, which reaps them on order. Until then a worker's pid is not reused, so a
+signal to it reaches no other process. (A clone with the caller as parent would skip the bookkeeping of Python and the C
+library for forks.) The kernel notifies the caller of a worker's end by a pidfd.
 """
 
 import os
@@ -40,14 +40,15 @@ if TYPE_CHECKING:
     from elastic_torchrun.functions.child import LoadOf
 
 BLOCKED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
-"""Signals for a whole job: a server that they ended could not tell how its workers ended. Blocked, not ignored: what
-reaches a worker between its fork and its first own line then waits for it."""
+"""Signals to a whole job. A server that they ended could not report how its workers ended. They are blocked and not
+ignored: a signal to a worker between its fork and its first own line then stays pending.
+"""
 _LEAVE_S = 2.0
 _DEFECT_CODE = 70
 
 
 def serve_copy(control: socket.socket, call: FunctionCall, mask: set[int]) -> NoReturn:
-    """Serve as a copy of the caller: workers have the call in memory. Called: right after the fork.
+    """Serve as a copy of the caller; workers have the call in memory. Called: right after the fork.
 
     `mask` is what the caller blocked before it blocked `BLOCKED` for the fork.
     """
@@ -62,19 +63,19 @@ def serve_copy(control: socket.socket, call: FunctionCall, mask: set[int]) -> No
 
 
 def begin(orders: Orders) -> NoReturn:
-    """Be the clean server that the orders speak of."""
+    """Become the clean server that the orders describe."""
     take_tracker(orders)
     os.set_inheritable(orders["control_fd"], False)
     _serve_clean(orders["control_fd"], lambda: import_main(orders["main"]))
 
 
 def _serve_clean(control_fd: int, prepare: Callable[[], None]) -> NoReturn:
-    """Serve from a clean interpreter, once it is prepared: calls come with the orders."""
+    """Serve from a clean interpreter after its preparation; calls come with the orders."""
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, BLOCKED)
     control = socket.socket(fileno=control_fd)
     try:
         prepare()
-    except BaseException as error:  # noqa: BLE001  # told to the caller, who waits for the first answer
+    except BaseException as error:  # noqa: BLE001  # sent to the caller, which waits for the first response
         if isinstance(error, ElasticError):
             _answer(control, "failed", str(error))
         else:
@@ -128,7 +129,7 @@ class _Server:
             worker.start()
         finally:
             os.close(begins)
-            # Its process group must be there before anybody is told its number.
+            # Its process group must exist before its pid is sent.
             os.read(began, 1)
             os.close(began)
         assert worker.pid is not None
@@ -157,7 +158,7 @@ class _Server:
         return code
 
     def _leave(self) -> NoReturn:
-        """End what is left, as the caller can't any more, and go."""
+        """End the remaining workers, since the caller can't any more, and exit."""
         until_s = SYSTEM_CLOCK.monotonic_s() + _LEAVE_S
         for signum in (signal.SIGTERM, signal.SIGKILL):
             for pid in [pid for pid in self._workers if self._reap(pid) is None]:

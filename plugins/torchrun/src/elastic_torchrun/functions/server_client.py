@@ -1,10 +1,9 @@
-"""The process that workers are forked from, as its starter uses it: pickled tuples over a socket of their own.
+"""The starter's side of the process that forks workers: pickled tuples over a socket.
 
-`("fork", None)` with one end of a socket: answered by `("pid", number)` or `("failed", text)`. The new process takes
-over that socket what makes it a worker: the names of descriptors, and these, followed by those of the call. `orders` is
-a file that holds `WorkerOrders`; `call` is missing if the server has the call.
-`("reap", pid)` is answered by `("code", (pid, exit code or None))`; `("leave", None)` is not answered. A clean server
-first sends `("ready", None)` or `failed`.
+`("fork", None)` with one end of a socket: the response is `("pid", number)` or `("failed", text)`. Over that socket,
+the new process gets its orders: the names of descriptors, and these, followed by those of the call. `orders` is a file
+with `WorkerOrders`; `call` is missing if the server has the call. `("reap", pid)`: the response is `("code", (pid, exit
+code or None))`. `("leave", None)` has no response. A clean server first sends `("ready", None)` or `failed`.
 """
 
 import os
@@ -28,20 +27,20 @@ from elastic_torchrun.functions.child import MAX_FDS, MESSAGE_BYTES
 from elastic_torchrun.functions.ends import code_lost, code_of
 
 _ANSWER_S = 60.0
-"""A fork of a process with much memory takes long, on a machine that is short of it longer."""
+"""A fork of a process with much memory takes long, and longer if memory is short."""
 _REAP_S = 0.1
-"""How long an ended worker's number may take to be free: until then its process group can't be told from it."""
+"""How long an ended worker's pid may take to be free. Until then its process group can't be distinguished from it."""
 _END_S = 5.0
 _SILENT = "the process that workers are forked from does not answer"
 _open_sockets: "WeakSet[socket.socket]" = WeakSet()
-"""Our ends of the sockets of all servers and what they fork: a copy of this process must not keep another's open."""
+"""The starter's ends of the sockets of all servers and their forks: a copy of this process must close the others."""
 
 
 class ForkServer:
     """One server process. Threading: one thread at a time."""
 
     def __init__(self, control: socket.socket, process: "_Process") -> None:
-        """Take one that was started."""
+        """Use a server that was started."""
         control.settimeout(_ANSWER_S)
         _open_sockets.add(control)
         self._control = control
@@ -61,9 +60,9 @@ class ForkServer:
         return self._process.pid
 
     def prepare(self, loop: AgentLoop, count: int, done: Callable[[], None]) -> None:
-        """Have processes forked ahead for so many workers, and call `done` when they wait, or can't be had.
+        """Have processes forked in advance for this many workers. `done` is called when they wait, or can't be forked.
 
-        `fork` then returns at once, or raises what was wrong. Never blocks; a second call replaces the first.
+        `fork` then returns at once, or raises the error. Never blocks; a second call replaces the first.
         """
         self._stop_watching(loop)
         while len(self._waiting) + len(self._asked) < count and not self._gone and self._failure is None:
@@ -100,10 +99,10 @@ class ForkServer:
             self._limit = None
 
     def fork(self, names: tuple[str, ...], fds: list[int]) -> "ForkedChild":
-        """Have a forked process be a worker that gets these descriptors; wait for the fork if none waits.
+        """Make a forked process a worker with these descriptors. Waits for the fork if none was made in advance.
 
         Raises:
-            OSError: it could not be; the text says why.
+            OSError: the fork failed; the text has the reason.
         """
         if len(fds) > MAX_FDS:
             raise OSError(f"its arguments hold {len(fds)} descriptors, at most {MAX_FDS} can be handed over")
@@ -145,9 +144,9 @@ class ForkServer:
                 self._gone = f"the process that workers are forked from is gone ({error})"
 
     def code(self, pid: int) -> int | None:
-        """Return a worker's exit code, -N for death by signal N, None while it runs; have it reaped once it has ended.
+        """Return a worker's exit code, -N for death by signal N, `None` while it runs. Reaps a worker that has ended.
 
-        The kernel gives the code: the server may be stopped, or be in the middle of a long fork.
+        The kernel returns the code, since the server may be stopped, or be in the middle of a long fork.
         """
         try:
             code = code_of(pid)
@@ -159,7 +158,7 @@ class ForkServer:
         return code
 
     def _reap(self, pid: int, *, within_s: float) -> int | None:
-        """Have a process reaped that has ended; return its exit code, None if there is no answer in time."""
+        """Have an ended process reaped. Return its exit code, or `None` if there is no response in time."""
         self._codes.pop(pid, None)
         end_s = SYSTEM_CLOCK.monotonic_s() + within_s
         answer = select.poll()  # unlike `select.select`, it takes descriptors above 1023
@@ -173,7 +172,7 @@ class ForkServer:
         return self._codes.get(pid)
 
     def _receive(self) -> None:
-        """Take one answer."""
+        """Receive one response."""
         try:
             data = self._control.recv(MESSAGE_BYTES)
         except TimeoutError:
@@ -195,9 +194,9 @@ class ForkServer:
                 self._asked.popleft().close()
 
     def close(self) -> None:
-        """End it, and with it the workers that are left; idempotent."""
-        with suppress(OSError):  # it is gone, or was told before
-            self._control.send(pickle.dumps(("leave", None)))  # somebody whom this process has forked may hold it open
+        """End the server with its remaining workers; idempotent."""
+        with suppress(OSError):  # it is gone, or got the message before
+            self._control.send(pickle.dumps(("leave", None)))  # a fork of this process may hold it open
         self._control.close()
         for orders in (*self._asked, *(own for _, own in self._waiting)):
             orders.close()
@@ -205,19 +204,19 @@ class ForkServer:
 
 
 class ForkedChild:
-    """A forked worker, as whoever started it sees it."""
+    """A forked worker in its starter."""
 
     signals_end = False
-    """No SIGCHLD comes to us at its end: the server is its parent."""
+    """This process gets no SIGCHLD at its end: the server is its parent."""
 
     def __init__(self, pid: int, server: ForkServer) -> None:
-        """Take one that runs."""
+        """Use a running worker."""
         self.pid = pid
         self.returncode: int | None = None
         self._server = server
 
     def poll(self) -> int | None:
-        """Return the exit code, None while it runs."""
+        """Return the exit code, or `None` while it runs."""
         if self.returncode is None:
             self.returncode = self._server.code(self.pid)
         return self.returncode
@@ -227,14 +226,14 @@ class ForkedChild:
 
 
 class _Process:
-    """A server's process, to be ended by whoever started it."""
+    """A server's process."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
         self._ended = False
 
     def end(self) -> None:
-        """Wait until it has left, as it does without its socket; KILL it if it does not."""
+        """Wait until it has exited, as it does after its socket closes. Otherwise kill it."""
         if self._ended:
             return
         self._ended = True
@@ -255,7 +254,7 @@ class _Process:
                 poll = select.poll()  # unlike `select.select`, it takes descriptors above 1023
                 poll.register(pidfd, select.POLLIN)
                 poll.poll(_END_S * 1000)
-            with suppress(ChildProcessError):  # somebody else has reaped it
+            with suppress(ChildProcessError):  # other code has reaped it
                 return os.waitpid(self.pid, os.WNOHANG if pidfd >= 0 else 0)[0] != 0
         finally:
             if pidfd >= 0:
@@ -264,10 +263,10 @@ class _Process:
 
 
 def fork_server(call: FunctionCall) -> ForkServer:
-    """Fork a server off this process: its workers are copies of what this process is now.
+    """Fork a server off this process. Its workers are copies of this process's current state.
 
     Raises:
-        WorkerError: it could not be forked.
+        WorkerError: the fork failed.
     """
     from elastic_torchrun.functions.server import BLOCKED, serve_copy  # before the fork: locks
 
@@ -278,7 +277,7 @@ def fork_server(call: FunctionCall) -> ForkServer:
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, BLOCKED)
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # of threads: told by ourselves, in our own words
+            warnings.simplefilter("ignore", DeprecationWarning)  # about threads: this module logs its own line
             pid = os.fork()
         if pid == 0:
             for control in (ours, *_open_sockets):

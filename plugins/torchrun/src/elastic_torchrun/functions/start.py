@@ -1,4 +1,4 @@
-"""Starts the workers of a function, in each of the three ways."""
+"""Start of a function's workers, with each of the three start methods."""
 
 import os
 import signal
@@ -21,28 +21,30 @@ if TYPE_CHECKING:
     from elastic_torchrun.functions.server_client import ForkServer
 
 LINGER_S: Final = 30.0
-"""How long workers may take to end once all have returned before a line is worth it. A long upload may be the cause:
-nothing but `--hang-timeout` ends them."""
+"""How long workers may take to end after all have returned before a line is logged. A long upload may be the cause;
+only `--hang-timeout` ends them.
+"""
 SETTLE_S: Final = 0.1
-"""How long workers wait once all have returned: threads of C++ libraries still release what the last collective held,
-and abort the process when they find the interpreter at its end."""
+"""How long workers wait after all have returned. Threads of C++ libraries still release the objects of the last
+collective, and abort the process if the interpreter is at its end.
+"""
 _FAULTS: Final = frozenset({signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSEGV})
 _WORKERS_OWN: Final = frozenset({"LOCAL_RANK", "ELASTIC_INCARNATION"})
-"""What a server's environment must not have, beside what a round changes: its workers get theirs with their orders."""
+"""Variables that a server must not have, in addition to those that a round changes: orders have them for workers."""
 
 
 class Started(NamedTuple):
-    """A worker's process, and the end of its result pipe that is ours to read."""
+    """A worker's process, and the starter's end of its result pipe."""
 
     process: StartedProcess
     result_fd: int
 
 
 class FunctionStarter:
-    """Starts the workers of one function, round after round, for whoever has a loop.
+    """Starts the workers of one function, round after round, for a caller with an event loop.
 
-    With `fork` it is to be built before any thread of ours starts: a copy of the process as it is then is what workers
-    are forked from, in every round. `warnings` has lines for people.
+    With `fork`, build it before elastic-core starts any thread: workers of every round are forked from a copy of the
+    process that is made here. `warnings` has lines for people.
 
     Raises:
         ConfigError: this is a worker that imports its caller's main module, which has no guard.
@@ -71,15 +73,15 @@ class FunctionStarter:
             )
 
     def pids(self) -> frozenset[int]:
-        """Return processes of ours that are no workers."""
+        """Return this starter's processes that are not workers."""
         return frozenset() if self._server is None else frozenset({self._server.pid})
 
     def on(self, loop: AgentLoop) -> "FunctionWorkers":
-        """Return what starts its workers for an agent with this loop."""
+        """Return the starter of workers for an agent with this loop."""
         return FunctionWorkers(self, self._call.name, loop)
 
     def prepare(self, loop: AgentLoop, count: int, done: Callable[[], None]) -> None:
-        """Have what so many workers need made ahead, as far as that takes long, and call `done`. Never blocks."""
+        """Prepare in advance what takes long for this many workers, and call `done`. Never blocks."""
         if self._server is None:
             done()
         else:
@@ -149,16 +151,16 @@ class FunctionStarter:
         return self._server
 
     def close(self) -> None:
-        """End the server, and with it what workers it has; idempotent."""
+        """End the server with its remaining workers; idempotent."""
         if self._server is not None:
             self._server.close()
 
 
 class FunctionWorkers(CallStarter):
-    """Starts the workers of one function for one agent, and gathers what they return.
+    """Starts the workers of one function for one agent, and collects their results.
 
     Args:
-        starter: Starts them; closed by whoever made it.
+        starter: Starts them. The code that made it closes it.
         name: The function, for people.
         loop: The agent's.
     """
@@ -178,15 +180,15 @@ class FunctionWorkers(CallStarter):
         self._lingering: RunTimer | None = None
 
     def prepare(self, count: int, done: Callable[[], None]) -> None:
-        """Have processes forked ahead: with much memory each fork takes long."""
+        """Have processes forked in advance: with much memory each fork takes long."""
         self._starter.prepare(self._loop, count, done)
 
     def start(self, worker: WorkerStart) -> StartedProcess:
-        """As of `FunctionStarter`; the workers end once all of a round have returned."""
+        """Start a worker as `FunctionStarter` does. The workers of a round end after all of them have returned."""
         self._all_started = self._stopping = False
         started = self._starter.start(worker)
         rank = worker.local_rank
-        # One of the round before that could not be ended is nobody's any more.
+        # A worker of the round before that could not be ended is ignored.
         self._running = {pid: own for pid, own in self._running.items() if own != rank}
         if rank in self._results:
             self._results[rank].close()
@@ -195,7 +197,7 @@ class FunctionWorkers(CallStarter):
         return StartedProcess(pid=started.process.pid, reap=partial(self._reap, started.process, rank, pipe))
 
     def _reap(self, process: StartedProcess, rank: int, pipe: ResultPipe) -> int | None:
-        """Return a worker's exit code, None while it runs: 0 where a fault ended it after its result was complete."""
+        """Return a worker's exit code, `None` while it runs. 0 if a fault ended it after its result was complete."""
         code = code_of(process.pid) if process.reap is None else process.reap()
         if code is None or -code not in _FAULTS:
             return code
@@ -210,17 +212,17 @@ class FunctionWorkers(CallStarter):
         return 0
 
     def round_started(self) -> None:
-        """Let workers end from now on: none of this round is still to be started."""
+        """Let workers end from now on: all workers of this round are started."""
         self._all_started = True
         self._on_returned()
 
     def round_stopping(self) -> None:
-        """Let the workers end that have returned, before they are signalled, and those that return meanwhile."""
+        """Let workers that have returned end before they are signalled, and those that return later as well."""
         self._stopping = True
         self._release()
 
     def worker_ended(self, pid: int) -> None:
-        """Take what it has returned."""
+        """Receive its result."""
         rank = self._running.pop(pid, None)
         if rank is not None:
             self._results[rank].drain()
@@ -262,20 +264,20 @@ class FunctionWorkers(CallStarter):
         return local_rank in self._results and self._results[local_rank].complete
 
     def value(self, local_rank: int) -> object:
-        """Return what the last worker of a local rank has returned; None where it did not, or none was started.
+        """Return the result of the last worker with a local rank. `None` if it did not return, or none was started.
 
         Raises:
-            WorkerError: it can't be loaded in this process.
+            WorkerError: the result can't be loaded in this process.
         """
         pipe = self._results.get(local_rank)
         return None if pipe is None else pipe.value(self._name)
 
     def pids(self) -> frozenset[int]:
-        """Return the server's, if there is one."""
+        """Return the server's pid, if there is a server."""
         return self._starter.pids()
 
     def close(self) -> None:
-        """Give every descriptor back; what has come is kept. Idempotent."""
+        """Release all descriptors; received results are kept. Idempotent."""
         self._forget_timers()
         for pipe in self._results.values():
             pipe.close()

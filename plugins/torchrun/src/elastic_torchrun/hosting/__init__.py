@@ -1,1 +1,1 @@
-"""Rendezvous between two worlds: torch's handlers under our agent, ours under stock torchrun."""
+"""Adapters of rendezvous handlers: torch's handlers for elastic-core's agent, and elastic-core's for stock torchrun."""

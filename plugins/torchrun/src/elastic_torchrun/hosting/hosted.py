@@ -1,6 +1,6 @@
-"""A rendezvous handler that was written for torch, in the hands of our agent.
+"""A rendezvous handler that was written for torch, used by elastic-core's agent.
 
-torch is named in strings, for the type checker's sake, which would need torch and minutes.
+Torch is named in strings so that the type checker needs no torch.
 """
 
 import importlib
@@ -44,15 +44,15 @@ from elastic_torchrun.hosting.roll_call import Books, RoundTalk, Word, store_los
 from elastic_torchrun.torch_errors import one_line
 
 TORCH_TIMEOUT_S = 900
-"""What torch's launcher puts into the options of every handler where the user gives no `timeout`."""
+"""The value that torch's launcher adds to the options of every handler if the user sets no `timeout`."""
 SHARED_STORE_VARIABLE = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
 LAST_WORD_S = 1.0
-"""How long a node that ends waits for the others to have read how the run ended: it may host their store."""
+"""How long a node that ends waits until the others have read how the run ended, as it may host their store."""
 BARRIER_VARIABLE = "TORCH_ELASTIC_EXIT_BARRIER_TIMEOUT"
 BARRIER_S = 300.0
-"""How long a node whose workers are done waits for the others' to be, by default: as torch's agent does."""
+"""How long a node with finished workers waits for the other nodes' workers by default, as torch's agent does."""
 AWAY_S = 5.0
-"""How long it waits for a store that is away: its host may have gone with all that was to be said."""
+"""How long it waits for an unreachable store, whose host may have ended with all messages."""
 
 _KINDS: tuple[tuple[str, type[RendezvousError]], ...] = (
     ("RendezvousGracefulExitError", RendezvousGracefulExitError),
@@ -62,16 +62,16 @@ _KINDS: tuple[tuple[str, type[RendezvousError]], ...] = (
     ("RendezvousStateError", RendezvousStateError),
     ("RendezvousError", RendezvousError),
 )
-"""torch's errors, and what they are here."""
+"""Torch's errors, and the corresponding ones of elastic-core."""
 
 
 class HostedRendezvous(RendezvousHandler):
-    """Asks torch's handler who is in a round; the rest goes through the store that it returns.
+    """Gets the round's nodes from torch's handler, and exchanges everything else through the store that it returns.
 
-    That is: which ranks workers get, where they meet, one decision for the whole run about a failure, and its end.
-    Newcomers are noticed by polling, as torch's agent does.
+    That includes the ranks of workers, the address at which they meet, one decision for the whole run about a failure,
+    and the end of the run. New nodes are found by polling, as torch's agent does.
 
-    Threading: as any handler; what the agent says at once is kept, and published by the rendezvous thread.
+    Threading: as any handler. Messages from the agent are kept until the rendezvous thread publishes them.
     """
 
     api_version: ClassVar[int] = API_VERSION
@@ -87,16 +87,16 @@ class HostedRendezvous(RendezvousHandler):
         barrier_s: float | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        """Make no handler before the first round: making one may connect, and block.
+        """Make no handler before the first round, because making one may connect, and block.
 
         Args:
-            settings: All but the options.
+            settings: All settings except the options.
             conf: The options as typed.
-            create: torch's word for a function from its parameters to a handler.
-            label: The distribution that brings it, for messages.
-            barrier_s: How long a node whose workers are done waits for the others' to be; None: as
-                `TORCH_ELASTIC_EXIT_BARRIER_TIMEOUT` says, else 300 s.
-            clock: For waiting at the end.
+            create: Torch's term for a function from parameters to a handler.
+            label: The distribution that provides it, for messages.
+            barrier_s: How long a node with finished workers waits for the other nodes' workers. `None` means
+                `TORCH_ELASTIC_EXIT_BARRIER_TIMEOUT`, else 300 s.
+            clock: Clock for the wait at the end.
         """
         super().__init__(settings)
         self._conf = dict(conf)
@@ -120,17 +120,17 @@ class HostedRendezvous(RendezvousHandler):
 
     @property
     def use_agent_store(self) -> bool:
-        """Whether workers share the handler's store; before there is a handler: it may be."""
+        """Whether workers share the handler's store; true as long as there is no handler."""
         return True if self._handler is None else bool(self._handler.use_agent_store)
 
     def bare(self) -> Any:  # noqa: ANN401  # a handler of torch's
-        """Return torch's handler itself: for a script, which has no agent of ours."""
+        """Return torch's handler itself, for a script without elastic-core's agent."""
         return self._made()
 
     # --- a round
 
     def next_rendezvous(self) -> RendezvousInfo:
-        """Block until torch's handler has formed a round, and all its agents have answered."""
+        """Block until torch's handler has formed a round, and all its agents have responded."""
         self.wait.check()
         self.wait.on_cancel(self._say_left_behind)
         try:
@@ -158,7 +158,7 @@ class HostedRendezvous(RendezvousHandler):
             raise store_lost(self.settings.backend, error, one_line(error)) from error
 
     def _close_books(self) -> None:
-        """Forget the last round but for what it adds to the history of the run."""
+        """Forget the last round except for its part of the run's history."""
         self._publish_quietly()
         if self._heard is None and self._regroup:
             self._books = replace(self._books, changes=self._books.changes + 1)
@@ -168,7 +168,7 @@ class HostedRendezvous(RendezvousHandler):
     def _made(self) -> Any:  # noqa: ANN401  # a handler of torch's
         settings = self.settings
         # torch keeps the store and the address of the first round for all others, so that a job ends when a node joins;
-        # who wants that all the same sets the variable to 0.
+        # set the variable to 0 to get that behaviour.
         os.environ.setdefault(SHARED_STORE_VARIABLE, "1")
         parameters = self._rendezvous.RendezvousParameters(
             backend=settings.backend,
@@ -187,7 +187,7 @@ class HostedRendezvous(RendezvousHandler):
         return handler
 
     def _place(self, info: Any) -> tuple[Any, int, int, Any]:  # noqa: ANN401  # torch's RendezvousInfo, or a tuple
-        """Return store, rank, count of nodes and where workers meet (None: not said)."""
+        """Return the store, rank, number of nodes, and where workers meet (`None` if the handler has no address)."""
         if isinstance(info, tuple) and len(info) == 3:  # what handlers returned before there was a class for it
             return (*info, None)
         return info.store, info.rank, info.world_size, getattr(info, "bootstrap_store_info", None)
@@ -230,7 +230,7 @@ class HostedRendezvous(RendezvousHandler):
     # --- while it goes on
 
     def watch(self, timeout_s: float) -> RoundChange | None:
-        """Look every `--monitor-interval` for newcomers, a decision, or the end."""
+        """Check every `--monitor-interval` for new nodes, a decision, or the end."""
         left_s = timeout_s
         while left_s > 0:
             change = self._look()
@@ -261,7 +261,7 @@ class HostedRendezvous(RendezvousHandler):
         return None
 
     def _ask(self, talk: RoundTalk) -> Decided | None:
-        """Say what there is to say, and return what stands, if anything does."""
+        """Publish pending messages, and return the published decision, if there is one."""
         self._publish(talk)
         decided = talk.decision()
         if decided is None and self._done_told_s is not None:
@@ -274,7 +274,7 @@ class HostedRendezvous(RendezvousHandler):
         return decided
 
     def _alone_at_the_end(self, why: str) -> Decided | None:
-        """Return the good end of a node whose workers have all ended well, when nobody is left to hear of it."""
+        """Return success for a node whose workers have all succeeded, if no other node is left."""
         if not self._done:
             return None
         now_s = self._clock.monotonic_s()
@@ -292,7 +292,7 @@ class HostedRendezvous(RendezvousHandler):
             self._books = replace(self._books, restarts=self._books.restarts + 1, history=history)
 
     def num_nodes_waiting(self) -> int:
-        """Return how many nodes torch's handler knows to wait."""
+        """Return how many nodes wait, as far as torch's handler knows."""
         return 0 if self._handler is None else int(self._handler.num_nodes_waiting())
 
     def is_closed(self) -> bool:
@@ -307,12 +307,12 @@ class HostedRendezvous(RendezvousHandler):
     # --- what the agent says
 
     def publish(self, decision: Restart | Stop, failure: Failure) -> None:
-        """Keep a decision for the others, until the rendezvous thread comes to publish it."""
+        """Keep a decision until the rendezvous thread publishes it."""
         with self._lock:
             self._post = Decided(decision=decision, failure=failure)
 
     def report_done(self) -> None:
-        """Keep that all workers of this node have ended well."""
+        """Keep the report that all workers of this node have succeeded."""
         self._done = True
 
     def _publish(self, talk: RoundTalk) -> None:
@@ -325,7 +325,7 @@ class HostedRendezvous(RendezvousHandler):
             self._done_told_s = self._clock.monotonic_s()
 
     def _publish_quietly(self) -> None:
-        """Publish what is left, and hear what stands, if there still is somewhere to."""
+        """Publish pending messages, and read the decision, if the store still exists."""
         talk = self._talk
         if talk is None or self._heard is not None:
             return
@@ -340,7 +340,7 @@ class HostedRendezvous(RendezvousHandler):
     # --- the end
 
     def shutdown(self) -> bool:
-        """Leave; closes the run for all nodes where it has ended, as torch has it, and else leaves it to the others."""
+        """Leave. If the run has ended, close it for all nodes, as torch does; otherwise the others go on."""
         talk, handler = self._talk, self._handler
         self._publish_quietly()
         ended = self._heard is not None and isinstance(self._heard.decision, Stop)
@@ -380,10 +380,10 @@ class HostedRendezvous(RendezvousHandler):
 
 
 def barrier_from(environ: Mapping[str, str]) -> float:
-    """Return the seconds that the environment says, else torch's.
+    """Return the seconds in the environment variable, else torch's default.
 
     Raises:
-        ConfigError: it says no number of seconds.
+        ConfigError: the variable is not a number of seconds.
     """
     text = environ.get(BARRIER_VARIABLE) or str(BARRIER_S)
     try:

@@ -1,4 +1,4 @@
-"""Any installed backend in the hands of a script, with torch's parameters."""
+"""Any installed backend for a script, with torch's parameters."""
 
 import os
 from typing import Any
@@ -11,10 +11,10 @@ from elastic_torchrun.rendezvous.parameters import RendezvousParameters, run_id_
 
 
 def make_handler(params: RendezvousParameters) -> Any:  # noqa: ANN401  # ours, or torch's
-    """Return a handler of the backend that `elastic run` knows by the name `params.backend`.
+    """Return a handler of the backend with the name `params.backend` in `elastic run`.
 
     Raises:
-        ValueError: there is no such backend, or an option can't be, as torch's registry says it.
+        ValueError: there is no such backend, or an option is invalid, as in torch's registry.
     """
     settings = RendezvousSettings(
         backend=params.backend,

@@ -1,8 +1,8 @@
-"""How the agents of a hosted round learn of each other: through the store that the handler returned.
+"""Exchange of information between the agents of a hosted round, through the store that the handler returned.
 
-Every agent writes who it is, the one of rank 0 writes all of them down, and each takes its place from that. Records are
-JSON; nothing is pickled. A store that is the same in each round is no trouble: who finds its own words of an earlier
-round in the roster waits for the next.
+Every agent writes its own record. The agent with rank 0 combines them into a roster, from which each agent reads its
+place. Records are JSON; nothing is unpickled. The store may be the same in each round: an agent that finds its records
+of an earlier round in the roster waits for the next one.
 """
 
 import os
@@ -22,7 +22,7 @@ from elastic_core.api.rendezvous import (
 )
 
 LIMIT_S = 60.0
-"""How long agents of a round that torch's handler has formed may be silent: one that died just then never speaks."""
+"""How long agents of a round formed by torch's handler may be silent. An agent that died just then never responds."""
 PAUSE_S = 0.02
 
 _ROSTER = "elastic/roster"
@@ -31,7 +31,7 @@ _R = TypeVar("_R", bound=Record)
 
 
 class Books(Record, frozen=True, kw_only=True):
-    """What a run has gone through, as far as a node knows: rounds, and why they ended."""
+    """A run's history as far as a node knows it: rounds, and why they ended."""
 
     rounds: int = 0
     restarts: int = 0
@@ -40,7 +40,7 @@ class Books(Record, frozen=True, kw_only=True):
 
 
 class Word(Record, frozen=True, kw_only=True):
-    """What one agent says of itself in one round. `mark` is random, made anew each time."""
+    """One agent's record in one round. `mark` is random and new each time."""
 
     mark: str
     member: RosterMember
@@ -48,7 +48,7 @@ class Word(Record, frozen=True, kw_only=True):
 
 
 class Roster(Record, frozen=True, kw_only=True):
-    """What the agent of rank 0 makes of all words. `nonce` is random, and names what belongs to the round."""
+    """The records of all agents, combined by the agent with rank 0. `nonce` is random, and identifies the round."""
 
     nonce: str
     master_addr: str
@@ -57,7 +57,7 @@ class Roster(Record, frozen=True, kw_only=True):
 
     @property
     def books(self) -> Books:
-        """Return what the node knows that has been in the run for longest: newcomers know less."""
+        """Return the history of the node that has been in the run for longest; newer nodes know less."""
         return max((word.books for word in self.words), key=lambda books: books.rounds)
 
 
@@ -65,15 +65,15 @@ class RoundTalk:
     """One round's part of the store.
 
     Args:
-        store: What the handler returned, with methods of torch's stores.
+        store: The store that the handler returned, with methods of torch's stores.
         rank: This node's.
-        count: How many nodes there are.
+        count: The number of nodes.
 
-    Threading: one thread. Every call may block for as long as the store does.
+    Threading: one thread. Every call may block as long as the store does.
     """
 
     def __init__(self, store: Any, *, rank: int, count: int, clock: Clock = SYSTEM_CLOCK) -> None:  # noqa: ANN401
-        """Say nothing yet."""
+        """Write nothing yet."""
         self._store = store
         self._rank = rank
         self._count = count
@@ -81,16 +81,16 @@ class RoundTalk:
         self._prefix = ""
 
     def meet(self, word: Word, choose_master: Callable[[], tuple[str, int]], wait: WaitBudget) -> Roster:
-        """Return the roster, when all are in it.
+        """Return the roster when it is complete.
 
         Args:
-            word: Who this node is.
-            choose_master: Gives address and port for the worker of rank 0; called on that node alone.
+            word: This node's record.
+            choose_master: Returns address and port for the worker of rank 0; called on that node alone.
             wait: Cancellation.
 
         Raises:
-            RendezvousTimeoutError: not all have spoken in time.
-            WaitCancelledError: the agent wants no round any more.
+            RendezvousTimeoutError: not all agents responded in time.
+            WaitCancelledError: the agent no longer needs a round.
         """
         end_s = self._clock.monotonic_s() + LIMIT_S
         self._store.set(self._key_of(self._rank), encode_json(word))
@@ -113,7 +113,7 @@ class RoundTalk:
             if not self._store.check(keys):
                 return None
             words = tuple(decode(self._store.get(key), Word) for key in keys)
-            if words != roster.words:  # also when somebody's were of an earlier round
+            if words != roster.words:  # also if one agent's were of an earlier round
                 roster = replace(roster, words=words)
                 self._store.set(_ROSTER, encode_json(roster))
             return roster if self.count("here") == self._count - 1 else None
@@ -131,16 +131,16 @@ class RoundTalk:
         return roster
 
     def count(self, what: str, *, add: int = 0) -> int:
-        """Return how many nodes have said this, after adding to it."""
+        """Add to a counter. Return how many nodes have added to it."""
         return int(self._store.add(f"{self._prefix}/{what}", add))
 
     def decide(self, decided: Decided) -> None:
-        """Publish a decision; the first one stands."""
+        """Publish a decision. Only the first one is valid."""
         if self.count("decisions", add=1) == 1:
             self._store.set(f"{self._prefix}/decision", encode_json(decided))
 
     def decision(self) -> Decided | None:
-        """Return what stands; None: nothing."""
+        """Return the valid decision, or `None`."""
         key = f"{self._prefix}/decision"
         return decode(self._store.get(key), Decided) if self._store.check([key]) else None
 
@@ -152,7 +152,7 @@ def decode(raw: bytes | str, kind: type[_R]) -> _R:
     """Read a record.
 
     Raises:
-        RendezvousStateError: it is none, or of another version.
+        RendezvousStateError: it is malformed, or of another version.
     """
     try:
         return decode_json(raw, kind)
@@ -164,7 +164,7 @@ def decode(raw: bytes | str, kind: type[_R]) -> _R:
 
 
 def unlike_names(members: Sequence[RosterMember], marks: Sequence[str]) -> tuple[RosterMember, ...]:
-    """Return the members with a part of their marks behind names that several have: agents of one host, say."""
+    """Return the members. If several have the same name, as agents of one host do, a part of the mark is added."""
     names = [member.node_id for member in members]
     return tuple(
         replace(member, node_id=f"{member.node_id}#{mark[:4]}") if names.count(member.node_id) > 1 else member
@@ -173,7 +173,7 @@ def unlike_names(members: Sequence[RosterMember], marks: Sequence[str]) -> tuple
 
 
 def store_lost(backend: str, error: Exception, told: str) -> RendezvousConnectionError:
-    """Return the error for a store of the handler's that failed."""
+    """Return the error for a failed store of the handler's."""
     return RendezvousConnectionError(
         f"the store of rendezvous {backend!r} failed: {type(error).__name__}: {told}",
         hint="look at the node or server that hosts it, and at the network to it",

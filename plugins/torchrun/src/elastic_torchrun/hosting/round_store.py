@@ -1,6 +1,6 @@
-"""The store that torch's agents share in a round: hosted by the one of rank 0, a fresh one for each round.
+"""The store that torch's agents share in a round; the agent of rank 0 hosts a new one for each round.
 
-torch is named in strings, for the type checker's sake, which would need torch and minutes.
+Torch is named in strings so that the type checker needs no torch.
 """
 
 from collections.abc import Callable
@@ -14,21 +14,21 @@ from elastic_torchrun.torch_errors import one_line
 from elastic_torchrun.torch_import import torch_distributed
 
 OPERATION_S = 60.0
-"""How long an agent waits for a key of another one: as with torch's c10d."""
+"""How long an agent waits for another agent's key, as in torch's c10d."""
 CONNECT_S = 60.0
 CONNECT_TRY_S = 3.0
-"""Nothing can interrupt one try, so that it is kept short."""
+"""Limit of one try, which can't be interrupted."""
 PAUSE_S = 0.02
 
 _HERE, _ALL, _WORKER_PORT = "elastic/here", "elastic/all", "elastic/worker_port"
 
 
 class RoundStores:
-    """Offers a store of this node's before each round, and opens the one of the node that got rank 0.
+    """Offers a store of this node before each round, and opens that of the node with rank 0.
 
-    torch's own backends keep one store for the whole run, and workers of a new round find addresses of dead ones there;
-    one for each round has nothing old. It ends with the next round, or with the process: agents that finish say so to
-    each other through it.
+    Torch's own backends keep one store for the whole run, in which workers of a new round find addresses of ended ones.
+    A new store for each round has no old keys. It ends with the next round, or with the process: agents that finish
+    notify each other through it.
 
     Threading: one thread.
     """
@@ -42,10 +42,10 @@ class RoundStores:
         self._held: HeldPort | None = None
 
     def offer(self) -> int:
-        """Listen for the agents of the next round and return the port. The last round's store lives on meanwhile.
+        """Listen for the agents of the next round, and return the port. The last round's store stays open.
 
         Raises:
-            RendezvousError: no port can be had.
+            RendezvousError: no port is free.
         """
         try:
             self._offered = self._torch.TCPStore(
@@ -59,14 +59,14 @@ class RoundStores:
         return int(self._offered.port)
 
     def meet(self, info: RendezvousInfo, over: Callable[[], bool]) -> tuple[Any, int] | None:
-        """Return the round's store, and the port for the worker of rank 0, when all agents of the round are there.
+        """Return the round's store, and the port for the worker of rank 0, when all agents of the round are connected.
 
         Args:
             info: The round: rank 0 listens on its master address and port.
-            over: Whether the round has ended meanwhile.
+            over: Returns whether the round has ended.
 
         Returns:
-            None: the round has ended before all had come.
+            `None` if the round has ended before all were connected.
 
         Raises:
             RendezvousConnectionError: the agent of rank 0 can't be reached.
@@ -82,7 +82,7 @@ class RoundStores:
             raise _unreachable(info, one_line(error)) from error
 
     def close(self) -> None:
-        """Give the held port back; a store lives on, for others may still read in it."""
+        """Release the held port. The store stays open, as other agents may still read from it."""
         if self._held is not None:
             self._held.close()
             self._held = None
@@ -118,7 +118,7 @@ class RoundStores:
             return store
 
     def _gather(self, store: Any, info: RendezvousInfo, over: Callable[[], bool]) -> tuple[Any, int] | None:  # noqa: ANN401
-        """Wait for all: torch's agents, who ask each other next, would wait in vain for one that has died."""
+        """Wait for all. Torch's agents, which read each other's keys next, would wait in vain for one that has died."""
         if store.add(_HERE, 1) == info.world_size:
             store.set(_ALL, "1")
         while not store.check([_ALL]):
@@ -136,7 +136,7 @@ def _unreachable(info: RendezvousInfo, why: str) -> RendezvousConnectionError:
 
 
 class GivenStore:
-    """A store that somebody gave, with keys of each round's own; and a port of this node's for the worker of rank 0.
+    """A given store, with separate keys for each round, and a port of this node for the worker of rank 0.
 
     Threading: one thread.
     """
@@ -149,18 +149,18 @@ class GivenStore:
         self._held: HeldPort | None = None
 
     def offer(self) -> int:
-        """Hold a fresh port, in place of the last one, and return it."""
+        """Hold a new port in place of the last one, and return it."""
         self.close()
         self._held = HeldPort.reserve()
         return self._held.port
 
     def meet(self, info: RendezvousInfo, over: Callable[[], bool]) -> tuple[Any, int]:
-        """Return the store, with a prefix of the round, and the port that rank 0 offered."""
+        """Return the store with a prefix for the round, and the port that rank 0 offered."""
         prefix = f"torch.rendezvous.{self._run_id}.{info.round_token}"
         return self._torch.PrefixStore(prefix, self._store), info.master_port or 0
 
     def close(self) -> None:
-        """Give the held port back."""
+        """Release the held port."""
         if self._held is not None:
             self._held.close()
             self._held = None

@@ -1,4 +1,4 @@
-"""Makes a backend of a rendezvous handler that a distribution offers to stock torchrun, in `torchrun.handlers`."""
+"""A backend from a rendezvous handler that a distribution offers to stock torchrun, in `torchrun.handlers`."""
 
 import importlib
 import logging
@@ -15,18 +15,18 @@ TORCH_RENDEZVOUS = "torch.distributed.elastic.rendezvous"
 
 
 Maker = Callable[[RendezvousSettings], HostedRendezvous]
-"""Makes a handler, of settings with the options as typed."""
+"""Makes a handler from settings with the options as typed."""
 
 
 def begin_hosting(entry: PluginEntry) -> Callable[[], Maker]:
-    """Import torch; return a function that imports what the entry point names, and returns what makes a handler of it.
+    """Import torch. Return a function that imports the entry point's object, and returns the maker of its handlers.
 
     Args:
-        entry: What was found.
+        entry: The entry point.
 
     Raises:
-        PluginError: torch is missing, or its release is not supported; from the function: the entry point names
-            something else than torchrun takes.
+        PluginError: torch is missing, or its release is not supported. From the function: the entry point names an
+            object that torchrun does not accept.
     """
     try:
         import_torch(_name(entry))  # which takes as long as its disk does

@@ -1,7 +1,6 @@
-"""Our rendezvous in the hands of stock torchrun: a handler with torch's methods around one of ours.
+"""elastic-core's rendezvous for stock torchrun: a handler with torch's methods.
 
-torch is named in strings, for the type checker's sake, which would need torch and minutes; whoever asks for a handler
-has imported it.
+Torch is named in strings so that the type checker needs no torch; a caller that needs a handler has imported it.
 """
 
 import importlib
@@ -38,13 +37,13 @@ _ERRORS: tuple[tuple[type[ElasticError], str], ...] = (
     (RendezvousGracefulExitError, "RendezvousGracefulExitError"),
     (ElasticError, "RendezvousError"),
 )
-"""Ours, and what torch calls it."""
+"""Name in elastic-core, and the corresponding name in torch."""
 
 _log = logging.getLogger("elastic_core.torchrun")
 
 
 class TorchParameters(Protocol):
-    """What torch hands to whoever makes a handler."""
+    """The parameters that torch passes to a handler's creator."""
 
     backend: str
     endpoint: str
@@ -59,7 +58,7 @@ def make_handler(parameters: TorchParameters, backend: str) -> "TorchHandler":
     """Return a handler for torchrun, with the backend that `elastic run` knows by the name `backend`.
 
     Raises:
-        ValueError: an option can't be, or there is no such backend, as torch's own backends say it.
+        ValueError: an option is invalid, or there is no such backend, as in torch's own backends.
     """
     conf = _conf(parameters.config)
     registry = PluginRegistry()
@@ -77,7 +76,7 @@ def make_handler(parameters: TorchParameters, backend: str) -> "TorchHandler":
 
 
 def _conf(config: Mapping[str, object]) -> dict[str, str]:
-    """Return what the user typed: torch's launcher adds a `timeout`, a number where the user's would be text."""
+    """Return the options that the user typed. Torch's launcher adds a `timeout`, which is a number and not a text."""
     return {key: str(value) for key, value in config.items() if key != "timeout" or isinstance(value, str)}
 
 
@@ -102,20 +101,20 @@ def _settings(parameters: TorchParameters, backend: str, conf: Mapping[str, str]
 
 
 class TorchHandler:
-    """What torch's agent calls; its `RendezvousHandler` knows the class as one of its own.
+    """The handler that torch's agent calls, registered as a subclass of torch's `RendezvousHandler`.
 
-    A round that is over for whatever reason (a node came, left or was lost, another agent restarts its workers, the run
-    has failed) is told as a waiting node: the one word upon which torch's agent restarts its workers while they run.
+    A round that is over for any reason (a node joined, left or was lost, another agent restarts its workers, the run
+    has failed) is reported as a waiting node: the only report for which torch's agent restarts running workers.
 
-    Threading: one thread at a time; the rendezvous beneath keeps the node's lease in a thread of its own.
+    Threading: one thread at a time; the rendezvous keeps the node's lease on a thread of its own.
     """
 
     def __init__(self, handler: RendezvousHandler, *, name: str) -> None:
         """Connect to nothing before the first round.
 
         Args:
-            handler: One that decides for the whole run.
-            name: What torch calls the backend.
+            handler: A handler that decides for the whole run.
+            name: Torch's name of the backend.
         """
         self._handler = handler
         self._name = name
@@ -125,14 +124,14 @@ class TorchHandler:
         self._rounds = AloneRounds(handler, stores, warn=_warn, rule="torchrun")
 
     def get_backend(self) -> str:
-        """Return the name by which torchrun asked for the backend."""
+        """Return the name of the backend as given to torchrun."""
         return self._name
 
     @property
     def use_agent_store(self) -> bool:
-        """Whether workers meet in a store of the agents': no, the worker of rank 0 hosts one of its own.
+        """Whether workers meet in the agents' store: false, the worker of rank 0 hosts its own.
 
-        What the workers of a round leave in a store, those of the next must not find.
+        Workers of a round must not find keys of the previous round's workers.
         """
         return False
 
@@ -141,10 +140,10 @@ class TorchHandler:
         return self._handler.get_run_id()
 
     def next_rendezvous(self) -> Any:  # noqa: ANN401  # torch's RendezvousInfo
-        """Block until there is a round with this node in it. Ends the last one for all nodes, if it goes on.
+        """Block until there is a round with this node in it. If the last round still runs, end it for all nodes.
 
         Raises:
-            RendezvousError: torch's, and its kinds.
+            RendezvousError: torch's, and its subclasses.
         """
         with self._in_torch_words():
             info, store, port = self._rounds.join(again="an agent of torchrun starts its workers again")
@@ -152,11 +151,11 @@ class TorchHandler:
         return self._torch.RendezvousInfo(store, info.rank, info.world_size, bootstrap)
 
     def num_nodes_waiting(self) -> int:
-        """Return 1 when the round is over and workers must be restarted, else 0. Asks nobody: what is known counts."""
+        """Return 1 if the round is over and workers must be restarted, else 0. Sends no request."""
         return int(self._rounds.is_over())
 
     def is_closed(self) -> bool:
-        """Return whether it is known here that the run is over."""
+        """Return whether this node knows that the run is over."""
         return self._handler.is_closed()
 
     def set_closed(self) -> None:
@@ -164,7 +163,7 @@ class TorchHandler:
         self._handler.set_closed()
 
     def shutdown(self) -> bool:
-        """Leave, and end the run for all nodes, as torch has it: well, unless the launcher is about to fail."""
+        """Leave, and end the run for all nodes, as torch does: with success, unless the launcher is about to fail."""
         return self._rounds.end()
 
     # --- inside
@@ -183,7 +182,7 @@ def _warn(text: str) -> None:
 
 
 def _for_torchrun(text: str) -> str:
-    """Name options as torchrun takes them, and none that it has not."""
+    """Replace names of options by those of torchrun, and leave out those that torchrun does not have."""
     text = re.sub(r",? or --allow-mismatch \S+", "", text)
     for option in ("join_timeout", "connect_timeout"):
         text = text.replace(f"--{option.replace('_', '-')}", f"--rdzv-conf {option}=SECONDS")

@@ -1,4 +1,4 @@
-"""Runs workers from Python: torch's `elastic_launch` and `launch_agent`, and `launch`, which needs no config object."""
+"""Runs from Python: torch's `elastic_launch` and `launch_agent`, and `launch`, which needs no config object."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -18,12 +18,13 @@ __all__ = ["LaunchConfig", "elastic_launch", "launch", "launch_agent"]
 
 
 class elastic_launch:
-    """Runs a function, or a program, as the workers of this node: `elastic_launch(config, train)(lr)`.
+    """Runs a function or a program as the workers of this node: `elastic_launch(config, train)(lr)`.
 
     Args:
-        config: What to run where; it is not changed.
-        entrypoint: A function, or a program whose arguments are given to the call.
-        health_check_server: Runs already, and is stopped at the end; None: as `TORCHELASTIC_HEALTH_CHECK_PORT` says.
+        config: The run's settings; it is not changed.
+        entrypoint: A function, or a program. The call's arguments are passed to it.
+        health_check_server: A running server, which is stopped at the end. `None` means
+            `TORCHELASTIC_HEALTH_CHECK_PORT` decides.
     """
 
     def __init__(
@@ -48,19 +49,20 @@ def launch_agent(
     args: list[Any],
     health_check_server: HealthServer | None = None,
 ) -> dict[int, Any]:
-    """Run to the end, restarts included, and return what this node's workers returned, by global rank.
+    """Run to the end, restarts included. Return the results of this node's workers, by global rank.
 
     Args:
-        config: What to run where; it is not changed.
+        config: The run's settings; it is not changed.
         entrypoint: A function, or a program.
-        args: For the function, or the program; `${local_rank}` in a text stands for the worker's.
-        health_check_server: Runs already, and is stopped at the end; None: as `TORCHELASTIC_HEALTH_CHECK_PORT` says.
+        args: Arguments of the function or the program. `${local_rank}` in a text is replaced by the worker's.
+        health_check_server: A running server, which is stopped at the end. `None` means
+            `TORCHELASTIC_HEALTH_CHECK_PORT` decides.
 
     Raises:
         ChildFailedError: a worker failed, here or on another node, and no restart was left.
-        SignalException: the run was told to stop by a signal.
+        SignalException: a signal stopped the run.
         RendezvousError: no round could be formed.
-        ConfigError: the run can't be started as asked.
+        ConfigError: the run can't be started with these settings.
     """
     entry = entry_of(entrypoint, args, start_method=config.start_method, environ=library_environment())
     logs_specs = config.logs_specs if brings_logs(config.logs_specs) else None
@@ -78,22 +80,22 @@ def launch(
     health_check_server: HealthServer | None = None,
     **options: Any,  # noqa: ANN401  # as many kinds as there are options
 ) -> dict[int, Any]:
-    """Run to the end, and return what this node's workers returned, by global rank (None for programs).
+    """Run to the end. Return the results of this node's workers, by global rank (`None` for programs).
 
     Args:
         entrypoint: A function, the path of a Python script, a program, or a list of a program and its arguments.
-        args: For the function, the script or the program.
-        start_method: How processes that call a function begin: `spawn`, `fork` or `forkserver`.
-        logs_specs: Says where workers' output goes, in place of `log_dir`, `redirects` and `tee`.
+        args: Arguments of the function, the script or the program.
+        start_method: How processes that call a function start: `spawn`, `fork` or `forkserver`.
+        logs_specs: Destination of workers' output, in place of `log_dir`, `redirects` and `tee`.
         health_check_server: As for `launch_agent`.
         options: The options of `elastic run`, with underscores: `nproc_per_node=4`, `max_restarts=3`,
             `nnodes="1:4"`, `rdzv_backend="redis"`. With `log_dir` alone, output goes to files there and to the console.
 
     Raises:
         ChildFailedError: a worker failed, here or on another node, and no restart was left.
-        SignalException: the run was told to stop by a signal.
+        SignalException: a signal stopped the run.
         RendezvousError: no round could be formed.
-        ConfigError: there is no such option, or the run can't be started as asked.
+        ConfigError: there is no such option, or the run can't be started with these options.
     """
     entry = friendly_entry(entrypoint, args, start_method=start_method, environ=library_environment())
     settings: RunSettings = settings_of_options(options, entry)

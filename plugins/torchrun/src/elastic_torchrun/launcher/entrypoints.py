@@ -1,4 +1,4 @@
-"""What a caller of the library wants run: a function, a program with arguments, or a script."""
+"""Entry points of library calls: a function, a program with arguments, or a script."""
 
 import os
 import sys
@@ -18,7 +18,7 @@ def entry_of(
     start_method: str = "spawn",
     environ: Mapping[str, str] = os.environ,
 ) -> Entrypoint:
-    """Return a function, or a program with its arguments, as torch's `entrypoint` and `args` mean them.
+    """Return a function, or a program with its arguments, from torch's `entrypoint` and `args`.
 
     Raises:
         ConfigError: it is neither, or the program can't be run.
@@ -38,10 +38,10 @@ def friendly_entry(
     start_method: str,
     environ: Mapping[str, str] = os.environ,
 ) -> Entrypoint:
-    """Return what `launch` is to run: also the path of a Python script, or a command as a list.
+    """Return the entry point of `launch`: also the path of a Python script, or a command as a list.
 
     Raises:
-        ConfigError: it is nothing of that, or can't be run.
+        ConfigError: it is none of these, or can't be run.
     """
     if isinstance(entrypoint, os.PathLike):
         entrypoint = os.fspath(entrypoint)

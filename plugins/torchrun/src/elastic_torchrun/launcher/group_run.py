@@ -1,4 +1,4 @@
-"""Wires what torch's `LocalElasticAgent` was given into a run of our agent."""
+"""The arguments of torch's `LocalElasticAgent` as a run of elastic-core's agent."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -16,7 +16,7 @@ from elastic_torchrun.launcher.library_run import HealthServer, run_for_caller
 from elastic_torchrun.launcher.run_settings import brings_logs, settings_of_spec
 
 MOST_NODES = 1 << 16
-"""Stands for the number of nodes where a handler does not tell it: then its rounds are right as they are."""
+"""The number of nodes if a handler does not return it; its rounds are then correct as they are."""
 
 _UNINTERRUPTIBLE: Final = "uninterruptible_timeout"
 
@@ -32,11 +32,11 @@ def run_group(
     health_check_server: HealthServer | None,
     uninterruptible_timeout_s: float | None,
 ) -> RunResult:
-    """Run the workers of a group to the end; their ranks are in it afterwards, and its state.
+    """Run the workers of a group to the end. Afterwards the group has their ranks and its state.
 
     Raises:
-        SignalException: the run was told to stop by a signal.
-        ElasticError: the run could not begin, or failed of something else than a worker.
+        SignalException: a signal stopped the run.
+        ElasticError: the run could not begin, or failed for another reason than a worker.
     """
     spec = group.spec
     entry = entry_of(spec.entrypoint, spec.args, start_method=start_method, environ=library_environment())
@@ -68,7 +68,7 @@ def run_group(
 
 
 class _GroupOutcome(RunOutcome):
-    """Keeps torch's `WorkerGroup` up to date, for those who look at it from another thread."""
+    """Keeps torch's `WorkerGroup` up to date, for code that reads it from another thread."""
 
     def __init__(self, group: WorkerGroup) -> None:
         super().__init__()
@@ -92,7 +92,7 @@ class _GroupOutcome(RunOutcome):
 
 
 def _placed(settings: RunSettings, handler: Any) -> RunSettings:  # noqa: ANN401  # ours, or torch's
-    """Return the settings with what the handler knows of the run."""
+    """Return the settings with the handler's values for the run."""
     own = getattr(handler, "settings", None)
     nodes = replace(
         settings.nodes,
@@ -106,7 +106,7 @@ def _placed(settings: RunSettings, handler: Any) -> RunSettings:  # noqa: ANN401
 
 
 def _handler(handler: Any, settings: RendezvousSettings, *, barrier_s: float) -> Backend:  # noqa: ANN401
-    """Return a backend for our agent: ours, with the run's settings, or a handler around torch's."""
+    """Return a backend for the agent: elastic-core's with the run's settings, or an adapter for torch's handler."""
     adopt: Callable[[RendezvousSettings], Backend] | None = getattr(handler, "adopt", None)
     if isinstance(handler, RendezvousHandler) and adopt is not None:  # it was made of torch's parameters
         return adopt(settings)

@@ -1,4 +1,4 @@
-"""torch's `LaunchConfig`: what `elastic_launch` is told, under torch's names."""
+"""Torch's `LaunchConfig`: the settings of `elastic_launch`, under torch's names."""
 
 import os
 from collections.abc import Mapping
@@ -15,35 +15,34 @@ DEFAULT_SHUTDOWN_S: Final = 30
 # A dataclass, as in torch, unlike our own records: its users change fields of what they have made.
 @dataclass
 class LaunchConfig:
-    """What to run where. The defaults are torch's; nothing in it is changed by a launch.
+    """The settings of a launch, with torch's defaults. A launch does not change them.
 
     Args:
         min_nodes: The fewest nodes with which workers start.
-        max_nodes: The most that take part.
-        nproc_per_node: Workers on this node.
-        logs_specs: Where workers' output goes; None: to the console.
-        run_id: The run's name, the same on all nodes; empty: a fresh one, which a log line names where other nodes
-            could join.
+        max_nodes: The most nodes.
+        nproc_per_node: The number of workers on this node.
+        logs_specs: Destination of workers' output. `None` means the console.
+        run_id: The run's id, the same on all nodes. Empty means a new one, which is logged if other nodes can join.
         role: Name of the workers' role.
-        rdzv_endpoint: Where nodes meet. With `c10d`, a name without a port has 29400, port 0 is a free one of this
-            node's, and empty is this node.
-        rdzv_backend: How they do. With `etcd`, the default, and no endpoint, one node meets nobody.
+        rdzv_endpoint: Endpoint of the rendezvous. With `c10d`, a name without a port has 29400, port 0 is a free one on
+            this node, and empty means this node.
+        rdzv_backend: Rendezvous backend. With `etcd`, the default, and no endpoint, the run has one node only.
         rdzv_configs: The backend's options.
-        rdzv_timeout: Deprecated: `rdzv_configs["timeout"]`; -1: not given.
-        max_restarts: How often a failed run is started again.
-        monitor_interval: Seconds between two looks at a backend that must be asked.
-        start_method: How processes that call a function begin: `spawn`, `fork` or `forkserver`.
-        log_line_prefix_template: What stands before each tee'd line: `${role_name}`, `${rank}`, `${local_rank}`.
-        metrics_cfg: Where the agent's metrics go: `handler` and `port`, as `--metrics-handler` and `--metrics-port`
-            take them. Other keys have no effect; with torch none has.
-        local_addr: This node's address; None: by its host name.
-        event_log_handler: Where events go, by name.
-        numa_options: How workers are bound to cores; None: not at all.
-        signals_to_handle: Those that end the run, with commas between them.
-        duplicate_stdout_filters: Lines of tee'd stdout that hold one of these are copied to a file of the round.
-        duplicate_stderr_filters: Likewise stderr.
-        virtual_local_rank: Each worker sees one device, and has `LOCAL_RANK=0`.
-        shutdown_timeout: Seconds from SIGTERM to SIGKILL; None: `TORCH_ELASTIC_SHUTDOWN_TIMEOUT`, else 30.
+        rdzv_timeout: Deprecated, use `rdzv_configs["timeout"]`; -1 means not set.
+        max_restarts: The most restarts of a failed run.
+        monitor_interval: Seconds between two polls of a backend that must be polled.
+        start_method: How processes that call a function start: `spawn`, `fork` or `forkserver`.
+        log_line_prefix_template: Prefix of each tee'd line: `${role_name}`, `${rank}`, `${local_rank}`.
+        metrics_cfg: Destination of the agent's metrics: `handler` and `port`, as in `--metrics-handler` and
+            `--metrics-port`. Other keys have no effect; in torch, no key has one.
+        local_addr: This node's address. `None` means that of its host name.
+        event_log_handler: Name of the destination of events.
+        numa_options: Binding of workers to cores. `None` means no binding.
+        signals_to_handle: The signals that end the run, separated by commas.
+        duplicate_stdout_filters: Lines of tee'd stdout that contain one of these are copied to a file of the round.
+        duplicate_stderr_filters: The same for stderr.
+        virtual_local_rank: Whether each worker sees one device, and has `LOCAL_RANK=0`.
+        shutdown_timeout: Seconds from SIGTERM to SIGKILL. `None` means `TORCH_ELASTIC_SHUTDOWN_TIMEOUT`, else 30.
 
     Raises:
         ValueError: `shutdown_timeout` is below 0.
@@ -84,10 +83,10 @@ class LaunchConfig:
 
 
 def shutdown_timeout_from(environ: Mapping[str, str]) -> int:
-    """Return what the environment says, else 30.
+    """Return the seconds in the environment variable, else 30.
 
     Raises:
-        ConfigError: it says no number of seconds.
+        ConfigError: the variable is not a number of seconds.
     """
     text = environ.get(SHUTDOWN_VARIABLE) or str(DEFAULT_SHUTDOWN_S)
     if not text.strip().isdecimal():

@@ -1,4 +1,4 @@
-"""What a caller of the library gave, as the options of `elastic run`: there every value is checked, and explained."""
+"""The arguments of a library call as options of `elastic run`, which checks and explains every value."""
 
 import enum
 import os
@@ -11,18 +11,18 @@ from elastic_core.embedding import BY_DEST, hook_option, is_hook_option, nearest
 Given = dict[str, str | bool | tuple[str, ...]]
 
 _NOT_HERE: Final = frozenset({"module", "no_python", "run_path", "dry_run", "verbose", "debug_rank"})
-"""Options of the command line alone: they are about how it is read, or about its terminal."""
+"""Options of the command line only: how it is read, and its terminal."""
 _BY_RANK: Final = frozenset({"redirects", "tee"})
 
 
 def given_from(options: Mapping[str, object]) -> Given:
-    """Return the options by identifier, as texts; those that are None or False were not given.
+    """Return the options by identifier, as texts. `None` and `False` mean not given.
 
     Args:
-        options: By the name that they have on the command line, with underscores; `run_id` is `rdzv_id`.
+        options: By their names on the command line, with underscores; `run_id` is `rdzv_id`.
 
     Raises:
-        ConfigError: there is no such option, or it can't have such a value.
+        ConfigError: there is no such option, or its value is invalid.
     """
     given: Given = {}
     for name, value in options.items():
@@ -39,12 +39,12 @@ def given_from(options: Mapping[str, object]) -> Given:
 
 
 def library_environment() -> dict[str, str]:
-    """Return the environment that counts for a library call: without the values of command-line options in it."""
+    """Return the environment for a library call, without values of command-line options."""
     return {name: value for name, value in os.environ.items() if not name.startswith("PET_")}
 
 
 def joined(texts: Iterable[str]) -> str:
-    """Return a list with commas in which a comma of a text is two."""
+    """Return a list separated by commas, in which a comma of a text is doubled."""
     return ",".join(text.replace(",", ",,") for text in texts)
 
 

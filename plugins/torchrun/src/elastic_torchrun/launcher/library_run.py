@@ -1,4 +1,4 @@
-"""A run that a function of the library has asked for: what becomes of it is a result or an exception."""
+"""A run from a function of the library; it ends with a result or an exception."""
 
 import os
 import signal
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from elastic_torchrun.processes.process_failure import ProcessFailure
 
 _SET_FOR_TORCH: Final = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
-"""What we set for handlers that were written for torch: they ask for it again and again."""
+"""An option for handlers that were written for torch, which read it repeatedly."""
 _NO_RANK: Final = -1
 _OTHER_NODES_PID: Final = 0
 _KINDS: Final[Mapping[FailureClass, type[ElasticError]]] = {
@@ -30,10 +30,10 @@ _KINDS: Final[Mapping[FailureClass, type[ElasticError]]] = {
 
 
 class HealthServer(Protocol):
-    """What answers probes of an agent; torch's `HealthCheckServer` is one, too."""
+    """A server of an agent's health checks, such as torch's `HealthCheckServer`."""
 
     def stop(self) -> None:
-        """Stop answering."""
+        """Stop serving."""
         ...
 
 
@@ -44,20 +44,21 @@ def run_for_caller(
     *,
     health_check_server: HealthServer | None = None,
 ) -> RunResult:
-    """Run to the end, leave the caller's process as it was, and return what came of it.
+    """Run to the end, restore the caller's process, and return the result.
 
     Args:
         settings: The run's.
-        injected: What the caller has made itself.
-        outcome: Filled at the end; None: one of our own.
-        health_check_server: Runs already, and is stopped at the end; None: as `TORCHELASTIC_HEALTH_CHECK_PORT` says.
+        injected: Objects that the caller has made.
+        outcome: Filled at the end. `None` means a new one.
+        health_check_server: A running server, which is stopped at the end. `None` means
+            `TORCHELASTIC_HEALTH_CHECK_PORT` decides.
 
-    Threading: the caller's; signals are only taken on the main thread.
+    Threading: the caller's; signals are handled on the main thread only.
 
     Raises:
-        SignalException: the run was told to stop by a signal.
+        SignalException: a signal stopped the run.
         RendezvousError: no round could be formed.
-        ElasticError: the run could not begin, or failed of something else than a worker.
+        ElasticError: the run could not begin, or failed for another reason than a worker.
     """
     from elastic_core.embedding import run_job
 
@@ -94,9 +95,10 @@ def _unchanged(variable: str) -> Iterator[None]:
 
 
 def failures_of(outcome: RunOutcome, cause: Failure) -> "dict[int, ProcessFailure]":
-    """Return the workers of this node that failed by themselves, and the one that was first, if it is another node's.
+    """Return the workers of this node that failed by themselves, and the first one, if it is another node's.
 
-    That one comes first by its time, so that all nodes name the same; none at all where no worker is to blame.
+    That one has the earliest time, so that all nodes report the same first cause. Empty if no worker caused the
+    failure.
     """
     from elastic_torchrun.processes.process_failure import ProcessFailure
 

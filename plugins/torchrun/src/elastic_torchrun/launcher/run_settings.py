@@ -1,4 +1,4 @@
-"""Makes of what a library call was given the settings of a run, checked as the command line's are."""
+"""The settings of a run from a library call, checked as those of the command line."""
 
 import logging
 import uuid
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 MACRO: Final = "${local_rank}"
 CONFIGURED: Final = "configured"
-"""The entry points of the handlers that hand on to what code of this process has configured."""
+"""The entry points of the handlers that pass data on to handlers configured in this process."""
 _DEFAULT_BACKEND: Final = "etcd"
 _C10D: Final = "c10d"
 _STATIC: Final = "static"
@@ -28,7 +28,7 @@ _log = logging.getLogger(__name__)
 
 
 def settings_of_config(config: LaunchConfig, entrypoint: Entrypoint) -> RunSettings:
-    """Return the settings of torch's `LaunchConfig`.
+    """Return the settings from torch's `LaunchConfig`.
 
     Raises:
         ConfigError: a value is malformed, or values contradict each other.
@@ -67,7 +67,7 @@ def settings_of_config(config: LaunchConfig, entrypoint: Entrypoint) -> RunSetti
 
 
 def _run_id(config: LaunchConfig) -> str:
-    """Return the run's name: for several nodes without one a fresh one, as torch makes it; a launch of its own."""
+    """Return the run's id. For several nodes without one, make a new one, as torch does."""
     if config.run_id or config.max_nodes == 1 or config.rdzv_backend == _STATIC:  # the settings have one for these
         return config.run_id
     made = str(uuid.uuid4())
@@ -76,7 +76,7 @@ def _run_id(config: LaunchConfig) -> str:
 
 
 def _endpoint(config: LaunchConfig) -> str:
-    """Return where nodes meet; with `c10d` it may be left to this node, as with torch."""
+    """Return the rendezvous endpoint. With `c10d` this node can choose it, as in torch."""
     endpoint = config.rdzv_endpoint.strip()
     if config.rdzv_backend != _C10D or config.max_nodes == 1:
         return endpoint
@@ -91,7 +91,7 @@ def _endpoint(config: LaunchConfig) -> str:
 
 
 def settings_of_spec(spec: "WorkerSpec", entrypoint: Entrypoint, *, logs_specs: object) -> RunSettings:
-    """Return the settings of torch's `WorkerSpec`, for one node; its handler says more.
+    """Return the settings from torch's `WorkerSpec`, for one node; its handler adds more.
 
     Raises:
         ConfigError: a value is malformed.
@@ -115,7 +115,7 @@ def settings_of_spec(spec: "WorkerSpec", entrypoint: Entrypoint, *, logs_specs: 
 
 
 def settings_of_options(options: Mapping[str, object], entrypoint: Entrypoint) -> RunSettings:
-    """Return the settings of options of `elastic run`, by their names with underscores.
+    """Return the settings from options of `elastic run`, by their names with underscores.
 
     Raises:
         ConfigError: there is no such option, a value is malformed, or values contradict each other.
@@ -127,14 +127,14 @@ def settings_of_options(options: Mapping[str, object], entrypoint: Entrypoint) -
 
 
 def brings_logs(logs_specs: object) -> bool:
-    """Return whether output goes where this object says, and not just where the settings made of it do."""
+    """Return whether this object itself decides where output goes, and not only settings made from it."""
     return logs_specs is not None and not _logs(logs_specs)
 
 
 def _settled(given: Given, entrypoint: Entrypoint) -> RunSettings:
     environ = library_environment()
     unset = "OMP_NUM_THREADS" not in environ and "omp_threads" not in given
-    if unset:  # a library leaves it alone, as torch's does: only a command line is told that it was set to 1
+    if unset:  # a library leaves it unset, as torch's does: only a command line logs that it was set to 1
         environ["OMP_NUM_THREADS"] = ""
     settings = resolve(_with_configured(given), environ=environ, entrypoint=entrypoint).settings
     return replace(
@@ -161,7 +161,7 @@ def _with_configured(given: Given) -> Given:
 
 
 def _for_each_rank(entrypoint: Entrypoint, nproc: int) -> Entrypoint:
-    """Put each worker's local rank into the function's arguments, where they ask for it."""
+    """Add each worker's local rank to the function's arguments, if they contain the placeholder."""
     call = entrypoint.function
     if (
         not isinstance(call, FunctionCall)
@@ -182,7 +182,7 @@ def _filled(argument: object, rank: int) -> object:
 
 
 def _numa(options: object, nproc: int) -> object:
-    """Return the mode of torch's `NumaOptions`, or ours; None also where it can't be done, and need not be."""
+    """Return the mode of torch's `NumaOptions` or elastic-core's. `None` also if binding is impossible and optional."""
     mode = getattr(options, "affinity_mode", None)
     mode = getattr(mode, "value", mode)
     if mode is None or not getattr(options, "should_fall_back_if_binding_fails", False):
@@ -194,18 +194,18 @@ def _numa(options: object, nproc: int) -> object:
 
 
 def _chosen(event_log_handler: str) -> str | None:
-    """Return it unless it drops everything, as torch's default does: then nobody needs to take events."""
+    """Return the name unless its handler drops all events, as torch's default does."""
     return None if event_log_handler == "null" else event_log_handler
 
 
 def _metrics(metrics_cfg: Mapping[str, str] | None) -> dict[str, Any]:
-    """Return the options that it holds; other keys are for somebody else, as all are with torch."""
+    """Return its options; other keys are ignored, as torch ignores all."""
     cfg = metrics_cfg or {}
     return {"metrics_handler": cfg.get("handler"), "metrics_port": cfg.get("port")}
 
 
 def _logs(logs_specs: object) -> dict[str, Any]:
-    """Return the options that say what a `DefaultLogsSpecs` does; empty for what only the object itself can say."""
+    """Return the options that correspond to a `DefaultLogsSpecs`; empty if only the object itself can decide."""
     if type(logs_specs) is not DefaultLogsSpecs:
         return {}
     log_dir, redirects, tee, ranks = logs_specs.chosen

@@ -1,6 +1,6 @@
-"""torchrun's parser and what torch makes of its arguments, for programs that build upon them.
+"""torchrun's parser, and torch's objects made from its arguments, for programs that extend them.
 
-`elastic run` reads its line by itself (`cli.arguments`), since argparse costs time at each start.
+`elastic run` parses its own command line (`cli.arguments`), since argparse costs time at each start.
 """
 
 import os
@@ -43,11 +43,11 @@ __all__ = [
 ]
 
 LOCAL_RANK_ARGUMENT: Final = f"--local-rank={LOCAL_RANK_MACRO}"
-"""What scripts of old get as their first argument."""
+"""The first argument of scripts under the old `launch`."""
 
 _STATIC, _STATIC_PORT = "static", 29500
 _LINE_ALONE: Final = frozenset({"dry_run", "verbose"})
-"""Options of `elastic run` that a program has no use for."""
+"""Options of `elastic run` that have no use for a program."""
 _TYPES: Final[dict[str, Callable[[str], Any]]] = {
     "max_restarts": int,
     "node_rank": int,
@@ -61,14 +61,14 @@ _AS_TYPED: Final = frozenset({"module", "no_python", "run_path", "debug_rank"})
 
 
 def _options() -> dict[str, RunOption]:
-    """Return the options that a program may have, those of installed hooks among them, by identifier."""
+    """Return the options for a program, with those of installed hooks, by identifier."""
     return {option.name: option for option in (*OPTIONS, *all_hook_options()) if option.name not in _LINE_ALONE}
 
 
 def get_args_parser() -> ArgumentParser:
-    """Return an argparse parser with the options of `elastic run`, torchrun's among them under torch's names.
+    """Return an argparse parser with the options of `elastic run`, which include torchrun's names.
 
-    Defaults are those of the `PET_…` variables, where they are set. More options may be added; `run` passes over them.
+    Defaults are the values of the `PET_…` variables, if they are set. More options may be added; `run` ignores them.
     """
     parser = ArgumentParser(description="Run a training script on this node's workers, and keep it alive.")
     options = _options()
@@ -103,7 +103,7 @@ def _add(parser: ArgumentParser, option: RunOption, choices: Choices) -> None:
 
 
 class _Gather(Action):
-    """Gathers the values of an option that may be repeated, in place of those of its variable."""
+    """Collects the values of an option that may be repeated, in place of its variable's values."""
 
     def __call__(self, parser: ArgumentParser, namespace: Namespace, values: Any, option: str | None = None) -> None:  # noqa: ANN401  # argparse's own
         earlier = getattr(namespace, self.dest)
@@ -111,7 +111,7 @@ class _Gather(Action):
 
 
 class _Completion(Action):
-    """Prints a shell's completion script in place of everything else, without a training script."""
+    """Prints a shell's completion script instead of a run, without a training script."""
 
     def __call__(self, parser: ArgumentParser, namespace: Namespace, values: Any, option: str | None = None) -> None:  # noqa: ANN401  # argparse's own
         sys.stdout.write(completion_script(str(values)))
@@ -119,10 +119,10 @@ class _Completion(Action):
 
 
 def parse_args(args: Sequence[str] | None) -> Namespace:
-    """Return the options, `training_script` and `training_script_args` of a line; None: of this process's own.
+    """Return the options, `training_script` and `training_script_args` of a line. `None` means this process's own line.
 
     Raises:
-        SystemExit: argparse's way to refuse.
+        SystemExit: argparse rejects the line.
     """
     return get_args_parser().parse_args(args)
 
@@ -131,8 +131,8 @@ def parse_min_max_nnodes(nnodes: str) -> tuple[int, int]:
     """Return the fewest and the most nodes of `N` or `MIN:MAX`.
 
     Raises:
-        ValueError: a part is no number.
-        RuntimeError: there are more than two.
+        ValueError: a part is not a number.
+        RuntimeError: there are more than two parts.
     """
     parts = nnodes.split(":")
     if len(parts) > 2:
@@ -158,25 +158,25 @@ def determine_local_world_size(nproc_per_node: str) -> int:
 
 
 def get_rdzv_endpoint(args: Namespace) -> str:
-    """Return where nodes meet: with `static`, and no endpoint, at the master's address."""
+    """Return the rendezvous endpoint. With `static` and no endpoint, it is the master address and port."""
     if args.rdzv_backend == _STATIC and not args.rdzv_endpoint:
         return f"{args.master_addr}:{_STATIC_PORT if args.master_port is None else args.master_port}"
     return str(args.rdzv_endpoint)
 
 
 def get_use_env(args: Namespace) -> bool:
-    """Return whether scripts find their local rank in the environment alone: not so under the old `launch`."""
+    """Return whether scripts read their local rank only from the environment; false under the old `launch`."""
     return bool(getattr(args, "use_env", True))
 
 
 def config_from_args(args: Namespace) -> tuple[LaunchConfig, Callable[..., None] | str, list[str]]:
-    """Return what `elastic_launch` takes: config, entrypoint, and its arguments. Nothing of the caller's is changed.
+    """Return the arguments of `elastic_launch`: config, entrypoint, and its arguments. Does not change `args`.
 
-    Options that torchrun has not find no place in a `LaunchConfig`; `run` heeds them.
+    A `LaunchConfig` has no fields for options that torchrun does not have; `run` uses them.
 
     Raises:
-        ConfigError: a value can't be, or values contradict each other.
-        ValueError: `nproc_per_node` or `nnodes` can't be.
+        ConfigError: a value is invalid, or values contradict each other.
+        ValueError: `nproc_per_node` or `nnodes` is invalid.
     """
     min_nodes, max_nodes = parse_min_max_nnodes(args.nnodes)
     config = LaunchConfig(
@@ -268,12 +268,12 @@ def _arguments(args: Namespace) -> list[str]:
 
 
 def run(args: Namespace) -> None:
-    """Run as `elastic run` does with these options, to the end. What was given by `PET_…` is in the options already.
+    """Run as `elastic run` does with these options, to the end. The options already contain values from `PET_…`.
 
     Raises:
         ChildFailedError: a worker failed, here or on another node, and no restart was left.
-        SignalException: the run was told to stop by a signal.
-        ElasticError: the run can't be started as asked, or nodes did not meet.
+        SignalException: a signal stopped the run.
+        ElasticError: the run can't be started with these options, or no round could be formed.
     """
     from elastic_torchrun.launcher.library_run import run_for_caller
 
@@ -286,19 +286,19 @@ def run(args: Namespace) -> None:
 
 
 def main(args: Sequence[str] | None = None) -> None:
-    """Run as `elastic run` does with this line (default: this process's own), as a function: failures are exceptions.
+    """Run as `elastic run` does with this line (default: this process's own). Failures are exceptions.
 
     Raises:
-        ChildFailedError: as for `run`, like the others.
+        ChildFailedError: as for `run`, with its other exceptions.
     """
     run(parse_args(args))
 
 
 def settings_of_args(args: Namespace) -> RunSettings:
-    """Return the settings of a namespace; options that it lacks, and those that are not ours, don't count.
+    """Return the settings from a namespace. Missing and unknown options are ignored.
 
     Raises:
-        ConfigError: a value can't be, or values contradict each other.
+        ConfigError: a value is invalid, or values contradict each other.
     """
     from elastic_core.embedding import resolve
 
@@ -318,6 +318,6 @@ def settings_of_args(args: Namespace) -> RunSettings:
 
 
 def _unset(option: RunOption, choices: Choices) -> object:
-    """Return the value that the option has where nobody gave it."""
+    """Return the option's value if it is not given."""
     text = None if not option.value_name else choices.text(option.name)
     return text if text is None else _TYPES.get(option.name, str)(text)

@@ -1,7 +1,7 @@
 """`python -m elastic_core.launch ARGS` is `elastic run ARGS` for scripts that read `--local-rank` from their arguments.
 
-The twin of `python -m torch.distributed.launch`, and deprecated like it: each worker's script gets `--local-rank=N` as
-its first argument, unless `--use-env` is given.
+It corresponds to `python -m torch.distributed.launch`, and is deprecated like it. Each worker's script gets
+`--local-rank=N` as its first argument, unless `--use-env` is given.
 """
 
 import os
@@ -21,14 +21,14 @@ _DEPRECATED: Final = (
 )
 _USE_ENV: Final = "--use-env"
 _ABBREVIATED: Final = "--use"
-"""The shortest beginning of the option that is one of no other."""
+"""The shortest prefix of the option that is unambiguous."""
 
 
 def parse_args(args: Sequence[str] | None) -> Namespace:
-    """Return the options of a line, `use_env` among them; None: of this process's own.
+    """Return the options of a line, `use_env` among them. `None` means this process's own line.
 
     Raises:
-        SystemExit: argparse's way to refuse.
+        SystemExit: argparse rejects the line.
     """
     from elastic_torchrun.launcher.torchs_parser import get_args_parser
 
@@ -39,11 +39,11 @@ def parse_args(args: Sequence[str] | None) -> Namespace:
 
 
 def launch(args: Namespace) -> None:
-    """Run as `elastic_core.run.run` does, with `--local-rank` for the script where `use_env` is off.
+    """Run as `elastic_core.run.run` does, with `--local-rank` for the script if `use_env` is false.
 
     Raises:
         ChildFailedError: a worker failed, and no restart was left.
-        ConfigError: a program would get `--local-rank`; or as for `run`, like the others.
+        ConfigError: a program would get `--local-rank`; or as for `run`, with its other exceptions.
     """
     from elastic_torchrun.launcher.torchs_parser import run
 
@@ -52,17 +52,17 @@ def launch(args: Namespace) -> None:
 
 
 def main(args: Sequence[str] | None = None) -> None:
-    """Run with this line (default: this process's own), as a function: failures are exceptions.
+    """Run with this line (default: this process's own). Failures are exceptions.
 
     Raises:
-        ChildFailedError: as for `launch`, like the others.
+        ChildFailedError: as for `launch`, with its other exceptions.
     """
     warnings.warn(_DEPRECATED, FutureWarning, stacklevel=2)
     launch(parse_args(args))
 
 
 def process() -> None:
-    """Be the process of `python -m elastic_core.launch`: the agent and exit codes of `elastic run`."""
+    """Run as the process of `python -m elastic_core.launch`, with the agent and exit codes of `elastic run`."""
     from elastic_core.api.commands import echo
     from elastic_core.embedding import elastic_process
 
@@ -76,7 +76,7 @@ def process() -> None:
 
 
 def _line(words: Sequence[str]) -> list[str]:
-    """Return the line of `elastic run` that does the same."""
+    """Return the equivalent command line of `elastic run`."""
     from elastic_core.embedding import BY_DEST, Choices, read_arguments
     from elastic_torchrun.launcher.torchs_parser import LOCAL_RANK_ARGUMENT
 
@@ -84,7 +84,7 @@ def _line(words: Sequence[str]) -> list[str]:
     try:
         arguments = read_arguments(rest)
     except ConfigError:
-        return rest  # told by the command itself
+        return rest  # reported by the command itself
     if arguments.help or arguments.script is None:
         return rest
     _refuse_program(no_python=Choices(arguments.given, os.environ, BY_DEST).flag("no_python"), use_env=use_env)
@@ -93,7 +93,7 @@ def _line(words: Sequence[str]) -> list[str]:
 
 
 def _without_use_env(words: Sequence[str]) -> tuple[list[str], bool]:
-    """Return the words without the option that `elastic run` has not, and whether it was there before the script."""
+    """Return the arguments without the option that `elastic run` lacks, and whether it was there before the script."""
     from elastic_core.embedding import read_arguments
 
     kept: list[str] = []

@@ -1,4 +1,4 @@
-"""`torch.distributed.elastic.metrics`, by torch's names."""
+"""`torch.distributed.elastic.metrics`, under torch's names."""
 
 from elastic_core.api import ConfigError
 from elastic_torchrun.metrics.api import (
@@ -36,9 +36,9 @@ __all__ = [
 
 
 def initialize_metrics(cfg: MetricsConfig | None = None) -> None:
-    """Configure this process's handler as `cfg.params` says: `handler` is `console` or `null`.
+    """Configure this process's handler from `cfg.params`: `handler` is `console` or `null`.
 
-    Without it, or without that parameter, nothing changes.
+    Without `cfg` or that parameter, nothing changes.
 
     Raises:
         ConfigError: there is no such handler.

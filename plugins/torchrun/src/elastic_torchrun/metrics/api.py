@@ -1,7 +1,7 @@
-"""Metrics by torch's names: code that measures something calls `put_metric`, and `configure` takes a handler.
+"""Metrics under torch's names: `put_metric` publishes a value, and `configure` sets a handler.
 
-A metric is known by its group and its name. The group `torchelastic` holds what the agent measures under torch's names,
-the group `elastic` what it measures under the names of elastic-ops.
+A metric has a group and a name. The group `torchelastic` has the agent's metrics under torch's names, the group
+`elastic` those under the names of elastic-ops.
 """
 
 import warnings
@@ -28,7 +28,7 @@ class MetricData(NamedTuple):
 
 
 class MetricsConfig:
-    """What a launcher configures metrics with, as text by name."""
+    """A launcher's configuration of metrics, as text by name."""
 
     __slots__ = ["params"]
 
@@ -38,31 +38,31 @@ class MetricsConfig:
 
 
 class MetricHandler(ABC):
-    """Takes values somewhere. Threading: that of the caller of `put_metric`; of an agent, a thread of its own."""
+    """Receives metrics. Threading: the caller of `put_metric`; for metrics of an agent, a thread of its own."""
 
     @abstractmethod
     def emit(self, metric_data: MetricData) -> None:
-        """Take one value."""
+        """Handle one value."""
 
 
 class ConsoleMetricHandler(MetricHandler):
     """Prints each value as a line on stdout."""
 
     def emit(self, metric_data: MetricData) -> None:
-        """Print it, at once even where stdout is a pipe."""
+        """Print it without a delay, even if stdout is a pipe."""
         timestamp, group, name, value = metric_data
         print(f"[{timestamp}][{group}]: {name}={value}", flush=True)  # noqa: T201  # that is what it is for
 
 
 class NullMetricHandler(MetricHandler):
-    """Drops everything: the default."""
+    """Drops all values; the default."""
 
     def emit(self, metric_data: MetricData) -> None:
         """Drop it."""
 
 
 class MetricStream:
-    """One group on its way to its handler."""
+    """One group with its handler."""
 
     def __init__(self, group_name: str, handler: MetricHandler) -> None:
         """Bind them."""
@@ -70,7 +70,7 @@ class MetricStream:
         self.handler = handler
 
     def add_value(self, metric_name: str, metric_value: float) -> None:
-        """Hand a value to the handler, with the time."""
+        """Pass a value to the handler, with the time."""
         self.handler.emit(MetricData(_now_s(), self.group_name, metric_name, metric_value))
 
 
@@ -79,7 +79,7 @@ _default: list[MetricHandler] = [NullMetricHandler()]
 
 
 def configure(handler: MetricHandler, group: str | None = None) -> None:
-    """Have this process's metrics handled: those of one group, or (None) of all that have no handler of their own."""
+    """Set the handler of one group's metrics. `None` means all groups without their own handler."""
     if group is None:
         _default[0] = handler
     else:
@@ -87,12 +87,12 @@ def configure(handler: MetricHandler, group: str | None = None) -> None:
 
 
 def getStream(group: str) -> MetricStream:  # torch's name
-    """Return where a group's values go."""
+    """Return the stream of a group's values."""
     return MetricStream(group, _by_group.get(group, _default[0]))
 
 
 def is_configured() -> bool:
-    """Return whether anything that is measured in this process goes anywhere."""
+    """Return whether metrics of this process are handled."""
     return any(not isinstance(handler, NullMetricHandler) for handler in (*_default, *_by_group.values()))
 
 
@@ -108,9 +108,9 @@ def prof(fn: None = None, group: str = ...) -> Callable[[Callable[_P, _R]], Call
 def prof(
     fn: Callable[_P, _R] | None = None, group: str = DEFAULT_GROUP
 ) -> Callable[_P, _R] | Callable[[Callable[_P, _R]], Callable[_P, _R]]:
-    """Publish how each call of a function went: `NAME.success` or `NAME.failure`, and `NAME.duration.ms`.
+    """Publish the result of each call of a function: `NAME.success` or `NAME.failure`, and `NAME.duration.ms`.
 
-    NAME is `Class.method`, or `module.function` with the module's last part. Used as `@prof` or `@prof(group=…)`.
+    NAME is `Class.method`, or `module.function` with the module's last part. Use it as `@prof` or `@prof(group=…)`.
     """
 
     def wrap(func: Callable[_P, _R]) -> Callable[_P, _R]:
@@ -144,7 +144,7 @@ def _measured(func: Callable[_P, _R], name: str, group: str) -> Callable[_P, _R]
 
 
 def profile(group: str | None = None) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
-    """Do as `prof`, under the function's bare name. Deprecated: use `prof`."""
+    """Like `prof`, with the function's bare name. Deprecated: use `prof`."""
     warnings.warn("profile is deprecated: use prof(group=…)", FutureWarning, stacklevel=2)
 
     def wrap(func: Callable[_P, _R]) -> Callable[_P, _R]:
@@ -169,9 +169,9 @@ def _now_s() -> float:
 
 
 class ConfiguredMetrics:
-    """The handler `configured` of elastic-ops: hands the agent's metrics to what this process has configured."""
+    """The handler `configured` of elastic-ops: passes the agent's metrics to handlers that this process configured."""
 
     def emit(self, metric_data: tuple[float, str, str, float]) -> None:
-        """Take one value."""
+        """Handle one value."""
         data = MetricData(*metric_data)
         getStream(data.group_name).handler.emit(data)

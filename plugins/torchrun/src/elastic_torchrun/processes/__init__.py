@@ -1,1 +1,1 @@
-"""Worker processes as a library, without an agent: torch's `start_processes` and what goes with it."""
+"""Worker processes as a library, without an agent: torch's `start_processes` and related functions."""

@@ -1,4 +1,4 @@
-"""Which processors the workers of a library call have, by torch's `numa_options`."""
+"""The processors of a library call's workers, from torch's `numa_options`."""
 
 from collections.abc import Collection, Mapping
 from typing import Protocol, runtime_checkable
@@ -8,18 +8,18 @@ from elastic_core.api import ConfigError
 
 @runtime_checkable
 class Binding(Protocol):
-    """Says which worker runs where; `elastic_numa.NumaOptions` is one."""
+    """Assigns processors to workers; `elastic_numa.NumaOptions` is one."""
 
     def cpus_for(self, local_rank: int, nproc: int) -> Collection[int] | None:
-        """Return the processors of one worker of several, None for all that are allowed."""
+        """Return the processors of one worker. `None` means all that are allowed."""
         ...
 
 
 def cpus_for(options: object, local_rank: int, nproc: int) -> frozenset[int] | None:
-    """Return what a caller's `numa_options` say about this worker.
+    """Return the processors of this worker from a caller's `numa_options`.
 
     Raises:
-        ConfigError: they are no options of ours.
+        ConfigError: they are not elastic-core's options.
     """
     if options is None:
         return None
@@ -30,6 +30,6 @@ def cpus_for(options: object, local_rank: int, nproc: int) -> frozenset[int] | N
 
 
 def inherited_nproc(env: Mapping[str, str], local_rank: int) -> int:
-    """Return how many workers the environment of one says there are, at least those up to it."""
+    """Return the number of workers in a worker's environment, at least its local rank plus 1."""
     text = env.get("LOCAL_WORLD_SIZE", "")
     return max(int(text) if text.isdecimal() else 1, local_rank + 1)

@@ -1,4 +1,4 @@
-"""The error that stands for failed worker processes."""
+"""The error for failed worker processes."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _LABEL = 10
 
 
 class ChildFailedError(WorkerError):
-    """Workers failed. A function that `record` wraps hands the first one's error file on as its own.
+    """Workers failed. A function wrapped by `record` passes on the error file of the first failed worker as its own.
 
     Args:
-        name: What ran, for the title.
+        name: Name of the program, for the title.
         failures: The failures by global rank; at least one.
     """
 
@@ -43,7 +43,7 @@ class ChildFailedError(WorkerError):
         return min(self.failures.items(), key=lambda item: item[1].timestamp_ns)
 
     def format_msg(self, boarder_delim: str = "=", section_delim: str = "-") -> str:
-        """Return the report: every failure, the first one last.
+        """Return the report of every failure, the first one last.
 
         Args:
             boarder_delim: One character for the lines around it.
@@ -74,7 +74,7 @@ def _block(index: int, rank: int, failure: ProcessFailure) -> str:
 
 
 def _enriched(failure: ProcessFailure, text: str) -> str:
-    """Return what the process's error handler makes of the text about a worker that a signal ended."""
+    """Return the text of the process's error handler about a worker that a signal ended."""
     enrich = getattr(get_error_handler(), "maybe_enrich_signal_failure_message", None)
     if failure.exitcode >= 0 or enrich is None:
         return text
@@ -86,7 +86,7 @@ def _enriched(failure: ProcessFailure, text: str) -> str:
 
 
 def _text(message: object) -> str:
-    """Return the traceback of a record, else its message, indented as the rest of the block is."""
+    """Return the traceback in a record, else its message, indented as the rest of the block."""
     if isinstance(message, dict):
         information = message.get("extraInfo")
         callstack = information.get("py_callstack") if isinstance(information, dict) else None

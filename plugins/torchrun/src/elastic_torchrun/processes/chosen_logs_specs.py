@@ -1,6 +1,6 @@
-"""Finds, builds and asks the class that `--logs-specs` names: torch's interface, with an entry-point group of torch's.
+"""Finds, builds and calls the class in `--logs-specs`: torch's interface, with torch's entry-point group.
 
-What is written for torch works as it is, whether it derives from torch's `LogsSpecs` or from ours.
+A class written for torch works unchanged, whether it derives from torch's `LogsSpecs` or elastic-core's.
 """
 
 import importlib
@@ -16,33 +16,33 @@ from elastic_torchrun.processes.std import Std
 
 GROUP: Final = "torchrun.logs_specs"
 DEFAULT: Final = "default"
-"""The name of what is done without `--logs-specs`. torch has a class of that name, which nobody needs to import."""
+"""The name of the default of `--logs-specs`. Torch has a class of that name, which need not be imported."""
 
 _TORCHS_API: Final = "torch.distributed.elastic.multiprocessing.api"
 _BY_RANK: Final = ("stdouts", "stderrs", "tee_stdouts", "tee_stderrs", "error_files")
 
 
 class ChosenLogsSpecs:
-    """The object that was made for a run.
+    """The logs-specs object of a run.
 
-    Threading: the caller's; the class may block, and holds up whoever asks it.
+    Threading: the caller's. The class may block, and then blocks the caller.
     """
 
     def __init__(self, entry: PluginEntry, specs: Any) -> None:  # noqa: ANN401  # of torch's class, or of anybody's
-        """Take an object that has `reify`."""
+        """Use an object with the method `reify`."""
         self._entry = entry
         self._specs = specs
 
     @property
     def specs(self) -> Any:  # noqa: ANN401  # of torch's class, or of anybody's
-        """The object itself, for those who hand it on."""
+        """The object itself, for callers that pass it on."""
         return self._specs
 
     def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
-        """Return where a round's output goes; `envs` may be changed by it.
+        """Return the destination of a round's output. The class may change `envs`.
 
         Raises:
-            PluginError: the class raised, or left a worker out.
+            PluginError: the class raised, or omitted a worker.
         """
         answer = _guarded(self._entry, "reify", lambda: self._specs.reify(envs))
         fields: dict[str, Any] = {name: _files(self._entry, answer, name) for name in _BY_RANK}
@@ -55,25 +55,25 @@ class ChosenLogsSpecs:
         return LogsDest(**fields)
 
     def plan(self, file: str, tee: str | None, *, prefix: str) -> StreamPlan:
-        """What the entries of one stream ask for."""
+        """Return the plan for one stream's entries."""
         return plan_of(file, tee, prefix=prefix)
 
 
 def make_logs_specs(
     name: str, *, log_dir: str | None, redirects: str, tee: str, local_ranks: frozenset[int] | None
 ) -> ChosenLogsSpecs | None:
-    """Build the object that the user named, None for the default.
+    """Build the named object. `None` means the default.
 
     Args:
         name: As typed.
         log_dir: `--log-dir`.
         redirects: As typed.
         tee: As typed.
-        local_ranks: Those whose output reaches the console; None: all.
+        local_ranks: Workers with output on the console. `None` means all.
 
     Raises:
         ConfigError: nothing installed has the name.
-        PluginError: two distributions claim it, or it is broken.
+        PluginError: two distributions have the name, or loading it fails.
     """
     entry = _entry(name)
     if entry is None:
@@ -96,7 +96,7 @@ def make_logs_specs(
 
 
 def injected_logs_specs(specs: object) -> ChosenLogsSpecs:
-    """Return an object that the caller of the library has made.
+    """Use an object that the caller of the library has made.
 
     Raises:
         ConfigError: it has no method `reify`.
@@ -147,7 +147,7 @@ def _import(entry: PluginEntry) -> object:
 
 
 def _std_for(made: type) -> Any:  # noqa: ANN401  # our `Std` or torch's
-    """Return torch's `Std` for torch's classes, which look whether a value is one; they have imported it."""
+    """Return torch's `Std` for torch's classes, which check types; these classes have imported it."""
     torchs = sys.modules.get(_TORCHS_API)
     base = getattr(torchs, "LogsSpecs", None)
     return torchs.Std if torchs is not None and isinstance(base, type) and issubclass(made, base) else Std

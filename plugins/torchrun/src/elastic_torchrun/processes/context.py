@@ -1,4 +1,4 @@
-"""A set of workers in the hands of a program that is no agent: torch's `PContext`."""
+"""A set of workers for a program that is not an agent: torch's `PContext`."""
 
 import os
 import signal
@@ -11,19 +11,19 @@ from elastic_torchrun.processes.run_result import RunProcsResult
 
 
 class PContext(ABC):
-    """Workers that were started together, and are waited for and stopped together.
+    """Workers that are started, waited for and stopped together.
 
     Args:
-        name: What the workers are, for people.
+        name: Name of the workers, for people.
         entrypoint: A function, or a program.
-        args: For each worker, by local rank; of a program each is turned into text.
-        envs: What each worker's environment has beyond this process's, by local rank; left as it is.
-        logs_specs: Says where their output goes.
-        log_line_prefixes: What stands before each tee'd line, by local rank; `[<name><local rank>]:` where none is.
-        duplicate_stdout_filters: Lines of tee'd stdout with one of these are copied to a file of all workers.
-        duplicate_stderr_filters: The same of stderr.
+        args: Arguments of each worker, by local rank. For a program, each is converted to text.
+        envs: Variables of each worker in addition to this process's, by local rank; not changed.
+        logs_specs: Destination of their output.
+        log_line_prefixes: Prefix of each tee'd line, by local rank; default `[<name><local rank>]:`.
+        duplicate_stdout_filters: Lines of tee'd stdout that contain one of these are copied to a file of all workers.
+        duplicate_stderr_filters: The same for stderr.
 
-    Threading: any thread; on the main thread, signals reach who waits.
+    Threading: any thread. On the main thread, signals interrupt the waiting caller.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class PContext(ABC):
         duplicate_stdout_filters: list[str] | None = None,
         duplicate_stderr_filters: list[str] | None = None,
     ) -> None:
-        """Say where output will go; start nothing yet."""
+        """Prepare the destinations of output; start nothing yet."""
         self.name = name
         self.nprocs = len(args)
         validate_full_rank(args, self.nprocs, "args")
@@ -67,26 +67,26 @@ class PContext(ABC):
 
     @abstractmethod
     def wait(self, timeout: float = -1, period: float = 1) -> RunProcsResult | None:
-        """Wait until all have ended well, or one has failed and the others are stopped.
+        """Wait until all have succeeded, or one has failed and the others are stopped.
 
         Args:
-            timeout: Seconds at most; 0: only look; negative: for ever.
-            period: Without effect: the kernel tells when a worker ends. It is torch's.
+            timeout: Seconds at most; 0 means no wait; negative means no limit.
+            period: Torch's parameter, without effect: the kernel notifies this process when a worker ends.
 
         Returns:
-            What came of them; None: they run on.
+            The workers' results. `None` if they still run.
 
         Raises:
-            SignalException: this process was asked to end. The workers run on, for `close`.
-            WorkerError: what a function returned can't be loaded here.
+            SignalException: a signal stopped this process. The workers run on until `close`.
+            WorkerError: the result of a function can't be loaded here.
         """
 
     @abstractmethod
     def close(self, death_sig: signal.Signals | None = None, timeout: float = 30) -> None:
-        """Stop what still runs, and give everything back; idempotent.
+        """Stop running workers, and release everything; idempotent.
 
         Args:
-            death_sig: What the workers are asked to end with; None: SIGTERM.
+            death_sig: The signal that stops workers. `None` means SIGTERM.
             timeout: Seconds until SIGKILL.
         """
 
@@ -95,20 +95,20 @@ class PContext(ABC):
         """Return the workers' processes by local rank."""
 
     def discard_empty_logs(self) -> None:
-        """Remove what was made for logs and errors that never came. Called: when all workers have ended."""
+        """Remove empty files for logs and errors. Called: when all workers have ended."""
         if isinstance(self._logs_specs, DefaultLogsSpecs):
             self._logs_specs.discard_empty()
 
     def keeps_errors(self, local_rank: int) -> bool:
-        """Return whether this worker has a file to record its error in."""
+        """Return whether this worker has an error file."""
         return self.error_files.get(local_rank, "") not in ("", os.devnull)
 
 
 def validate_full_rank(by_rank: Mapping[int, object], nprocs: int, what: str) -> None:
-    """Refuse what is not there for exactly the local ranks from 0 up.
+    """Check that there is a value for exactly the local ranks from 0 up.
 
     Raises:
-        RuntimeError: as torch has it.
+        RuntimeError: as in torch.
     """
     if set(by_rank) != set(range(nprocs)):
         needed = f"0 to {nprocs - 1}" if nprocs else "none"

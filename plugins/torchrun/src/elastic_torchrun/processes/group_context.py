@@ -1,4 +1,4 @@
-"""The two kinds of `PContext`: of a function, and of a program."""
+"""The two kinds of `PContext`: for a function, and for a program."""
 
 import atexit
 import logging
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 LOG = logging.getLogger(__name__)
 
 _AGENTS_OWN = ("ELASTIC_FAULT_FILE", "ELASTIC_WORKER_HOOKS", "ELASTIC_KEEP")
-"""What this process may have from an agent of its own, and is not for its workers."""
+"""Variables that this process may have from its own agent, and must not pass to its workers."""
 
 
 class GroupContext(PContext):
-    """Workers under the agent's own supervision: stop ladder, process groups, output without polling."""
+    """Workers under the agent's supervision: stop sequence, process groups, output without polling."""
 
     def __init__(
         self,
@@ -65,14 +65,14 @@ class GroupContext(PContext):
 
     @abstractmethod
     def _make_workers(self) -> SupervisedWorkers:
-        """Return what supervises them; nothing is started yet."""
+        """Return the supervisor of the workers; nothing is started yet."""
 
     @abstractmethod
     def _command(self, local_rank: int) -> tuple[str, ...]:
         """Return one worker's command."""
 
     def _release(self) -> None:
-        """Give back what `_make_workers` took."""
+        """Release the objects that `_make_workers` took."""
 
     def start(self) -> None:
         """As in `PContext`."""

@@ -1,6 +1,6 @@
-"""torch's interface to say where workers' output goes, for classes that were written for it.
+"""Torch's interface for the destination of workers' output, for classes written for it.
 
-`elastic run` works without it: `--logs-specs` alone brings such a class in. Names, constructor and fields are torch's.
+Without `--logs-specs`, `elastic run` does not use it. Names, constructor and fields are torch's.
 """
 
 import os
@@ -15,13 +15,13 @@ from elastic_core.embedding import Std as StreamSet
 from elastic_torchrun.processes.std import Std, to_map
 
 CONSOLE = ""
-"""Stands for our own stream, where the path of a file could be."""
+"""Means the process's own stream, in place of a file's path."""
 
 
 # A dataclass, as in torch, unlike our own records: subclasses of `LogsSpecs` change what `super().reify` returned.
 @dataclass
 class LogsDest:
-    """Files by local rank. In `stdouts` and `stderrs` each rank has one; an empty name is the console.
+    """Files by local rank. `stdouts` and `stderrs` have one for each rank; an empty name means the console.
 
     A rank in `tee_stdouts` or `tee_stderrs` also prints to the console, with a prefix before each line. Lines that
     match `--duplicate-stdout-filters` go to `filtered_stdout`; likewise stderr.
@@ -37,13 +37,13 @@ class LogsDest:
 
 
 class LogsSpecs(ABC):
-    """Says for each round where the workers' streams and error files go.
+    """Decides for each round the destinations of the workers' streams and error files.
 
     Args:
         log_dir: The user's `--log-dir`.
         redirects: Streams that go to files, for all workers or by local rank.
         tee: Streams that go to files and to the console.
-        local_ranks_filter: Workers whose output reaches the console; None: all.
+        local_ranks_filter: Workers with output on the console. `None` means all.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class LogsSpecs(ABC):
         tee: Std | dict[int, Std] = Std.NONE,
         local_ranks_filter: set[int] | None = None,
     ) -> None:
-        """Keep what the user chose."""
+        """Keep the user's options."""
         self._root_log_dir = log_dir
         self._redirects = redirects
         self._tee = tee
@@ -61,7 +61,7 @@ class LogsSpecs(ABC):
 
     @abstractmethod
     def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
-        """Return the files of one round. Called: before its workers start; what is changed in `envs` reaches them.
+        """Return the files of one round. Called: before its workers start; changes in `envs` reach them.
 
         Args:
             envs: Each worker's environment, by local rank.
@@ -70,14 +70,14 @@ class LogsSpecs(ABC):
     @property
     @abstractmethod
     def root_log_dir(self) -> str:
-        """The directory below which the files are."""
+        """The directory of the files."""
 
 
 class DefaultLogsSpecs(LogsSpecs):
-    """torch's layout: `<log dir>/<run id>_<random>/attempt_<n>/<local rank>/`, with nothing ever emptied or wiped.
+    """Torch's layout `<log dir>/<run id>_<random>/attempt_<n>/<local rank>/`. No existing file is emptied or removed.
 
-    Without a log directory a temporary one is made when it is first needed. With `os.devnull` there are no files: what
-    is redirected is discarded, what is tee'd reaches the console only.
+    Without a log directory, a temporary one is made when it is first needed. With `os.devnull` there are no files:
+    redirected output is discarded, tee'd output goes to the console only.
 
     Raises:
         NotADirectoryError: the log directory is a file.
@@ -99,7 +99,7 @@ class DefaultLogsSpecs(LogsSpecs):
 
     @property
     def root_log_dir(self) -> str:
-        """The log directory; a temporary one, made now, if none was given."""
+        """The log directory. If none was given, a temporary one is made now."""
         if not self._root_log_dir:
             import tempfile  # 10 ms, and rarely needed
 
@@ -107,7 +107,7 @@ class DefaultLogsSpecs(LogsSpecs):
         return self._root_log_dir
 
     def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
-        """Return the files of one round, in directories that are made now.
+        """Return the files of one round; their directories are made now.
 
         Raises:
             ConfigError: a directory can't be made.
@@ -136,7 +136,7 @@ class DefaultLogsSpecs(LogsSpecs):
         return self._layout.prepare(int(attempt), rank)
 
     def discard_empty(self) -> None:
-        """Remove the directories that it made and nothing was written to. Called: when no worker runs."""
+        """Remove its directories without written files. Called: when no worker runs."""
         if self._layout is not None:
             self._layout.discard_empty()
         if self._temporary:
@@ -157,7 +157,7 @@ class DefaultLogsSpecs(LogsSpecs):
 
     @property
     def chosen(self) -> tuple[str | None, Std | dict[int, Std], Std | dict[int, Std], set[int] | None]:
-        """What it was made with, in the order of its arguments."""
+        """The arguments of its constructor, in their order."""
         return self._root_log_dir, self._redirects, self._tee, self._local_ranks_filter
 
 
@@ -172,7 +172,7 @@ def _enter(plan: StreamPlan, rank: int, files: dict[int, str], tees: dict[int, s
 
 
 def plan_of(file: str, tee: str | None, *, prefix: str) -> StreamPlan:
-    """Return what an entry of `stdouts` (or `stderrs`) and that of `tee_stdouts`, if there is one, ask for."""
+    """Return the plan for an entry of `stdouts` (or `stderrs`) and that of `tee_stdouts`, if there is one."""
     # torch's own answer to /dev/null has every rank in its tees, and means the console by it.
     if tee is not None and (file or tee) and not (file == CONSOLE and tee == os.devnull):
         kept = next((path for path in (file, tee) if path and path != os.devnull), None)

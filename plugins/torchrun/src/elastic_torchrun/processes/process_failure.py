@@ -1,4 +1,4 @@
-"""A worker process that failed, with what its error file says."""
+"""A failed worker process, with the content of its error file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from elastic_core.embedding import parse_error_file, read_error_file
 logger = logging.getLogger(__name__)
 
 NOT_AVAILABLE = "<N/A>"
-"""Stands for an error file that does not exist, and for the name of a signal that has none."""
+"""Placeholder for a missing error file, and for the name of a signal without one."""
 _NS = 10**9
 
 
@@ -24,21 +24,21 @@ _NS = 10**9
 class ProcessFailure:
     """A failed worker process.
 
-    The error file is read once, when this is made. One that is missing or can't be understood costs detail, never an
-    exception: `message` then says how the process ended.
+    The error file is read once, when this object is made. If it is missing or malformed, no exception is raised;
+    `message` then describes how the process ended.
 
     Args:
         local_rank: Its rank among the workers of its node.
         pid: Its process id.
-        exitcode: Its exit code; -N where signal N ended it.
-        error_file: Where its recorder writes. `<N/A>` afterwards where there is no such file.
-        ended_ns: When it ended, in nanoseconds since the epoch, for one that left no file; None: now.
+        exitcode: Its exit code; -N if signal N ended it.
+        error_file: Path of its error file. Afterwards `<N/A>` if there is no such file.
+        ended_ns: When it ended, in nanoseconds since the epoch, if it left no file. `None` means now.
 
     Attributes:
-        error_file_data: What the file holds; `{"message": "<NONE>"}` without one.
-        message: The record of the file (`{"message": …, "extraInfo": …}`), or a text.
-        timestamp: When it failed, in whole seconds since the epoch.
-        timestamp_ns: The same in nanoseconds: what orders failures.
+        error_file_data: Content of the file; `{"message": "<NONE>"}` without one.
+        message: The record in the file (`{"message": …, "extraInfo": …}`), or a text.
+        timestamp: Time of the failure, in whole seconds since the epoch.
+        timestamp_ns: The same in nanoseconds, by which failures are ordered.
     """
 
     local_rank: int
@@ -66,7 +66,7 @@ class ProcessFailure:
             self.message = self._how_it_ended()
 
     def signal_name(self) -> str:
-        """Return the name of the signal that ended it, `<N/A>` where none did."""
+        """Return the name of the signal that ended it; `<N/A>` if none did."""
         if self.exitcode >= 0:
             return NOT_AVAILABLE
         try:
@@ -97,7 +97,7 @@ class ProcessFailure:
 
 
 def _time_of(information: dict[str, Any], mtime_ns: int) -> int:
-    """Return when a record was made: torch writes whole seconds, within which its file's own time is finer."""
+    """Return the time of a record: torch writes whole seconds, so the file's modification time adds the fraction."""
     given_ns = information.get("timestamp_ns")
     if isinstance(given_ns, int):
         return given_ns

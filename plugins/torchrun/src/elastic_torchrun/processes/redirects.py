@@ -1,4 +1,4 @@
-"""Sends this process's own output streams to files, with everything that writes to their descriptors."""
+"""Redirects this process's output streams to files, for all writers to their descriptors."""
 
 import ctypes
 import os
@@ -11,16 +11,16 @@ _FDS = {"stdout": 1, "stderr": 2}
 
 @contextmanager
 def redirect(std: str, to_file: str) -> Iterator[None]:
-    """Send a stream to a file meanwhile: that of Python, of C libraries, and of programs that are started.
+    """Redirect a stream to a file during the block: the output of Python, C libraries and child processes.
 
     Args:
         std: `stdout` or `stderr`.
-        to_file: Its directory exists; what the file holds is overwritten.
+        to_file: The file, which is overwritten. Its directory must exist.
 
     Raises:
         ValueError: there is no such stream.
 
-    Threading: it is the process's stream, so all threads' output goes there.
+    Threading: the stream belongs to the process, so all threads' output is redirected.
     """
     if std not in _FDS:
         raise ValueError(f"unknown stream {std!r}; expected stdout or stderr")
@@ -37,25 +37,25 @@ def redirect(std: str, to_file: str) -> Iterator[None]:
 
 @contextmanager
 def redirect_stdout(to_file: str) -> Iterator[None]:
-    """Send stdout to a file meanwhile, as `redirect` does."""
+    """Redirect stdout to a file during the block, as `redirect` does."""
     with redirect("stdout", to_file):
         yield
 
 
 @contextmanager
 def redirect_stderr(to_file: str) -> Iterator[None]:
-    """Send stderr to a file meanwhile, as `redirect` does."""
+    """Redirect stderr to a file during the block, as `redirect` does."""
     with redirect("stderr", to_file):
         yield
 
 
 def get_std_cm(std_rd: str, redirect_fn: Callable[[str], AbstractContextManager[None]]) -> AbstractContextManager[None]:
-    """Return `redirect_fn(std_rd)`, or what changes nothing where no file is named."""
+    """Return `redirect_fn(std_rd)`. Without a file, return a context manager that changes nothing."""
     return redirect_fn(std_rd) if std_rd else nullcontext()
 
 
 def _fds_of(std: str) -> set[int]:
-    """Return the process's own stream, and what Python's writes to where that is another file."""
+    """Return the descriptors of the process's stream, and of Python's if that is another file."""
     try:
         return {_FDS[std], int(getattr(sys, std).fileno())}
     except (AttributeError, OSError, ValueError):  # none, or one that is no file (a notebook)
@@ -63,7 +63,7 @@ def _fds_of(std: str) -> set[int]:
 
 
 def _flush(std: str) -> None:
-    """Write what Python's and C's buffers hold to where it was meant to go."""
+    """Flush the buffers of Python and C."""
     with suppress(AttributeError, ValueError):  # none, or closed
         getattr(sys, std).flush()
     with suppress(OSError, AttributeError):

@@ -1,4 +1,4 @@
-"""What came of a set of workers."""
+"""The results of a set of workers."""
 
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -10,11 +10,11 @@ if TYPE_CHECKING:
 # A dataclass, as in torch: callers make and change their own.
 @dataclass
 class RunProcsResult:
-    """What came of workers that have all ended; everything by local rank.
+    """The results of workers that have all ended, by local rank.
 
-    `return_values` has what functions returned, None for programs, and nothing where a worker failed. `failures` has
-    every worker that failed by itself, each with its own time; where the caller has stopped them all (`close`), those
-    whose exit code is not 0. `stdouts` and `stderrs` are the files of the streams, empty where one went to the console.
+    `return_values` has the results of functions, `None` for programs; it is empty if a worker failed. `failures` has
+    every worker that failed by itself, each with its own time. If the caller has stopped them all (`close`), it has
+    those with an exit code other than 0. `stdouts` and `stderrs` are the files of the streams, empty for the console.
     """
 
     return_values: dict[int, Any] = field(default_factory=dict)

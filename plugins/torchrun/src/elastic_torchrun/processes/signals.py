@@ -1,4 +1,4 @@
-"""Signals for a process that waits for workers: told where it waits, and nowhere else."""
+"""Signals in a process that waits for workers: they are raised only where it waits."""
 
 import logging
 import os
@@ -17,11 +17,11 @@ _DEFAULT = "SIGTERM,SIGINT,SIGHUP,SIGQUIT"
 
 
 class SignalException(Exception):
-    """This process got a signal that asks it to end.
+    """This process got a signal that stops it.
 
     Args:
-        msg: For people.
-        sigval: The signal; kept as an attribute.
+        msg: Text for people.
+        sigval: The signal; also an attribute.
     """
 
     def __init__(self, msg: str, sigval: signal.Signals) -> None:
@@ -35,12 +35,12 @@ class SignalException(Exception):
 
 
 class SignalWatch:
-    """Turns signals into a `SignalException` of the wait that is going on, or of the next one.
+    """Raises a signal as a `SignalException` in the current wait, or in the next one.
 
-    A signal is never raised in the middle of anything else. A second one, while nobody has waited since the first, has
-    the effect that it had before the watch; so has each once the watch has ended, and in a process that is forked
-    meanwhile. A signal that was ignored (nohup) stays so. Threading: the main thread; elsewhere nothing is watched, as
-    Python gives signals to the main thread.
+    A signal is never raised at another place. If a second one arrives before the next wait, it has its effect from
+    before the watch. After the end of the watch, and in a process that is forked meanwhile, each signal has that
+    effect. A signal that was ignored (nohup) stays ignored. Threading: the main thread. On other threads nothing is
+    watched, as Python handles signals on the main thread.
     """
 
     def __init__(self) -> None:
@@ -52,7 +52,7 @@ class SignalWatch:
         self._waiting = False
 
     def begin(self) -> None:
-        """Watch the signals that the variable TORCHELASTIC_SIGNALS_TO_HANDLE names, the four that end jobs without."""
+        """Watch the signals in the variable TORCHELASTIC_SIGNALS_TO_HANDLE; by default the four that end jobs."""
         if threading.current_thread() is not threading.main_thread():
             LOG.info("signals are not watched: not the main thread")
             return
@@ -66,7 +66,7 @@ class SignalWatch:
 
     def _on_signal(self, signum: int, frame: FrameType | None) -> None:
         if self._over or os.getpid() != self._pid:
-            # A later watch, or a fork, has kept us in place: whoever was there before us is meant.
+            # A later watch, or a fork, has kept this handler: use the one before it.
             self._pass_on(signum, frame)
             return
         if self._waiting:
@@ -89,10 +89,10 @@ class SignalWatch:
 
     @contextmanager
     def wait(self) -> Iterator[None]:
-        """Have a signal end what is done meanwhile.
+        """Let a signal interrupt the block.
 
         Raises:
-            SignalException: there is one, or was one since the last wait.
+            SignalException: a signal has arrived, now or since the last wait.
         """
         if not self._before or self._over or threading.current_thread() is not threading.main_thread():
             yield
@@ -107,7 +107,7 @@ class SignalWatch:
             self._waiting = False
 
     def end(self) -> None:
-        """Give the signals back, but for those that somebody else has taken meanwhile; idempotent."""
+        """Restore the signal handlers, except those that other code has replaced; idempotent."""
         self._over = True
         if threading.current_thread() is not threading.main_thread():
             return
@@ -117,7 +117,7 @@ class SignalWatch:
 
 
 def _live(handler: object, signum: int) -> object:
-    """Return a handler, or for that of a watch that has ended what was there before it."""
+    """Return a handler. For that of an ended watch, return the handler that was there before it."""
     while isinstance(watch := getattr(handler, "__self__", None), SignalWatch) and watch._over:
         handler = watch._before[signum]
     return handler
@@ -129,7 +129,7 @@ def _told(signum: int) -> SignalException:
 
 
 def wait_for(event: threading.Event, timeout_s: float | None) -> bool:
-    """Wait for an event however long (None: for ever), in pieces that the lock of any platform can take."""
+    """Wait for an event up to any time (`None` means no limit), in pieces that each platform's lock accepts."""
     if timeout_s is None:
         return event.wait()
     until_s = SYSTEM_CLOCK.monotonic_s() + timeout_s

@@ -1,4 +1,4 @@
-"""Starts workers from Python: torch's `start_processes`."""
+"""Start of workers from Python: torch's `start_processes`."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -20,25 +20,25 @@ def start_processes(
     duplicate_stdout_filters: list[str] | None = None,
     duplicate_stderr_filters: list[str] | None = None,
 ) -> PContext:
-    """Start one worker for each local rank in `args`, and return them.
+    """Start one worker for each local rank in `args`. Return the object to wait for them and stop them.
 
     Args:
-        name: What the workers are, for people: it stands before tee'd lines.
+        name: Name of the workers, for people, and in the prefix of tee'd lines.
         entrypoint: A function, or a program.
-        args: For each worker, by local rank from 0 up; of a program each is turned into text.
-        envs: What each worker's environment has beyond this process's, for the same local ranks; left as it is.
-        logs_specs: Says where output goes, and errors are recorded.
-        log_line_prefixes: What stands before each tee'd line in place of `[<name><local rank>]:`.
-        start_method: How processes that call a function begin: `spawn`, `fork` or `forkserver`.
-        numa_options: Binds workers to processors (`elastic_numa.NumaOptions`); None: they may run anywhere.
-        duplicate_stdout_filters: Lines of tee'd stdout with one of these are copied to `filtered_stdout.log`.
-        duplicate_stderr_filters: The same of stderr.
+        args: Arguments of each worker, by local rank from 0. For a program, each is converted to text.
+        envs: Variables of each worker in addition to this process's, for the same local ranks; not changed.
+        logs_specs: Destination of output, and of recorded errors.
+        log_line_prefixes: Prefix of each tee'd line, in place of `[<name><local rank>]:`.
+        start_method: How processes that call a function start: `spawn`, `fork` or `forkserver`.
+        numa_options: Binding of workers to processors (`elastic_numa.NumaOptions`). `None` means no binding.
+        duplicate_stdout_filters: Lines of tee'd stdout that contain one of these are copied to `filtered_stdout.log`.
+        duplicate_stderr_filters: The same for stderr.
 
     Raises:
         RuntimeError: `args` and `envs` are not for exactly the local ranks from 0 up.
         FileNotFoundError: there is no such program.
         WorkerError: a worker could not be started, or its function or arguments can't be sent to it.
-        ConfigError: a worker that imports its caller's main module came here: that has no guard.
+        ConfigError: this is a worker that imports its caller's main module, which has no guard.
     """
     context: PContext
     if isinstance(entrypoint, str):

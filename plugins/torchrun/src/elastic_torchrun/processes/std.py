@@ -1,4 +1,4 @@
-"""Torch's `Std`: which output streams of a worker are meant."""
+"""Torch's `Std`: a selection of a worker's output streams."""
 
 import enum
 from collections.abc import Mapping
@@ -6,7 +6,7 @@ from typing import Any
 
 
 class StdLaunch:
-    """What `launch` is to be called with: `Std(entrypoint=…, log_dir=…).run()`, an older spelling of it."""
+    """The arguments of `launch` in an older form: `Std(entrypoint=…, log_dir=…).run()`."""
 
     def __init__(self, **options: Any) -> None:  # noqa: ANN401  # those of `launch`
         """Run nothing yet."""
@@ -20,7 +20,7 @@ class StdLaunch:
 
 
 class _StdType(enum.EnumType):
-    """Lets `Std(entrypoint=…, …).run()` mean `launch(entrypoint=…, …)`, as older guides have it."""
+    """Makes `Std(entrypoint=…, …).run()` the same as `launch(entrypoint=…, …)`, as in older guides."""
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401  # an enum's call has many meanings already
         if "entrypoint" not in kwargs:
@@ -29,7 +29,7 @@ class _StdType(enum.EnumType):
 
 
 class Std(enum.IntFlag, metaclass=_StdType):
-    """Output streams of a worker; the numbers are what users type."""
+    """Output streams of a worker; the numbers are those that users type."""
 
     NONE = 0
     OUT = 1
@@ -38,11 +38,11 @@ class Std(enum.IntFlag, metaclass=_StdType):
 
     @classmethod
     def from_str(cls, vm: str) -> "Std | dict[int, Std]":
-        """Return what a user typed, as torch does: one value for all ranks, or those of single ranks.
+        """Return the value of a typed text, as torch does: one for all ranks, or values of single ranks.
 
         Raises:
             ValueError: it is neither.
-            TypeError: it is no text.
+            TypeError: it is not a text.
         """
         if not isinstance(vm, str):
             raise TypeError(f"a stream is text such as '3' or '0:1,1:2', and {vm!r} is {type(vm).__name__}")
@@ -63,7 +63,7 @@ _FORMS = "give 0 (none), 1 (stdout), 2 (stderr) or 3 (both), for single ranks as
 
 
 def to_map(val_or_map: Std | Mapping[int, Std], local_world_size: int) -> dict[int, Std]:
-    """Return the streams for every local rank: one value counts for all, a rank without one has `Std.NONE`."""
+    """Return the streams for every local rank. One value is for all; a rank without one has `Std.NONE`."""
     if isinstance(val_or_map, int):
         return dict.fromkeys(range(local_world_size), Std(val_or_map))
     return {rank: Std(val_or_map.get(rank, Std.NONE)) for rank in range(local_world_size)}

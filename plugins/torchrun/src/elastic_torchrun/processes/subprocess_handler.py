@@ -1,4 +1,4 @@
-"""One process of a program, with the files that its output goes to."""
+"""One process of a program, with its output files."""
 
 import os
 import signal
@@ -16,14 +16,14 @@ class SubprocessHandler:
 
     Args:
         entrypoint: The program.
-        args: Its arguments; each is turned into text.
-        env: What its environment has beyond this process's.
-        stdout: The file for its stdout, which is overwritten; empty: this process's own.
+        args: Its arguments; each is converted to text.
+        env: Its variables in addition to this process's.
+        stdout: The file for its stdout, which is overwritten; empty means this process's own.
         stderr: The same for its stderr.
         local_rank_id: Its rank among the workers of this node.
-        numa_options: Binds it to processors (`elastic_numa.NumaOptions`); None: it may run anywhere.
+        numa_options: Binding to processors (`elastic_numa.NumaOptions`). `None` means no binding.
 
-    `proc` is the process, as of `subprocess`.
+    `proc` is the `subprocess.Popen` object.
 
     Raises:
         OSError: there is no such program, or a file can't be written.
@@ -52,7 +52,7 @@ class SubprocessHandler:
             closing.pop_all()
 
     def close(self, death_sig: signal.Signals | None = None) -> None:
-        """Signal it and what it started, unless it was reaped, and close the files. It is not waited for."""
+        """Signal the process and its children, unless it was reaped, and close the files. Does not wait for it."""
         if self.proc.poll() is None:
             os.killpg(self.proc.pid, death_sig or signal.SIGTERM)
         for file in self._files:
@@ -68,7 +68,7 @@ def get_subprocess_handler(
     local_rank_id: int,
     numa_options: object = None,
 ) -> SubprocessHandler:
-    """Return a handler whose process was started; its arguments are those of `SubprocessHandler`."""
+    """Return the handler of a started process. The arguments are those of `SubprocessHandler`."""
     return SubprocessHandler(
         entrypoint=entrypoint,
         args=args,

@@ -1,4 +1,4 @@
-"""Workers that a thread of ours supervises: for a process that is no agent."""
+"""Supervision of workers on a thread, for a process that is not an agent."""
 
 import io
 import logging
@@ -20,17 +20,17 @@ if TYPE_CHECKING:
 LOG = logging.getLogger(__name__)
 
 STOP_GRACE_S = 30.0
-"""How long the others have once one has failed, as with torch."""
+"""How long the other workers have after a failure, as in torch."""
 
 
 class SupervisedWorkers:
-    """Runs one set of workers to its end: when all have ended well, or one has not, which stops the others.
+    """Runs one set of workers until all have succeeded, or one has failed, which stops the others.
 
-    Everything happens on a thread of its own, so output flows and results come however rarely somebody waits.
+    Everything happens on a thread of its own, so output and results are read even if no caller waits.
 
     Args:
         name: For people.
-        functions: Starts the workers where they call a function; closed by whoever made it.
+        functions: Starts workers that call a function. The code that made it closes it.
 
     Threading: any thread.
     """
@@ -58,16 +58,16 @@ class SupervisedWorkers:
 
     @property
     def mark(self) -> dict[str, str]:
-        """What the environment of each worker must have, for what they leave to be found."""
+        """The variables that each worker must have, so that its children can be found."""
         return {"ELASTIC_INCARNATION": self._incarnation}
 
     @property
     def return_values(self) -> dict[int, object]:
-        """What those that ended well returned, by local rank. Called: once `finished`.
+        """The results of successful workers, by local rank. Called: once `finished`.
 
         Raises:
-            WorkerError: a value can't be loaded here.
-            Exception: what has broken off the supervision; how the workers ended is not known then.
+            WorkerError: a result can't be loaded here.
+            Exception: the error that stopped the supervision; how the workers ended is then not known.
         """
         if self._error is not None:
             raise self._error
@@ -85,7 +85,7 @@ class SupervisedWorkers:
         self._thread.start()
         try:
             self._began.wait()
-        except BaseException:  # Ctrl-C: nobody will ever hold them
+        except BaseException:  # Ctrl-C: no caller will get them
             self._unwanted = True
             self.stop(signal.SIGKILL, 0.0)
             self.finished.wait()
@@ -95,7 +95,7 @@ class SupervisedWorkers:
             raise self._error
 
     def stop(self, signum: int, grace_s: float) -> None:
-        """Stop what runs; a second call can only shorten the grace. Return at once: `finished` tells."""
+        """Stop running workers. A second call can only shorten the grace period. Returns before `finished`."""
         reactor = self._reactor
         if reactor is not None and not self.finished.is_set():
             reactor.post(lambda: self._stop(signum, grace_s))
@@ -106,7 +106,7 @@ class SupervisedWorkers:
         try:
             with ExitStack() as closing:
                 self._supervise(closing)
-        except Exception as error:  # raised by `start`, or told: a thread has nobody else
+        except Exception as error:  # raised by `start`, or logged: a thread has no caller
             self._error = error
             if self._began.is_set():
                 LOG.exception("supervising workers failed")
@@ -174,7 +174,7 @@ class SupervisedWorkers:
 
 
 def _fd_of(stream: object, usual: int) -> int:
-    """Return the descriptor behind one of Python's streams; for a stream of any other kind, the process's own.
+    """Return the descriptor behind one of Python's streams. For another kind of stream, return the process's own.
 
     Jupyter's kernel shows in the cell what is written to descriptors 1 and 2; `fileno` of its own streams is the
     terminal of the server.

@@ -1,7 +1,7 @@
 """Follows log files and copies their lines, each with a header, to a stream: torch's `TailLog`.
 
-Workers' own output comes to the console without it (`elastic_core.processes.output.tee`); this is for files that
-somebody else writes.
+Workers' own output reaches the console without it (`elastic_core.processes.output.tee`). It is for files that other
+programs write.
 """
 
 import logging
@@ -21,18 +21,18 @@ def tail_logfile(
     interval_sec: float,
     log_line_filter: Callable[[str], bool] | None = None,
 ) -> None:
-    """Copy a file's lines as they come, until `finished` is set and nothing more is in it.
+    """Copy a file's new lines until `finished` is set and the file's end is reached.
 
-    A line is copied when it is whole, so that no two files' lines mix; what is left without an end at the last is
-    given one.
+    A line is copied when it is complete, so that lines of two files do not mix. An incomplete last line gets an end of
+    line.
 
     Args:
-        header: Stands before each line.
-        file: It may not be there yet.
-        dst: Where lines go.
+        header: Prefix of each line.
+        file: The file; it need not exist yet.
+        dst: Destination of the lines.
         finished: Set when the file's writer has ended.
-        interval_sec: Seconds between looks.
-        log_line_filter: Says which lines to copy; None: all.
+        interval_sec: Seconds between reads.
+        log_line_filter: Returns whether to copy a line. `None` means all lines.
     """
     while not Path(file).exists():
         if finished.wait(interval_sec) and not Path(file).exists():
@@ -53,15 +53,15 @@ def tail_logfile(
 
 
 class TailLog:
-    """Follows several log files, a thread for each.
+    """Follows several log files, with one thread each.
 
     Args:
         name: Makes the header `[<name><rank>]:`.
-        log_files: By rank; none need be there yet.
-        dst: Where lines go.
-        log_line_prefixes: Headers by rank, in place of that.
-        interval_sec: Seconds between looks.
-        log_line_filter: Says which lines to copy.
+        log_files: By rank; they need not exist yet.
+        dst: Destination of the lines.
+        log_line_prefixes: Headers by rank, in place of that one.
+        interval_sec: Seconds between reads.
+        log_line_filter: Returns whether to copy a line.
     """
 
     def __init__(
@@ -100,11 +100,11 @@ class TailLog:
         try:
             tail_logfile(header, file, self._dst, self._finished, self._interval_sec, self._filter)
         except Exception:
-            # A thread has nobody else to tell.
+            # A thread has no caller.
             LOG.exception("following %r for %s%s failed", file, self._name, rank)
 
     def stop(self) -> None:
-        """Copy what the files hold by now, and end."""
+        """Copy the rest of the files, and end."""
         self._finished.set()
         for thread in self._threads:
             thread.join()

@@ -1,4 +1,4 @@
-"""Rounds for somebody who has no agent of ours: a script, or torch's agent, which asks for news now and then."""
+"""Rendezvous rounds for callers without elastic-core's agent: a script, or torch's agent, which polls for changes."""
 
 import atexit
 import os
@@ -21,28 +21,28 @@ from elastic_core.embedding import DEFAULT_LEASE_TTL_S
 
 
 class RoundStore(Protocol):
-    """Where those of a round leave each other words."""
+    """The store through which the nodes of a round exchange messages."""
 
     def offer(self) -> int:
-        """Return the port that this node would have, if it got rank 0. Called: before each round."""
+        """Return the port that this node would have as rank 0. Called: before each round."""
         ...
 
     def meet(self, info: RendezvousInfo, over: Callable[[], bool]) -> tuple[Any, int] | None:
-        """Return a store of torch's for the round, and the port for the worker of rank 0; None: the round is over."""
+        """Return torch's store for the round, and the port for the worker of rank 0. `None` if the round is over."""
         ...
 
     def close(self) -> None:
-        """Give the port back; idempotent. Called: when this node has left."""
+        """Release the port; idempotent. Called: when this node has left."""
         ...
 
 
 class AloneRounds:
-    """Joins rounds, notices that one is over, and leaves.
+    """Joins rounds, detects that one is over, and leaves.
 
-    A round that is over for whatever reason (a node came, left or was lost, another one begins anew, the run has
-    failed) is over for all: whoever sees it joins the next one.
+    A round that is over for any reason (a node joined, left or was lost, another one begins anew, the run has failed)
+    is over for all nodes: each that detects it joins the next one.
 
-    Threading: one thread at a time; the rendezvous beneath keeps the node's lease in a thread of its own.
+    Threading: one thread at a time; the rendezvous keeps the node's lease on a thread of its own.
     """
 
     def __init__(
@@ -56,10 +56,10 @@ class AloneRounds:
         """Connect to nothing yet.
 
         Args:
-            handler: One that decides for the whole run.
-            stores: What gives a round its store.
-            warn: Shows people one line.
-            rule: What the decisions of this node are ascribed to.
+            handler: A handler that decides for the whole run.
+            stores: Provides a store for each round.
+            warn: Shows one line to people.
+            rule: The rule that is recorded with this node's decisions.
         """
         self._handler = handler
         self._stores = stores
@@ -72,9 +72,9 @@ class AloneRounds:
         atexit.register(self.leave)
 
     def join(self, *, again: str) -> tuple[RendezvousInfo, Any, int]:
-        """Block until there is a round with this node in it; return its store and the port of rank 0's worker, too.
+        """Block until there is a round with this node in it. Return it, its store, and the port of rank 0's worker.
 
-        Ends the last one for all nodes, if it goes on; `again` says why.
+        If the last round still runs, end it for all nodes; `again` is the reason.
         """
         if self._goes_on():
             self._decide(Restart(rule=self._rule), again)
@@ -85,13 +85,13 @@ class AloneRounds:
                 return info, *met
 
     def is_over(self) -> bool:
-        """Return whether the round is over and all must join the next. Asks nobody: what is known counts."""
+        """Return whether the round is over and all must join the next. Sends no request: only known changes count."""
         if self._in_round and not self._over:
             self._look(0.0)
         return self._over
 
     def end(self) -> bool:
-        """Leave, and end the run for all nodes: well, unless an exception is on its way."""
+        """Leave, and end the run for all nodes: with success, unless an exception is being raised."""
         if self._goes_on():
             failed = sys.exc_info()[1]
             if failed is None:
@@ -101,7 +101,7 @@ class AloneRounds:
         return self.leave()
 
     def leave(self) -> bool:
-        """Give this node's seat back; idempotent. Called: at exit, too, for not everybody shuts down after a signal."""
+        """Release this node's seat; idempotent. Called: at exit, too: not every program shuts down after a signal."""
         if self._shut:
             return True
         self._shut = True
@@ -114,7 +114,7 @@ class AloneRounds:
     # --- inside
 
     def _goes_on(self) -> bool:
-        """Return whether there is a round that a word of this node could end."""
+        """Return whether there is a round that this node could end."""
         return self._in_round and not self.is_over() and not self._handler.is_closed()
 
     def _join(self) -> RendezvousInfo:
@@ -126,7 +126,7 @@ class AloneRounds:
         return info
 
     def _decide(self, decision: Restart | Stop, summary: str) -> None:
-        """Take a decision to the others, and wait until it stands, at most for the time of a lease."""
+        """Publish a decision, and wait until it is valid, at most for the time of a lease."""
         failure = Failure(
             failure_class=FailureClass.EXIT,
             summary=summary,
@@ -152,7 +152,7 @@ class AloneRounds:
         self._over = self._over or _ends(change)
 
     def _summary(self, error: BaseException) -> str:
-        """Return in one line why this node gives up: which rank failed, where torch says so."""
+        """Return in one line why this node gives up: the failed rank, if torch's error names it."""
         first = getattr(error, "get_first_failure", None)
         if first is None:
             return f"{self._rule} failed: {type(error).__name__}"
@@ -161,7 +161,7 @@ class AloneRounds:
 
 
 class AloneServices(AgentServices):
-    """What a handler of ours gets where there is no agent."""
+    """The services of elastic-core's handlers without an agent."""
 
     def __init__(self, stores: RoundStore, warn: Callable[[str], None]) -> None:
         """Keep both."""
@@ -169,16 +169,16 @@ class AloneServices(AgentServices):
         self._warn = warn
 
     def reserve_port(self) -> int:
-        """Return the port that the round's store has on this node."""
+        """Return the port of the round's store on this node."""
         return self._stores.offer()
 
     def notice(self, text: str) -> None:
-        """Show people one line."""
+        """Show one line to people."""
         self._warn(text)
 
 
 def _ends(change: RoundChange | None) -> bool:
-    """Return whether workers must be restarted; after a good end they may run on, there is just no further round."""
+    """Return whether workers must be restarted. After a success they may run on; there is just no further round."""
     if change is None or isinstance(change, (Suspended, Resumed)):
         return False
     done = isinstance(change, Decided) and isinstance(change.decision, Stop) and change.decision.outcome == "done"

@@ -1,4 +1,4 @@
-"""Calls that block where nobody can wake them, made on a thread that may be left waiting."""
+"""Blocking calls that can't be interrupted, made on a thread that may be left behind."""
 
 import threading
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from elastic_core.api.stores import BackendUnavailableError, OutcomeUnknownError
 T = TypeVar("T")
 
 END_S: Final = 1.0
-"""For how long a call that is under way is waited for at the end."""
+"""How long a running call is waited for at the end."""
 
 
 class _Call(Generic[T]):
@@ -23,9 +23,9 @@ class _Call(Generic[T]):
 
 
 class Asker:
-    """Makes calls one by one on a thread of its own, and waits for each only as long as the caller may.
+    """Makes calls one by one on a thread, and waits for each only as long as the caller may.
 
-    A call that was given up goes on; the next one begins when it has ended.
+    A call that was given up goes on; the next one begins after its end.
 
     Threading: one thread at a time, not always the same.
     """
@@ -41,16 +41,16 @@ class Asker:
         self._heeded: WaitBudget | None = None
 
     def ask(self, work: Callable[[], T], *, wait: WaitBudget, writes: bool = False) -> T:
-        """Return what `work` returns, or raise what it raises.
+        """Return the result of `work`, or raise its error.
 
         Args:
             work: The call.
-            wait: Ends the waiting.
+            wait: Ends the wait.
             writes: Whether the call changes something, so that giving it up leaves the outcome open.
 
         Raises:
             BackendUnavailableError: an earlier call has not ended in time.
-            OutcomeUnknownError: this one, which writes, has not.
+            OutcomeUnknownError: this call, which writes, has not ended in time.
             WaitExpiredError, WaitCancelledError: from `wait`.
         """
         wait.check()
@@ -61,7 +61,7 @@ class Asker:
             self._stuck = None
         call = _Call(work)
         self._begin(call)
-        self._stuck = call  # type: ignore[assignment]  # nobody reads its result
+        self._stuck = call  # type: ignore[assignment]  # its result is not read
         if not self._ends(call, wait):
             if writes:
                 raise OutcomeUnknownError("no answer in time; it may have been written")
@@ -72,9 +72,9 @@ class Asker:
         return call.result  # type: ignore[return-value]  # set, since nothing was raised; may be None by right
 
     def close(self) -> None:
-        """Let the thread end after what it does, and wait for that a moment; idempotent.
+        """Let the thread end after its current call, and wait briefly for that; idempotent.
 
-        A thread that comes back from C++ when the interpreter has begun to end aborts the process.
+        A thread that returns from C++ after the interpreter has begun to end aborts the process.
         """
         self._started = False
         self._queue.put(None)
@@ -91,7 +91,7 @@ class Asker:
             self._changed.notify_all()
 
     def _ends(self, call: "_Call[T] | _Call[object]", wait: WaitBudget) -> bool:
-        """Wait for the end of a call; return whether it came before the deadline."""
+        """Wait for the end of a call. Return whether it ended before the deadline."""
         with self._changed:
             while not call.done:
                 if wait.cancelled:

@@ -1,4 +1,4 @@
-"""The core's rendezvous on a store as calls that block: for callers that have no agent of ours."""
+"""The core's rendezvous on a store as blocking calls, for callers without elastic-core's agent."""
 
 import math
 import threading
@@ -39,9 +39,9 @@ from elastic_core.embedding import (
 )
 
 CLOSE_S = 0.7
-"""How long `set_closed` waits for the other nodes to see it."""
+"""How long `set_closed` waits for the other nodes to read it."""
 THREAD_END_S = 0.7
-"""How long the rendezvous' thread may take to end after it has left."""
+"""How long the rendezvous thread may take to end after it has left."""
 
 
 class BlockingRendezvous(RendezvousHandler):
@@ -64,7 +64,7 @@ class BlockingRendezvous(RendezvousHandler):
         """Block until there is a round with this node in it.
 
         Raises:
-            RendezvousError: and its kinds, as its base class says.
+            RendezvousError: and its subclasses, as in the base class.
         """
         self.wait.check()
         caller = self._attached()
@@ -86,27 +86,27 @@ class BlockingRendezvous(RendezvousHandler):
         return caller.changes.popleft() if caller.until(lambda: bool(caller.changes), self.wait, timeout_s) else None
 
     def publish(self, decision: Restart | Stop, failure: Failure) -> None:
-        """Take this node's decision to all others."""
+        """Publish this node's decision to all other nodes."""
         self._attached().ask(PublishDecision(decision=decision, failure=failure))
 
     def announce_departure(self) -> None:
-        """Note that this node will leave; the store that it hosts goes with it, and so does the run."""
+        """Note that this node will leave. If it hosts the store, the run ends with it."""
         if self._caller is not None:
             self._caller.ask(AnnounceDeparture())
 
     def is_closed(self) -> bool:
-        """Return whether it is known here that the run is over."""
+        """Return whether this node knows that the run is over."""
         control = None if self._caller is None else self._caller.rounds.driver.control
         return control is not None and control.verdict is not None
 
     def set_closed(self) -> None:
-        """End the run well for all nodes, unless it was decided already how it ends."""
+        """End the run with success for all nodes, unless its end was decided already."""
         if self._caller is not None:
             self._caller.rounds.close_run()
             self._caller.until(self.is_closed, WaitBudget(), CLOSE_S)
 
     def shutdown(self) -> bool:
-        """Give the seat back and let the thread end; if the store is away, the seat goes with its lease."""
+        """Release the seat and end the thread. If the store is unreachable, the seat expires with its lease."""
         caller = self._caller
         if caller is None:
             self._store.close()
@@ -116,7 +116,7 @@ class BlockingRendezvous(RendezvousHandler):
         return caller.rounds.driver.join(THREAD_END_S)
 
     def pids(self) -> frozenset[int]:
-        """Return the processes that the store keeps on this host (a server of its own)."""
+        """Return the processes of the store on this host (its own server)."""
         return self._store.pids()
 
     def _attached(self) -> "_Caller":
@@ -127,9 +127,9 @@ class BlockingRendezvous(RendezvousHandler):
 
 
 class _Caller:
-    """The side of an agent, with a lock in place of its loop: whoever holds it is the loop.
+    """The agent's side, with a lock in place of its loop: the thread that holds the lock acts as the loop.
 
-    The rendezvous' thread applies its events under it. Timers run while a call blocks.
+    The rendezvous thread applies its events under it. Timers run while a call blocks.
     """
 
     def __init__(self, made: CoordinatedRendezvous, services: Callable[[], AgentServices], clock: Clock) -> None:
@@ -156,16 +156,16 @@ class _Caller:
             self.rounds.post(request)
 
     def wake(self) -> None:
-        """Have a call that blocks look again."""
+        """Make a blocking call check again."""
         with self._lock:
             self._lock.notify_all()
 
     def until(self, over: Callable[[], bool], wait: WaitBudget, timeout_s: float = math.inf) -> bool:
-        """Block until `over` returns true, at most `timeout_s`; return whether it did.
+        """Block until `over` returns true, at most `timeout_s`. Return whether it did.
 
         Raises:
             WaitCancelledError: the budget was cancelled.
-            WaitExpiredError: it is used up.
+            WaitExpiredError: the budget is used up.
         """
         end_s = self._clock.monotonic_s() + timeout_s
         with self._lock:
@@ -199,11 +199,11 @@ class _Caller:
             self._lock.notify_all()
 
     def call_later(self, delay_s: float, callback: Callable[[], None]) -> None:
-        """Keep it for a call that blocks then."""
+        """Keep it for a call that blocks at that time."""
         self._timers.append((self._clock.monotonic_s() + delay_s, callback))
 
     def take(self, event: object) -> None:
-        """Take an event; the others are for an agent, which has workers."""
+        """Apply an event. Other events are for an agent, which has workers."""
         match event:
             case RendezvousFailed():
                 self.failed = True
@@ -217,16 +217,16 @@ class _Caller:
                 self.changes.append(Decided(decision=Stop(reason=text)))
 
     def raised(self, operation: str, error: BaseException, fate: str = "") -> Fault:
-        """Return the line about what the store raised."""
+        """Return the fault for an error of the store."""
         text = f"raised {type(error).__name__}: {' '.join(str(error).split())}{fate}"
         return Fault(self.backend.call_line(operation, text), again=False)
 
     def turned_s(self) -> float:
-        """Return a time that is never too long ago: there is no loop that could hang."""
+        """Return a recent time: there is no loop that could hang."""
         return self._services().ticked_s()
 
     def reserve_port(self, done: Callable[[int], None]) -> None:
-        """Call back with the port that this node would have, if it got rank 0."""
+        """Call back with the port that this node would have as rank 0."""
         done(self._services().reserve_port())
 
     def form(self, info: RendezvousInfo, done: Callable[[Round], None]) -> None:

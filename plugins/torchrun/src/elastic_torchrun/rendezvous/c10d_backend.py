@@ -1,7 +1,7 @@
-"""Torch's c10d backend by name: the state in a TCPStore or FileStore of torch's, for library users.
+"""Torch's c10d backend by name: the state in torch's TCPStore or FileStore, for library users.
 
-`elastic run --rdzv-backend c10d` does not use it: there the first node hosts a server of its own, and no agent imports
-torch. torch is named in strings, for the type checker's sake, which would need torch and minutes.
+`elastic run --rdzv-backend c10d` does not use it: there the first node hosts its own server, and no agent imports
+torch. Torch is named in strings so that the type checker needs no torch.
 """
 
 import os
@@ -27,17 +27,17 @@ _GRACE_S: Final = 2.0
 _LOOPBACK: Final = "127.0.0.1"
 """How much longer than its own limit torch may take."""
 _NOTHING: Final = "Y2FuaW1hZGFt"
-"""Stands for no state: reading a key that is not there would block. The same as torch's own backend writes."""
+"""Value for no state, since reading a missing key would block. Torch's own backend writes the same."""
 
 
 class C10dRendezvousBackend(RendezvousBackend):
-    """Keeps the state in a store of torch's that can compare and set.
+    """Keeps the state in a store of torch's that has compare-and-set.
 
     Args:
-        store: Where: a TCPStore, FileStore or HashStore.
+        store: A TCPStore, FileStore or HashStore.
         run_id: The run's id.
-        hosting: Whether this process hosts the store for all.
-        hosted_by_member: Whether one of the run's nodes does, so that its loss ends the run.
+        hosting: Whether this process hosts the store for all nodes.
+        hosted_by_member: Whether a node of the run hosts it, so that its loss ends the run.
 
     Raises:
         ValueError: the run has no id.
@@ -52,7 +52,7 @@ class C10dRendezvousBackend(RendezvousBackend):
         hosting: bool = False,
         hosted_by_member: bool = False,
     ) -> None:
-        """Make sure that the key is there."""
+        """Make the key if it is missing."""
         if not run_id:
             raise ValueError("the run id is empty")
         self._store = store
@@ -67,11 +67,11 @@ class C10dRendezvousBackend(RendezvousBackend):
         return "c10d"
 
     def get_state(self) -> tuple[bytes, Token] | None:
-        """Return the state; its token is the text that stands for it."""
+        """Return the state; its token is its text in the store."""
         return _decoded(self._call("get", self._key))
 
     def set_state(self, state: bytes, token: Token | None = None) -> tuple[bytes, Token, bool] | None:
-        """Replace the state, if it is still the one that `token` stands for."""
+        """Replace the state if it is still the one of `token`."""
         if token and not isinstance(token, bytes):  # of another backend
             found = self.get_state()
             return None if found is None else (*found, False)
@@ -97,13 +97,13 @@ def _decoded(text: bytes) -> tuple[bytes, Token] | None:
 
 
 def create_backend(params: RendezvousParameters) -> tuple[C10dRendezvousBackend, Any]:
-    """Return a backend and the store of torch's that it is on.
+    """Return a backend, and torch's store that it uses.
 
-    Of the options it takes `store_type` (`tcp`, `file`; default tcp), `read_timeout` (seconds, for tcp; default 60) and
-    `is_host` (whether this process hosts the TCPStore; by default that of the host which the endpoint names).
+    Its options are `store_type` (`tcp`, `file`; default tcp), `read_timeout` (seconds, for tcp; default 60) and
+    `is_host` (whether this process hosts the TCPStore; by default the host in the endpoint does).
 
     Raises:
-        ValueError: an option can't be.
+        ValueError: an option is invalid.
         RendezvousConnectionError: the store can't be made or reached.
     """
     kind = str(params.get("store_type", "tcp")).strip().lower()
@@ -156,7 +156,7 @@ def _tcp_store_at(host: str, port: int, hosting: bool, timeout_s: int) -> Any:  
     def work() -> object:
         return make(host, port, is_master=hosting, multi_tenant=True, timeout=timedelta(seconds=timeout_s))
 
-    # On a thread that may be left behind: torch waits for ever for somebody who listens and says nothing.
+    # On a thread that may be left behind: torch waits without limit for a listener that sends nothing.
     asker = Asker("elastic-c10d")
     try:
         return asker.ask(work, wait=WaitBudget.lasting(timeout_s + _GRACE_S))
@@ -165,7 +165,7 @@ def _tcp_store_at(host: str, port: int, hosting: bool, timeout_s: int) -> Any:  
 
 
 def _leads_here(host: str) -> bool:
-    """Return whether a name leads to an address of this host: one that can be bound."""
+    """Return whether a name resolves to an address of this host, to which a socket can be bound."""
     if host == "localhost" or is_loopback(host):
         return True
     try:

@@ -1,4 +1,4 @@
-"""Makes the handler that library users get for torch's name `c10d`."""
+"""The handler of torch's name `c10d`, for library users."""
 
 from elastic_torchrun.rendezvous.c10d_backend import create_backend
 from elastic_torchrun.rendezvous.dynamic import DynamicRendezvousHandler, create_handler
@@ -6,10 +6,10 @@ from elastic_torchrun.rendezvous.parameters import RendezvousParameters
 
 
 def create_c10d_handler(params: RendezvousParameters) -> DynamicRendezvousHandler:
-    """Return a handler on a store of torch's (`c10d_backend` has its options).
+    """Return a handler on torch's store (`c10d_backend` has its options).
 
     Raises:
-        ValueError: an option can't be.
+        ValueError: an option is invalid.
         RendezvousConnectionError: the store can't be made or reached.
     """
     backend, store = create_backend(params)

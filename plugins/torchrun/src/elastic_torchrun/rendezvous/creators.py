@@ -1,4 +1,4 @@
-"""Torch's registry of rendezvous handlers: names, and functions that make a handler of parameters."""
+"""Torch's registry of rendezvous handlers: names, and functions that make a handler from parameters."""
 
 import importlib
 from collections.abc import Callable
@@ -9,7 +9,7 @@ from elastic_core.embedding import Backend, registry
 from elastic_torchrun.rendezvous.parameters import RendezvousParameters
 
 RendezvousHandlerCreator = Callable[[RendezvousParameters], Any]
-"""Makes a handler: one of ours, or one that was written for torch."""
+"""Makes a handler: elastic-core's, or one written for torch."""
 
 _OWN: Final = {
     "c10d": "elastic_torchrun.rendezvous.c10d_handler:create_c10d_handler",
@@ -17,23 +17,23 @@ _OWN: Final = {
     "etcd-v2": "elastic_torchrun.rendezvous.etcd_v2_backend:create_etcd_v2_handler",
     "static": "elastic_torchrun.rendezvous.static_tcp:create_rdzv_handler",
 }
-"""The names that torch brings, and what makes them here; imported when one is asked for."""
+"""Torch's own names, and the functions that make their handlers; each is imported at its first use."""
 _INSTALLED: Final = "elastic_torchrun.hosting.library:make_handler"
 """Makes a handler of any other installed backend."""
 
 
 class RendezvousHandlerRegistry:
-    """Names of backends, each with what makes its handlers."""
+    """Names of backends, each with the creator of its handlers."""
 
     def __init__(self) -> None:
-        """Know none."""
+        """Register none."""
         self._creators: dict[str, RendezvousHandlerCreator] = {}
 
     def register(self, backend: str, creator: RendezvousHandlerCreator) -> None:
-        """Give a backend a name.
+        """Register a backend's creator under a name.
 
         Raises:
-            ValueError: the name is empty, or another creator has it.
+            ValueError: the name is empty, or has another creator.
         """
         if not backend:
             raise ValueError("the name of the rendezvous backend is empty")
@@ -43,11 +43,11 @@ class RendezvousHandlerRegistry:
         self._creators[backend] = creator
 
     def create_handler(self, params: RendezvousParameters) -> Any:  # noqa: ANN401  # ours, or torch's
-        """Return a new handler of the backend that the parameters name.
+        """Return a new handler of the backend in the parameters.
 
         Raises:
-            ValueError: nobody registered that name.
-            RuntimeError: the handler calls itself otherwise.
+            ValueError: the name is not registered.
+            RuntimeError: the handler reports another name.
         """
         creator = self._creators.get(params.backend) or self._find(params.backend)
         if creator is None:
@@ -60,18 +60,18 @@ class RendezvousHandlerRegistry:
         return handler
 
     def _find(self, backend: str) -> RendezvousHandlerCreator | None:
-        """Return what makes a backend that was not registered; None: nothing does."""
+        """Return the creator of a backend that was not registered, or `None`."""
         return None
 
 
 class _GlobalRegistry(RendezvousHandlerRegistry):
-    """The registry of this process: what is registered here can also be named to `elastic run` and to `launch_agent`.
+    """The registry of this process. A registered name also works in `elastic run` and `launch_agent`.
 
-    A name that was not registered may be one of torch's own, or any backend that is installed.
+    A name that was not registered may be one of torch's own, or any installed backend.
     """
 
     def register(self, backend: str, creator: RendezvousHandlerCreator) -> None:
-        """Give a backend a name, for agents of ours, too."""
+        """Register a backend's creator, also for elastic-core's agents."""
         super().register(backend, creator)
         if registry.registered(backend) is None:
             registry.register(backend, _Maker(backend, creator))
@@ -83,7 +83,7 @@ class _GlobalRegistry(RendezvousHandlerRegistry):
 
 
 class _Maker:
-    """Makes for an agent of ours what a creator makes of parameters."""
+    """Makes the handlers of a creator for elastic-core's agent."""
 
     def __init__(self, backend: str, creator: RendezvousHandlerCreator) -> None:
         self._backend = backend
@@ -126,9 +126,9 @@ rendezvous_handler_registry = _GlobalRegistry()
 
 
 def get_rendezvous_handler(params: RendezvousParameters) -> Any:  # noqa: ANN401  # ours, or torch's
-    """Return a handler of the backend that the parameters name: registered, torch's by name, or installed.
+    """Return a handler of the backend in the parameters: registered, one of torch's own, or installed.
 
     Raises:
-        ValueError: there is none, or an option can't be.
+        ValueError: there is no such backend, or an option is invalid.
     """
     return rendezvous_handler_registry.create_handler(params)

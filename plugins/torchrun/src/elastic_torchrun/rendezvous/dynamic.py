@@ -1,4 +1,4 @@
-"""Torch's dynamic rendezvous by name: for a script, for torch's agent, and for ours."""
+"""Torch's dynamic rendezvous by name: for a script, for torch's agent, and for elastic-core's."""
 
 import logging
 import math
@@ -21,17 +21,18 @@ from elastic_torchrun.rendezvous.store_info import RendezvousInfo, RendezvousSto
 _log = logging.getLogger("elastic_core.rendezvous")
 
 _OPTIONS: Final = ("join_timeout", "last_call_timeout", "connect_timeout", "lease_ttl")
-"""What the core's rendezvous takes; the others are the backend's own."""
+"""The options of the core's rendezvous. All others are the backend's."""
 
 
 class RendezvousTimeout:
-    """The time-outs of a rendezvous, each more than zero.
+    """The time limits of a rendezvous, each above zero.
 
     Args:
-        join: For the fewest nodes to come; default 600 s.
-        last_call: For more nodes, when the fewest are there; default 30 s.
-        close: Kept for torch's callers, default 30 s: closing waits for no longer than it must.
-        heartbeat: Likewise, default 5 s: a heartbeat is a renewed lease, and may take a third of it.
+        join: For the minimum of nodes to join; default 600 s.
+        last_call: For more nodes, after the minimum has joined; default 30 s.
+        close: For compatibility with torch, default 30 s: closing waits no longer than needed.
+        heartbeat: For compatibility with torch, default 5 s: a heartbeat is a renewed lease, and may take a third of
+            it.
 
     Raises:
         ValueError: one is not above zero.
@@ -52,22 +53,22 @@ class RendezvousTimeout:
 
     @property
     def join(self) -> timedelta:
-        """Return the time for the fewest nodes to come."""
+        """Return the time limit for the minimum of nodes to join."""
         return self._join
 
     @property
     def last_call(self) -> timedelta:
-        """Return the time for more nodes, when the fewest are there."""
+        """Return the time for more nodes, after the minimum has joined."""
         return self._last_call
 
     @property
     def close(self) -> timedelta:
-        """Return the time for closing."""
+        """Return the time limit for closing."""
         return self._close
 
     @property
     def heartbeat(self) -> timedelta:
-        """Return the time for a heartbeat."""
+        """Return the time limit for a heartbeat."""
         return self._heartbeat
 
 
@@ -79,7 +80,7 @@ def _positive(name: str, given: timedelta | None, default_s: float) -> timedelta
 
 
 class RendezvousSettings(api.Record, frozen=True):
-    """The settings of a dynamic rendezvous, as torch names them."""
+    """The settings of a dynamic rendezvous under torch's names."""
 
     run_id: str
     min_nodes: int
@@ -91,10 +92,10 @@ class RendezvousSettings(api.Record, frozen=True):
 
 
 class HandlerSettings(api.RendezvousSettings, frozen=True, kw_only=True):
-    """The core's settings of a run, which also have torch's names for the times in them."""
+    """The core's settings of a run, with torch's names for its times."""
 
     keep_alive_max_attempt: int = 3
-    """After how many missed signs of life a node counts as lost."""
+    """The number of missed heartbeats after which a node counts as lost."""
 
     @classmethod
     def of(cls, settings: api.RendezvousSettings) -> "HandlerSettings":
@@ -105,7 +106,7 @@ class HandlerSettings(api.RendezvousSettings, frozen=True, kw_only=True):
 
     @property
     def timeout(self) -> RendezvousTimeout:
-        """The time-outs of the rendezvous."""
+        """The time limits of the rendezvous."""
         join_s, last_call_s = self._seconds("join_timeout"), self._seconds("last_call_timeout")
         return RendezvousTimeout(
             None if join_s is None else timedelta(seconds=join_s),
@@ -114,13 +115,13 @@ class HandlerSettings(api.RendezvousSettings, frozen=True, kw_only=True):
 
     @property
     def keep_alive_interval(self) -> timedelta:
-        """The time from one sign of life to the next: `keep_alive_max_attempt` of them are the lease."""
+        """The time between two heartbeats. The lease is this times `keep_alive_max_attempt`."""
         lease_s = self._seconds("lease_ttl")
         return timedelta(seconds=DEFAULT_LEASE_TTL_S if lease_s is None else lease_s) / self.keep_alive_max_attempt
 
     @property
     def cas_backoff_max_seconds(self) -> float:
-        """The longest pause after a write that another node's has spoiled; 0: short ones."""
+        """The longest pause after a write that conflicts with another node's; 0 means short pauses."""
         return self._seconds(BACKOFF_OPTION) or 0.0
 
     def _seconds(self, name: str) -> float | None:
@@ -129,10 +130,10 @@ class HandlerSettings(api.RendezvousSettings, frozen=True, kw_only=True):
 
 
 class DynamicRendezvousHandler(RendezvousHandler):
-    """The core's rendezvous for a script, or for torch's agent; an agent of ours has the rounds themselves (`adopt`).
+    """The core's rendezvous for a script or torch's agent. Elastic-core's agent uses the rounds directly (`adopt`).
 
-    `next_rendezvous` also gives a store of torch's for the round. `num_nodes_waiting` returns 1 on all nodes when the
-    round is over, whichever node came or left; each then calls `next_rendezvous` again. That needs torch.
+    `next_rendezvous` also returns a store of torch's for the round. `num_nodes_waiting` returns 1 on all nodes when the
+    round is over, whichever node joined or left; each then calls `next_rendezvous` again. That needs torch.
 
     Threading: one thread at a time; a thread of its own keeps the node's lease.
     """
@@ -143,10 +144,10 @@ class DynamicRendezvousHandler(RendezvousHandler):
         """Connect to nothing yet.
 
         Args:
-            store: Where nodes meet.
+            store: The coordination store.
             settings: The run's.
-            shared: A store of torch's that all nodes see, for what they say to each other in a round; None: the node
-                of rank 0 hosts one for each round.
+            shared: A store of torch's that all nodes can reach, for messages in a round. `None` means that the node of
+                rank 0 hosts one for each round.
         """
         super().__init__(settings)
         self.store = store
@@ -172,20 +173,21 @@ class DynamicRendezvousHandler(RendezvousHandler):
 
         Args:
             run_id: The run's id.
-            store: A store of torch's that all nodes see, or None.
+            store: A store of torch's that all nodes can reach, or `None`.
             backend: Keeps the state.
             min_nodes: The fewest nodes.
             max_nodes: The most nodes.
             local_addr: This node's address, as the others reach it.
-            timeout: The time-outs; None: those of the core.
-            keep_alive_interval: Times the next: for how many seconds a node may be silent before it counts as lost.
-            keep_alive_max_attempt: See there.
-            cas_backoff_max_seconds: The longest of the random pauses after a write that another node's has spoiled;
-                0: short ones, which grow.
+            timeout: The time limits. `None` means those of the core.
+            keep_alive_interval: Seconds between heartbeats. A node counts as lost after this times
+                `keep_alive_max_attempt`.
+            keep_alive_max_attempt: The number of missed heartbeats.
+            cas_backoff_max_seconds: The longest random pause after a write that conflicts with another node's; 0 means
+                short pauses, which grow.
 
         Raises:
-            ValueError: there is no run id, the numbers of nodes can't be, or the longest pause is negative or has no
-                end.
+            ValueError: there is no run id, the numbers of nodes are invalid, or the longest pause is negative or
+                infinite.
         """
         checked = RendezvousParameters(backend.name, "", run_id_of(run_id), min_nodes, max_nodes, local_addr)
         _check_run_id(checked)
@@ -210,7 +212,7 @@ class DynamicRendezvousHandler(RendezvousHandler):
 
     @property
     def settings(self) -> HandlerSettings:
-        """Return the run's settings, by the core's names and by torch's."""
+        """Return the run's settings, under the core's names and torch's."""
         return self._settings
 
     @settings.setter
@@ -218,10 +220,9 @@ class DynamicRendezvousHandler(RendezvousHandler):
         self._settings = HandlerSettings.of(settings)
 
     def adopt(self, settings: api.RendezvousSettings) -> CoordinatedRendezvous:
-        """Return the same rendezvous for an agent of ours.
+        """Return the same rendezvous for elastic-core's agent.
 
-        The settings that only the agent's run has (workers of a node, its name) are taken over; options and addresses
-        stay.
+        Settings that only the agent's run has (number of workers, node name) are added; options and addresses stay.
         """
         own = self.settings
         self.settings = replace(
@@ -234,10 +235,10 @@ class DynamicRendezvousHandler(RendezvousHandler):
         return CoordinatedRendezvous(self.store, self.settings)
 
     def next_rendezvous(self) -> api.RendezvousInfo:
-        """Block until there is a round with this node in it; end the last one for all, first.
+        """Block until there is a round with this node in it. If the last round still runs, end it for all nodes.
 
         Raises:
-            RendezvousError: and its kinds, as its base class says.
+            RendezvousError: and its subclasses, as in the base class.
         """
         info, store, port = self._joinable().join(again="a node asked for a new round")
         return RendezvousInfo(
@@ -255,27 +256,27 @@ class DynamicRendezvousHandler(RendezvousHandler):
         )
 
     def num_nodes_waiting(self) -> int:
-        """Return 1 when the round is over and all must join the next one."""
+        """Return 1 if the round is over and all must join the next one, else 0."""
         return 0 if self._rounds is None else int(self._rounds.is_over())
 
     def is_closed(self) -> bool:
-        """Return whether it is known here that the run is over."""
+        """Return whether this node knows that the run is over."""
         return self._member is not None and self._member.is_closed()
 
     def set_closed(self) -> None:
-        """End the run well for all nodes, unless it was decided already how it ends."""
+        """End the run with success for all nodes, unless its end was decided already."""
         if self._member is not None:
             self._member.set_closed()
 
     def shutdown(self) -> bool:
-        """Leave, and end the run for all nodes, as torch has it."""
+        """Leave, and end the run for all nodes, as torch does."""
         if self._rounds is None:
             self.store.close()
             return True
         return self._rounds.end()
 
     def pids(self) -> frozenset[int]:
-        """Return the processes that the store keeps on this host (a server of its own)."""
+        """Return the processes of the store on this host (its own server)."""
         return self.store.pids()
 
     def _joinable(self) -> AloneRounds:
@@ -295,17 +296,17 @@ class DynamicRendezvousHandler(RendezvousHandler):
 def create_handler(store: object, backend: Any, params: RendezvousParameters) -> DynamicRendezvousHandler:  # noqa: ANN401  # as from_backend
     """Return a handler on a backend that keeps one value.
 
-    Of the options it takes `join_timeout` and `last_call_timeout` (seconds; by default the core's own: 600, and 30
-    before a run's first round, 2 after), `connect_timeout`, `lease_ttl`, and `keep_alive_interval` times
-    `keep_alive_max_attempt` in its place; of seconds that may be 0: `cas_backoff_max_seconds`.
+    Its options are `join_timeout` and `last_call_timeout` (seconds; by default the core's: 600, and 30 before a run's
+    first round, 2 after it), `connect_timeout`, `lease_ttl` or `keep_alive_interval` times `keep_alive_max_attempt`,
+    and `cas_backoff_max_seconds`, which may be 0.
 
     Args:
-        store: A store of torch's that all nodes see, or None.
-        backend: Keeps the state; torch's or ours.
-        params: What was asked for.
+        store: A store of torch's that all nodes can reach, or `None`.
+        backend: Keeps the state; torch's or elastic-core's.
+        params: The parameters.
 
     Raises:
-        ValueError: an option is no number above zero, or there is no run id.
+        ValueError: an option is not a number above zero, or there is no run id.
     """
     _check_run_id(params)
     settings = HandlerSettings(

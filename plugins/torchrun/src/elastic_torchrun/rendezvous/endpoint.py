@@ -1,4 +1,4 @@
-"""Endpoints as torch's handlers read them; ours read more (`endpoint`)."""
+"""Endpoints as torch's handlers parse them; elastic-core's `endpoint` accepts more forms."""
 
 import re
 
@@ -8,14 +8,14 @@ _PORTS = 2**16
 
 
 def parse_rendezvous_endpoint(endpoint: str | None, default_port: int) -> tuple[str, int]:
-    """Return host and port of `HOST[:PORT]`, `[IPV6][:PORT]`; nothing at all is localhost.
+    """Return host and port of `HOST[:PORT]`, `[IPV6][:PORT]`. An empty text means localhost.
 
     Args:
         endpoint: As typed.
-        default_port: The port where none is given.
+        default_port: The port if none is given.
 
     Raises:
-        ValueError: host or port can't be.
+        ValueError: host or port is invalid.
     """
     text = (endpoint or "").strip()
     if not text:

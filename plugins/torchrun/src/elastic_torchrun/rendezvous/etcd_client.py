@@ -1,4 +1,4 @@
-"""python-etcd for library users: where it is missing, one line says so."""
+"""python-etcd for library users; if it is missing, the error is one line."""
 
 import importlib
 from typing import Any, Final
@@ -13,7 +13,7 @@ _READ_TIMEOUT_S: Final = 60
 
 
 def import_etcd() -> Any:  # noqa: ANN401  # has no types
-    """Return python-etcd's module.
+    """Return the module of python-etcd.
 
     Raises:
         PluginError: it is not installed.
@@ -30,19 +30,19 @@ def import_etcd() -> Any:  # noqa: ANN401  # has no types
 
 
 def troubles(etcd: Any) -> tuple[type[Exception], ...]:  # noqa: ANN401  # the module
-    """Return what a client raises when the server can't be reached, or does not answer."""
+    """Return the exceptions of a client for a server that can't be reached, or does not respond."""
     http: type[Exception] = importlib.import_module("urllib3.exceptions").HTTPError  # python-etcd lets some through
     return etcd.EtcdException, http, OSError
 
 
 def import_plugin() -> Any:  # noqa: ANN401  # the plugin's module
-    """Return the module of the distribution that brings the etcd backends.
+    """Return the module of the distribution with the etcd backends.
 
     Raises:
         PluginError: it is not installed.
     """
     try:
-        return importlib.import_module("elastic_rdzv_etcd")  # a plugin, whose server torch's name stands for
+        return importlib.import_module("elastic_rdzv_etcd")  # the plugin that has the server of torch's name
     except ImportError as error:
         raise PluginError(
             f"the etcd backends are in elastic-rdzv-etcd, which can't be imported ({error})",
@@ -53,11 +53,11 @@ def import_plugin() -> Any:  # noqa: ANN401  # the plugin's module
 def make_client(params: RendezvousParameters) -> Any:  # noqa: ANN401  # python-etcd's
     """Return a client of etcd's v2 API.
 
-    Of the options it takes `read_timeout` (seconds, default 60), `protocol` (`http`, `https`), `ssl_cert`,
-    `ssl_cert_key` and `ca_cert` (paths).
+    Its options are `read_timeout` (seconds, default 60), `protocol` (`http`, `https`), `ssl_cert`, `ssl_cert_key` and
+    `ca_cert` (paths).
 
     Raises:
-        ValueError: an option can't be.
+        ValueError: an option is invalid.
         RendezvousConnectionError: the server can't be reached.
         PluginError: python-etcd is not installed.
     """

@@ -1,6 +1,6 @@
 """Torch's legacy `etcd` handler by name: the core's rendezvous on the etcd store of elastic-rdzv-etcd (v3 API).
 
-Nothing of torch's protocol on the server is kept: nodes of one run must all be ours.
+Torch's protocol on the server is not used: all nodes of a run must use elastic-core.
 """
 
 from typing import Any, ClassVar
@@ -12,16 +12,16 @@ from elastic_torchrun.rendezvous.parameters import RendezvousParameters, run_id_
 
 
 class EtcdRendezvous:
-    """A run on an etcd server, as torch's class of this name has it.
+    """A run on an etcd server, with the interface of torch's class.
 
     Args:
-        client: python-etcd's `Client`: its host, port and protocol count; or the endpoint, `HOST:PORT`.
-        prefix: What the run's keys begin with.
+        client: python-etcd's `Client`, of which host, port and protocol are used; or the endpoint, `HOST:PORT`.
+        prefix: Prefix of the run's keys.
         run_id: The run's id.
         num_min_workers: The fewest nodes.
         num_max_workers: The most nodes.
-        timeout: Seconds for the fewest nodes to come.
-        last_call_timeout: Seconds for more nodes, when the fewest are there.
+        timeout: Seconds for the minimum of nodes to join.
+        last_call_timeout: Seconds for more nodes, after the minimum has joined.
     """
 
     def __init__(
@@ -49,14 +49,14 @@ class EtcdRendezvous:
 
     @property
     def parameters(self) -> RendezvousParameters:
-        """What it was made of."""
+        """The parameters from which it was made."""
         return self._parameters
 
     def rendezvous_barrier(self) -> tuple[int, int, int]:
-        """Block until there is a round with this node in it; return its token, this node's rank, and the count.
+        """Block until there is a round with this node in it. Return its token, this node's rank, and the node count.
 
         Raises:
-            RendezvousError: and its kinds.
+            RendezvousError: and its subclasses.
         """
         info = self._own().next_rendezvous()
         return info.round_token, info.rank, info.world_size
@@ -76,14 +76,14 @@ class EtcdRendezvous:
 
 
 class EtcdRendezvousHandler(DynamicRendezvousHandler):
-    """The handler that library users get for torch's name `etcd`.
+    """The handler of torch's name `etcd`, for library users.
 
     Args:
         rdzv_impl: The run.
         local_addr: This node's address, as the others reach it.
 
     Raises:
-        ValueError: an option can't be.
+        ValueError: an option is invalid.
         PluginError: elastic-rdzv-etcd is not installed.
     """
 
@@ -96,10 +96,10 @@ class EtcdRendezvousHandler(DynamicRendezvousHandler):
 
 
 def create_rdzv_handler(params: RendezvousParameters) -> DynamicRendezvousHandler:
-    """Return a handler on the `etcd` backend of elastic-rdzv-etcd, with its options; torch's names of them do.
+    """Return a handler on the `etcd` backend of elastic-rdzv-etcd, with its options; torch's names of them work, too.
 
     Raises:
-        ValueError: an option can't be.
+        ValueError: an option is invalid.
         PluginError: elastic-rdzv-etcd is not installed.
     """
     made: DynamicRendezvousHandler = _made(params, params.local_addr)

@@ -1,7 +1,7 @@
 """Torch's store on etcd's v2 API, by name.
 
-Importing it imports torch: the class is one of torch's stores. torch is named in strings, for the type checker's sake,
-which would need torch and minutes.
+Importing this module imports torch, since the class inherits from a store of torch's. Torch is named in strings so that
+the type checker needs no torch.
 """
 
 from base64 import b64decode, b64encode
@@ -16,20 +16,20 @@ from elastic_torchrun.torch_import import torch_distributed
 _torch: Any = torch_distributed("EtcdStore")
 _TRY_AGAIN_S: Final = 0.02
 _LOOK_S: Final = 5.0
-"""How long one watch lasts: what it has missed (etcd forgets events) is then seen by looking."""
+"""How long one watch lasts. Events that it has missed, as etcd discards them, are then found by a read."""
 
 
 class EtcdStore(_torch.Store):  # type: ignore[misc]  # torch is not known to the type checker
-    """A key-value store of torch's on an etcd client of python-etcd; keys and values are text or bytes.
+    """Torch's key-value store on a client of python-etcd; keys and values are text or bytes.
 
     Args:
         etcd_client: python-etcd's `Client`.
-        etcd_store_prefix: The directory of the keys; with a slash in front or without.
-        timeout: How long `get` and `wait` wait; None: 300 s, as all stores of torch's.
+        etcd_store_prefix: The directory of the keys, with or without a leading slash.
+        timeout: How long `get` and `wait` wait. `None` means 300 s, as in all of torch's stores.
     """
 
     def __init__(self, etcd_client: Any, etcd_store_prefix: str, timeout: timedelta | None = None) -> None:  # noqa: ANN401  # has no types
-        """Ask nothing yet."""
+        """Send no request yet."""
         super().__init__()
         self.client = etcd_client
         self.prefix = f"/{etcd_store_prefix.strip('/')}/"  # etcd names keys with the slash, whatever it was asked for
@@ -42,15 +42,15 @@ class EtcdStore(_torch.Store):  # type: ignore[misc]  # torch is not known to th
         self.client.set(self._name(key), _packed(value))
 
     def get(self, key: str | bytes) -> bytes:
-        """Return a key's value, waiting for it.
+        """Return a key's value; waits until the key exists.
 
         Raises:
-            LookupError: it did not come in time.
+            LookupError: it was not set in time.
         """
         return self._wait_for([key], self.timeout)[key]
 
     def add(self, key: str | bytes, num: int) -> int:
-        """Raise a number by `num`, from 0 where there is none, and return what it is now."""
+        """Add `num` to a number, which starts at 0, and return the sum."""
         while True:
             try:
                 self.client.write(self._name(key), _packed(str(num)), prevExist=False)
@@ -67,19 +67,19 @@ class EtcdStore(_torch.Store):  # type: ignore[misc]  # torch is not known to th
             return raised
 
     def wait(self, keys: Sequence[str | bytes], override_timeout: timedelta | None = None) -> None:
-        """Wait until all keys are there.
+        """Wait until all keys exist.
 
         Raises:
-            LookupError: they did not come in time.
+            LookupError: they were not set in time.
         """
         self._wait_for(keys, self.timeout if override_timeout is None else override_timeout)
 
     def check(self, keys: Sequence[str | bytes]) -> bool:
-        """Return whether all keys are there now."""
+        """Return whether all keys exist now."""
         return len(self._look(keys)[0]) == len(set(keys))
 
     def delete_key(self, key: str | bytes) -> bool:
-        """Delete a key; return whether it was there."""
+        """Delete a key. Return whether it existed."""
         try:
             self.client.delete(self._name(key))
         except self._etcd.EtcdKeyNotFound:
@@ -90,7 +90,7 @@ class EtcdStore(_torch.Store):  # type: ignore[misc]  # torch is not known to th
         return self.prefix + _packed(key)
 
     def _look(self, keys: Sequence[str | bytes]) -> tuple[dict[str | bytes, bytes], int]:
-        """Return the values of those keys that are there, and etcd's index then (0: unknown)."""
+        """Return the values of the existing keys, and etcd's index at that time (0 means unknown)."""
         try:
             found = self.client.read(self.prefix)
         except self._etcd.EtcdKeyNotFound as error:  # etcd says at which index it found nothing

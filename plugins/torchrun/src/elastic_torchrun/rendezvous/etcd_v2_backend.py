@@ -1,7 +1,7 @@
 """Torch's `etcd-v2` backend by name: the state in one key of an etcd server with the v2 API, for library users.
 
-`elastic run --rdzv-backend etcd-v2` does not use it: the store of elastic-rdzv-etcd keeps members apart, which many
-nodes can do at once.
+`elastic run --rdzv-backend etcd-v2` does not use it: the store of elastic-rdzv-etcd has one key for each member, so
+that many nodes can write at once.
 """
 
 from base64 import b64decode, b64encode
@@ -25,14 +25,14 @@ class EtcdRendezvousBackend(RendezvousBackend):
         client: python-etcd's `Client`.
         run_id: The run's id.
         key_prefix: The directory of the key.
-        ttl: For how many seconds after the last change the key is kept; None: two hours.
+        ttl: Seconds after the last change until the key expires. `None` means two hours.
 
     Raises:
         ValueError: the run has no id.
     """
 
     def __init__(self, client: Any, run_id: str, key_prefix: str | None = None, ttl: int | None = None) -> None:  # noqa: ANN401  # has no types
-        """Ask nothing yet."""
+        """Send no request yet."""
         if not run_id:
             raise ValueError("the run id is empty")
         self._client = client
@@ -56,7 +56,7 @@ class EtcdRendezvousBackend(RendezvousBackend):
             raise _failed(error) from error
 
     def set_state(self, state: bytes, token: Token | None = None) -> tuple[bytes, Token, bool] | None:
-        """Replace the state, if it is still the one that `token` belongs to."""
+        """Replace the state if it is still the one of `token`."""
         if token and not str(token).isdecimal():  # of another backend
             return self._standing()
         condition = {"prevIndex": int(token)} if token else {"prevExist": False}
@@ -85,12 +85,12 @@ def _failed(error: Exception) -> RendezvousConnectionError:
 
 
 def create_backend(params: RendezvousParameters) -> tuple[EtcdRendezvousBackend, Any]:
-    """Return a backend, and a store of torch's on the same server.
+    """Return a backend, and torch's store on the same server.
 
     `etcd_client.make_client` has the options.
 
     Raises:
-        ValueError: an option can't be.
+        ValueError: an option is invalid.
         RendezvousConnectionError: the server can't be reached.
     """
     from elastic_torchrun.rendezvous.etcd_store import EtcdStore  # imports torch
@@ -104,7 +104,7 @@ def create_etcd_v2_handler(params: RendezvousParameters) -> DynamicRendezvousHan
     """Return a handler on such a backend.
 
     Raises:
-        ValueError: an option can't be.
+        ValueError: an option is invalid.
         RendezvousConnectionError: the server can't be reached.
     """
     backend, store = create_backend(params)

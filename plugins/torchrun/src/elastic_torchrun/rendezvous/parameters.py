@@ -1,10 +1,10 @@
-"""What torch hands to whoever makes a rendezvous handler."""
+"""The parameters that torch passes to the creator of a rendezvous handler."""
 
 from typing import Any, Final
 
 
 def run_id_of(run_id: object) -> str:
-    """Return a run's id as text: torch takes numbers, too. `None` is none."""
+    """Return a run's id as text. Torch accepts numbers, too; `None` means no id."""
     return "" if run_id is None else str(run_id)
 
 
@@ -17,7 +17,7 @@ class RendezvousParameters:
 
     Args:
         backend: Name of the backend.
-        endpoint: Where it is, mostly `HOST[:PORT]`.
+        endpoint: Its endpoint, usually `HOST[:PORT]`.
         run_id: The run's id.
         min_nodes: The fewest nodes.
         max_nodes: The most nodes.
@@ -25,7 +25,7 @@ class RendezvousParameters:
         **config: The backend's own options.
 
     Raises:
-        ValueError: the backend has no name, or the numbers of nodes can't be.
+        ValueError: the backend has no name, or the numbers of nodes are invalid.
     """
 
     def __init__(
@@ -54,11 +54,11 @@ class RendezvousParameters:
         self.config = config
 
     def get(self, key: str, default: Any = None) -> Any:  # noqa: ANN401  # as various as options are
-        """Return an option, or `default` where it was not given."""
+        """Return an option, or `default` if it is not given."""
         return self.config.get(key, default)
 
     def get_as_bool(self, key: str, default: bool | None = None) -> bool | None:
-        """Return an option as a truth: of 1, true, t, yes, y and 0, false, f, no, n in any case.
+        """Return an option as a bool: 1, true, t, yes, y, or 0, false, f, no, n, in any case.
 
         Raises:
             ValueError: it is none of these.
@@ -77,7 +77,7 @@ class RendezvousParameters:
         """Return an option as a whole number.
 
         Raises:
-            ValueError: it is none.
+            ValueError: it is not a whole number.
         """
         value = self.get(key, default)
         if value is None:

@@ -1,25 +1,25 @@
-"""The seam of torch's dynamic rendezvous: somebody keeps one value for a run, and replaces it by compare-and-swap."""
+"""The interface of torch's dynamic rendezvous backends: one value for a run, replaced by compare-and-swap."""
 
 from abc import ABC, abstractmethod
 from typing import Any
 
 Token = Any
-"""What a backend knows a state by; nobody else looks into it."""
+"""A backend's id of a state. Only the backend interprets it."""
 
 
 class RendezvousBackend(ABC):
-    """Keeps the state of a rendezvous, as one value of bytes. One written for torch serves as it is.
+    """Keeps the state of a rendezvous, as one value of bytes. Classes written for torch work unchanged.
 
-    `StateStore` makes of it what the core's rendezvous needs. What goes wrong is raised as RendezvousConnectionError
-    (may be tried again) or RendezvousStateError (can't be), torch's or ours.
+    `StateStore` implements the core's rendezvous on it. Errors are RendezvousConnectionError (can be retried) or
+    RendezvousStateError (can't be retried), torch's or elastic-core's.
 
-    Threading: one call at a time, on a thread of its own: a call that blocks holds up nobody who has been told to end.
+    Threading: one call at a time, on a thread of its own, so a blocked call does not delay the end of an agent.
     """
 
     hosted_by_member: bool = False
-    """Whether what keeps the state belongs to one of the nodes, so that its loss ends the run."""
+    """Whether one of the run's nodes hosts the state, so that its loss ends the run."""
     hosting: bool = False
-    """Whether that is this one: it then leaves last, if the others leave soon."""
+    """Whether this node hosts it. It then leaves last, if the others leave soon."""
 
     @property
     @abstractmethod
@@ -28,12 +28,12 @@ class RendezvousBackend(ABC):
 
     @abstractmethod
     def get_state(self) -> tuple[bytes, Token] | None:
-        """Return the state and its token; None where there is none yet."""
+        """Return the state and its token. `None` if there is none yet."""
 
     @abstractmethod
     def set_state(self, state: bytes, token: Token | None = None) -> tuple[bytes, Token, bool] | None:
-        """Replace the state if it is the one that `token` belongs to (None: if there is none).
+        """Replace the state if it is the one of `token` (`None`: if there is none).
 
         Returns:
-            The state that stands now, its token, and whether that is the new one; None where it is not known.
+            The current state, its token, and whether it is the new one. `None` if that is not known.
         """

@@ -1,13 +1,13 @@
 """Torch's `get_state` and `set_state` as a `CoordinationStore`: all content of a run in one value.
 
-**Leases.** Such a backend has no clock, and clocks of hosts are not compared. So each member has a *beat*, which
-every renewal raises, and each client measures, on its own monotonic clock, for how long it has seen a member's beat
-stand still. Who sees it for a whole lease removes the member; a renewal meanwhile makes that compare-and-swap fail. A
-client judges only what it has looked at all the time: after a gap of its own, or a time in which it has seen nobody's
-beat move, it begins to measure anew, for the silence was its own, or the backend's.
+**Leases.** Such a backend has no clock, and clocks of hosts are not compared. Each member therefore has a *beat*, which
+every renewal increases. Each client measures on its own monotonic clock for how long a member's beat has not changed.
+After a whole lease without a change, the client removes the member; a concurrent renewal makes that compare-and-swap
+fail. A client judges only times in which it has read without a gap. After a gap of its own, or a time in which no
+member's beat changed, it measures anew, since the client or the backend was silent then.
 
-**Cost.** A renewal replaces the whole value, and a watch reads it `1 / poll_s` times a second: good for some tens of
-nodes, as torch's own rendezvous is. A server that can do more deserves a `CoordinationStore` of its own.
+**Cost.** A renewal replaces the whole value, and a watch reads it `1 / poll_s` times a second. This is fine for some
+tens of nodes, as with torch's own rendezvous. A server with more features should get its own `CoordinationStore`.
 
 **Content** is JSON and is never unpickled.
 """
@@ -54,19 +54,19 @@ from elastic_torchrun.rendezvous.state_backend import Token
 FORMAT: Final = "elastic-state-1"
 DEFAULT_KEEP_S: Final = 24 * 3600.0
 _TRIES: Final = 64
-"""How often a change is tried that others' changes have spoiled."""
+"""How often a change is retried after conflicts with others' changes."""
 BACKOFF_OPTION: Final = "cas_backoff_max_seconds"
-"""Torch's: the longest of the random pauses before such a try; 0: our own, which grow."""
+"""Torch's option: the longest random pause before such a retry. 0 means elastic-core's pauses, which grow."""
 _PAUSE_S: Final = 0.02
 _LONGEST_PAUSE_S: Final = 0.2
 _PAUSE_SHARE: Final = 2 / 3
-"""The share of a lease for which nothing was seen to move, after which nobody is judged."""
+"""The share of a lease without any seen change, after which no member is judged."""
 
 T = TypeVar("T")
 
 
 class _Backend(Protocol):
-    """What is asked of a backend, torch's or ours."""
+    """The methods of a backend that are used, torch's or elastic-core's."""
 
     @property
     def name(self) -> str: ...  # as in RendezvousBackend
@@ -84,7 +84,7 @@ class _Seat(msgspec.Struct):
 
 
 class _Content(msgspec.Struct):
-    """All of a run; members by incarnation, in order of their seats."""
+    """The content of a run; members by incarnation, in order of their seats."""
 
     format: str = FORMAT
     revisions: Revisions = Revisions()
@@ -95,29 +95,29 @@ class _Content(msgspec.Struct):
     keep_s: float = DEFAULT_KEEP_S
 
     def move(self, *topics: str) -> None:
-        """Raise revisions; the first change of all gives the content its birth."""
+        """Increase revisions. The first change sets the content's birth."""
         raised = {topic: getattr(self.revisions, topic) + 1 for topic in topics}
         birth = self.revisions.birth or os.urandom(8).hex()
         self.revisions = msgspec.structs.replace(self.revisions, birth=birth, **raised)
 
     def has(self, seat: Seat) -> bool:
-        """Return whether a seat is taken; number and incarnation must both be right."""
+        """Return whether a seat is taken; number and incarnation must both match."""
         return seat.incarnation in self.seats and self.seats[seat.incarnation].number == seat.number
 
     def remove(self, *incarnations: str) -> None:
-        """Remove members, and tell of it."""
+        """Remove members, and notify watchers."""
         for incarnation in incarnations:
             del self.seats[incarnation]
         if incarnations:
             self.move(Topic.MEMBERS, Topic.DEPARTURES)
 
     def ahead(self, number: int) -> int:
-        """Return how many members have a lower seat."""
+        """Return the number of members with a lower seat."""
         return sum(seat.number < number for seat in self.seats.values())
 
 
 class _Seen(NamedTuple):
-    """A member's beat, since when this client has seen it stand still, and whether it has ever seen it move."""
+    """A member's beat, since when this client has seen it unchanged, and whether it has ever seen it change."""
 
     number: int
     beat: int
@@ -126,7 +126,7 @@ class _Seen(NamedTuple):
 
 
 class _Attendance:
-    """Measures for how long members have been silent, on this client's clock."""
+    """Measures how long members have been silent, on this client's clock."""
 
     def __init__(self) -> None:
         self._seen: dict[str, _Seen] = {}
@@ -134,7 +134,7 @@ class _Attendance:
         self._heard_s = float("-inf")
 
     def look(self, seats: Mapping[str, _Seat], now_s: float) -> None:
-        """Take what stands now."""
+        """Record the current beats."""
         gap_s, quiet_s = now_s - self._looked_s, now_s - self._heard_s
         seen: dict[str, _Seen] = {}
         for incarnation, seat in seats.items():
@@ -151,11 +151,11 @@ class _Attendance:
 
     @property
     def unproven(self) -> frozenset[str]:
-        """The members that this client has never seen move: they may have been dead for days."""
+        """The members that this client has never seen change: they may have died days ago."""
         return frozenset(incarnation for incarnation, seen in self._seen.items() if not seen.moved)
 
     def left_s(self, incarnation: str, seat: _Seat, now_s: float) -> float:
-        """Return how long a member may go on being silent."""
+        """Return how long a member may still be silent."""
         return seat.ttl_s - (now_s - self._seen[incarnation].since_s)
 
 
@@ -164,9 +164,9 @@ class StateStore(CoordinationStore):
 
     Args:
         settings: The run's.
-        backend: What keeps the value: ours, or one that was written for torch.
-        clock: This client's, by which silence is measured.
-        poll_s: Seconds between two looks of a watch.
+        backend: Keeps the value: elastic-core's, or one written for torch.
+        clock: This client's clock, by which silence is measured.
+        poll_s: Seconds between two reads of a watch.
     """
 
     api_version: ClassVar[int] = API_VERSION
@@ -174,7 +174,7 @@ class StateStore(CoordinationStore):
     def __init__(
         self, settings: RendezvousSettings, *, backend: _Backend, clock: Clock = SYSTEM_CLOCK, poll_s: float = 0.1
     ) -> None:
-        """Ask nothing yet."""
+        """Send no request yet."""
         super().__init__(settings)
         self.hosted_by_member = bool(getattr(backend, "hosted_by_member", False))
         self._backend = backend
@@ -194,11 +194,11 @@ class StateStore(CoordinationStore):
 
     @property
     def hosting(self) -> bool:
-        """Whether this process keeps the value itself, for all."""
+        """Whether this process hosts the value for all nodes."""
         return bool(getattr(self._backend, "hosting", False))
 
     def connect(self, *, wait: WaitBudget) -> str:
-        """Read the value once; such a backend knows no address."""
+        """Read the value once. Such a backend knows no address."""
         self._look(wait)
         return ""
 
@@ -209,7 +209,7 @@ class StateStore(CoordinationStore):
     # --- members
 
     def enlist(self, record: bytes, *, incarnation: str, ttl_s: float, wait: WaitBudget) -> Seat:
-        """Give a member the next seat, or the one that it has."""
+        """Give a member the next seat, or the seat that it has."""
 
         def act(content: _Content, now_s: float) -> Seat:
             self._expire(content, now_s)
@@ -236,7 +236,7 @@ class StateStore(CoordinationStore):
         return self._change(act, wait)
 
     def renew(self, seat: Seat, *, ttl_s: float, wait: WaitBudget) -> Renewal | None:
-        """Raise a member's beat, and remove those that were silent for a lease."""
+        """Increase a member's beat, and remove those that were silent for a lease."""
 
         def act(content: _Content, now_s: float) -> Renewal | None:
             if content.has(seat):
@@ -257,7 +257,7 @@ class StateStore(CoordinationStore):
         return self._change(act, wait)
 
     def withdraw(self, seat: Seat, *, wait: WaitBudget) -> None:
-        """Remove a member; who keeps the value for all then waits until they have gone."""
+        """Remove a member. The host of the value then waits until the others have left."""
 
         def act(content: _Content, _: float) -> None:
             if content.has(seat):
@@ -268,7 +268,7 @@ class StateStore(CoordinationStore):
             wait.sleep(self._poll_s)
 
     def members(self, *, wait: WaitBudget) -> Members:
-        """Return who is alive."""
+        """Return the live members."""
 
         def act(content: _Content, now_s: float) -> Members:
             self._expire(content, now_s)
@@ -281,7 +281,7 @@ class StateStore(CoordinationStore):
         return self._change(act, wait)
 
     def survey(self, keys: Collection[str], *, wait: WaitBudget) -> Survey:
-        """Return who has a seat, whose lease is over as far as was seen here, and documents; removes nobody."""
+        """Return members, those with an expired lease as far as this client knows, and documents. Removes no member."""
         content = self._look(wait)[0] or _Content()
         now_s, left = self._clock.monotonic_s(), self._attendance.left_s
         return Survey(
@@ -295,7 +295,7 @@ class StateStore(CoordinationStore):
         )
 
     def _expire(self, content: _Content, now_s: float, *, but: str = "") -> None:
-        """Remove the silent ones; `but` speaks right now."""
+        """Remove silent members, except `but`, which is making this call."""
         left = self._attendance.left_s
         content.remove(*(name for name, seat in content.seats.items() if name != but and left(name, seat, now_s) <= 0))
 
@@ -307,7 +307,7 @@ class StateStore(CoordinationStore):
         return None if content is None else content.documents.get(key)
 
     def swap(self, key: str, new: bytes, *, expect: str | None, keep_s: float, wait: WaitBudget) -> Swapped:
-        """Replace a document, if it is the one that the caller knows."""
+        """Replace a document if it is the one that the caller knows."""
 
         def act(content: _Content, _: float) -> Swapped:
             standing = content.documents.get(key)
@@ -323,7 +323,7 @@ class StateStore(CoordinationStore):
         return self._change(act, wait)
 
     def watch(self, since: Revisions, topics: Collection[Topic], *, timeout_s: float, wait: WaitBudget) -> Watched:
-        """Look again and again."""
+        """Read again until something changes."""
         end = WaitBudget.lasting(timeout_s)
         while True:
             content, _ = self._look(wait)
@@ -335,7 +335,7 @@ class StateStore(CoordinationStore):
     # --- the value
 
     def _change(self, act: Callable[[_Content, float], T], wait: WaitBudget) -> T:
-        """Carry `act` out on the content, and write what it has changed, if it has."""
+        """Apply `act` to the content, and write the content if it changed."""
         for attempt in range(_TRIES):
             content, token = self._look(wait)
             content = content or _Content()
@@ -349,7 +349,7 @@ class StateStore(CoordinationStore):
         raise BackendUnavailableError(f"{self.where}: others change the run as fast as it can be read")
 
     def _look(self, wait: WaitBudget) -> tuple[_Content | None, Token | None]:
-        """Return the content (None: there is none) and the token of the value that it came from."""
+        """Return the content (`None` if there is none) and the token of the value from which it was read."""
         found = self._ask(self._backend.get_state, wait)
         raw, token = (b"", None) if found is None else found
         return self._take(bytes(raw)), token
@@ -360,12 +360,12 @@ class StateStore(CoordinationStore):
             self._raw, self._raw_since_s = raw, now_s
         content = self._decode(raw) if raw else None
         if content is not None and now_s - self._raw_since_s >= content.keep_s:
-            content = None  # nobody was there for all that time: it is the rest of a run that is over
+            content = None  # no member was alive for all that time: it is the rest of an ended run
         self._attendance.look({} if content is None else content.seats, now_s)
         return content
 
     def _write(self, raw: bytes, token: Token | None, wait: WaitBudget) -> bool:
-        """Replace the value; False: it is another by now."""
+        """Replace the value. Return false if it has changed meanwhile."""
         answer = self._ask(lambda: self._backend.set_state(raw, token), wait, writes=True)
         if answer is None:
             found = self._ask(self._backend.get_state, wait)
@@ -404,7 +404,7 @@ class StateStore(CoordinationStore):
             raise self._translated(error, writes=writes) from error
 
     def _translated(self, error: Exception, *, writes: bool) -> BackendError:
-        """Say in the contract's words what a backend says in torch's, or in its client's."""
+        """Return elastic-core's error for an error of torch, or of the backend's client."""
         cause = error.__cause__ if isinstance(error.__cause__, Exception) else None
         told = " ".join(str(cause or error).split("\n", 1)[0].split())
         what = f"{self.where}: {type(cause or error).__name__}: {told}"
@@ -415,5 +415,5 @@ class StateStore(CoordinationStore):
 
 
 def _is_named(error: Exception, name: str) -> bool:
-    """Return whether an error is of a class of this name, torch's or ours: torch is not imported to find out."""
+    """Return whether an error is of a class of this name, torch's or elastic-core's, without an import of torch."""
     return any(cls.__name__ == name for cls in type(error).__mro__)

@@ -1,7 +1,6 @@
 """Torch's static rendezvous by name: a TCPStore on the node of rank 0, for library users.
 
-`elastic run --rdzv-backend static` does not use it. torch is named in strings, for the type checker's sake, which would
-need torch and minutes.
+`elastic run --rdzv-backend static` does not use it. Torch is named in strings so that the type checker needs no torch.
 """
 
 from datetime import timedelta
@@ -18,15 +17,15 @@ _TIMEOUT_S: Final = 600
 
 
 class StaticTCPRendezvous(RendezvousHandler):
-    """One round with ranks that are given, and a TCPStore of torch's on rank 0's node, which workers may use.
+    """One round with assigned ranks, and torch's TCPStore on rank 0's node, which workers may use.
 
     Args:
-        master_addr: Where rank 0's node is.
+        master_addr: Address of rank 0's node.
         master_port: The port of the store.
         rank: This node's rank.
-        world_size: How many nodes there are.
+        world_size: The number of nodes.
         run_id: The run's id.
-        timeout: Seconds for the nodes to come.
+        timeout: Seconds for the nodes to join.
     """
 
     api_version: ClassVar[int] = API_VERSION
@@ -62,10 +61,10 @@ class StaticTCPRendezvous(RendezvousHandler):
         return True
 
     def next_rendezvous(self) -> RendezvousInfo:
-        """Return this node's place, when all nodes have come.
+        """Return this node's place after all nodes have joined.
 
         Raises:
-            RendezvousTimeoutError: not all came in time.
+            RendezvousTimeoutError: not all joined in time.
             RendezvousConnectionError: the store can't be made or reached.
         """
         distributed = torch_distributed("StaticTCPRendezvous")

@@ -1,6 +1,6 @@
-"""Meeting through a store of torch's: barrier, exchange, and a time-out that is put back.
+"""Synchronization through torch's store: barrier, exchange, and a time limit for a block.
 
-The store is any object with torch's methods; torch itself is not imported here, but for its error of a barrier.
+The store is any object with torch's methods. Torch is not imported here, except for its error of a barrier.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -12,14 +12,14 @@ from elastic_torchrun.torch_import import torch_distributed
 
 DEFAULT_TIMEOUT_S: Final = 300
 _MAX_NAMED: Final = 16
-"""How many missing ranks are named; each costs a look."""
+"""The number of missing ranks that are named; each costs a read."""
 _LOOK: Final = timedelta(milliseconds=1)
 _COUNT, _LAST, _TRACE, _GATE = "/num_members", "/last_member", "/TRACE", "/TRACING_GATE"
 
 
 @contextmanager
 def store_timeout(store: Any, timeout: float) -> Iterator[None]:  # noqa: ANN401  # a store of torch's
-    """Give a store another time-out, in seconds, for a while; the old one comes back also after an exception."""
+    """Set another time limit of a store, in seconds, during the block; it is restored also after an exception."""
     before = store.timeout
     store.set_timeout(timedelta(seconds=timeout))
     try:
@@ -29,9 +29,9 @@ def store_timeout(store: Any, timeout: float) -> Iterator[None]:  # noqa: ANN401
 
 
 def get_all(store: Any, rank: int, prefix: str, world_size: int) -> list[bytes]:  # noqa: ANN401  # as above
-    """Return the values of `PREFIX0` to `PREFIXn`, waiting for each; rank 0 returns when all have read theirs.
+    """Return the values of `PREFIX0` to `PREFIXn`, and wait for each. Rank 0 returns after all have read theirs.
 
-    Rank 0 mostly hosts the store: if it went sooner, the others would read from nowhere.
+    Rank 0 usually hosts the store: if it left earlier, the others could not read.
     """
     values: list[bytes] = store.multi_get([f"{prefix}{index}" for index in range(world_size)])
     last = _arrive(store, world_size, f"{prefix}/finished")
@@ -48,9 +48,9 @@ def synchronize(
     key_prefix: str,
     timeout: float = DEFAULT_TIMEOUT_S,
 ) -> list[bytes]:
-    """Give the others `data`, and return what all have given, by rank.
+    """Publish `data`, and return the data of all ranks, by rank.
 
-    The keys stay in the store: each exchange needs a prefix of its own.
+    The keys stay in the store: each exchange needs its own prefix.
     """
     with store_timeout(store, timeout):
         store.set(f"{key_prefix}{rank}", data)
@@ -66,19 +66,19 @@ def barrier(
     rank_tracing_decoder: Callable[[int], str] | None = None,
     trace_timeout: float = 10,
 ) -> None:
-    """Wait until `world_size` callers have come; once for each `key_prefix`.
+    """Wait until `world_size` callers have reached the barrier; once for each `key_prefix`.
 
     Args:
-        store: Where they meet.
-        world_size: How many.
-        key_prefix: What the keys begin with.
+        store: The store.
+        world_size: The number of callers.
+        key_prefix: Prefix of the keys.
         barrier_timeout: Seconds to wait.
-        rank: This caller's rank; with it, a barrier that fails names those who are missing.
-        rank_tracing_decoder: Gives a rank's name for that (a host's, say).
-        trace_timeout: Seconds that rank 0 then waits for the others to say that they are there.
+        rank: This caller's rank. With it, the error of a barrier names the missing ranks.
+        rank_tracing_decoder: Returns a name of a rank for that error, such as its host.
+        trace_timeout: Seconds in which rank 0 then waits for the other ranks to report.
 
     Raises:
-        RuntimeError: not all came in time (torch's DistStoreError, where torch's store raised it).
+        RuntimeError: not all reached it in time (torch's DistStoreError, if torch's store raised it).
         ValueError: there is a decoder, but no rank.
     """
     if rank is None and rank_tracing_decoder is not None:
@@ -100,13 +100,13 @@ def barrier(
 
 
 def _store_error() -> type[Exception]:
-    """Return torch's error of a store: it is there, for somebody has just raised it."""
+    """Return torch's error class of a store. Torch is imported already, as its store has just raised an error."""
     error: type[Exception] = torch_distributed("barrier").DistStoreError
     return error
 
 
 def _arrive(store: Any, world_size: int, key_prefix: str) -> str:  # noqa: ANN401  # as above
-    """Be counted, and return the key that the last one writes."""
+    """Count this caller, and return the key that the last caller writes."""
     if store.add(key_prefix + _COUNT, 1) == world_size:
         store.set(key_prefix + _LAST, "1")
     return key_prefix + _LAST
@@ -120,7 +120,7 @@ def _missing(
     decoder: Callable[[int], str],
     trace_timeout_s: float,
 ) -> Iterable[str] | None:
-    """Return who has not come: rank 0 looks, the others say that they are there and point to it."""
+    """Return the missing ranks: rank 0 reads them; the other ranks report themselves, and refer to rank 0."""
     store.set(f"{key_prefix}{rank}{_TRACE}", "1")
     if rank != 0:
         try:

@@ -1,4 +1,4 @@
-"""What `next_rendezvous` returns, as torch spells it: with the place where workers meet."""
+"""The result of `next_rendezvous` in torch's form, with the address at which workers meet."""
 
 import socket
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from elastic_core import api
 
 @dataclass
 class RendezvousStoreInfo:
-    """Where workers meet: the address and port of rank 0's."""
+    """Address and port of rank 0's worker."""
 
     MASTER_ADDR_KEY: ClassVar[str] = "MASTER_ADDR"
     MASTER_PORT_KEY: ClassVar[str] = "MASTER_PORT"
@@ -24,9 +24,9 @@ class RendezvousStoreInfo:
 
         Args:
             rank: This node's.
-            store: One of torch's, for this round only: who finds keys of the last one meets the dead.
-            local_addr: This node's address; None: its full name.
-            server_port: The port; None or 0: one that is free now.
+            store: A store of torch's for this round only. With keys of the last round, a node would read old addresses.
+            local_addr: This node's address. `None` means its full host name.
+            server_port: The port. `None` or 0 means one that is free now.
         """
         if rank == 0:
             from elastic_torchrun.rendezvous.tcp_store import get_free_port
@@ -39,7 +39,7 @@ class RendezvousStoreInfo:
 
 
 class RendezvousInfo(api.RendezvousInfo, frozen=True, kw_only=False):
-    """This node's place in a round: `elastic_core.api.RendezvousInfo`, made in torch's order of arguments."""
+    """This node's place in a round: `elastic_core.api.RendezvousInfo` with torch's order of arguments."""
 
     store: Any
     rank: int
@@ -47,7 +47,7 @@ class RendezvousInfo(api.RendezvousInfo, frozen=True, kw_only=False):
     bootstrap_store_info: RendezvousStoreInfo | None = None
 
     def __post_init__(self) -> None:
-        """Have the agent take the place where workers meet."""
+        """Set the address at which workers meet, for the agent."""
         if self.bootstrap_store_info is not None and self.master_addr is None:
             force_setattr(self, "master_addr", self.bootstrap_store_info.master_addr)
             force_setattr(self, "master_port", int(self.bootstrap_store_info.master_port))

@@ -1,7 +1,6 @@
 """Torch's TCPStore for library users, and free ports.
 
-torch is named in strings, for the type checker's sake, which would need torch and minutes; it is imported when a store
-is made.
+Torch is named in strings so that the type checker needs no torch; it is imported when a store is made.
 """
 
 import errno
@@ -23,25 +22,26 @@ _MEMBERS_KEY = "_tcp_store/num_members"
 
 
 class NoSocketError(OSError, RuntimeError):
-    """No socket can be had: the system's reason; a `RuntimeError`, as torch raises."""
+    """No socket is available, with the system's reason. A `RuntimeError`, as in torch."""
 
 
 def get_socket_with_port() -> socket.socket:
     """Return a socket that keeps a port free on all addresses until it is closed; it does not listen.
 
-    As from torch 2.15 on: a port that is free on loopback alone may be taken where a store would listen.
+    This is torch's behaviour from 2.15 on: a port that is free on loopback only may be in use where a store would
+    listen.
 
     Raises:
-        NoSocketError: no socket can be had; the last reason.
+        NoSocketError: no socket is available; with the last reason.
     """
-    return _bound([(socket.AF_INET6, "::"), (socket.AF_INET, "0.0.0.0")])  # it accepts nobody
+    return _bound([(socket.AF_INET6, "::"), (socket.AF_INET, "0.0.0.0")])  # it accepts no connection
 
 
 def find_free_port() -> socket.socket:
     """Return a socket that listens on a free port of localhost, as torch's function for its etcd does.
 
     Raises:
-        NoSocketError: no socket can be had; the last reason.
+        NoSocketError: no socket is available; with the last reason.
     """
     found = socket.getaddrinfo("localhost", None, type=socket.SOCK_STREAM)
     sock = _bound([(family, str(address[0])) for family, _, _, _, address in found])
@@ -70,7 +70,7 @@ def _bound(places: Sequence[tuple[int, str]]) -> socket.socket:
 
 
 def get_free_port() -> int:
-    """Return a port that is free now on all addresses; another process may take it at any time."""
+    """Return a port that is free now on all addresses. Another process may use it at any time."""
     with closing(get_socket_with_port()) as sock:
         return int(sock.getsockname()[1])
 
@@ -85,21 +85,21 @@ def create_c10d_store(
     retries: int = 3,
     use_libuv: bool | None = None,
 ) -> Any:  # noqa: ANN401  # torch's TCPStore
-    """Return a TCPStore of torch's, when all of its members have come.
+    """Return a TCPStore of torch's after all of its members have joined.
 
     Args:
         is_server: Whether this process hosts it.
-        server_addr: Where it is.
-        server_port: Its port; -1: a free one, which the kernel chooses for the store itself.
-        world_size: How many members there are.
-        timeout: Seconds for coming together, and for each operation.
+        server_addr: Its address.
+        server_port: Its port; -1 means a free one, which the kernel chooses for the store itself.
+        world_size: The number of members.
+        timeout: Seconds for all members to join, and for each operation.
         wait_for_workers: Whether to wait for all members.
-        retries: Kept for torch's callers: a port that the kernel chooses is never in use.
-        use_libuv: Likewise; `USE_LIBUV=0` in the environment has the store do without libuv.
+        retries: For compatibility with torch; a port chosen by the kernel is never in use.
+        use_libuv: For compatibility with torch; `USE_LIBUV=0` in the environment disables libuv.
 
     Raises:
-        ValueError: no port was given, and there are others to find it.
-        torch.distributed.DistStoreError: not all members came; a `TimeoutError`, too.
+        ValueError: no port is given, although other members must find it.
+        torch.distributed.DistStoreError: not all members joined; also a `TimeoutError`.
     """
     if server_port == -1 and world_size > 1:
         raise ValueError(f"server_port=-1 with world_size={world_size}; expected the port that the others know")
@@ -137,7 +137,7 @@ def _missing(world_size: int, timeout_s: float) -> Exception:
 
 @cache
 def _late_error() -> type[Exception]:
-    """Return a class for members that are late: torch raises one of its own or a `TimeoutError`, as the wait ended."""
+    """Return an error class for late members: torch raises its own class or a `TimeoutError`, depending on the wait."""
     torchs: type[Exception] = torch_distributed("create_c10d_store").DistStoreError
     known = {"__module__": __name__, "__reduce__": lambda self: (torchs, self.args)}  # elsewhere it is torch's alone
     return type("MembersLateError", (torchs, TimeoutError), known)

@@ -1,1 +1,1 @@
-"""The workers' store beside the agent: `--agent-store`, and for a rank 0 that looks for one."""
+"""The workers' store beside the agent: for `--agent-store`, and for a rank 0 that connects to one."""

@@ -1,4 +1,4 @@
-"""The hook behind `--agent-store`, and behind a rank 0 that finds no store at MASTER_PORT: on in every run."""
+"""The hook behind `--agent-store`, and for a rank 0 that finds no store at MASTER_PORT. It is on in every run."""
 
 import queue
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -26,21 +26,21 @@ if TYPE_CHECKING:
 
 WATCH: Final = "elastic_torchrun.store.watch:watch"
 OFFER: Final = "store"
-"""What the worker of rank 0 asks its agent for."""
+"""The request of rank 0's worker to its agent."""
 _WATCHED: Final = (0, 1)
-"""The ranks that look: the others wait for rank 0 as rank 1 does."""
+"""The ranks that check. All other ranks wait for rank 0 as rank 1 does."""
 _ANSWER_S: Final = 5.0
 
 OnAnswer = Callable[[ElasticError | None], None]
 
 
 class StoreServer(MasterServer):
-    """The workers' store, in a process that there is once it is needed; most runs need none.
+    """The workers' store, in a process that is started when it is needed; most runs need none.
 
     Args:
         loop: The agent's.
         settings: The hook's.
-        given: `--agent-store` was.
+        given: Whether `--agent-store` is given.
     """
 
     def __init__(self, loop: AgentLoop, settings: HookSettings, *, given: bool) -> None:
@@ -65,28 +65,28 @@ class StoreServer(MasterServer):
         return self._sidecar
 
     def prepare(self) -> None:
-        """Have torch imported."""
+        """Start the import of torch."""
         self.sidecar.start()
 
     def unused(self, reason: str) -> None:
-        """Take it that there is a store elsewhere."""
+        """Note that another store is used."""
         self.elsewhere = True
         if self._given:
             self.loop.notice(f"--agent-store without effect: {reason}")
 
     def open(self, port: int, done: OnAnswer) -> None:
-        """Have an empty store listen."""
+        """Open an empty store."""
         self.sidecar.open(port, done)
 
     def shut(self, done: OnAnswer) -> None:
-        """Have no store listen."""
+        """Close the store."""
         if self._sidecar is None:
             done(None)
         else:
             self._sidecar.shut(done)
 
     def pids(self) -> Collection[int]:
-        """Return its process."""
+        """Return its process, if there is one."""
         return () if self._sidecar is None else self._sidecar.pids()
 
     def close(self) -> None:
@@ -97,7 +97,7 @@ class StoreServer(MasterServer):
 
 
 class AgentStore(AgentHook):
-    """Hosts the workers' store beside the agent: from the start, or from when rank 0 looks for one."""
+    """Hosts the workers' store beside the agent: from the start, or when rank 0 connects to one."""
 
     api_version: ClassVar[int] = 1
     powers: ClassVar[frozenset[Power]] = frozenset({Power.HOSTS, Power.LAUNCHES, Power.RUN})
@@ -111,16 +111,16 @@ class AgentStore(AgentHook):
         self._round: Round | None = None
 
     def master_server(self, loop: AgentLoop) -> StoreServer:
-        """Return the store, of which there is nothing yet."""
+        """Return the store; no process is started yet."""
         self._server = StoreServer(loop, self.settings, given=self.hosting)
         return self._server
 
     def on_agent_started(self, event: AgentStarted) -> None:
-        """Let rank 0 ask."""
+        """Accept requests of rank 0."""
         self.run.offer(OFFER, self._asked)
 
     def on_workers_starting(self, event: WorkersStarting) -> Launches | None:
-        """Have the first ranks look whether anybody hosts a store, where rank 0 is to."""
+        """Let the first ranks check whether a store is hosted, if rank 0 is to host it."""
         self._round = event.round
         if self.hosting or event.dry_run:
             return None
@@ -128,7 +128,7 @@ class AgentStore(AgentHook):
         return Launches(workers=dict.fromkeys(watched, LaunchChange(startup=(WATCH,)))) if watched else None
 
     def _asked(self, params: Mapping[str, str]) -> Answer:
-        """Open a store for rank 0. Threading: that of whoever asks."""
+        """Open a store for rank 0. Threading: the requesting thread."""
         server = self._server
         if server is None:
             raise ElasticError("this agent hosts nothing")
@@ -143,7 +143,7 @@ class AgentStore(AgentHook):
         return Answer(content="a store is opened at MASTER_PORT")
 
     def _open(self, server: StoreServer) -> str:
-        """Open the store that rank 0's worker looks for; return why not, empty when it is on its way.
+        """Open the store to which rank 0's worker connects. Return why not; empty if it is being opened.
 
         Threading: the agent's loop.
         """

@@ -1,14 +1,14 @@
 """The process that hosts the workers' store for `--agent-store`, beside the agent of node 0.
 
-`store.sidecar` starts it, with one end of a socket pair as its standard input: what torch or an extension of it prints
-can't get between the answers there. Each line that arrives is a command and gets one line as its answer, in order:
+`store.sidecar` starts it, with one end of a socket pair as its standard input, so that output of torch or its
+extensions can't mix with the responses. Each line is a command and gets one line as its response, in order:
 
-    open PORT       opened            a fresh, empty store listens on PORT; an earlier one is gone
+    open PORT       opened            a new, empty store listens on PORT; an earlier one is closed
     close           closed            no store listens
-    (any)           failed REASON     it did not; no store listens
+    (any)           failed REASON     the command failed; no store listens
 
-torch is imported once, at the start, so that only the first round can have to wait for it. The end of the input ends
-the process: it never outlives its agent.
+Torch is imported once, at the start, so that only the first round may wait for it. The end of the input ends the
+process: it never outlives its agent.
 """
 
 import importlib
@@ -25,14 +25,14 @@ MakeStore = Callable[[int], object]
 
 
 class NoStoreError(Exception):
-    """No store could be opened; the text says why, on one line."""
+    """No store could be opened; the text has the reason, on one line."""
 
 
 class StoreHost:
-    """Holds at most one store, and does what the lines say.
+    """Holds at most one store, and carries out commands.
 
     Args:
-        make_store: Returns a store that listens on a port for as long as it is referred to, or raises NoStoreError.
+        make_store: Returns a store that listens on a port as long as it is referenced, or raises NoStoreError.
     """
 
     def __init__(self, make_store: MakeStore) -> None:
@@ -41,7 +41,7 @@ class StoreHost:
         self._store: object = None
 
     def answer(self, line: str) -> str:
-        """Carry out one line and return the answer to it."""
+        """Carry out one line and return its response."""
         self._store = None  # closes it: no key of an earlier round may be seen in the next, nor its port stay taken
         command, _, rest = line.partition(" ")
         if command == CLOSE:
@@ -56,7 +56,7 @@ class StoreHost:
 
 
 def one_line(error: Exception) -> str:
-    """Return what an error says: without the C++ frames that torch appends, nor the frames' kin before the message."""
+    """Return an error's message without the C++ frames that torch appends, and without similar text before it."""
     first = str(error).strip().partition("\n")[0].strip().rstrip(".")
     if not first:
         return type(error).__name__
@@ -65,9 +65,9 @@ def one_line(error: Exception) -> str:
 
 
 def torch_store() -> MakeStore:
-    """Import torch and return what makes its stores; where torch can't be imported, what says why.
+    """Import torch and return the maker of its stores. If torch can't be imported, the maker raises the reason.
 
-    torch is named in a string for the type checker's sake, which would need torch and minutes.
+    Torch is named in a string so that the type checker needs no torch.
     """
     try:
         from elastic_core.api.workers import import_torch
@@ -92,7 +92,7 @@ def torch_store() -> MakeStore:
 
 
 def serve(host: StoreHost, lines: Iterable[bytes], write: Callable[[bytes], object]) -> None:
-    """Answer every line until there are no more, or nobody is left to hear."""
+    """Respond to every line until the input ends, or the responses can't be written."""
     try:
         for line in lines:
             write(host.answer(line.decode(errors="replace").strip()).encode() + b"\n")
@@ -101,7 +101,7 @@ def serve(host: StoreHost, lines: Iterable[bytes], write: Callable[[bytes], obje
 
 
 def main() -> None:
-    """Be the sidecar on standard input. Called: as the only thing that a fresh interpreter does."""
+    """Run the sidecar on standard input. Called: as the only code of a fresh interpreter."""
     for fd in map(int, os.listdir("/proc/self/fd")):  # noqa: PTH208  # names
         if fd > 2:  # nothing of the agent's is kept open
             _close(fd)

@@ -1,4 +1,4 @@
-"""The agent's side of its store: one process beside it that hosts the workers' store, a fresh one each round."""
+"""The agent's side of its store: one process beside it hosts the workers' store, a new one each round."""
 
 import os
 import posix
@@ -23,22 +23,22 @@ _COLLECT_PAUSE_S = 0.005
 _LAST_WAIT_S = 1.0
 
 OnDone = Callable[[str], None]
-"""Takes once how a command went: empty when well, else the reason on one line."""
+"""Called once with the result of a command: empty for success, else the reason on one line."""
 OnAnswer = Callable[[ElasticError | None], None]
 
 
 class StoreSidecar:
     """Keeps the store of the round open.
 
-    When the process dies while a store is open, another takes its place at once, with an empty store on the same port:
-    workers that have met and need the store no more train on, those that still connect find one, and those that need
-    the old one fail, for the failure policy to judge. Stopping a healthy group for it would lose work for nothing.
+    If the process dies while a store is open, it is replaced at once, with an empty store on the same port. Workers
+    that no longer need the store train on, and those that still connect find one. Workers that need the old keys fail,
+    and the failure policy decides. Stopping a healthy group would lose its progress without need.
 
     Args:
         loop: The agent's.
-        incarnation: What marks this agent's processes for the guard, which ends the sidecar if its agent can't.
-        log_file: Where the process's own output goes; removed at the end when there is none.
-        argv: What to run; tests run less than torch.
+        incarnation: Marks this agent's processes for the guard, which ends the sidecar if its agent can't.
+        log_file: File for the process's output; removed at the end if it is empty.
+        argv: The command; tests run a smaller one without torch.
     """
 
     def __init__(
@@ -64,13 +64,13 @@ class StoreSidecar:
         self._closed = False
 
     def pids(self) -> frozenset[int]:
-        """Return the processes that sweeps must spare and others must not reap."""
+        """Return the processes that sweeps must spare, and that only this object may reap."""
         return frozenset() if self._pid is None else frozenset({self._pid})
 
     def start(self) -> None:
-        """Start the process, so that its import of torch overlaps with other things.
+        """Start the process, so that its import of torch overlaps with other work.
 
-        What goes wrong is the answer of the first `open_store`, which tries again.
+        An error is reported by the first `open_store`, which tries again.
         """
         with suppress(OSError):
             self._spawn()
@@ -78,11 +78,11 @@ class StoreSidecar:
     # --- for each round
 
     def open(self, port: int, done: OnAnswer) -> None:
-        """Have an empty store listen, as `MasterServer.open`."""
+        """Open an empty store, as `MasterServer.open`."""
         self.open_store(port, lambda reason: done(self._error(reason) if reason else None))
 
     def shut(self, done: OnAnswer) -> None:
-        """Have no store listen, as `MasterServer.shut`."""
+        """Close the store, as `MasterServer.shut`."""
         self.close_store(lambda reason: done(self._error(reason) if reason else None))
 
     def _error(self, reason: str) -> BackendUnavailableError:
@@ -96,7 +96,7 @@ class StoreSidecar:
     # --- commands
 
     def open_store(self, port: int, on_done: OnDone) -> None:
-        """Have an empty store listen on `port`, and tell; never blocks. A command before that is not told of."""
+        """Open an empty store on `port`, and report the result; never blocks. An earlier command gets no report."""
         self._port, self._on_done = port, on_done
         if self._pid is None:
             self._restart()
@@ -104,7 +104,7 @@ class StoreSidecar:
             self._send()
 
     def close_store(self, on_done: OnDone) -> None:
-        """Have no store listen, and tell; never blocks."""
+        """Close the store, and report the result; never blocks."""
         was_open, self._port, self._on_done = self._port is not None, None, on_done
         if was_open and self._pid is not None:
             self._send()
@@ -112,18 +112,18 @@ class StoreSidecar:
             self._done("")
 
     def _send(self) -> None:
-        """Say what is wanted now. While a dead process is being collected there is nobody to say it to."""
+        """Send the wanted state. While a dead process is being reaped, there is no process to receive it."""
         if self._talk is None:
             return
         line = "close" if self._port is None else f"open {self._port}"
         self._unanswered += 1
         try:
             self._talk.sendall(f"{line}\n".encode())
-        except OSError:  # it just died, or does not read: its end brings a new one, which is told
+        except OSError:  # it just died, or does not read: after its end a new one gets the command
             self._kill()
 
     def _done(self, reason: str) -> None:
-        """Tell who waits; an answer that nobody waits for is about a store opened again after a death."""
+        """Report to the waiting caller. A response without one is about a store reopened after a death."""
         on_done, self._on_done = self._on_done, None
         if reason:
             self._port = None
@@ -167,7 +167,7 @@ class StoreSidecar:
                 os.kill(self._pid, signal.SIGKILL)
 
     def _collect(self) -> None:
-        """Reap the process, whose end of the pair is closed: it is ending, or stuck in the kernel."""
+        """Reap the process, whose end of the pair is closed: it is ending, or blocked in the kernel."""
         how = self._reap()
         if self._closed:
             return
@@ -185,12 +185,12 @@ class StoreSidecar:
             self._restart(after=f"its process {how}")
 
     def _reap(self) -> str | None:
-        """Return how the process ended, None while it has not."""
+        """Return how the process ended, or `None` while it runs."""
         if self._pid is None:
             return "ended"
         try:
             pid, status = os.waitpid(self._pid, os.WNOHANG)
-        except ChildProcessError:  # somebody else in this process reaps every child
+        except ChildProcessError:  # other code in this process reaps every child
             pid, status = self._pid, 0
         if not pid:
             return None
@@ -201,7 +201,7 @@ class StoreSidecar:
     # --- starts
 
     def _restart(self, after: str = "") -> None:
-        """Start a process and say what is wanted; give up on one that keeps dying."""
+        """Start a process and send the wanted state. Give up on one that dies repeatedly."""
         now_s = SYSTEM_CLOCK.monotonic_s()
         if after and len(self._starts) == _START_LIMIT and now_s - self._starts[0] < _START_WINDOW_S:
             self._done(f"{after}, the last of {_START_LIMIT} within {_START_WINDOW_S:g} s")
@@ -214,9 +214,9 @@ class StoreSidecar:
         self._send()
 
     def _spawn(self) -> None:
-        """Start the process: in a session of its own and with every signal blocked, as the guard.
+        """Start the process in its own session with every signal blocked, like the guard.
 
-        Whoever signals the agent's whole group or cgroup means the workers, which may use the store until they end.
+        A signal to the agent's whole group or cgroup is for the workers, which may use the store until they end.
         """
         environment = _environment(self._incarnation)
         ours, theirs = socket.socketpair()
@@ -243,7 +243,7 @@ class StoreSidecar:
         self._loop.add_reader(ours.fileno(), self._on_readable)
 
     def close(self) -> None:
-        """End the process, which has nothing to lose; idempotent. Takes the milliseconds that its memory takes."""
+        """End the process, which has nothing to save; idempotent. Takes some milliseconds, to free its memory."""
         self._closed = True
         self._kill()
         self._wait_until_reaped()

@@ -1,13 +1,13 @@
-"""The watch over a worker's first store: who connects as a client, and nobody hosts one, gets one, or a line.
+"""The check of a worker's first store: a client without a host gets a store, or a log line.
 
-By default rank 0's worker hosts the workers' store, in `init_process_group`, and the agent only holds the port. A
-script that connects there as a client first (torchft's Manager does) would wait until its time-out; under torchrun the
-agent has a store there from the start. The first store that rank 0 makes for that port decides: a client has the agent
-open one. When it is the server, or nothing of torch's is used, all that this module has done is to look. A rank that
-waits for rank 0 can't know what that is about to do: rank 1 says after a while that it waits.
+By default rank 0's worker hosts the workers' store, in `init_process_group`, and the agent only reserves the port. A
+script that first connects there as a client (as torchft's Manager does) would wait until its time limit; under
+torchrun the agent has a store there from the start. The first store that rank 0 makes for that port decides: for a
+client, the agent opens a store. If it is a server, or torch is not used, this module does nothing. A rank that waits
+for rank 0 can't know what rank 0 will do, so rank 1 logs after a while that it waits.
 
-The watch stands in for `__new__`, which has returned before torch's `__init__` connects: no frame of this module is in
-the traceback of a store that can't be made.
+The check replaces `__new__`, which has returned before torch's `__init__` connects. The traceback of a store that can't
+be made therefore has no frame of this module.
 """
 
 import os
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 AGENT_STORE_VARIABLE = "TORCHELASTIC_USE_AGENT_STORE"
 SOCKET_VARIABLE = "TORCH_WORKER_SERVER_SOCKET"
 RANKS = ("0", "1")
-"""Those that look; of the others, which wait for rank 0 just as rank 1 does, nothing needs to be said."""
+"""The ranks that check. Other ranks wait for rank 0 as rank 1 does, and need no log line."""
 TOLD_AFTER_S = 30.0
-"""How long rank 1 waits in silence: rank 0 may be reading its data."""
+"""How long rank 1 waits without a log line: rank 0 may be reading its data."""
 _LOOK_S = 0.5
 _MODULE = "torch._C._distributed_c10d"
 _PARAMETERS = ("host_name", "port", "world_size", "is_master")
@@ -32,11 +32,11 @@ _LISTENS_S = 2.0
 _AGENT_S = 10.0
 _LONGEST_ANSWER = 4096
 _AGENT_UP_S = 5.0
-"""How long the agent's socket may not be there yet: it is made half a second after the workers were started."""
+"""How long the agent's socket may be missing: it is made half a second after the workers are started."""
 
 
 def watch() -> None:
-    """Begin to look, where rank 0's worker is to host the store. Called: before the worker's script."""
+    """Begin the check if rank 0's worker is to host the store. Called: before the worker's script."""
     port, rank = os.environ.get("MASTER_PORT", ""), os.environ.get("RANK", "")
     if rank not in RANKS or os.environ.get(AGENT_STORE_VARIABLE) != "False" or not port.isdecimal():
         return
@@ -46,7 +46,7 @@ def watch() -> None:
 
 
 class StoreWatch:
-    """Waits for torch's class of stores as a finder of modules that finds none; then for the first store."""
+    """Waits for torch's class of stores, as a finder that finds no module; then for the first store."""
 
     def __init__(self, port: int, rank: str) -> None:
         """Attach to nothing yet."""
@@ -56,12 +56,12 @@ class StoreWatch:
         self._restore: Callable[[], None] | None = None
 
     def find_spec(self, name: str, path: object = None, target: "ModuleType | None" = None) -> None:
-        """Find nothing. Called: for each module that is imported; the class is there before the modules that use it."""
+        """Find nothing. Called: for each imported module; the class exists before the modules that use it."""
         if self._restore is None and name.startswith("torch.distributed."):
             self.attach()
 
     def attach(self) -> None:
-        """Have the class notify this watch of each store that is about to be made, if the class is there."""
+        """Let the class notify this object of each store before it is made, if the class exists."""
         store = getattr(sys.modules.get(_MODULE), "TCPStore", None)
         if store is None:
             return
@@ -75,7 +75,7 @@ class StoreWatch:
         self._restore = lambda: delattr(store, "__new__")
 
     def see(self, args: tuple[object, ...], kwargs: "Mapping[str, object]", caller: "FrameType") -> None:
-        """Take note of a store that `caller` is about to make. Never raises."""
+        """Note a store that `caller` is about to make. Never raises."""
         try:
             given = {**dict(zip(_PARAMETERS, args, strict=False)), **kwargs}
             if given.get("port") == self._port and os.getpid() == self._pid:
@@ -90,14 +90,14 @@ class StoreWatch:
             pass
 
     def detach(self) -> None:
-        """Leave everything as it was."""
+        """Restore everything."""
         if self in sys.meta_path:
             sys.meta_path.remove(self)
         if self._restore is not None:
             self._restore()
 
     def _ask(self, host: str, place: str) -> None:
-        """Have the agent open a store, unless there is one; the client that is about to be made waits for it."""
+        """Have the agent open a store if there is none. The client that is about to be made waits for it."""
         import socket
         from contextlib import suppress
 
@@ -143,7 +143,7 @@ def _tell(text: str) -> None:
 
 
 def _refusal() -> str:
-    """Ask the agent; return why it does not open a store, empty when it does."""
+    """Send the request to the agent. Return why it does not open a store, or an empty text."""
     import time
 
     path = os.path.join(os.path.dirname(os.environ.get(SOCKET_VARIABLE, "")), "agent.sock")  # noqa: PTH118, PTH120
@@ -155,12 +155,12 @@ def _refusal() -> str:
             if not os.path.isabs(path) or time.monotonic() > end_s:  # noqa: PTH117
                 return "its agent has no control plane"
             time.sleep(0.1)  # noqa: TID251  # a worker has no reactor
-        except Exception as err:  # noqa: BLE001  # told, and the script goes on
+        except Exception as err:  # noqa: BLE001  # reported, and the script goes on
             return f"its agent: {err}"
 
 
 def _answer(path: str) -> str:
-    """Return what the agent's control plane says against it; its client would cost a script more than this request."""
+    """Return the reason from the agent's control plane. Its client module would cost a script more time."""
     import socket
 
     answer = b""

@@ -1,1 +1,1 @@
-"""Countdown timers as a library: a block of code that takes too long costs its worker. torch's interface."""
+"""Countdown timers as a library: a worker that is too long in a block of code is ended. Torch's interface."""

@@ -1,4 +1,4 @@
-"""Timers by torch's names: what is asked for, who asks, who ends the workers that are late."""
+"""Timers under torch's names: requests, clients, and servers, which end late workers."""
 
 import logging
 import sys
@@ -12,21 +12,21 @@ from elastic_core.api import SYSTEM_CLOCK
 from elastic_torchrun.timer.file_request import TimerRequest
 
 LONGEST_WAIT_S: Final = 1.0
-"""A server looks at least so often whether it is to stop."""
+"""The longest time in seconds after which a server checks whether it is to stop."""
 SHORTEST_WAIT_S: Final = 0.01
-"""A worker that could not be ended is not tried all the time."""
+"""The pause after which a worker that could not be ended is tried again."""
 AFTER_ERROR_S: Final = 1.0
 
 _log = logging.getLogger(__name__)
 
 
 def now_s() -> float:
-    """Return the time on the clock that requests are made on: this host's, in seconds since the Unix epoch."""
+    """Return the time of the clock of requests: this host's, in seconds since the Unix epoch."""
     return SYSTEM_CLOCK.wall_ns() / 1e9
 
 
 class TimerClient(ABC):
-    """Sets timers for the worker that has it."""
+    """Sets timers for its worker."""
 
     @abstractmethod
     def acquire(self, scope_id: str, expiration_time: float) -> None:
@@ -34,28 +34,28 @@ class TimerClient(ABC):
 
     @abstractmethod
     def release(self, scope_id: str) -> None:
-        """Give the scope's timer back."""
+        """Release the scope's timer."""
 
 
 class RequestQueue(ABC):
-    """Where a server finds what clients ask for."""
+    """The source of a server's requests."""
 
     @abstractmethod
     def size(self) -> int:
-        """Return how many requests wait; there may be more by the time of `get`, never fewer."""
+        """Return how many requests wait. At the time of `get` there may be more, never fewer."""
 
     @abstractmethod
     def get(self, size: int, timeout: float) -> list[TimerRequest]:
-        """Return at most `size` requests, waiting for them for at most `timeout` seconds."""
+        """Return at most `size` requests, after a wait of at most `timeout` seconds."""
 
 
 class TimerServer(ABC):
-    """Ends workers whose timers have run down, on a thread of its own.
+    """Ends workers with expired timers, on a thread of its own.
 
     Args:
-        request_queue: Where requests come in.
+        request_queue: The source of requests.
         max_interval: How long to wait for a request, in seconds.
-        daemon: Whether the thread lets this process end.
+        daemon: Whether the process may end while the thread runs.
 
     Threading: the abstract methods are called on that thread.
     """
@@ -69,7 +69,7 @@ class TimerServer(ABC):
 
     @abstractmethod
     def register_timers(self, timer_requests: list[TimerRequest]) -> None:
-        """Set the timers, and take back those with a negative time."""
+        """Set timers, and release those with a negative time."""
 
     @abstractmethod
     def clear_timers(self, worker_ids: set[Any]) -> None:
@@ -77,14 +77,14 @@ class TimerServer(ABC):
 
     @abstractmethod
     def get_expired_timers(self, deadline: float) -> dict[Any, list[TimerRequest]]:
-        """Return the timers that run down by `deadline`, by worker."""
+        """Return the timers that expire by `deadline`, by worker."""
 
     @abstractmethod
     def _reap_worker(self, worker_id: Any) -> bool:  # noqa: ANN401  # whatever the requests say
-        """End a worker; False: it could not be, and is tried again. What it raises counts as done."""
+        """End a worker. False means that it could not be ended and is tried again. An exception counts as done."""
 
     def next_expiration_time(self) -> float | None:
-        """Return when the next timer runs down, if it is known, so that nobody is ended late."""
+        """Return when the next timer expires, if that is known, so that no worker is ended late."""
         return None
 
     def start(self) -> None:
@@ -119,7 +119,7 @@ class TimerServer(ABC):
             self.clear_timers(ended)
 
     def _wait_s(self) -> float:
-        """Return how long to wait for a request: no longer than until a timer runs down."""
+        """Return how long to wait for a request: no longer than until a timer expires."""
         wait_s = min(self._max_interval, LONGEST_WAIT_S)
         expiration_s = self.next_expiration_time()
         return wait_s if expiration_s is None else min(wait_s, max(SHORTEST_WAIT_S, expiration_s - now_s()))
@@ -140,20 +140,20 @@ _client: TimerClient | None = None
 
 
 def configure(timer_client: TimerClient) -> None:
-    """Have `expires` set timers with this client, in this process."""
+    """Set the client with which `expires` sets timers in this process."""
     global _client  # torch's interface: one client for a process
     _client = timer_client
 
 
 @contextmanager
 def expires(after: float, scope: str | None = None, client: TimerClient | None = None) -> Iterator[None]:
-    """Give the block `after` seconds; a worker that is then still in it is ended by the server.
+    """Limit the time of a block to `after` seconds; a server ends a worker that is still in it.
 
     Args:
         after: Seconds.
-        scope: The timer's name, which blocks that are open at the same time must not share; default: the caller's
+        scope: The timer's name; blocks that are open at the same time need different names. Default: the caller's
             `file#line`.
-        client: Default: the one of `configure`.
+        client: Default: the client from `configure`.
 
     Raises:
         RuntimeError: there is no client.

@@ -1,4 +1,4 @@
-"""What a server says of timers that have run down."""
+"""The log of a server about expired timers."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -7,6 +7,6 @@ _log = logging.getLogger(__name__)
 
 
 def log_debug_info_for_expired_timers(run_id: str, expired_timers: Mapping[int, Sequence[str]]) -> None:
-    """Log the timers that have run down, by worker; nothing where there are none."""
+    """Log the expired timers, by worker; nothing if there are none."""
     if expired_timers:
         _log.info("run %r: timers have run down: %s", run_id, dict(expired_timers))

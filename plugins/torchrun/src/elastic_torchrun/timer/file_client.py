@@ -1,4 +1,4 @@
-"""Timers over a named pipe, the worker's end. torch's servers take them, too."""
+"""The worker's end of timers over a named pipe. It works with torch's servers, too."""
 
 import json
 import os
@@ -13,7 +13,7 @@ from elastic_torchrun.timer.file_request import LONGEST_LINE, FileTimerRequest
 TRIES: Final = 10
 PAUSE_S: Final = 0.1
 _PERHAPS_LATER: Final = {EAGAIN, ENOENT, ENXIO}
-"""The pipe is full, not there yet, or nobody reads it yet."""
+"""The pipe is full, does not exist yet, or has no reader yet."""
 
 
 class FileTimerClient(TimerClient):
@@ -21,11 +21,11 @@ class FileTimerClient(TimerClient):
 
     Args:
         file_path: The pipe; with the agent's server that is `TORCHELASTIC_TIMER_FILE`.
-        signal: What ends this process when a timer has run down; 0 or less: nothing does, it is only reported.
+        signal: The signal that ends this process when a timer expires. 0 or less means that it is only reported.
 
     Raises:
-        BrokenPipeError: (`acquire`, `release`) nobody has read the pipe for a second.
-        RuntimeError: (they, too) the scope's name is longer than a pipe takes at once.
+        BrokenPipeError: (`acquire`, `release`) the pipe has had no reader for a second.
+        RuntimeError: (`acquire`, `release`) the scope's name is longer than one write to a pipe.
 
     Threading: any.
     """
@@ -39,7 +39,7 @@ class FileTimerClient(TimerClient):
         self._send(FileTimerRequest(os.getpid(), scope_id, expiration_time, self.signal))
 
     def release(self, scope_id: str) -> None:
-        """Give it back."""
+        """Release it."""
         self._send(FileTimerRequest(os.getpid(), scope_id, -1, 0))
 
     def _send(self, request: FileTimerRequest) -> None:

@@ -1,4 +1,4 @@
-"""The wire format of file timers, torch's: JSON objects, one a line, each written at once."""
+"""The wire format of file timers, which is torch's: JSON objects, one a line, each in one write."""
 
 import json
 import math
@@ -8,18 +8,18 @@ from typing import Any, Final
 
 VERSION: Final = 1
 LONGEST_LINE: Final = select.PIPE_BUF
-"""Bytes that reach a pipe in one piece, whoever else writes to it."""
+"""The number of bytes that one write puts into a pipe in one piece, with any other writers."""
 _LARGEST_PID: Final = 2**22
 _BEGIN: Final = b'{"version"'
 
 
 class TimerRequest:
-    """Sets a timer, or gives one back.
+    """Sets or releases a timer.
 
     Attributes:
-        worker_id: Whose; what it is depends on client and server.
-        scope_id: Which of that worker's.
-        expiration_time: When it runs down, in seconds since the Unix epoch; negative: it is given back.
+        worker_id: The worker; its form depends on client and server.
+        scope_id: The timer of that worker.
+        expiration_time: When it expires, in seconds since the Unix epoch. Negative means that it is released.
     """
 
     __slots__ = ("expiration_time", "scope_id", "worker_id")
@@ -30,7 +30,7 @@ class TimerRequest:
         self.expiration_time = expiration_time
 
     def __eq__(self, other: object) -> bool:
-        """Return whether it asks for the same."""
+        """Return whether both are the same request."""
         if not isinstance(other, TimerRequest):
             return NotImplemented
         return (self.worker_id, self.scope_id, self.expiration_time) == (
@@ -42,16 +42,16 @@ class TimerRequest:
     __hash__ = None  # type: ignore[assignment]  # as torch's: it can be changed
 
     def __repr__(self) -> str:
-        """Return what it asks for."""
+        """Return its fields."""
         return f"{type(self).__name__}({self.worker_id!r}, {self.scope_id!r}, {self.expiration_time!r})"
 
 
 class FileTimerRequest(TimerRequest):
-    """Sets a timer for a process, or gives one back.
+    """Sets or releases a timer of a process.
 
     Attributes:
         version: Of the wire format.
-        signal: What ends the process; 0 or less: nothing does, it is only reported.
+        signal: The signal that ends the process. 0 or less means that the timer is only reported.
     """
 
     __slots__ = ("signal", "version")
@@ -67,7 +67,7 @@ class FileTimerRequest(TimerRequest):
         return int(self.worker_id)
 
     def __eq__(self, other: object) -> bool:
-        """Return whether it asks for the same."""
+        """Return whether both are the same request."""
         if not isinstance(other, FileTimerRequest):
             return NotImplemented
         return super().__eq__(other) and (self.version, self.signal) == (other.version, other.signal)
@@ -75,7 +75,7 @@ class FileTimerRequest(TimerRequest):
     __hash__ = None
 
     def to_json(self) -> str:
-        """Return the line without its end."""
+        """Return the line without its line end."""
         return json.dumps(
             {
                 "version": self.version,
@@ -88,10 +88,10 @@ class FileTimerRequest(TimerRequest):
 
 
 def parse(line: bytes) -> FileTimerRequest:
-    """Return the request of a line.
+    """Return the request in a line.
 
     Raises:
-        ValueError: it is none.
+        ValueError: the line has none.
     """
     begin = line.rfind(_BEGIN)  # what stands before it was left by a client that died while it wrote
     try:
@@ -115,7 +115,7 @@ def _whole(told: dict[str, Any], key: str, least: int, most: int) -> int:
 
 
 class Lines:
-    """Puts together what was read from a pipe: complete lines, and how many were too long."""
+    """Joins chunks from a pipe into complete lines, and counts lines that were too long."""
 
     def __init__(self) -> None:
         """Begin empty."""
@@ -124,7 +124,7 @@ class Lines:
         self.too_long = 0
 
     def feed(self, chunk: bytes) -> list[bytes]:
-        """Return the lines that end in the chunk, without those that are empty or too long."""
+        """Return the lines that end in the chunk, except empty ones and those that are too long."""
         *ended, rest = (self._rest + chunk).split(b"\n")
         lines = []
         for line in ended:

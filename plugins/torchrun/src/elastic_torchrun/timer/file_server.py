@@ -1,4 +1,4 @@
-"""Timers over a named pipe, the server's end, for launchers of one's own: `elastic run` has its own in its loop."""
+"""The server's end of timers over a named pipe, for programs without `elastic run`, which has its own server."""
 
 import logging
 import os
@@ -24,21 +24,21 @@ _log = logging.getLogger(__name__)
 
 
 class FileTimerServer:
-    """Ends processes whose timers have run down, with the signal that they named; never the one that it is in.
+    """Ends processes with expired timers by the signal in the request, except the server's own process.
 
     Args:
-        file_path: The pipe; it is made here, for this user only, and removed by `stop`.
+        file_path: The pipe. It is made here for this user only, and removed by `stop`.
         run_id: For the log.
-        max_interval: How often to look, at least, in seconds; timers are looked at when they run down.
-        daemon: Whether its thread lets this process end.
+        max_interval: The longest pause between checks, in seconds. Expired timers are handled at once.
+        daemon: Whether the process may end while its thread runs.
         log_event: Called with `watchdog started`, `timer expired`, `kill worker process` and `watchdog stopped`, and
-            the request that it is about.
+            the request.
 
     Raises:
-        FileExistsError: at `file_path` is something else, or a pipe that somebody reads.
+        FileExistsError: `file_path` is another kind of file, or a pipe with a reader.
         OSError: the pipe can't be made.
 
-    Threading: `log_event` is called on the server's thread, at its start and stop on the caller's.
+    Threading: `log_event` is called on the server's thread; at its start and stop, on the caller's.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class FileTimerServer:
         self._log_event(STOPPED, None)
 
     def run_once(self) -> None:
-        """Heed what has been asked for until now, and end."""
+        """Handle all requests so far, and end."""
         self._once = True
         self._end()
 
@@ -96,12 +96,12 @@ class FileTimerServer:
         self._pipe.close()
 
     def get_last_progress_time(self) -> int:
-        """Return when it last looked, in whole seconds since the Unix epoch; now, as long as nobody has set a timer."""
+        """Return the time of the last check, in whole seconds since the Unix epoch; now, if no timer was set."""
         return self._progress_s if self._heard else int(now_s())
 
     @staticmethod
     def is_process_running(pid: int) -> bool:
-        """Return whether there is such a process, and we may signal it."""
+        """Return whether there is such a process, which this one may signal."""
         try:
             os.kill(pid, 0)
         except OSError:
@@ -111,7 +111,7 @@ class FileTimerServer:
     # --- timers
 
     def register_timers(self, timer_requests: list[FileTimerRequest]) -> None:
-        """Set the timers, and take back those with a negative time."""
+        """Set timers, and release those with a negative time."""
         for request in timer_requests:
             key = (request.worker_pid, request.scope_id)
             if request.expiration_time < 0:
@@ -135,7 +135,7 @@ class FileTimerServer:
         self._let_go()
 
     def get_expired_timers(self, deadline: float) -> dict[int, list[FileTimerRequest]]:
-        """Return the timers that run down by `deadline`, by pid."""
+        """Return the timers that expire by `deadline`, by pid."""
         expired: dict[int, list[FileTimerRequest]] = {}
         for (pid, _), request in self._timers.items():
             if request.expiration_time <= deadline:

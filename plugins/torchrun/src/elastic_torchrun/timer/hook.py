@@ -36,7 +36,7 @@ STOPPED: Final = "watchdog stopped"
 
 
 class FileTimers(AgentHook):
-    """Hands workers a pipe, and ends those that are over the time that they have set themselves."""
+    """Gives workers a pipe, and ends those that exceed the time limits that they set."""
 
     api_version: ClassVar[int] = 1
     powers: ClassVar[frozenset[Power]] = frozenset({Power.LAUNCHES, Power.RUN})
@@ -67,7 +67,7 @@ class FileTimers(AgentHook):
     # --- the pipe
 
     def _pipe(self, chosen: str) -> TimerPipe:
-        """Return the pipe that was named, else one of our own: a run within a run has the name of the outer's."""
+        """Return the pipe in the variable, else a new one: a run within a run has the name of the outer run's."""
         try:
             if chosen:
                 try:
@@ -99,14 +99,14 @@ class FileTimers(AgentHook):
             self.run.notice(text, named=False)
 
     def on_workers_starting(self, event: WorkersStarting) -> Launches | None:
-        """Hand the pipe to each worker."""
+        """Pass the pipe to each worker."""
         if self._timers is None:
             return None
         self._timers.expect()
         return Launches(workers=dict.fromkeys(range(event.round.local_world_size), self._launch))
 
     def on_workers_started(self, event: WorkersStarted) -> None:
-        """Take their timers."""
+        """Accept their timers."""
         if self._timers is None or self._late is None:
             return
         self._late.begin(event.round)
@@ -122,12 +122,12 @@ class FileTimers(AgentHook):
             self._late.ended(event.exit.local_rank)
 
     def on_failure(self, event: FailureSeen) -> None:
-        """Take it that a worker that is over its time is being decided about."""
+        """Note that the failure of a late worker is being decided."""
         if self._late is not None:
             self._late.taken(event.failure)
 
     def on_workers_stopping(self, event: WorkersStopping) -> None:
-        """Take no timers any longer."""
+        """Accept no more timers."""
         if self._timers is not None and self._late is not None:
             self._timers.end()
             self._late.end()

@@ -1,4 +1,4 @@
-"""What becomes of workers whose timers have run down: stacks are taken, the policy is asked, they are signalled."""
+"""The handling of workers with expired timers: stacks are taken, the policy decides, and the workers are signalled."""
 
 import threading
 from collections import deque
@@ -29,10 +29,10 @@ from elastic_torchrun.timer.file_request import FileTimerRequest
 from elastic_torchrun.timer.worker_timers import Overdue
 
 STACKS_WITHIN_S: Final = 2.0
-"""A worker that can't say where it is is not waited for any longer."""
+"""How long a worker may take to report its stack."""
 AGAIN_S: Final = 0.2
 MOST_RANKS: Final = 16
-"""How many ranks the incident has, those to blame first: it travels through the store."""
+"""The number of ranks in the incident, the first causes first; the incident passes through the store."""
 KEPT_FOLDERS: Final = 64
 _LONGEST_SCOPE: Final = 120
 
@@ -41,7 +41,7 @@ KILLED: Final = "kill worker process"
 
 
 class Stack(Record, frozen=True, kw_only=True):
-    """The Python stacks of one worker, as elastic-watch has taken them."""
+    """The Python stacks of one worker, from elastic-watch."""
 
     text: str = ""
     source: str = ""
@@ -50,17 +50,17 @@ class Stack(Record, frozen=True, kw_only=True):
 
 
 class Stacks(Record, frozen=True, kw_only=True):
-    """The answer of elastic-watch's hook, by local rank."""
+    """The response of elastic-watch's hook, by local rank."""
 
     workers: Mapping[int, Stack] = {}
 
 
 class LateWorkers:
-    """Takes overdue timers, and has their workers ended unless they ask for no signal.
+    """Handles expired timers, and ends their workers unless they request no signal.
 
     Args:
         run: The run's handle.
-        folder: Where stacks go, into a folder for each time.
+        folder: Folder for stacks, with one subfolder for each time.
         clock: The host's.
 
     Threading: one thread, the hooks'.
@@ -80,7 +80,7 @@ class LateWorkers:
         self._folders: deque[Path] = deque()
 
     def begin(self, round_: Round) -> None:
-        """Take the round whose workers were just started."""
+        """Use the round whose workers were just started."""
         self.end()
         self._round = round_
 
@@ -89,12 +89,12 @@ class LateWorkers:
         self._late.pop(local_rank, None)
 
     def end(self) -> None:
-        """Leave all workers alone; they are being stopped."""
+        """Ignore all workers; they are being stopped."""
         self._late = {}
         self._cancel()
 
     def take(self, found: tuple[Overdue, ...]) -> None:
-        """Take timers that have run down, the earliest first; of each worker, the first with a signal counts."""
+        """Handle expired timers, the earliest first. For each worker, the first one with a signal counts."""
         running = {worker.local_rank: worker for worker in self._run.workers()}
         for each in found:
             worker = running.get(each.local_rank)
@@ -115,14 +115,14 @@ class LateWorkers:
             threading.Thread(target=self._take_stacks, args=(episode,), name="timer-stacks", daemon=True).start()
 
     def _take_stacks(self, episode: int) -> None:
-        """Have stacks taken, and report with them. Threading: one of its own, since it waits for the workers."""
+        """Have stacks taken, and report with them. Threading: its own thread, since it waits for the workers."""
         stacks: Mapping[int, Stack] = {}
         with suppress(ElasticError, KeyError, ValueError):  # no elastic-watch, or one of another version
             stacks = decode_json(self._run.offers()["stacks"]({}).content, Stacks).workers
         self._run.call_later(0.0, lambda: self._report_first(episode, stacks))
 
     def taken(self, failure: Failure) -> None:
-        """Take it that a failure is being decided; where it is one of ours, its workers have got their signals."""
+        """Note that a failure is being decided. If it is from a timer, signal its workers."""
         if failure.summary in self._summaries:
             late, self._late = self._late, {}
             for each, _ in late.values():
@@ -193,7 +193,7 @@ class LateWorkers:
         return f"{who} {verb} over {whose} time for {scope} by {late_s[first]:.3g} s{where}"
 
     def _written(self, stacks: Mapping[int, Stack]) -> str:
-        """Write each worker's stacks to a file, and return their folder; empty: there are none."""
+        """Write each worker's stacks to a file, and return their folder; empty if there are none."""
         if not stacks or self._round is None:
             return ""
         folder = self._folder / f"round_{self._round.index}_timer_{self._episode}"
@@ -210,7 +210,7 @@ class LateWorkers:
         return str(folder)
 
     def _forget_old(self, folder: Path) -> None:
-        """Keep the first folder and the last ones: a run may go on for weeks."""
+        """Keep the first folder and the last ones: a run may last for weeks."""
         self._folders.append(folder)
         if len(self._folders) > KEPT_FOLDERS:
             old = self._folders[1]
@@ -222,7 +222,7 @@ class LateWorkers:
 
 
 def record(run: RunHandle, name: str, request: FileTimerRequest | None = None) -> None:
-    """Have what the watchdog does in the log of events, by torch's names and with torch's metadata, which is text."""
+    """Record the watchdog's actions as events, under torch's names and with torch's metadata, which is text."""
     fields = {"watchdog_event": name}
     if request is not None:
         fields |= {

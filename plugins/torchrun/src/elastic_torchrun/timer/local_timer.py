@@ -22,7 +22,7 @@ class LocalTimerClient(TimerClient):
     """Sets timers for this process.
 
     Args:
-        mp_queue: That of the server.
+        mp_queue: The server's queue.
     """
 
     def __init__(self, mp_queue: "Queue[Any]") -> None:
@@ -33,7 +33,7 @@ class LocalTimerClient(TimerClient):
         self._mp_queue.put(TimerRequest(os.getpid(), scope_id, expiration_time))
 
     def release(self, scope_id: str) -> None:
-        """Give it back."""
+        """Release it."""
         self._mp_queue.put(TimerRequest(os.getpid(), scope_id, -1))
 
 
@@ -48,7 +48,7 @@ class MultiprocessingRequestQueue(RequestQueue):
         return self._mp_queue.qsize()
 
     def get(self, size: int, timeout: float) -> list[TimerRequest]:
-        """Return at most `size` requests, waiting for them for at most `timeout` seconds."""
+        """Return at most `size` requests, after a wait of at most `timeout` seconds."""
         until_s = SYSTEM_CLOCK.monotonic_s() + timeout
         requests: list[TimerRequest] = []
         while len(requests) < size:
@@ -61,12 +61,12 @@ class MultiprocessingRequestQueue(RequestQueue):
 
 
 class LocalTimerServer(TimerServer):
-    """Kills workers whose timers have run down, with SIGKILL.
+    """Kills workers with expired timers, by SIGKILL.
 
     Args:
-        mp_queue: That of the clients.
-        max_interval: How long `stop` may wait; timers are looked at when they run down.
-        daemon: Whether its thread lets this process end.
+        mp_queue: The clients' queue.
+        max_interval: How long `stop` may wait. Expired timers are handled at once.
+        daemon: Whether the process may end while its thread runs.
     """
 
     def __init__(self, mp_queue: "Queue[Any]", max_interval: float = 60, daemon: bool = True) -> None:
@@ -76,7 +76,7 @@ class LocalTimerServer(TimerServer):
         self._told_most = False
 
     def register_timers(self, timer_requests: list[TimerRequest]) -> None:
-        """Set the timers, and take back those with a negative time."""
+        """Set timers, and release those with a negative time."""
         for request in timer_requests:
             key = (request.worker_id, request.scope_id)
             if request.expiration_time < 0:
@@ -97,7 +97,7 @@ class LocalTimerServer(TimerServer):
         self._let_go()
 
     def get_expired_timers(self, deadline: float) -> dict[int, list[TimerRequest]]:
-        """Return the timers that run down by `deadline`, by pid."""
+        """Return the timers that expire by `deadline`, by pid."""
         expired: dict[int, list[TimerRequest]] = {}
         for (pid, _), request in self._timers.items():
             if request.expiration_time <= deadline:
@@ -105,7 +105,7 @@ class LocalTimerServer(TimerServer):
         return expired
 
     def next_expiration_time(self) -> float | None:
-        """Return when the next timer runs down."""
+        """Return when the next timer expires."""
         return min((request.expiration_time for request in self._timers.values()), default=None)
 
     def stop(self) -> None:

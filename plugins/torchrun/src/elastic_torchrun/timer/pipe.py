@@ -1,4 +1,4 @@
-"""The named pipe of file timers, the server's end."""
+"""The server's end of the named pipe of file timers."""
 
 import os
 import stat
@@ -9,19 +9,19 @@ _CHUNK_BYTES: Final = 1 << 16
 
 
 class PipeInUseError(FileExistsError):
-    """Somebody reads this pipe already."""
+    """The pipe has a reader already."""
 
 
 class TimerPipe:
-    """A pipe that only its owner can write to.
+    """A pipe to which only its owner can write.
 
     Args:
-        path: What a dead server left there is replaced, and so is an empty file.
+        path: Its path. The pipe of an ended server is replaced, and so is an empty file.
 
     Raises:
-        PipeInUseError: it is there, and somebody reads it.
-        FileExistsError: there is something else.
-        OSError: it can't be made.
+        PipeInUseError: the pipe exists and has a reader.
+        FileExistsError: the path is another kind of file.
+        OSError: the pipe can't be made.
     """
 
     def __init__(self, path: str) -> None:
@@ -44,14 +44,14 @@ class TimerPipe:
             raise
 
     def read(self) -> bytes:
-        """Return what is there, a bounded part of it; empty: nothing."""
+        """Return available data, up to a limit; empty if there are none."""
         try:
             return os.read(self.fd, _CHUNK_BYTES)
         except BlockingIOError:
             return b""
 
     def close(self) -> None:
-        """Remove it, if it is still ours; idempotent."""
+        """Remove it if it is still this object's; idempotent."""
         if self.fd < 0:
             return
         self._remove()
@@ -82,7 +82,7 @@ def _clear(path: str) -> None:
 def _is_read(path: str) -> bool:
     try:
         fd = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:  # ENXIO: nobody does
+    except OSError:  # ENXIO: there is no reader
         return False
     os.close(fd)
     return True

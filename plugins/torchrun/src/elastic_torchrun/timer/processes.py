@@ -1,4 +1,4 @@
-"""Processes that set timers, each held so that its pid can't come to mean another."""
+"""Processes that set timers. Each is held so that its pid can't be confused with a later process's."""
 
 import logging
 import os
@@ -10,7 +10,7 @@ from errno import ENOSYS, ESRCH
 from typing import Final
 
 _NONE: Final = -1
-"""This kernel has no pidfds: then a pid must do."""
+"""This kernel has no pidfds; pids are used instead."""
 
 _log = logging.getLogger(__name__)
 
@@ -19,7 +19,7 @@ class Processes:
     """By pid. Threading: one thread."""
 
     def __init__(self) -> None:
-        """Hold none yet; keep one descriptor for the time when this process has no other left."""
+        """Hold none yet. One descriptor is reserved for a time at which the process has no other left."""
         self._fds: dict[int, int] = {}
         self._starts: dict[int, int] = {}
         """Where there was no descriptor for it: when the process was started, which tells it from others."""
@@ -27,9 +27,9 @@ class Processes:
         self._warned = False
 
     def hold(self, pid: int) -> bool:
-        """Hold a process; True: only from now on, so that whatever is known of this pid is about another one.
+        """Hold a process. Return true if it is newly held, so that older data about this pid are about another process.
 
-        One that has ended already can't be held, so that whoever has its pid later is a stranger.
+        A process that has ended already can't be held: a later process with its pid is then unknown.
         """
         if pid in self._fds or pid in self._starts:
             if self.lives(pid):
@@ -70,14 +70,14 @@ class Processes:
                 self._reserve = -1
 
     def lives(self, pid: int) -> bool:
-        """Return whether the process that was held still runs."""
+        """Return whether the held process still runs."""
         if pid in self._starts:
             return self._start_of(pid) == self._starts[pid]
         fd = self._fds.get(pid)
         return fd is not None and (_exists(pid) if fd == _NONE else not _readable(fd))
 
     def send(self, pid: int, signum: int) -> None:
-        """Signal it, if it still runs.
+        """Signal it if it still runs.
 
         Raises:
             OSError: it may not be signalled, or there is no such signal.
@@ -92,19 +92,19 @@ class Processes:
                 signal.pidfd_send_signal(fd, signum)
 
     def let_go(self, pid: int) -> None:
-        """Hold it no longer."""
+        """Release it."""
         self._starts.pop(pid, None)
         fd = self._fds.pop(pid, None)
         if fd is not None and fd != _NONE:
             os.close(fd)
 
     def keep(self, pids: Collection[int]) -> None:
-        """Hold no others any longer."""
+        """Release all others."""
         for pid in [pid for pid in (*self._fds, *self._starts) if pid not in pids]:
             self.let_go(pid)
 
     def close(self) -> None:
-        """Hold none, and give every descriptor back; idempotent."""
+        """Release all processes and descriptors; idempotent."""
         self.keep(())
         if self._reserve >= 0:
             os.close(self._reserve)
@@ -112,7 +112,7 @@ class Processes:
 
 
 def _start_of(pid: int) -> int | None:
-    """Return when a process was started, in the kernel's ticks; None: it has ended. Source: proc_pid_stat(5)."""
+    """Return a process's start time, in the kernel's ticks. `None` if it has ended. Source: proc_pid_stat(5)."""
     try:
         with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:  # noqa: PTH123 -- one descriptor, and no more
             fields = file.read(4096).rpartition(b")")[2].split()

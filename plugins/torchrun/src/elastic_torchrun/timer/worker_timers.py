@@ -1,7 +1,7 @@
-"""The timers of an agent's workers, as they come through the pipe, and which of them have run down.
+"""The timers of an agent's workers, as they arrive through the pipe, and those that have expired.
 
-Only this node's workers, and what they have started, have timers that count: a pid in the pipe that is none of theirs
-is named, once, and left out: nobody is signalled because of it.
+Only timers of this node's workers and of their children count. Another pid in the pipe is logged once and ignored: no
+process is signalled because of it.
 """
 
 import os
@@ -18,18 +18,18 @@ from elastic_torchrun.timer.file_request import LONGEST_LINE, FileTimerRequest, 
 from elastic_torchrun.timer.pipe import TimerPipe
 
 STOOD_STILL_S: Final = 1.0
-"""A look that comes so much too late: the agent was stopped, perhaps with its workers."""
+"""A check that is later than this means that the agent was stopped, perhaps with its workers."""
 GO_ON_S: Final = 5.0
-"""What workers then have to go on: nobody knows how much of their time was left when they were stopped."""
+"""The time that workers then get, since their remaining time at the stop is not known."""
 MOST_EARLY: Final = 1_000
-"""Lines that are kept of workers of whose start nothing is known yet."""
+"""The number of lines that are kept from workers whose start is not known yet."""
 _MOST_READS: Final = 32
 _MOST_ANCESTORS: Final = 64
 _SHOWN: Final = 100
 
 
 class Overdue(Record, frozen=True, kw_only=True):
-    """A timer of a live worker, or of something that it has started, that has run down `late_s` seconds ago."""
+    """An expired timer of a live worker or of its child; `late_s` is the number of seconds since then."""
 
     local_rank: int
     request: FileTimerRequest
@@ -40,10 +40,10 @@ class WorkerTimers:
     """The server's end of the pipe, on a thread of its own.
 
     Args:
-        pipe: Closed here.
-        on_overdue: Called with timers that have run down, the earliest first. Threading: that thread.
-        notice: Takes one line for people. Threading: any.
-        limits: Whether timers may run down; else they are read, and forgotten.
+        pipe: The pipe, which this object closes.
+        on_overdue: Called with expired timers, the earliest first. Threading: that thread.
+        notice: Called with one line for people. Threading: any.
+        limits: Whether timers may expire. If false, they are read and dropped.
         clock: The host's.
 
     Threading: any; `turn` is the thread's.
@@ -79,19 +79,19 @@ class WorkerTimers:
     # --- life
 
     def start(self) -> None:
-        """Begin to read, so that nobody who writes has to wait."""
+        """Begin to read, so that no writer has to wait."""
         self._thread = threading.Thread(target=self._serve, name="elastic-timers", daemon=True)
         self._thread.start()
 
     def expect(self) -> None:
-        """Drop what the last round's workers have left; what comes from now on may be the next one's."""
+        """Drop timers of the last round's workers. Later ones may be the next round's."""
         with self._lock:
             self._forget()
             self._read()
             self._early = []
 
     def begin(self, pids: Mapping[int, int]) -> None:
-        """Take the timers of workers that were just started; `pids` by local rank."""
+        """Accept the timers of workers that were just started; `pids` by local rank."""
         with self._lock:
             early, self._early = self._early or [], None
             self._forget()
@@ -102,7 +102,7 @@ class WorkerTimers:
         self._call()
 
     def ended(self, local_rank: int) -> None:
-        """Forget a worker that has ended, and what it has started: their pids may become others'."""
+        """Forget an ended worker and its children, since their pids may be reused."""
         with self._lock:
             self._workers = {pid: rank for pid, rank in self._workers.items() if rank != local_rank}
             for pid in [pid for pid, rank in self._owners.items() if rank == local_rank]:
@@ -110,7 +110,7 @@ class WorkerTimers:
                 del self._owners[pid]
 
     def end(self) -> None:
-        """Take no timers any longer."""
+        """Accept no more timers."""
         with self._lock:
             self._forget()
 
@@ -154,7 +154,7 @@ class WorkerTimers:
         return None if due_s is None else max(0.0, due_s - self._clock.monotonic_s()) * 1000
 
     def turn(self) -> None:
-        """Read what is there, and see which timers have run down. Called: when either may have happened."""
+        """Read the pipe, and find expired timers. Called: when either may have happened."""
         with self._lock:
             found = () if self._closed else self._look()
         if found:
@@ -179,7 +179,7 @@ class WorkerTimers:
     # --- requests: under the lock
 
     def _read(self) -> None:
-        for _ in range(_MOST_READS):  # whoever writes all the time must not keep us from the clock
+        for _ in range(_MOST_READS):  # a constant writer must not block the check of the clock
             chunk = self._pipe.read()
             for line in self._lines.feed(chunk):
                 self._take(line)
@@ -219,7 +219,7 @@ class WorkerTimers:
         return False
 
     def _rank_of(self, pid: int) -> int | None:
-        """Return the local rank of the worker that the process is, or that has started it; None: it is a stranger."""
+        """Return the local rank of the worker that is this process or its ancestor, or `None`."""
         for _ in range(_MOST_ANCESTORS):
             if pid in self._workers:
                 return self._workers[pid]

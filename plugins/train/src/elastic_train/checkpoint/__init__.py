@@ -1,5 +1,5 @@
-"""Checkpoints of a training script: written whole or not at all, and the same one for all ranks.
+"""Checkpoints of a training script: each is complete or absent, and all ranks load the same one.
 
-A folder has one folder for each checkpoint, `00000012-step-500`: its number rises with each save, whatever the steps
-do. What is being written or removed begins with a dot there, so that no reader takes it.
+The folder has one subfolder per checkpoint, such as `00000012-step-500`. The number rises with each save, whatever the
+step is. The name of a subfolder that is being written or removed begins with a dot, so that no reader uses it.
 """

@@ -1,4 +1,4 @@
-"""The checkpoints of a run, saved and loaded by all its ranks together: `Checkpointer`."""
+"""Checkpoints that all ranks of a run save and load together: `Checkpointer`."""
 
 import logging
 import os
@@ -36,42 +36,43 @@ _logger: Final = logging.getLogger("elastic_train")
 
 
 class Loaded(NamedTuple):
-    """What was loaded."""
+    """The result of `Checkpointer.load`."""
 
     step: int
-    """The step that it was saved at."""
+    """The step at which it was saved."""
     world_size: int
-    """How many ranks saved it."""
+    """The number of ranks that saved it."""
     state: dict[str, Any]
-    """The values as saved; what was loaded into objects, too."""
+    """The values as saved, including those that were loaded into objects."""
 
 
 class Checkpointer:
-    """Saves a script's state so that one of the last is whole, whenever the process ends, and loads it for all ranks.
+    """Saves and loads the training state on all ranks; a complete checkpoint remains whenever a process ends.
 
-    All ranks make one and call each method in the same order, once the process group is there; a process without a
-    group is alone. Where a checkpoint is looked for, each rank looks, and the newest is taken that all see whole. No
-    code is run that a checkpoint brings: it holds tensors and plain values. If ranks call different methods, or one of
-    them has a wrong argument, all ranks raise the same error.
+    All ranks make one, after the process group is initialized, and call each method in the same order. A process
+    without a group is alone. `load` takes the newest checkpoint that all ranks see complete. Loading a checkpoint never
+    runs code from it: it holds tensors and plain values. If ranks call different methods, or one has a wrong argument,
+    all ranks raise the same error.
 
-    A round claims the folder, and saves no more once another round or process has claimed it since: each save raises
-    then. The claim is taken by the first save; its place in the order is that of the first load or save. The first load
-    claims the folder at once where an earlier round of the same run has it. Any other load makes no claim, so that a
-    job that only loads never stops a training's saves. Without `elastic run`, a process group counts as a round.
+    A round claims the folder with its first save. After another round or process has claimed the folder, each save of
+    the older one raises `CheckpointError`. The order of claims is that of the first load or save of each. A first load
+    claims the folder at once only if an earlier round of the same run has claimed it. No other load makes a claim, so a
+    job that only loads never stops the saves of a training. Without `elastic run`, a process group counts as a round.
 
     Args:
-        folder: Where checkpoints are, one for all ranks. Made by the first save.
-        keep: How many stay, the newest; None: all.
-        job: Whose they are: those of another job are refused. Empty: not looked at.
-        files: `one`: rank 0 writes its state, which the others have as well; `each`: every rank writes its own, and
-            rank r of another world size reads that of rank r modulo the old one. Of sharded tensors each rank writes
-            its part in any case, and they are loaded on any mesh.
-        timeout: How long ranks wait for one another in a call: `"30m"`, seconds, a `timedelta`; None: torch's default.
+        folder: Folder of the checkpoints, the same for all ranks. The first save makes it.
+        keep: Number of newest checkpoints to keep. `None` means all.
+        job: Name of the job; checkpoints of another job are rejected. Empty means no check.
+        files: `one`: rank 0 writes its state, which is the same on all ranks. `each`: every rank writes its own; at
+            another world size, rank r reads the state of rank r modulo the old world size. Each rank writes its part of
+            sharded tensors in both cases, and they can be loaded on any mesh.
+        timeout: How long ranks wait for one another in a call: `"30m"`, seconds, or a `timedelta`. `None` means torch's
+            default.
 
     Raises:
-        ConfigError: an argument is none of these.
+        ConfigError: an argument is malformed.
 
-    Threading: the caller's. With `save(…, wait=False)` a thread of its own writes; one save at a time.
+    Threading: the caller's. `save(…, wait=False)` writes on a thread of its own, one save at a time.
     """
 
     def __init__(
@@ -83,7 +84,7 @@ class Checkpointer:
         files: str = "one",
         timeout: float | str | timedelta | None = None,
     ) -> None:
-        """Look at nothing yet."""
+        """Prepare only: nothing is read or written yet."""
         if keep is not None and (type(keep) is not int or keep < 1):
             raise error(f"Checkpointer(keep={keep!r}); expected 1 at least, or None for all", "keep=3")
         if files not in KINDS:
@@ -94,13 +95,13 @@ class Checkpointer:
         self._timeout = time_limit(timeout, "Checkpointer")
         self._members: Ranks | None = None
         self._claims: Claims | None = None
-        """On the folder, as rank of the group that `_members` are of; None: before the first call."""
+        """The claims as a rank of the group of `_members`. `None` before the first call."""
         self._serial: int | None = None
-        """Of the newest checkpoint that any rank knows; None: nobody has looked."""
+        """Serial number of the newest checkpoint that any rank knows. `None` means not read yet."""
         self._known: frozenset[str] | None = None
-        """The checkpoints that are no sign of another process that saves in the folder; None: nobody has looked."""
+        """Checkpoints that are no sign of another process that saves in the folder. `None` means not read yet."""
         self._reported = False
-        """Whether there was a line on such a process."""
+        """Whether a line about such a process was logged."""
         self._saving: threading.Thread | None = None
         self._failed: CheckpointError | None = None
         """Why the last save in the background has."""
@@ -114,17 +115,18 @@ class Checkpointer:
         """Save a state. Called: by all ranks.
 
         Args:
-            state: By name: tensors, plain values, dicts and lists of these, and objects with `state_dict()`, such as
-                modules, optimizers and samplers. Of ranks other than 0, with `files="one"`, only shards count.
-            step: What it is the state of, from 0; may be one that was saved before.
-            wait: Return when the checkpoint is on the disk. Else a copy in memory is made, and a thread writes it:
-                the next save waits for it, and so do `wait()` and the end of the interpreter.
+            state: A dict from names to tensors, plain values, dicts and lists of these, and objects with
+                `state_dict()`, such as modules, optimizers and samplers. With `files="one"`, only sharded tensors count
+                on ranks above 0.
+            step: The step of this state, from 0. A step may be saved again.
+            wait: If true, return when the checkpoint is on the disk. If false, copy the state in memory and write it on
+                a thread; the next save, `wait()` and the end of the interpreter wait for that thread.
 
         Raises:
-            CheckpointError: it could not be saved, the same on all ranks; whole ones are as they were. A later round
-                or another run may have claimed the folder.
-            ConfigError: the step is none, torch is missing or not supported, or there is something in the state
-                that could not be read again, on any rank.
+            CheckpointError: the save failed, the same on all ranks; complete checkpoints are unchanged. One reason is
+                that a later round or another run has claimed the folder.
+            ConfigError: the step is not a whole number of 0 or more, torch is missing or not supported, or the state
+                contains a value that `load` could not read, on any rank.
         """
         call = f"save(step={step!r}{'' if wait else ', wait=False'})"
         _, problem = _tried(lambda: _check_step(step))
@@ -164,7 +166,7 @@ class Checkpointer:
             self._folder.discard(begun.folder)
 
     def _report(self, begun: Begun | None) -> None:
-        """Log what rank 0 has found in the folder."""
+        """Log what rank 0 found in the folder."""
         if begun is None:
             return
         if begun.another and not self._reported:
@@ -174,7 +176,7 @@ class Checkpointer:
             _logger.warning("%s", begun.staying)
 
     def _taken(self, ranks: Ranks, state: Mapping[str, Any], wait: bool) -> content.Content:
-        """Return what this rank is to write, copied if it may change before."""
+        """Return what this rank writes, copied if training may change it before."""
         import_torch("Checkpointer.save")
         taken = content.content_of(state)
         if not self._writes_values(ranks):
@@ -195,7 +197,7 @@ class Checkpointer:
         *,
         behind: bool,
     ) -> None:
-        """Write this rank's files, and have rank 0 give the checkpoint its name when all are there."""
+        """Write this rank's files. Rank 0 then gives the checkpoint its name, when all files are there."""
         if ranks.rank != 0:
             self._write_all(ranks, call, unfinished, step, sharded, taken, behind=behind)
             return
@@ -226,7 +228,7 @@ class Checkpointer:
             all_files = [file for _, mine in said for file in mine]
             _, problem = _tried(lambda: self._complete(ranks, unfinished, all_files))
             problems = [each] if (each := ranks.for_others(problem)) else []
-        # All learn whether it is there, and nobody goes on before.
+        # All ranks learn whether it exists, and none continues before.
         problems = gather(f"the end of {call}", problems)[0]
         if problems:
             raise problems[0].error(f"step {step} was not saved in {str(self._folder.path)!r}: ")
@@ -268,10 +270,10 @@ class Checkpointer:
             _logger.error("%s", failed)
 
     def wait(self) -> None:
-        """Wait for a save in the background. Needs no other rank.
+        """Wait for the save in the background. Other ranks need not call it.
 
         Raises:
-            CheckpointError: it has failed, on this rank.
+            CheckpointError: that save failed on this rank.
         """
         self._join()
         failed, self._failed = self._failed, None
@@ -289,7 +291,7 @@ class Checkpointer:
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Wait for a save in the background; its failure is raised unless there is an exception already."""
+        """Wait for the save in the background. Raise its error, unless an exception is being raised already."""
         if value is None:
             self.wait()
         else:
@@ -298,13 +300,14 @@ class Checkpointer:
     # --- loading
 
     def latest(self) -> int | None:
-        """Return the step of the newest checkpoint that all ranks see whole; None: there is none. Called: by all ranks.
+        """Return the step of the newest checkpoint that all ranks see complete, or `None`. Called: by all ranks.
 
-        Whole is what has its manifest and its files in their sizes; `load` looks at checksums, too.
+        A checkpoint is complete if it has its manifest, and all files with the right sizes. Only `load` compares
+        checksums.
 
         Raises:
             CheckpointError: the folder can't be read, or has a checkpoint of another job or of a newer format; or some
-                ranks see checkpoints, and there is none that all see.
+                ranks see checkpoints, but all ranks see none in common.
         """
         call = "latest()"
         common = self._look(self._meet(call), call)
@@ -318,17 +321,19 @@ class Checkpointer:
         map_location: Any = "cpu",  # noqa: ANN401  # torch's
         verify: bool = True,
     ) -> Loaded | None:
-        """Load the newest checkpoint that all ranks can read; None: there is none yet. Called: by all ranks.
+        """Load the newest checkpoint that all ranks can read, or return `None` if there is none. Called: by all ranks.
 
         Args:
-            into: The state as it is saved: its objects are loaded, its sharded tensors filled. The rest is returned.
-            step: The newest of this step and no other.
-            map_location: Where tensors go, as torch has it; `load_state_dict` puts them where it wants.
-            verify: Compare checksums first; one that differs is left out, with a line, and the one before is taken.
+            into: The same names as in `save`. Its objects are loaded and its sharded tensors filled; other values are
+                in the result.
+            step: Load the newest checkpoint of this step only. `None` means of any step.
+            map_location: As in `torch.load`; `load_state_dict` may move tensors again.
+            verify: Compare checksums first. A checkpoint with a difference is skipped with a log line, and the one
+                before it is loaded.
 
         Raises:
-            CheckpointError: as `latest`; or there are checkpoints, and none can be read.
-            ConfigError: `into` or `step` is none, or torch is missing or not supported, on any rank.
+            CheckpointError: as `latest`; or there are checkpoints, but none can be read.
+            ConfigError: `into` or `step` is malformed, or torch is missing or not supported, on any rank.
         """
         call = "load()" if step is None else f"load(step={step!r})"
         _, problem = _tried(lambda: _check_load(into, step))
@@ -400,9 +405,9 @@ class Checkpointer:
         return self._members
 
     def _meet(self, call: str, problem: Exception | None = None) -> Ranks:
-        """Begin a call: every rank calls the same, with arguments that are none's problem, or all raise the same.
+        """Begin a call on all ranks. If they call different methods, or one has a problem, all raise the same error.
 
-        A save of before has ended then, on this rank and on rank 0.
+        A save in the background has ended afterwards, on this rank and on rank 0.
         """
         self._join()
         ranks = self._ranks()
@@ -416,9 +421,9 @@ class Checkpointer:
         return ranks
 
     def _look(self, ranks: Ranks, call: str, *, anew: bool = False) -> list[Checkpoint]:
-        """Return the checkpoints that all ranks see whole, newest first.
+        """Return the checkpoints that all ranks see complete, newest first.
 
-        `anew`: the run goes on from what is there now, so that none of it is a sign of another process.
+        `anew`: the run continues from this content, so it is no sign of another process that saves in the folder.
         """
         scan, problem = _tried(partial(self._scan, ranks, claims=anew))
         whole: list[Checkpoint] = [each for each in scan.whole if each.name not in self._damaged] if scan else []
@@ -454,32 +459,32 @@ def _check_load(into: object, step: object) -> None:
 
 
 class _Begins(NamedTuple):
-    """What a rank begins a save with."""
+    """The values with which a rank begins a save."""
 
     begun: Begun | None
-    """Of rank 0."""
+    """Rank 0's value."""
     sharded: bool
 
 
 class _Read(NamedTuple):
-    """What was read of a checkpoint."""
+    """The content read from a checkpoint."""
 
     values: dict[str, Any]
     index: Any
-    """Of its shards."""
+    """The places of its shards."""
 
 
 class _View(NamedTuple):
-    """What one rank sees in the folder."""
+    """The folder's content as one rank sees it."""
 
     names: list[str]
-    """Of what is whole, newest first."""
+    """The complete checkpoints, newest first."""
     last_serial: int
     host: str
 
 
 def _check_that_nobody_sees_one(folder: Path, views: Sequence[_View]) -> None:
-    """Refuse to begin anew beside checkpoints that only some ranks see."""
+    """Raise an error if only some ranks see checkpoints: the run would begin anew beside them."""
     seeing = [(rank, view) for rank, view in enumerate(views) if view.names]
     if not seeing:
         return
@@ -493,7 +498,7 @@ def _check_that_nobody_sees_one(folder: Path, views: Sequence[_View]) -> None:
 
 
 def _tried(call: Callable[[], Any]) -> tuple[Any, Exception | None]:
-    """Return a call's result, or its exception: where ranks must agree, none may leave alone."""
+    """Return a call's result or its exception. Where ranks must agree, no rank may leave alone."""
     try:
         return call(), None
     except Exception as err:  # noqa: BLE001  # raised again when all ranks know
@@ -504,6 +509,6 @@ _all: Final[weakref.WeakSet[Checkpointer]] = weakref.WeakSet()
 
 
 def finish_all() -> None:
-    """Wait for whatever is saved in the background: the group that its ranks talk in is about to go."""
+    """Wait for all saves in the background, before their process group is destroyed."""
     for each in list(_all):
         each._join()

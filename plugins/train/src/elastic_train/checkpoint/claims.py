@@ -1,4 +1,4 @@
-"""Claims on a folder of checkpoints: numbered files, by which a save of an older round is rejected: `Claims`."""
+"""Claims on a folder of checkpoints: numbered files, by which a save of an older round is rejected."""
 
 import os
 import re
@@ -16,27 +16,27 @@ from elastic_train.checkpoint.errors import CheckpointError
 
 _NAME: Final = re.compile(r"\.claim-([0-9]{8,18})")
 _KEPT: Final = 4
-"""How many claim files stay, the newest."""
+"""The number of newest claim files that are kept."""
 _MOST_BYTES: Final = 1 << 14
 _AGAIN_S: Final = 0.05
 _TRIES: Final = 20
 
 
 class Claimant(NamedTuple):
-    """A round of a run, or a process without one, that claims a folder; a claim file has its fields."""
+    """A round of a run, or a process without one, that claims a folder. A claim file has these fields."""
 
     run_id: str = ""
     round: int | None = None
-    """None: without `elastic run`."""
+    """`None` without `elastic run`."""
     master: str = ""
-    """Where rank 0 listens: rounds of the same number differ in it, as a run that begins anew has."""
+    """Address of rank 0. It distinguishes rounds with the same number, such as those of a run that begins anew."""
     host: str = ""
     pid: int = 0
     time: str = ""
-    """When it claimed; for people, never compared."""
+    """Time of the claim, for people only; it is never compared."""
 
     def is_one_with(self, other: "Claimant") -> bool:
-        """Return whether both are of one round."""
+        """Return whether both belong to the same round."""
         return self.round is not None and other[:3] == self[:3]
 
     def follows(self, other: "Claimant") -> bool:
@@ -51,10 +51,10 @@ class Claimant(NamedTuple):
 
 
 def claimant_here() -> Claimant:
-    """Return this process, by the variables that its launcher has set.
+    """Return the claimant that this process is, read from its launcher's variables.
 
     Raises:
-        ConfigError: one of them is malformed.
+        ConfigError: a variable is malformed.
     """
     from elastic_train.attempts import attempt
 
@@ -65,7 +65,7 @@ def claimant_here() -> Claimant:
 
 
 class Claims:
-    """The claim of a round, or of a process that is in none, on a folder. Used by rank 0 alone.
+    """The claim on a folder by a round, or by a process outside of any round. Used by rank 0 alone.
 
     A claim is a file, `.claim-00000007`, made with `O_EXCL`; the highest number is the newest. The first load or save
     of a round fixes its place behind the newest claim, and its first save makes the next one. A save is rejected if
@@ -83,7 +83,7 @@ class Claims:
     """
 
     def __init__(self, folder: Path) -> None:
-        """Look at nothing yet."""
+        """Read nothing yet."""
         self._folder = folder
         self._who: Claimant | None = None
         self._number = 0
@@ -92,7 +92,7 @@ class Claims:
         self._lock = threading.Lock()
 
     def load(self) -> None:
-        """Take a place in the order of claims, before the first load. A folder that can't be written is no error.
+        """Reserve a place in the order of claims before the first load. A folder that can't be written is no error.
 
         Raises:
             ConfigError: a variable of this worker is malformed.
@@ -109,10 +109,10 @@ class Claims:
                     self._make(self._number + 1, numbers)
 
     def check(self, entries: Iterable[str] | None = None) -> None:
-        """Return if a checkpoint may be saved; the first time, claim the folder.
+        """Return if a checkpoint may be saved. The first call claims the folder.
 
         Args:
-            entries: The names in the folder, listed just now; None: they are listed.
+            entries: The names in the folder, listed just now. `None` means that this method lists them.
 
         Raises:
             CheckpointError: another round or process has claimed the folder since.
@@ -135,7 +135,7 @@ class Claims:
                     self._judge(max(numbers))
 
     def _enter(self, numbers: Sequence[int]) -> bool:
-        """Take the place behind the newest claim; return whether that is of an earlier round of this run."""
+        """Reserve the place behind the newest claim. Return whether that claim is an earlier round's of this run."""
         who = claimant_here()
         self._number = max(numbers, default=0)
         newest = self._read(self._number)
@@ -143,7 +143,7 @@ class Claims:
         return who.follows(newest)
 
     def _judge(self, newest: int) -> None:
-        """Accept the newest claim: it is this one, or outdates nothing."""
+        """Accept the newest claim if it is this one, or outdates nothing."""
         if newest <= self._number:
             return
         me, other = self._who or Claimant(), self._read(newest)
@@ -181,7 +181,7 @@ class Claims:
                 self._path(old).unlink()
 
     def _read(self, number: int) -> Claimant:
-        """Return whose a claim is, without a name if that can't be read or there is none."""
+        """Return the claimant of a claim. It has no name if the claim can't be read or does not exist."""
         found = read_json(self._path(number), _MOST_BYTES)
         tries_left = _TRIES if number else 0
         while found is None and tries_left:  # it is just being written, or its writer was cut off
@@ -205,13 +205,13 @@ class Claims:
 
 
 _held: Final[dict[str, tuple[Callable[[], object], Claims]]] = {}
-"""By folder, without links: what a round was outdated by holds for each `Checkpointer` that it makes."""
+"""By folder, with links resolved: an outdated round stays outdated for each `Checkpointer` that it makes."""
 
 
 def claims_of(folder: Path, group: Callable[[], object]) -> Claims:
-    """Return this process's claims on a folder, as rank of a process group.
+    """Return this process's claims on a folder, as a rank of a process group.
 
-    `group`: returns the group while it is there; None: a process alone.
+    `group`: returns the group while it exists. `None` means a process alone.
     """
     path = os.path.realpath(folder)
     held = _held.get(path)

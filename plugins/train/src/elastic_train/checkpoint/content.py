@@ -1,4 +1,4 @@
-"""What is in a checkpoint: a script's state as plain values, its shards apart, and back."""
+"""Conversion of a script's state to a checkpoint's content (plain values, with shards apart) and back."""
 
 import sys
 from collections import Counter, OrderedDict
@@ -15,23 +15,23 @@ _SHARDED: Final = (
     ("torch.distributed.tensor", "DTensor"),
     ("torch.distributed._shard.sharded_tensor", "ShardedTensor"),
 )
-"""Where the classes of sharded tensors are; of a module that nobody has imported there are none."""
+"""Modules with classes of sharded tensors. If a module is not imported, no tensor of its class exists."""
 
 
 class Content(NamedTuple):
-    """A state, as it is written."""
+    """A state in the form in which it is written."""
 
     values: dict[str, Any]
-    """All but the shards, each of which has a mark in its place."""
+    """The values without shards; each shard has a mark in its place."""
     shards: dict[str, Any]
-    """Sharded tensors by where they are in the state."""
+    """Sharded tensors by their places in the state."""
 
 
 def content_of(state: Mapping[str, Any]) -> Content:
-    """Return a state's content: of an object with `state_dict` what that returns.
+    """Return the content of a state. Of an object with `state_dict()`, that method's result is used.
 
     Raises:
-        ConfigError: there is something in it that could not be read again without running foreign code.
+        ConfigError: it contains a value that could not be read again without running foreign code.
     """
     shards: dict[str, Any] = {}
     values = _split(plain(state), "", shards)
@@ -48,7 +48,7 @@ def plain(state: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def is_stateful(value: object) -> bool:
-    """Return whether a value has a state that can be taken and loaded, as modules, optimizers and samplers do."""
+    """Return whether a value has `state_dict` and `load_state_dict`, as modules, optimizers and samplers have."""
     return callable(getattr(value, "state_dict", None)) and callable(getattr(value, "load_state_dict", None))
 
 
@@ -74,7 +74,7 @@ def _split(value: Any, place: str, shards: dict[str, Any]) -> Any:  # noqa: ANN4
 
 
 def _alike(value: dict[Any, Any], content: dict[Any, Any]) -> dict[Any, Any]:
-    """Return a dict of the kind of another, with what modules put on theirs beside its content: versions of layers."""
+    """Return a dict of the same kind as another, with the attributes that modules add to theirs (layer versions)."""
     made = type(value)(content)
     if type(value) is OrderedDict:
         vars(made).update(vars(value))
@@ -92,14 +92,14 @@ def _foreign(where: str, value: object) -> Exception:
 
 
 def is_sharded(value: object) -> bool:
-    """Return whether a value is a tensor of which this rank has a part."""
+    """Return whether a value is a sharded tensor, of which this rank has a part."""
     return any(
         isinstance(value, getattr(sys.modules[module], name)) for module, name in _SHARDED if module in sys.modules
     )
 
 
 def _is_readable(value: object) -> bool:
-    """Return whether `torch.load(weights_only=True)` takes it."""
+    """Return whether `torch.load(weights_only=True)` accepts it."""
     torch = sys.modules.get("torch")
     if torch is None:
         return False
@@ -111,7 +111,7 @@ def _is_readable(value: object) -> bool:
 
 
 def snapshot(content: Content) -> Content:
-    """Return a copy in memory, which training can't change any more."""
+    """Return a copy in memory that training no longer changes."""
     shards = content.shards
     if shards:
         from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
@@ -137,11 +137,11 @@ def _copied(value: Any) -> Any:  # noqa: ANN401  # anything
 
 
 def places_of(values: object) -> list[str]:
-    """Return the places of shards in what was read from a file.
+    """Return the places of shards in values that were read from a file.
 
     Raises:
-        CheckpointError: it is no state.
-        RecursionError: there is a list in it that has itself in it, say.
+        CheckpointError: the values are not a state.
+        RecursionError: the values contain themselves.
     """
     if not isinstance(values, dict):
         raise CheckpointError(f"it has a {type(values).__name__} in place of a state")
@@ -152,10 +152,10 @@ def places_of(values: object) -> list[str]:
 
 
 def targets(values: Mapping[str, Any], into: Mapping[str, Any] | None, name: str) -> dict[str, Any]:
-    """Return the sharded tensors of `into` that a checkpoint's shards are to be read into, by their places.
+    """Return the sharded tensors of `into` that receive a checkpoint's shards, by their places.
 
     Raises:
-        CheckpointError: there is none for one of them.
+        CheckpointError: `into` has no tensor for one of the shards.
     """
     places = places_of(values)
     if not places:
@@ -172,7 +172,7 @@ def targets(values: Mapping[str, Any], into: Mapping[str, Any] | None, name: str
 
 
 def joined(value: Any, shards: Mapping[str, Any]) -> Any:  # noqa: ANN401  # anything
-    """Return values with shards in the places of their marks."""
+    """Return values with shards in place of their marks."""
     kind = type(value)
     if kind in _DICTS:
         if _MARK in value:
@@ -199,7 +199,7 @@ def fill(into: Mapping[str, Any], state: Mapping[str, Any], name: str) -> None:
     """Load each object of `into` with its state.
 
     Raises:
-        CheckpointError: there is no state for one of them; none is loaded then.
+        CheckpointError: the state of one of them is missing; then none is loaded.
     """
     loaded = {key: value for key, value in into.items() if is_stateful(value)}
     missing = [key for key in loaded if key not in state]

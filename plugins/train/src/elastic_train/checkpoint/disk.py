@@ -1,4 +1,4 @@
-"""Files and folders that survive a loss of power: everything is synced before it is given its name."""
+"""Files and folders that survive a power loss: they are synced before they get their names."""
 
 import hashlib
 import json
@@ -16,11 +16,11 @@ _TRIES: Final = 100
 
 
 def write_file(path: Path, write: Callable[[IO[bytes]], object]) -> None:
-    """Make a file of what a function writes, synced.
+    """Write a new file with a function, and sync it.
 
     Raises:
-        FileExistsError: there is such a file; it stays as it is.
-        OSError: the disk is full, say; whatever `write` makes of that, too.
+        FileExistsError: the file exists; it is unchanged.
+        OSError: the system rejects the write, as when the disk is full. Errors of `write` are raised, too.
     """
     with path.open("xb") as file:
         write(file)
@@ -29,13 +29,13 @@ def write_file(path: Path, write: Callable[[IO[bytes]], object]) -> None:
 
 
 def write_json(path: Path, content: Mapping[str, object]) -> None:
-    """Make a file of a document, synced."""
+    """Write a document to a new file, and sync it."""
     text = json.dumps(content, indent=1) + "\n"
     write_file(path, lambda file: file.write(text.encode()))
 
 
 def read_json(path: Path, most_bytes: int) -> dict[str, Any] | None:
-    """Return the document that a file holds, none of it checked; None: it holds none, or more than `most_bytes`."""
+    """Return the JSON document in a file, unchecked. `None` if it has none, or is larger than `most_bytes`."""
     try:
         # No wait for a pipe of that name, and no end of memory by a file that has none.
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
@@ -50,7 +50,7 @@ def read_json(path: Path, most_bytes: int) -> dict[str, Any] | None:
 
 
 def sync_file(path: Path) -> None:
-    """Have a file that somebody else has written on the disk."""
+    """Sync a file that other code has written."""
     fd = os.open(path, os.O_RDONLY)
     try:
         os.fsync(fd)
@@ -59,26 +59,26 @@ def sync_file(path: Path) -> None:
 
 
 sync_folder = sync_file
-"""Have a folder's entries on the disk."""
+"""Sync a folder's entries."""
 
 
 def checksum(path: Path) -> str:
-    """Return a file's SHA-256."""
+    """Return a file's SHA-256 checksum."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def give_name(unfinished: Path, name: Path) -> None:
-    """Rename a folder that is complete, for good."""
+    """Rename a complete folder, and sync the new name."""
     sync_folder(unfinished)
     unfinished.rename(name)
     sync_folder(name.parent)
 
 
 def remove(folder: Path, *, by_name: Path) -> None:
-    """Remove a folder in such a way that nobody takes half of it for the whole; a link or a file of its name, too.
+    """Remove a folder, a link or a file, without a moment at which half of it is under its own name.
 
-    `by_name`: what it is called while it is removed. Several processes may remove the same.
+    `by_name`: its name while it is removed. Several processes may remove the same folder.
     """
     for tries_left in reversed(range(_TRIES)):
         try:
@@ -97,7 +97,7 @@ def remove(folder: Path, *, by_name: Path) -> None:
 
 @contextmanager
 def kept_fresh(folder: Path) -> Iterator[None]:
-    """Meanwhile give a folder the present time, again and again, so that other processes see that it is in use."""
+    """Update a folder's modification time during the block, so that other processes see that it is in use."""
     done = threading.Event()
 
     def touch() -> None:

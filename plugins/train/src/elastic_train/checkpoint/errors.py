@@ -1,4 +1,4 @@
-"""What goes wrong with checkpoints: one line each."""
+"""Errors of checkpoints, one line each."""
 
 import errno
 import pickle
@@ -8,15 +8,15 @@ from elastic_core.api import ConfigError, ElasticError
 
 
 class CheckpointError(ElasticError):
-    """A checkpoint could not be saved or read; those that were whole still are."""
+    """A checkpoint could not be saved or read. Complete checkpoints are unchanged."""
 
 
 class UnreadableError(CheckpointError):
-    """A checkpoint has what a save does not write, as all its ranks know; the one before may be whole."""
+    """All ranks know that a checkpoint has content that `save` does not write. The one before may be complete."""
 
 
 class Problem(NamedTuple):
-    """A rank's problem, as the others have it."""
+    """A rank's problem, in the form in which other ranks receive it."""
 
     what: str
     hint: str
@@ -29,7 +29,7 @@ class Problem(NamedTuple):
 
 
 def system_error(err: BaseException) -> OSError | None:
-    """Return what the system has refused, behind torch's own words; None: it was not the system."""
+    """Return the system's error behind torch's exception. `None` if there is none."""
     cause: BaseException | None = err
     while cause is not None and not isinstance(cause, OSError):
         cause = cause.__cause__ or cause.__context__
@@ -37,7 +37,7 @@ def system_error(err: BaseException) -> OSError | None:
 
 
 def reason_of(err: BaseException) -> str:
-    """Return in one line why something failed."""
+    """Return the reason of a failure in one line."""
     cause = system_error(err)
     if cause is not None:
         return f"{cause.strerror or cause} ({cause.filename})" if cause.filename else str(cause.strerror or cause)
@@ -51,7 +51,7 @@ def reason_of(err: BaseException) -> str:
 
 
 def hint_of(err: BaseException) -> str:
-    """Return what to do about it."""
+    """Return advice for an error."""
     if isinstance(err, ElasticError):
         return err.hint
     cause = system_error(err)

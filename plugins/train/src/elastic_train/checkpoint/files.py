@@ -1,4 +1,4 @@
-"""The files of one checkpoint, by torch: a rank's values in one, shards by torch.distributed.checkpoint."""
+"""The files of one checkpoint: one per rank for values, and those of torch.distributed.checkpoint for shards."""
 
 import pickle
 from collections.abc import Callable, Collection
@@ -14,15 +14,15 @@ _METADATA: Final = ".metadata"
 
 
 def file_of(kind: str, rank: int) -> str:
-    """Return the file with a rank's values."""
+    """Return the name of the file with a rank's values."""
     return f"rank-{rank:05d}.pt" if kind == "each" else "state.pt"
 
 
 def write_values(path: Path, values: object) -> None:
-    """Write values into a file, synced.
+    """Write values to a file, and sync it.
 
     Raises:
-        OSError, RuntimeError: the disk is full, say.
+        OSError, RuntimeError: the write failed, as when the disk is full.
     """
     import torch
 
@@ -30,21 +30,21 @@ def write_values(path: Path, values: object) -> None:
 
 
 def read_values(path: Path, map_location: Any) -> Any:  # noqa: ANN401  # torch's
-    """Return the values of a file, without running any code of its."""
+    """Return the values in a file, without running code from it."""
     import torch
 
     return torch.load(path, map_location=map_location, weights_only=True)
 
 
 def write_shards(folder: Path, shards: dict[str, Any], group: object, rank: int) -> list[str]:
-    """Write this rank's part of sharded tensors; return the files that are its own, from `folder` on.
+    """Write this rank's part of sharded tensors. Return the names of its files, relative to `folder`.
 
-    Called: by all ranks of the group, of which the first writes what is where.
+    Called: by all ranks of the group. The first rank writes the index.
     """
     import torch.distributed.checkpoint as dcp
 
     class Writer(dcp.FileSystemWriter):  # type: ignore[misc]  # torch is not known to the type checker
-        """Torch's writer, whose error is the system's where it was: ranks send each other errors without causes."""
+        """Torch's writer with the system's error, if there is one: ranks send each other errors without causes."""
 
         def write_data(self, *args: Any) -> Any:  # noqa: ANN401  # torch's
             try:
@@ -66,39 +66,39 @@ def write_shards(folder: Path, shards: dict[str, Any], group: object, rank: int)
 
 
 def read_shard_index(folder: Path, names: Collection[str]) -> Any:  # noqa: ANN401  # torch's
-    """Return what is where in a sharded checkpoint, for `read_shards`.
+    """Return the index of a sharded checkpoint, for `read_shards`.
 
     Raises:
-        CheckpointError: it is torn, or has what only code could read.
+        CheckpointError: the index is incomplete, or has content that only code could read.
         OSError: it can't be read.
     """
     return read_index(folder / SHARDS / _METADATA, {name.removeprefix(f"{SHARDS}/") for name in names})
 
 
 def read_shards(folder: Path, shards: dict[str, Any], index: Any, group: object) -> None:  # noqa: ANN401  # torch's
-    """Read shards into sharded tensors, whatever the ranks were that wrote them. Called: by all ranks.
+    """Read shards into sharded tensors, at any world size. Called: by all ranks.
 
     Args:
-        folder: The checkpoint's.
+        folder: The checkpoint's folder.
         shards: The tensors, by their places in the state.
-        index: What `read_shard_index` has returned.
+        index: The result of `read_shard_index`.
         group: The ranks' process group.
 
     Raises:
-        UnreadableError: a file has something that is no tensor.
-        CheckpointError: they can't be read.
+        UnreadableError: a file has an entry that is not a tensor.
+        CheckpointError: the shards can't be read.
     """
     import torch.distributed.checkpoint as dcp
 
     class Reader(dcp.FileSystemReader):  # type: ignore[misc]  # torch is not known to the type checker
-        """Torch's reader, with an index that was read before: torch's own way to read it runs code."""
+        """Torch's reader, with an index that was read before. Torch's own way to read the index runs code."""
 
         def read_metadata(self, *args: object, **options: object) -> Any:  # noqa: ANN401  # torch's
             index.storage_meta.load_id = self.load_id
             return index
 
     class Planner(dcp.DefaultLoadPlanner):  # type: ignore[misc]  # torch is not known to the type checker
-        """Torch's planner, for tensors alone: torch reads all other entries by running their code."""
+        """Torch's planner for tensors only. Torch reads all other entries by running their code."""
 
         def load_bytes(self, read_item: Any, value: object) -> None:  # noqa: ANN401  # torch's
             raise CheckpointError(f"the entry {read_item.dest_index.fqn!a} is no tensor, and only code could read it")
@@ -108,11 +108,11 @@ def read_shards(folder: Path, shards: dict[str, Any], index: Any, group: object)
 
 
 def _in_torch(call: Callable[[], object]) -> None:
-    """Call torch.distributed.checkpoint, whose own exception is no `Exception`.
+    """Call torch.distributed.checkpoint, whose own exception does not inherit from `Exception`.
 
     Raises:
-        UnreadableError: a file has something that is no tensor.
-        CheckpointError: of the first rank that has failed; the same on all.
+        UnreadableError: a file has an entry that is not a tensor.
+        CheckpointError: the error of the first rank that failed, the same on all ranks.
     """
     from torch.distributed.checkpoint.api import CheckpointException
 

@@ -1,4 +1,4 @@
-"""What a folder of checkpoints has: their names, their manifests, and which of them are whole."""
+"""The content of a folder of checkpoints: names, manifests, and which checkpoints are complete."""
 
 import errno
 import os
@@ -17,27 +17,28 @@ from elastic_train.checkpoint.errors import CheckpointError, reason_of
 FORMAT: Final = 1
 MANIFEST: Final = "manifest.json"
 SHARDS: Final = "shards"
-"""The folder with parts of sharded tensors."""
+"""Folder with the parts of sharded tensors."""
 KINDS: Final = ("one", "each")
-"""Whose values a checkpoint has: those of one rank, or of each."""
+"""The ranks whose values a checkpoint has: one, or each."""
 LAST_STEP: Final = 10**18 - 1
 SPARED_S: Final = 180.0
-"""How long remains of a save are left alone that may be a save under way. Of a save that lives, rank 0 gives the folder
-the present time every 20 s; file systems of networks may show that as much as a minute later."""
+"""How long the remains of a save are kept that may still be in progress. During a save, rank 0 updates the folder's
+time every 20 s; network file systems may show that up to a minute later.
+"""
 _NAME: Final = re.compile(r"(?P<serial>[0-9]{8,18})-step-(?P<step>[0-9]{1,18})")
 _SAVING: Final = ".saving-"
 _REMOVING: Final = ".removing-"
 _UNFINISHED: Final = re.compile(rf"(\.saving-|\.removing-){_NAME.pattern}(?:-(?P<mark>[0-9a-z-]+))?")
 _FILE: Final = re.compile(rf"(?:{SHARDS}/)?[0-9A-Za-z_.-]{{1,200}}")
 _MOST_BYTES: Final = 1 << 28
-"""Of a manifest; that of 100,000 ranks has a tenth."""
+"""Limit of a manifest's size. A manifest of 100,000 ranks has a tenth of it."""
 TAKEN: Final = (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR)
 _saved_here: Final[set[Path]] = set()
 """The checkpoints that this process has saved."""
 
 
 class StoredFile(NamedTuple):
-    """A file of a checkpoint, as its manifest has it."""
+    """A file of a checkpoint, as listed in its manifest."""
 
     name: str
     size_bytes: int
@@ -45,22 +46,22 @@ class StoredFile(NamedTuple):
 
 
 class Checkpoint(NamedTuple):
-    """A checkpoint that is whole as far as names and sizes go."""
+    """A checkpoint that is complete by its files' names and sizes."""
 
     folder: Path
     serial: int
-    """Rises with each save."""
+    """Serial number; rises with each save."""
     step: int
     world_size: int
-    """Of those who saved it."""
+    """The number of ranks that saved it."""
     kind: str
-    """Whose values it has: those of `one` rank, or `each`."""
+    """The ranks whose values it has: `one` or `each`."""
     job: str
     files: tuple[StoredFile, ...]
 
     @property
     def name(self) -> str:
-        """Its folder's, which is the same on all hosts."""
+        """The name of its folder, the same on all hosts."""
         return self.folder.name
 
     @property
@@ -70,46 +71,46 @@ class Checkpoint(NamedTuple):
 
 
 def name_of(serial: int, step: int) -> str:
-    """Return the folder's name of a checkpoint."""
+    """Return the folder name of a checkpoint."""
     return f"{serial:08d}-step-{step}"
 
 
 def described(folder: Path, names: Sequence[str]) -> tuple[StoredFile, ...]:
-    """Return files that have been written, as a manifest has them."""
+    """Return written files in the form in which a manifest lists them."""
     return tuple(StoredFile(name, (folder / name).stat().st_size, checksum(folder / name)) for name in names)
 
 
 class Scan(NamedTuple):
-    """What is in a folder."""
+    """The content of a folder."""
 
     whole: list[Checkpoint]
-    """Newest first."""
+    """The complete checkpoints, newest first."""
     broken: list[str]
-    """A line for each of the others."""
+    """One line for each incomplete checkpoint."""
     last_serial: int
-    """The highest number that any of them has; 0: there is none."""
+    """The highest serial number; 0 if there is none."""
     names: frozenset[str] = frozenset()
-    """Of all of them."""
+    """The names of all of them."""
 
 
 class Begun(NamedTuple):
     """A checkpoint that is being saved."""
 
     folder: Path
-    """Where its files are written, before it has its name."""
+    """The folder to which its files are written before it gets its name."""
     serial: int
     another: str
-    """A line on another process that saves in the folder; empty: none is seen."""
+    """A log line about another process that saves in the folder; empty if none is seen."""
     staying: str
-    """A line on remains that could not be removed; empty: there are none."""
+    """A log line about remains that could not be removed; empty if there are none."""
 
 
 class CheckpointFolder:
     """The checkpoints in a folder, as one process sees them.
 
     Args:
-        path: The folder; made by the first save.
-        job: Whose they are; empty: anybody's.
+        path: The folder. The first save makes it.
+        job: Name of the job. Empty means any.
     """
 
     def __init__(self, path: Path, job: str) -> None:
@@ -119,10 +120,10 @@ class CheckpointFolder:
     # --- reading
 
     def scan(self) -> Scan:
-        """Return what checkpoints there are.
+        """Return the checkpoints in the folder.
 
         Raises:
-            CheckpointError: the folder can't be read, or one is another job's, or of a newer format.
+            CheckpointError: the folder can't be read, or has a checkpoint of another job or of a newer format.
         """
         try:
             entries = sorted(entry.name for entry in self.path.iterdir())
@@ -146,11 +147,11 @@ class CheckpointFolder:
         return Scan(whole, broken, last_serial, names)
 
     def _read(self, folder: Path, serial: int, step: int) -> Checkpoint:
-        """Return one that is whole.
+        """Return a complete checkpoint.
 
         Raises:
-            _LeftOutError: it is not.
-            CheckpointError: it is another job's, or of a newer format.
+            _LeftOutError: it is not complete.
+            CheckpointError: it is of another job, or of a newer format.
         """
         manifest = _document(folder)
         version = manifest.get("format")
@@ -192,14 +193,14 @@ class CheckpointFolder:
     def begin(
         self, serial: int, step: int, known: Collection[str] | None = None, claims: Claims | None = None
     ) -> Begun:
-        """Make an empty folder for a checkpoint to be written into; remains of saves that did not end are removed.
+        """Make an empty folder for a new checkpoint. Remains of unfinished saves are removed.
 
         Args:
-            serial: The least number that it may have.
+            serial: The lowest serial number for it.
             step: Its step.
-            known: The names of checkpoints that are no sign of another process that saves here, beside those that
-                this one has saved; None: all.
-            claims: Of who saves; None: no claim is looked at.
+            known: Names of checkpoints that are no sign of another process that saves here, in addition to those that
+                this process saved. `None` means all.
+            claims: The claims of the saving round. `None` means that no claim is checked.
 
         Raises:
             CheckpointError: the folder can't be written, or a later round has claimed it.
@@ -247,10 +248,10 @@ class CheckpointFolder:
         )
 
     def _sweep(self, entries: Sequence[str]) -> tuple[list[str], str]:
-        """Remove the remains of removals, and of saves whose process is known to have ended.
+        """Remove remains of removals, and of saves whose process is known to have ended.
 
         Returns:
-            The remains of other saves, and a line on what could not be removed.
+            The remains of other saves, and a line about remains that could not be removed.
         """
         unknown, staying = [], ""
         for entry in entries:
@@ -264,12 +265,12 @@ class CheckpointFolder:
         return unknown, staying
 
     def _sweep_old(self, entries: Sequence[str], now_s: float) -> tuple[list[str], str]:
-        """Remove remains of saves that were not written to lately.
+        """Remove remains of saves that were not written to recently.
 
-        `now_s`: by the clock of the folder's file system.
+        `now_s`: time by the clock of the folder's file system.
 
         Returns:
-            Those that were, and a line on what could not be removed.
+            The remains that were written to recently, and a line about those that could not be removed.
         """
         under_way, staying = [], ""
         for entry in entries:
@@ -301,11 +302,11 @@ class CheckpointFolder:
         more: Mapping[str, object],
         claims: Claims | None = None,
     ) -> Path:
-        """Give a checkpoint whose files are all there its manifest and its name, and return where it is.
+        """Give a checkpoint with all its files a manifest and its name. Return its path.
 
         Raises:
             CheckpointError: a later round has claimed the folder.
-            OSError: the disk is full, say.
+            OSError: the system rejects the write, as when the disk is full.
         """
         for file in files:
             if fault := _fault_of(unfinished, file):
@@ -340,19 +341,19 @@ class CheckpointFolder:
                 return saved
 
     def discard(self, unfinished: Path) -> None:
-        """Remove what was written of a checkpoint that will not be; what stays is removed by the next save."""
+        """Remove the files of an unfinished checkpoint. The next save removes what remains."""
         try:
             remove(unfinished, by_name=unfinished)
         except OSError:
             return
 
     def prune(self, keep: int, damaged: Collection[str]) -> None:
-        """Remove the oldest of the whole checkpoints until no more than `keep` are left.
+        """Remove the oldest complete checkpoints until at most `keep` are left.
 
-        `damaged`: names of those that only look whole; they stay, for somebody to look at, and don't count.
+        `damaged`: names of checkpoints that only look complete. They are kept for inspection, and not counted.
 
         Raises:
-            OSError: one stays.
+            OSError: one could not be removed.
         """
         whole = [each for each in self.scan().whole if each.name not in damaged]
         for old in whole[keep:]:
@@ -361,7 +362,7 @@ class CheckpointFolder:
 
 
 def damage(checkpoint: Checkpoint, names: Sequence[str]) -> str:
-    """Return what is wrong with these files of a checkpoint by their checksums, empty: nothing."""
+    """Return what is wrong with these files by their checksums, or an empty text."""
     for file in checkpoint.files:
         if file.name not in names:
             continue
@@ -374,7 +375,7 @@ def damage(checkpoint: Checkpoint, names: Sequence[str]) -> str:
 
 
 class _LeftOutError(Exception):
-    """Why a checkpoint is not whole."""
+    """The reason why a checkpoint is not complete."""
 
 
 def _numbers(name: str) -> tuple[int, int]:
@@ -383,7 +384,7 @@ def _numbers(name: str) -> tuple[int, int]:
 
 
 def last_written_s(path: Path) -> float | None:
-    """Return when something was last written below a path; None: it is gone."""
+    """Return when a path or anything below it was last written. `None` if the path is gone."""
     try:
         newest_s = path.lstat().st_mtime
     except OSError:
@@ -398,10 +399,10 @@ def last_written_s(path: Path) -> float | None:
 
 
 def _document(folder: Path) -> dict[str, Any]:
-    """Return what is in a manifest, none of it checked.
+    """Return the content of a manifest, unchecked.
 
     Raises:
-        _LeftOutError: it is no document.
+        _LeftOutError: it is not a JSON document.
     """
     document = read_json(folder / MANIFEST, _MOST_BYTES)
     if document is None:
@@ -410,7 +411,7 @@ def _document(folder: Path) -> dict[str, Any]:
 
 
 def _fault_of(folder: Path, file: StoredFile) -> str:
-    """Return what is wrong with a file of a checkpoint by its name and size, empty: nothing."""
+    """Return what is wrong with a file by its name and size, or an empty text."""
     if not _FILE.fullmatch(file.name) or file.name.rpartition("/")[2] in (".", ".."):
         return f"{MANIFEST} names a file elsewhere" if "/" in file.name else f"{MANIFEST} names a file that no save has"
     path = folder / file.name

@@ -1,4 +1,4 @@
-"""All ranks of a run, as far as checkpoints need them: each gives something, and gets what all have given."""
+"""Communication of all ranks for checkpoints: each rank sends a value, and gets those of all ranks."""
 
 import socket
 import sys
@@ -16,9 +16,9 @@ SAME_CALLS: Final = "the same calls of a Checkpointer on all ranks, in the same 
 
 
 class Ranks:
-    """The default process group's ranks, or a process alone where there is no group.
+    """The ranks of the default process group, or a process alone if there is no group.
 
-    They talk in a Gloo group of their own: a save in the background must not come between the collectives of training,
+    They use a Gloo group of their own. A save in the background therefore does not disturb the collectives of training,
     and needs no GPU.
 
     Threading: one thread at a time.
@@ -39,25 +39,25 @@ class Ranks:
 
     @property
     def group(self) -> Any:  # noqa: ANN401  # torch's
-        """The group that they talk in; None: of a process alone, and of a default group that was destroyed."""
+        """Their own group. `None` for a process alone, and after the default group was destroyed."""
         return self._group() if self._group else None
 
     def are_those_of_now(self) -> bool:
-        """Return whether the default process group is still the one that these are of."""
+        """Return whether the default process group is still the one that these ranks are from."""
         dist = distributed()
         return (dist.group.WORLD if dist else None) is self.world()
 
     def gather(self, place: str, value: T, problem: Exception | None = None) -> list[T]:
-        """Return what all ranks give, by rank. Called: by all ranks, the first time to make their group.
+        """Return the values of all ranks, by rank. Called: by all ranks. The first call makes their group.
 
         Args:
-            place: Where in which call this is; the same on all ranks that call the same.
-            value: What this rank gives.
-            problem: Why this rank can't go on, if it can't.
+            place: Name of the call and the point in it, the same on all ranks.
+            value: This rank's value.
+            problem: Why this rank can't continue, or `None`.
 
         Raises:
-            ElasticError: a rank's problem, the same on all ranks; of a process alone its own exception.
-            CheckpointError: a rank is gone, has not come in time, or is elsewhere: on all ranks that came.
+            ElasticError: a rank's problem, the same on all ranks. A process alone raises its own exception.
+            CheckpointError: a rank is gone, is late, or is at another point; raised on all ranks that are at this one.
         """
         if self.size == 1:
             if problem is not None:
@@ -76,7 +76,7 @@ class Ranks:
         return [each.value for each in given]
 
     def for_others(self, problem: Exception | None) -> Problem | None:
-        """Return a problem as the other ranks are to have it; None: there is none."""
+        """Return a problem in the form for other ranks. `None` if there is none."""
         if problem is None:
             return None
         what = problem.what if isinstance(problem, ElasticError) else reason_of(problem)
@@ -105,14 +105,14 @@ class Ranks:
         return found
 
     def _make_group(self) -> None:
-        """Make the ranks' group unless there is one: a collective call."""
+        """Make the ranks' group if there is none. This is a collective call."""
         if self._group is None:
             options = {"timeout": self._timeout} if self._timeout else {}
             self._group = weakref.ref(distributed().new_group(backend="gloo", **options))
 
 
 class _Given(NamedTuple):
-    """What a rank gives."""
+    """The message of one rank."""
 
     place: str
     value: Any
@@ -124,6 +124,6 @@ def _nothing() -> None:
 
 
 def distributed() -> Any:  # noqa: ANN401  # a module
-    """Return torch.distributed where a process group is; None: there is none, and nothing was imported to find out."""
+    """Return torch.distributed if a process group exists, else `None`. Imports nothing."""
     dist = sys.modules.get("torch.distributed")
     return dist if dist is not None and dist.is_available() and dist.is_initialized() else None

@@ -1,4 +1,4 @@
-"""The index of a sharded checkpoint, `.metadata`: torch's pickle of it, read without running any code.
+"""Reader of `.metadata`, torch's pickled index of a sharded checkpoint, which runs no code from it.
 
 The file names classes, and an unpickler calls what a file names. Here each name stands for an inert record, made for
 one read alone, whatever the file does with it; from the records, checked field by field, torch's own are built anew.
@@ -30,7 +30,7 @@ _NAMES: Final = {
 
 
 class _Record:
-    """An object of the file: which name it was made by, and its fields; its other content is dropped."""
+    """An object in the file: the name that made it, and its fields. Other content is dropped."""
 
     def __init__(self, *_arguments: object) -> None:
         self.fields: dict[object, object] = {}
@@ -43,7 +43,7 @@ class _Record:
 
 
 class _Unpickler(pickle.Unpickler):
-    """A reader that makes records alone."""
+    """An unpickler that makes only records."""
 
     def __init__(self, stream: Any) -> None:  # noqa: ANN401  # a file
         super().__init__(stream)
@@ -63,14 +63,14 @@ class _Unpickler(pickle.Unpickler):
 
 
 def read_index(path: Path, files: Collection[str]) -> Any:  # noqa: ANN401  # torch's Metadata
-    """Return torch's record of which part of which tensor is where.
+    """Return torch's index of the places of tensor parts.
 
     Args:
-        path: The index.
-        files: The names of the files with parts that the checkpoint's manifest has.
+        path: The index file.
+        files: The names of files with parts in the checkpoint's manifest.
 
     Raises:
-        CheckpointError: there is something in it that a save does not write: an entry that is no tensor, a part in
+        CheckpointError: it has content that a save does not write, such as an entry that is not a tensor, or a part in
             another file.
         OSError: it can't be read.
     """

@@ -1,4 +1,4 @@
-"""The process that writes a checkpoint, in the name of what it writes: so that another one removes only remains."""
+"""Marks of the processes that write checkpoints, by which other processes remove only the remains of ended ones."""
 
 import hashlib
 import os
@@ -10,7 +10,7 @@ _PROC: Final = Path("/proc")
 
 
 def mark() -> str:
-    """Return this process's mark, of letters, digits and `-`: it ends with a random part, another one each time."""
+    """Return a mark of this process: letters, digits and `-`, with a new random part each time."""
     place, pid = _place(), os.getpid()
     start = _start(pid)
     return f"{place or 'x'}-{pid}-{start or 0}-{secrets.token_hex(4)}"
@@ -26,7 +26,7 @@ def is_gone(other: str) -> bool:
 
 
 def _place() -> str | None:
-    """Return what is the same for all processes that see one another's ids; None: it is not known."""
+    """Return an id that is the same for all processes that see each other's pids. `None` if it is not known."""
     try:
         boot = (_PROC / "sys/kernel/random/boot_id").read_text()
         return hashlib.sha256(f"{boot}{(_PROC / 'self/ns/pid').readlink()}".encode()).hexdigest()[:12]
@@ -35,7 +35,7 @@ def _place() -> str | None:
 
 
 def _start(pid: int) -> str | None:
-    """Return when a process has started, as the kernel counts; None: there is no such process, or it has ended."""
+    """Return a process's start time, as the kernel counts. `None` if there is no such process, or it has ended."""
     try:
         fields = (_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
     except OSError:

@@ -1,1 +1,1 @@
-"""Whether workers hang, and what is reported of it."""
+"""Detection of hangs, and their reports."""

@@ -1,4 +1,4 @@
-"""What workers that say nothing of themselves can be judged by: the bytes that they, and what they started, move."""
+"""The activity of workers without heartbeats: the bytes that they and their children read and write."""
 
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -8,9 +8,9 @@ from elastic_watch import vitals
 
 
 class Activity(Record, frozen=True, kw_only=True):
-    """One worker's: `written` bytes so far, and a `mark` that changes whenever anything is read or written.
+    """One worker's activity: `written` bytes so far, and a `mark` that changes whenever data are read or written.
 
-    Both None: neither its log files nor its counters are to be seen.
+    Both are `None` if neither its log files nor its counters can be read.
     """
 
     written: int | None = None
@@ -18,18 +18,18 @@ class Activity(Record, frozen=True, kw_only=True):
 
 
 class ActivityMeter:
-    """Looks at workers of one round again and again.
+    """Reads the activity of a round's workers.
 
     Args:
         pids: By local rank.
-        files: The log files of each; empty: none.
-        ours: Returns how many bytes a worker has written because we wanted it to; they are no sign of life.
+        files: The log files of each; empty means none.
+        ours: Returns how many bytes a worker has written on request; they are no sign of life.
     """
 
     def __init__(
         self, pids: Mapping[int, int], files: Mapping[int, Iterable[str]], ours: Callable[[int], int] = lambda rank: 0
     ) -> None:
-        """Look at nothing yet."""
+        """Read nothing yet."""
         self._ours = ours
         self._pids = dict(pids)
         self._files = {rank: tuple(names) for rank, names in files.items()}
@@ -39,7 +39,7 @@ class ActivityMeter:
         self._written: dict[int, int] = {}
 
     def look(self, ranks: Iterable[int]) -> dict[int, Activity]:
-        """Return the activity of each; what it started is looked at only where the worker itself is still."""
+        """Return the activity of each worker. Children are read only if the worker itself is idle."""
         still: dict[int, int] = {}
         found: dict[int, Activity] = {}
         for rank in ranks:

@@ -1,8 +1,8 @@
-"""Whether workers hang, as pure functions: `look(watch, sightings, now_s)` gives the watch as it is then and a verdict.
+"""Detection of hangs as pure functions: `look(watch, sightings, now_s)` returns the next watch and a verdict.
 
-A worker that beats is judged by its beats. On a node where none does, all are judged together, by what any of them
-writes or reads: a rank that waits for the others is silent, too. Ages count on a clock that only runs while the agent
-does, and nobody debugs a worker: no rank is late because the agent was stopped.
+A worker with heartbeats is judged by them. On a node without any heartbeats, all workers are judged together, by the
+data that any of them reads or writes, since a rank that waits for others is silent, too. Ages count on a clock that
+stops while the agent does not run, or a worker is debugged: no rank is late because the agent was stopped.
 """
 
 from collections.abc import Iterable, Mapping
@@ -15,28 +15,32 @@ from elastic_watch.beat_file import OpenSection
 SHORTEST_LOOK_S = 0.1
 LOOKS_A_LIMIT = 10
 LONGEST_GAP_LOOKS = 2
-"""A look that comes later than so many intervals after the last: the agent was stopped, and the rest is not counted."""
+"""If a check is this many intervals later than the last one, the agent was stopped, and the rest is not counted."""
 PATIENCE = 0.5
-"""How much of a limit longer ranks are waited for when another node has a slower one."""
+"""The part of a limit by which ranks are waited for longer if another node has a slower one."""
 
 
 class Limits(Record, frozen=True, kw_only=True):
-    """Seconds; 0: none. `hang_s` from one sign of life to the next, `startup_s` from the start to the first."""
+    """Limits in seconds; 0 means no limit.
+
+    `hang_s` between two signs of life, `startup_s` from start to the first one.
+    """
 
     hang_s: float = 0.0
     startup_s: float = 0.0
 
     @property
     def look_s(self) -> float:
-        """How often to look."""
+        """The interval between checks."""
         return max(SHORTEST_LOOK_S, min(limit for limit in (self.hang_s, self.startup_s) if limit) / LOOKS_A_LIMIT)
 
 
 class Sighting(Record, frozen=True, kw_only=True):
-    """What is seen of one live worker.
+    """The observed state of one live worker.
 
-    `beat_s` and `sections` are on the clock of `look`; `will_beat`: it said so. `written` and `traffic` are marks that
-    change when the worker, or what it started, writes (reads or writes); None: not to be seen. `held`: by a debugger.
+    `beat_s` and `sections` are on the clock of `look`; `will_beat`: it has announced heartbeats. `written` and
+    `traffic` are marks that change when the worker or its child writes (reads or writes); `None` if not readable.
+    `held`: by a debugger.
     """
 
     will_beat: bool = False
@@ -49,9 +53,9 @@ class Sighting(Record, frozen=True, kw_only=True):
 
 
 class Elsewhere(Record, frozen=True, kw_only=True):
-    """What other nodes of the round tell of their ranks; None: nothing.
+    """The state of ranks on other nodes of the round. `None` means no information.
 
-    `protected_s`: for how long a section is open there; `quiet_s`: how long nobody has read or written there.
+    `protected_s`: how long a section stays open there; `quiet_s`: how long no rank has read or written there.
     """
 
     max_step: int | None = None
@@ -61,26 +65,26 @@ class Elsewhere(Record, frozen=True, kw_only=True):
 
 
 class Silence(Record, frozen=True, kw_only=True):
-    """Of this node's workers, as `Elsewhere`."""
+    """The state of this node's workers, as `Elsewhere`."""
 
     protected_s: float
     quiet_s: float
 
 
 class Watched(Record, frozen=True, kw_only=True):
-    """One worker between two looks; times on the watch's own clock."""
+    """One worker between two checks; times on the watch's own clock."""
 
     sighting: Sighting = Sighting()
     sign_s: float = 0.0
-    """When it last gave a sign of life."""
+    """The time of its last sign of life."""
     begun: bool = False
-    """Whether it has given the first: a beat, or a byte of output."""
+    """Whether it has given the first sign of life: a heartbeat, or a byte of output."""
     since: Mapping[int, float] = {}
-    """When its open sections began, by serial."""
+    """The start times of its open sections, by serial."""
 
 
 class Watch(Record, frozen=True, kw_only=True):
-    """All workers of this node; `lived_s` is the watch's own clock, `looked_s` the last look's time."""
+    """All workers of this node. `lived_s` is the watch's own clock, `looked_s` the time of the last check."""
 
     limits: Limits
     looked_s: float
@@ -100,10 +104,10 @@ class Late(Record, frozen=True, kw_only=True):
 
 
 class Stall(Record, frozen=True, kw_only=True):
-    """Workers that are late, the longest silent first, and which of them are to blame.
+    """Late workers, the longest silent first, and the first causes among them.
 
-    `behind` have not reached `top_step`, which others have; empty: no rank's step is lower than another's. `by_beats`:
-    judged by beats, else by output. `section`: one of theirs that is open and over its limit.
+    `behind` have not reached `top_step`, which others have; empty if no rank's step is lower than another's.
+    `by_beats`: judged by heartbeats, else by output. `section`: their open section that is over its limit.
     """
 
     late: tuple[Late, ...]
@@ -115,19 +119,19 @@ class Stall(Record, frozen=True, kw_only=True):
 
     @property
     def suspects(self) -> tuple[int, ...]:
-        """The local ranks that the others wait for, as far as steps tell."""
+        """The local ranks for which the others wait, according to their steps."""
         return self.behind or tuple(sorted(each.local_rank for each in self.late))
 
 
 class Recovered(Record, frozen=True, kw_only=True):
-    """The workers that were late go on."""
+    """The late workers make progress again."""
 
 
 Verdict = Stall | Recovered | None
 
 
 def begin(limits: Limits, ranks: Iterable[int], *, now_s: float) -> Watch:
-    """Return the watch over workers that were started just now."""
+    """Return the watch of workers that were just started."""
     return Watch(limits=limits, looked_s=now_s, workers={rank: Watched() for rank in ranks})
 
 
@@ -139,18 +143,18 @@ def without(watch: Watch, rank: int) -> Watch:
 def look(
     watch: Watch, sightings: Mapping[int, Sighting], *, now_s: float, elsewhere: Elsewhere | None = None
 ) -> tuple[Watch, Verdict]:
-    """Return the watch after a look, and what there is to say, once for each time that workers stand still.
+    """Return the watch after a check, and a verdict, once for each time that workers stop making progress.
 
-    A `Stall` that is `hung` is said again after another limit, if they still do.
+    A `Stall` that is `hung` is returned again after another limit, if there is still no progress.
 
     Args:
-        watch: As the last look left it.
-        sightings: What is seen now, by local rank; a worker that is missing is as it was.
+        watch: The result of the last check.
+        sightings: The current observations, by local rank; a missing worker is unchanged.
         now_s: On the clock of the sightings.
-        elsewhere: What the other nodes say.
+        elsewhere: The state of the other nodes.
     """
     gap_s = max(0.0, now_s - watch.looked_s)
-    # While somebody debugs a rank, the others wait for it.
+    # While a rank is debugged, the others wait for it.
     held = any(sighting.held for sighting in sightings.values())
     counted_s = 0.0 if held else min(gap_s, LONGEST_GAP_LOOKS * watch.limits.look_s)
     lived_s = watch.lived_s + counted_s
@@ -165,7 +169,7 @@ def look(
 
 
 def silence(watch: Watch) -> Silence:
-    """Return what the other nodes need, besides steps, in order to judge their own ranks."""
+    """Return the data, besides steps, by which other nodes judge their own ranks."""
     signs = [each.sign_s for each in watch.workers.values()]
     return Silence(
         protected_s=max(0.0, _protected_until(watch) - watch.lived_s),
@@ -222,7 +226,7 @@ def _judge(watch: Watch, elsewhere: Elsewhere) -> tuple[Watch, Verdict]:
 
 
 def _due_by_beats(watch: Watch) -> dict[int, tuple[float, float]]:
-    """Return (when it is hung, its limit) for each worker that has a limit now."""
+    """Return the time at which it counts as hung, and its limit, for each worker with a limit now."""
     limits, due = watch.limits, {}
     for rank, each in watch.workers.items():
         if each.sighting.beat_s is not None:
@@ -251,7 +255,7 @@ def _visible(sighting: Sighting) -> bool:
 
 
 def _protected_until(watch: Watch) -> float:
-    """Return when the last open section of any worker reaches its limit; 0: none is open."""
+    """Return when the last open section of any worker reaches its limit; 0 if none is open."""
     ends = [
         each.since[section.serial] + section.limit_s
         for each in watch.workers.values()
@@ -311,9 +315,9 @@ def _expired(watch: Watch, ranks: Iterable[int]) -> str:
 
 
 def odd_ones_out(places: Mapping[int, str]) -> tuple[int, ...]:
-    """Return the ranks that stand somewhere else than most; none where there is no such majority.
+    """Return the ranks that are at another place than the majority; none without a majority.
 
-    For ranks that are all at the same step: those in the collective wait for the ones that are not.
+    Use it for ranks at the same step: those in the collective wait for the ones that are not in it.
     """
     known = {rank: place for rank, place in places.items() if place}
     for place in set(known.values()):

@@ -1,4 +1,4 @@
-"""A hang as the report of a failure: the workers to blame, where they stand, and what the incident says of it."""
+"""A hang as a failure report: the first causes, their places, and the text of the incident."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -8,11 +8,11 @@ from elastic_watch.hangs.hang_report import HangReport, RankReport, summary
 
 EXCEPTION_TYPE: Final = "Hang"
 MAX_RANKS: Final = 16
-"""How many ranks are named, those to blame first: incidents travel through the store."""
+"""The limit of named ranks, first causes first: incidents pass through the store."""
 
 
 def failure_report(report: HangReport) -> FailureReport:
-    """Return what the agent takes for a failure."""
+    """Return the report as a failure for the agent."""
     text = summary(report)
     blamed_first = sorted(report.ranks, key=lambda each: (each.local_rank not in report.blamed, each.local_rank))
     hang = {

@@ -1,4 +1,4 @@
-"""What is told of workers that hang: on the console at half the limit, to the policy at the limit. Pure."""
+"""Reports of hangs: on the console at half the limit, to the policy at the limit. Pure."""
 
 from collections.abc import Iterable, Sequence
 from typing import Final
@@ -14,11 +14,11 @@ _PEERS: Final = "/torch/distributed/"
 
 
 class RankReport(Record, frozen=True, kw_only=True):
-    """One rank of this node, late or not, at the moment when somebody was late.
+    """One rank of this node, late or not, at the time when a rank was late.
 
-    `quiet_s` is None for a rank that is not late. `state` is the kernel's letter, `wait` where in the kernel it sleeps,
-    `cpu_share` how many processors it used lately (None: not known). `stack_file` has all its threads; empty: there is
-    none.
+    `quiet_s` is `None` for a rank that is not late. `state` is the kernel's letter, `wait` the kernel function in which
+    it sleeps, `cpu_share` the number of processors it used recently (`None` if not known). `stack_file` has all its
+    threads; empty if there is none.
     """
 
     local_rank: int
@@ -34,37 +34,37 @@ class RankReport(Record, frozen=True, kw_only=True):
 
     @property
     def waits(self) -> bool:
-        """Whether it is in a collective, or another call that needs its peers: the user's own code has called it."""
+        """Whether it is in a collective, or another call that needs its peers, called by the user's own code."""
         called = self.stack.frames[max(0, self.stack.user_frame) :]
         return any(_PEERS in file for file, *_ in called)
 
 
 class HangReport(Record, frozen=True, kw_only=True):
-    """A hang: what is seen of each rank of this node, and which of them are to blame, by local rank."""
+    """A hang: the state of each rank of this node, and the first causes, by local rank."""
 
     stall: Stall
     ranks: tuple[RankReport, ...]
     blamed: tuple[int, ...]
     folder: str
-    """Where the stacks are; empty: there are none."""
+    """The folder of the stacks; empty if there are none."""
     elsewhere: tuple[RankStep, ...] = ()
     """Ranks of other nodes that have not reached the furthest step."""
 
     @property
     def blames_others(self) -> bool:
-        """Whether other nodes' ranks are behind, and none of this one's."""
+        """Whether other nodes' ranks are behind, and none of this node's."""
         return bool(self.elsewhere) and not self.stall.behind
 
     def rank(self, local_rank: int) -> RankReport:
-        """Return one rank's part."""
+        """Return one rank's report."""
         return next(each for each in self.ranks if each.local_rank == local_rank)
 
 
 def blame(stall: Stall, ranks: Iterable[RankReport]) -> tuple[int, ...]:
-    """Return the local ranks to blame, the one to name first in front.
+    """Return the local ranks that caused the hang, the first cause first.
 
-    Those that are behind the others; else those that don't wait for their peers, where others do; else those that stand
-    elsewhere than most; else all that are late.
+    These are the ranks that are behind the others; else those that don't wait for peers while others do; else those at
+    another place than the majority; else all late ranks.
     """
     suspects = stall.suspects
     if not stall.behind:
@@ -78,7 +78,7 @@ def blame(stall: Stall, ranks: Iterable[RankReport]) -> tuple[int, ...]:
 
 
 def waits_elsewhere(report: HangReport) -> bool:
-    """Return whether all that are late wait for their peers: the reason is on another node."""
+    """Return whether all late ranks wait for their peers: the cause is on another node."""
     late = {each.local_rank for each in report.stall.late}
     return not report.stall.behind and all(each.waits for each in report.ranks if each.local_rank in late)
 
@@ -91,7 +91,7 @@ def warning(report: HangReport) -> str:
 
 
 def headline(rank: RankReport) -> str:
-    """Return what stands above one rank's stacks."""
+    """Return the heading of one rank's stacks."""
     parts = [f"rank {rank.global_rank} (local rank {rank.local_rank}), pid {rank.pid}"]
     if rank.step is not None:
         parts.append(f"step {rank.step}")
@@ -105,7 +105,7 @@ def headline(rank: RankReport) -> str:
 
 
 def summary(report: HangReport) -> str:
-    """Return the failure in one line: ranks, step, seconds, where."""
+    """Return the failure in one line: ranks, step, seconds, place."""
     stall, blamed = report.stall, report.blamed
     late = [each for each in stall.late if each.local_rank in blamed]
     ranks = [report.rank(rank) for rank in blamed]
@@ -130,7 +130,7 @@ def summary(report: HangReport) -> str:
 
 
 def _elsewhere(report: HangReport) -> str:
-    """Name the ranks of other nodes that are behind."""
+    """Return text with the ranks of other nodes that are behind."""
     if not report.elsewhere:
         return ""
     by_node: dict[str, list[int]] = {}

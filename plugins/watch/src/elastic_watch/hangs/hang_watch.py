@@ -1,4 +1,4 @@
-"""What is behind `--hang-timeout` and `--startup-timeout`: looks at workers from time to time, and reports."""
+"""The hang detection of `--hang-timeout` and `--startup-timeout`: checks workers at intervals, and reports."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -29,33 +29,33 @@ from elastic_watch.hangs.stack_files import write_stacks
 from elastic_watch.stacks import StackCollector, StacksTaken, WorkerStack
 
 FOLDER: Final = "hang"
-"""Where stacks go, in the run directory."""
+"""The folder of stacks in the run directory."""
 MAX_WARNINGS: Final = 5
-"""Workers that are slow again and again are slow by nature: more words and stacks in a round would help nobody."""
+"""The limit of warnings in a round: workers that are late repeatedly are just slow."""
 NO_MORE: Final = "this round's later warnings are left out. Try: a longer --hang-timeout"
 
 _SHORTEST_CPU_S: Final = 0.2
-"""The kernel counts processor time in hundredths of a second."""
+"""The resolution of the kernel's processor time, hundredths of a second."""
 LONGEST_ANSWER_S: Final = 3.0
 ANSWER_LOOKS: Final = 2.5
-"""How many looks other nodes are waited for, where they are asked about their steps: a quarter of the limit."""
+"""The number of checks for which responses of other nodes are waited for: a quarter of the limit."""
 MAX_DUMPS: Final = 2 * MAX_WARNINGS
-"""So many times in a round workers write their stacks because another node asks."""
+"""The number of times in a round that workers write their stacks on another node's request."""
 
 Stacks = Mapping[int, WorkerStack]
 """By local rank."""
 
 
 class HangWatch:
-    """Watches the workers of one round after another; between them, and without a limit, it does nothing.
+    """Checks the workers of one round after another. Between rounds, and without a limit, it does nothing.
 
-    A hang is reported when a limit is reached, and again after another one if nobody stopped the workers.
+    A hang is reported when a limit is reached, and again after another limit if the workers were not stopped.
 
     Args:
         run: The run's handle.
-        hang_s: `--hang-timeout`; 0: none.
-        startup_s: `--startup-timeout`; 0: none.
-        files: What the workers beat into.
+        hang_s: `--hang-timeout`; 0 means none.
+        startup_s: `--startup-timeout`; 0 means none.
+        files: The memory with the workers' heartbeats.
         collector: Takes their stacks.
         clock: This node's.
     """
@@ -96,7 +96,7 @@ class HangWatch:
     # --- a round
 
     def on_workers_started(self, event: WorkersStarted) -> None:
-        """Begin to watch workers that were just started."""
+        """Begin to check workers that were just started."""
         self._end()
         if not (self._limits.hang_s or self._limits.startup_s):
             return
@@ -119,11 +119,11 @@ class HangWatch:
             self._watch = hangs.without(self._watch, rank)
 
     def on_workers_stopping(self, event: WorkersStopping) -> None:
-        """Stop watching."""
+        """Stop checking."""
         self._end()
 
     def on_agent_stopped(self, event: AgentStopped) -> None:
-        """Stop watching."""
+        """Stop checking."""
         self._end()
 
     def _end(self) -> None:
@@ -147,7 +147,7 @@ class HangWatch:
     # --- all nodes of the round
 
     def on_steps_asked(self, event: StepsAsked) -> None:
-        """Answer a question about this node's steps, and have all its ranks write their stacks."""
+        """Publish this node's steps on request, and have all its ranks write their stacks."""
         watch, round_ = self._watch, self._round
         if watch is None or round_ is None:
             return
@@ -159,13 +159,13 @@ class HangWatch:
             self._request_stacks(watch, self._have_dump)
 
     def on_steps_seen(self, event: StepsSeen) -> None:
-        """Take what all nodes have answered."""
+        """Use the responses of all nodes."""
         if self._watch is not None:
             self._others.take(event.seen, self._watch)
             self._go_on()
 
     def _ask_around(self, stall: hangs.Stall) -> None:
-        """Find out what other nodes know, before anything is said of a stall."""
+        """Request the steps of other nodes before a stall is reported."""
         self._wonders, self._answered, self._dumped = stall, False, None
         self._timer = self.run.call_later(min(LONGEST_ANSWER_S, self._limits.look_s * ANSWER_LOOKS), self._go_on)
         self.run.ask_steps()
@@ -179,7 +179,7 @@ class HangWatch:
             self._write(self._reports(self._watch, stacks, {}))
 
     def _go_on(self) -> None:
-        """Judge what this node wondered about: all have answered, or were given the time to."""
+        """Judge a stall after all nodes have responded, or had time to."""
         stall, watch = self._wonders, self._watch
         if stall is None or watch is None:
             return
@@ -280,7 +280,7 @@ class HangWatch:
         watch = self._watch
         if watch is None:
             return
-        # Who has ended or goes on meanwhile is not to blame for a hang any more.
+        # A worker that has ended or makes progress meanwhile is no longer a cause of the hang.
         still = watch.workers.keys() - self._moved(watch)
         late = tuple(each for each in stall.late if each.local_rank in still)
         if late:
@@ -289,7 +289,7 @@ class HangWatch:
         self._look_later()
 
     def _moved(self, watch: hangs.Watch) -> set[int]:
-        """Return the ranks that have given a sign of life since the last look; where none beats, all of them."""
+        """Return the ranks with a sign of life since the last check; all of them if none uses heartbeats."""
         now = self._sightings(watch)
         if any(each.beat_s is not None for each in now.values()):
             return {rank for rank, own in watch.workers.items() if now[rank].beat_s != own.sighting.beat_s}
@@ -312,7 +312,7 @@ class HangWatch:
             self._notice(warning(report))
 
     def _report(self, report: HangReport) -> None:
-        """Tell of a hang, later where its reason is on another node: that one knows more, and tells of it itself."""
+        """Report a hang, later if its cause is on another node, which knows more and reports it itself."""
         several = self._round is not None and self._round.node_count > 1
         if several and not self._deferred and (waits_elsewhere(report) or report.blames_others):
             self._deferred = True
@@ -348,7 +348,7 @@ class HangWatch:
         return self._round.global_rank(local_rank)
 
     def _write(self, ranks: tuple[RankReport, ...]) -> tuple[str, tuple[RankReport, ...]]:
-        """Write a file for each rank if any said anything; return their folder, and the ranks with their files."""
+        """Write a file for each rank, if there are stacks. Return their folder, and the ranks with their files."""
         if self._round is None or not any(each.stack.text for each in ranks):
             return "", ranks
         folder = Path(self.run.run_dir()) / FOLDER / f"round_{self._round.index}_{self._episode}"

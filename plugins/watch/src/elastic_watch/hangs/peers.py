@@ -1,4 +1,4 @@
-"""What nodes tell each other of their workers, when some of one stand still, and what they make of it. Pure."""
+"""Messages between nodes about stalled workers, and their evaluation. Pure."""
 
 from collections.abc import Iterable, Mapping
 from typing import Final
@@ -9,18 +9,18 @@ from elastic_core.api.feed import NodeSteps, RankStep, RunSteps
 from elastic_watch.hangs import detector as hangs
 
 MOST_RANKS: Final = 8
-"""How many ranks a node names: what they are told in is read by all."""
+"""The limit of ranks that a node names: all nodes read the message."""
 
 
 def answer(
     serial: int, watch: hangs.Watch, sightings: Mapping[int, hangs.Sighting], *, node_id: str, ranks: Mapping[int, int]
 ) -> NodeSteps:
-    """Return how far the workers of this node are.
+    """Return the progress of this node's workers.
 
     Args:
-        serial: The question's.
-        watch: As the last look left it.
-        sightings: What is seen now, by local rank.
+        serial: The request's.
+        watch: The result of the last check.
+        sightings: The current observations, by local rank.
         node_id: This node.
         ranks: Global ranks by local ones.
     """
@@ -41,7 +41,7 @@ def answer(
 
 
 class Others:
-    """The last answer of all nodes; it grows old on the watch's own clock."""
+    """The last responses of all nodes; their age counts on the watch's own clock."""
 
     def __init__(self) -> None:
         """Know nothing yet."""
@@ -49,11 +49,11 @@ class Others:
         self._seen_s = 0.0
 
     def take(self, seen: RunSteps, watch: hangs.Watch) -> None:
-        """Take what all have answered just now."""
+        """Use the responses of all nodes, which have just arrived."""
         self._seen, self._seen_s = seen, watch.lived_s
 
     def now(self, watch: hangs.Watch) -> hangs.Elsewhere | None:
-        """Return what that means now; None: nothing was asked."""
+        """Return their current meaning. `None` without a request."""
         seen = self._seen
         if seen is None:
             return None
@@ -74,9 +74,9 @@ class Others:
 
 
 def judged(stall: hangs.Stall, watch: hangs.Watch, elsewhere: hangs.Elsewhere | None) -> hangs.Stall | None:
-    """Return a stall with what other nodes say of theirs; None: they are a reason to wait.
+    """Return a stall in view of other nodes' responses. `None` if they are a reason to wait.
 
-    A section is open there; or workers that are judged by their output have written or read there lately.
+    Such a reason is an open section; or, for workers judged by their output, recent reads or writes there.
     """
     if elsewhere is None:
         return stall

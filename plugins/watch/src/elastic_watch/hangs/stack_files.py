@@ -1,4 +1,4 @@
-"""Stacks in the run directory: a file for each rank, in a folder for each time that workers stood still."""
+"""Stack files in the run directory: one for each rank, in a folder for each stall."""
 
 import os
 from collections.abc import Mapping
@@ -7,15 +7,15 @@ from pathlib import Path
 from typing import Final
 
 KEPT_FOLDERS: Final = 64
-"""The first time that workers stood still, and the last ones: a run may hang for weeks."""
+"""Folders of the first stall and the last ones are kept: a run may hang for weeks."""
 
 
 def write_stacks(folder: Path, stacks: Mapping[int, tuple[str, str]]) -> dict[int, str]:
-    """Add what each rank said to its file, and return the files' names, by global rank.
+    """Append each rank's stacks to its file. Return the files' names, by global rank.
 
     Args:
-        folder: In the run directory, which is its owner's alone.
-        stacks: By global rank, the line that stands above, and the text; that may be empty.
+        folder: In the run directory, which only its owner can open.
+        stacks: By global rank, the heading and the text, which may be empty.
 
     Raises:
         OSError: they can't be written.
