@@ -332,7 +332,7 @@ def test_about_a_start_that_was_refused_only_those_are_asked_again_who_may_refus
     [
         ("no", "answered str; expected Refuse or None"),
         (False, "answered bool"),
-        (Launches(environment={"A": "b"}), "answered Launches; Refuse or None"),
+        (Launches(environment={"A": "b"}), "answered Launches; expected Refuse or None"),
         (Refuse(reason=None), "answered Refuse"),
     ],
 )
