@@ -70,11 +70,11 @@ def test_a_stalled_log_disk_costs_neither_the_lease_nor_a_line(redis_run, stalls
     b = redis_run.node("b", "2", "--redirects", "1", "--log-dir", str(redis_run.logs))
     pid = a.said(world=2)["pid"]
     stalls.answers.clear()
-    a.told("has not answered for 2 s")
+    a.told("has not responded for 2 s")
     began_s = time.monotonic()
     wait_for(lambda: time.monotonic() - began_s > 3 * LEASE_S, what="three leases with a stalled disk")
     stalls.answers.set()
-    a.told("answers again")
+    a.told("responds again")
     redis_run.all_end(a, b)
     assert [line["pid"] for line in a.says()] == [pid], a.agent.err
     assert b.agent.err == "", b.agent.err
@@ -92,7 +92,7 @@ def test_a_stop_is_acted_upon_while_the_log_disk_is_stalled(elastic, script, sta
     )
     wait_for(lambda: stalls.taken, what="output")
     stalls.answers.clear()
-    wait_for(lambda: "has not answered for 2 s" in run.err, what="a line about the disk")
+    wait_for(lambda: "has not responded for 2 s" in run.err, what="a line about the disk")
     run.signal(signal.SIGTERM)
     wait_for(lambda: not run.survivors(), within_s=10, what="the workers' end")
     assert run.wait(30) == 128 + signal.SIGTERM
@@ -166,11 +166,11 @@ def test_a_failure_while_the_disk_of_all_files_is_stalled_does_not_cost_the_leas
     mark_of(held).touch()
     redis_run.exit_rank(0, 0, 3)
     redis_run.exit_rank(1, 0, 3)
-    a.told("has not answered for 2 s")
+    a.told("has not responded for 2 s")
     began_s = time.monotonic()
     wait_for(lambda: time.monotonic() - began_s > 3 * LEASE_S, what="three leases with a stalled disk")
     mark_of(held).unlink()
-    a.told("answers again")
+    a.told("responds again")
     b.said(world=2, gen=1, restarts=1)
     redis_run.all_end(a, b)
     for node in (a, b):
@@ -188,6 +188,6 @@ def test_a_stop_is_acted_upon_while_the_next_round_waits_for_its_directory(elast
     wait_for(lambda: (held / "run" / "status.json").exists(), what="a run that is under way")
     mark_of(held).touch()
     wait_for(lambda: "restart 1 of 1 now" in run.err, what="a restart")
-    wait_for(lambda: "has not answered for 2 s" in run.err, what="a line about the disk")
+    wait_for(lambda: "has not responded for 2 s" in run.err, what="a line about the disk")
     run.signal(signal.SIGTERM)
     assert run.wait(30) == 128 + signal.SIGTERM, run.err

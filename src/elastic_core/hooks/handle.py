@@ -127,7 +127,7 @@ class RunHandle:
         `by_user`, the hook passes on a user's request: the limit does not apply, the printed line says so, and `reason`
         may be empty.
         """
-        line = f"hook {self._name!r} asks for a restart" + (f" ({reason})" if reason.strip() else "")
+        line = f"hook {self._name!r} requests a restart" + (f" ({reason})" if reason.strip() else "")
         line = reason if by_user else line
         self._post(lambda: self._actions.restart(self._name, line, by_user=by_user))
 

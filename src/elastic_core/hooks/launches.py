@@ -121,5 +121,5 @@ def fault_of_variable(name: object, value: object) -> str:
     if not name or "=" in name or "\0" in name or "\0" in value:
         return "an environment can't hold it"
     if name in RESERVED or name.startswith(RESERVED_PREFIXES):
-        return "it is reserved, it says what the worker is"
+        return "it is reserved, it identifies the worker"
     return ""

@@ -83,9 +83,9 @@ class HookActions:
         if round_ is not None and not by_user and not self._may_restart(hook, reason, round_.index):
             return
         if by_user:
-            reason = f"a restart was asked for on node {self._agent.node_id}" + (f" ({reason})" if reason else "")
+            reason = f"a restart was requested on node {self._agent.node_id}" + (f" ({reason})" if reason else "")
         if round_ is not None and round_.node_count > 1 and not self._rendezvous.takes_requests:
-            self._log.notice(f"{reason}: left alone, the rendezvous can't tell the other nodes")
+            self._log.notice(f"{reason}: ignored, the rendezvous can't notify the other nodes")
         else:
             self._agent.dispatch(RestartRequested(reason=reason))
 
@@ -101,7 +101,7 @@ class HookActions:
         if self._left_alone.get(hook) != round_index:
             self._left_alone[hook] = round_index
             self._log.notice(
-                f"{reason}: left alone, it has ended {MOST_RESTARTS} rounds within {RESTARTS_WITHIN_S / 60:g} minutes"
+                f"{reason}: ignored, it has ended {MOST_RESTARTS} rounds within {RESTARTS_WITHIN_S / 60:g} minutes"
             )
         return False
 

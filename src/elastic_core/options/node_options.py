@@ -366,7 +366,7 @@ def _static(draft: Draft, max_nodes: int) -> None:
             choices.reject("rdzv_endpoint", "a port with static", hint=f"{host}:{_DEFAULT_STATIC_PORT}")
         ignored = [draft.name(dest) for dest in ("master_addr", "master_port") if choices.chosen(dest)]
         if ignored:
-            draft.notice(f"{', '.join(ignored)} without effect: --rdzv-endpoint says where node 0 is")
+            draft.notice(f"{', '.join(ignored)} without effect: --rdzv-endpoint gives the address of node 0")
         _take_master(draft, host, endpoint_port)
         return
     draft.take("master_addr", address)

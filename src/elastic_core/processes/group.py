@@ -486,7 +486,7 @@ class WorkerGroup:
 _POLL_S = 0.1
 WRITTEN_S = 1.0
 """How long the report of a worker's end waits for its output to be in its files, which are read then."""
-_UNKILLABLE = "does not end after SIGKILL (a hung device or file system holds it in the kernel); going on without it"
+_UNKILLABLE = "does not end after SIGKILL (a hung device or file system holds it in the kernel); the run continues"
 
 
 def _send_and_continue(send: Callable[[int], None], signum: int) -> None:

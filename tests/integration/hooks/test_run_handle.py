@@ -135,7 +135,7 @@ def test_a_node_that_a_hook_reports_fails_the_run(run, tmp_path):
 def test_a_restart_that_a_hook_asks_for_costs_nothing(run):
     agent = run("restart")
     assert agent.wait(40) == 0, agent.err
-    assert "round 0 is over: hook 'act' asks for a restart (new data)" in agent.err
+    assert "round 0 is over: hook 'act' requests a restart (new data)" in agent.err
 
 
 def test_a_drain_that_a_hook_asks_for(run):
@@ -159,7 +159,7 @@ def test_what_somebody_asks_a_hook_for(run, tmp_path):
     assert "elastic: act: files True" in agent.err
     assert f"elastic: act: in {tmp_path / 'run'}\n" in agent.err
     assert "elastic: act: 7.0 False" in agent.err
-    assert "round 0 is over: a restart was asked for on node" in agent.err
+    assert "round 0 is over: a restart was requested on node" in agent.err
     assert "(new data)" in agent.err
 
 

@@ -262,7 +262,7 @@ def test_variables_of_all_hooks_are_gathered_and_reserved_ones_refused(bench):
     bench.until(lambda: bench.answers and len(bench.lines) == 2)
     assert bench.answers == [((LaunchChange(environment={"NCCL_DEBUG": "INFO", "SITE": "b"}),), None, "")]
     assert bench.lines == [
-        "hook 'one' (fake-one 1): on_workers_starting may not set 'RANK': it is reserved, it says what the worker is",
+        "hook 'one' (fake-one 1): on_workers_starting may not set 'RANK': it is reserved, it identifies the worker",
         "hook 'one' (fake-one 1): on_workers_starting may not set 'A': name and value must be text",
     ]
 

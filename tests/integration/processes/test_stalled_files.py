@@ -75,7 +75,7 @@ def test_a_stalled_log_file_holds_back_the_worker_that_writes_there_and_nobody_e
     assert Path(kit.log(1)).read_bytes() == expected()
     kit.run_until(lambda: kit.notices)
     assert kit.notices[0] == (
-        f"the file system of {kit.log(0)!r} has not answered for 0.3 s; what is to be written there waits, and so does "
+        f"the file system of {kit.log(0)!r} has not responded for 0.3 s; its data waits, and so does "
         "a worker whose pipe is full"
     )
     assert kit.group.alive == {0}  # its pipe is full, and what waits for the file has a bound
@@ -87,7 +87,7 @@ def test_a_stalled_log_file_holds_back_the_worker_that_writes_there_and_nobody_e
     kit.run_until(answers)
     assert kit.exits[1].code == 0
     kit.run_until(lambda: stalled.read() or len(kit.notices) >= 2)
-    assert kit.notices[1].startswith("that file system answers again, after ")
+    assert kit.notices[1].startswith("that file system responds again, after ")
     kit.stop()
     wait_for(lambda: stalled.read() or len(stalled.taken) >= len(expected()), what="what still waited for the file")
     assert stalled.taken == expected()
@@ -114,7 +114,7 @@ def test_what_a_stalled_file_lacks_at_the_end_is_told(kit, stalled):
     lacks = [line for line in kit.notices if " lacks its last " in line]
     assert len(lacks) == 1
     assert lacks[0].startswith(f"{kit.log(0)!r} lacks its last ")
-    assert lacks[0].endswith(" bytes: its file system does not answer")
+    assert lacks[0].endswith(" bytes: its file system does not respond")
     stalled.read()  # lets the thread go
 
 
@@ -227,7 +227,7 @@ def test_time_in_which_the_process_itself_stood_still_counts_against_no_file_sys
         clock.advance(0.1)
         reactor.turn(0)
     assert 31 < clock.monotonic_s() < 33
-    assert notices[0].startswith("the file system of 'a' has not answered for 2 s")
+    assert notices[0].startswith("the file system of 'a' has not responded for 2 s")
     gate.set()
     disk.close()
     reactor.close()

@@ -334,10 +334,10 @@ def test_restart_that_was_asked_for_is_told_to_the_run():
 
 
 def test_restart_that_was_asked_for_elsewhere_is_said_and_costs_nothing():
-    change = Decided(decision=Restart(rule="a restart was asked for on node b"))
+    change = Decided(decision=Restart(rule="a restart was requested on node b"))
     step = drive(m.StartRequested(control=True), *TO_RUNNING[1:], m.RoundChanged(change=change))
     assert names(step) == ["PrintLine", "StopWorkers", "WatchRound"]
-    assert "asked for on node b" in step.commands[0].text
+    assert "requested on node b" in step.commands[0].text
     assert (step.state.ledger.restart_count, step.state.ledger.history) == (0, ())
 
 

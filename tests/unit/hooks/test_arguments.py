@@ -183,7 +183,7 @@ def test_an_empty_text_leaves_no_hole_in_a_line(run, agent):
     run.ask_restart("")
     run.ask_drain(" ")
     assert agent.asked[0][1][1].summary == "no summary"
-    assert agent.asked[1][1] == ("acme", "hook 'acme' asks for a restart")
+    assert agent.asked[1][1] == ("acme", "hook 'acme' requests a restart")
     assert agent.asked[2][1][0] == "hook 'acme' asks this node to leave"
 
 

@@ -127,7 +127,7 @@ def test_a_rename_that_fails_is_one_notice_and_the_log_goes_on(tmp_path, open_fi
     file.write(b"3......\n4......\n5......\n")
     assert (tmp_path / "stdout.log").read_bytes().endswith(b"3......\n4......\n5......\n")
     (notice,) = notices
-    assert notice.startswith(f"can't rotate {str(tmp_path / 'stdout.log')!r}: Is a directory; its log goes on")
+    assert notice.startswith(f"can't rotate {str(tmp_path / 'stdout.log')!r}: Is a directory; its log exceeds")
     (tmp_path / obstacle / "x").unlink()
     (tmp_path / obstacle).rmdir()
     file.write(b"6......\n7......\n")
@@ -153,5 +153,5 @@ def test_a_full_disk_is_told_once(notices):
     for _ in range(3):
         file.write(b"x\n")
     file.close()
-    assert notices == ["can't write '/dev/full': No space left on device; the worker runs on, its log has a gap"]
+    assert notices == ["can't write '/dev/full': No space left on device; the worker continues, its log has a gap"]
     assert os.path.exists("/dev/full")

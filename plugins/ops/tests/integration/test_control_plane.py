@@ -202,7 +202,7 @@ def test_restart_begins_a_round_and_leaves_the_budget_alone(start, machine, tmp_
     assert machine.ok("restart", "reason=new data") == "round 0 ends; all workers of the run are started again\n"
     wait_for(lambda: len(agent.lines()) == 4)
     assert [(line["round"], line["restarts"], line["changes"]) for line in agent.lines()[2:]] == [(1, 0, 0)] * 2
-    assert "round 0 is over: a restart was asked for on node" in agent.err
+    assert "round 0 is over: a restart was requested on node" in agent.err
     assert "(new data)" in agent.err
     (tmp_path / "fail-1-0").touch()
     wait_for(lambda: len(agent.lines()) == 6)  # the one restart that there is
@@ -234,7 +234,7 @@ def test_restart_on_one_node_restarts_all(elastic, machine, script, tmp_path, re
     for agent in agents:
         second = agent.lines()[1]
         assert (second["round"], second["restarts"], second["changes"]) == (1, 0, 0)
-    assert "all workers are started again: a restart was asked for on node b (why not)" in agents[0].err
+    assert "all workers are started again: a restart was requested on node b (why not)" in agents[0].err
     finish(tmp_path)
     assert [agent.wait() for agent in agents] == [0, 0]
 

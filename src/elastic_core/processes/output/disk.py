@@ -132,7 +132,7 @@ class Disk:
             self._reactor.post(partial(settle, result, error))
 
         if within_s is not None:
-            late = TimeoutError(errno.ETIMEDOUT, f"its file system has not answered for {within_s:g} s", path)
+            late = TimeoutError(errno.ETIMEDOUT, f"its file system has not responded for {within_s:g} s", path)
             timer = self._reactor.call_later(within_s, partial(settle, None, late))
         (lane or self.lane(path)).put(job)
 
@@ -281,15 +281,15 @@ class Disk:
         if held_up and self._stalled_s is None:
             self._stalled_s = now_s - self._stall_s
             self._log.notice(
-                f"the file system of {_names(held_up)} has not answered for {self._stall_s:g} s; what is to be written "
-                "there waits, and so does a worker whose pipe is full"
+                f"the file system of {_names(held_up)} has not responded for {self._stall_s:g} s; its data waits, "
+                "and so does a worker whose pipe is full"
             )
         for lane in busy:
             lane.stalled = lane in held_up
         if busy and not self._closed:
             self._timer = self._reactor.call_later(_LOOK_S, self._look)
         if self._stalled_s is not None and not held_up:
-            self._log.notice(f"that file system answers again, after {now_s - self._stalled_s:.1f} s")
+            self._log.notice(f"that file system responds again, after {now_s - self._stalled_s:.1f} s")
             self._stalled_s = None
 
     def close(self, *, within_s: float = END_S, hurry: Callable[[], bool] = lambda: False) -> None:
@@ -318,7 +318,7 @@ class Disk:
             for lane in self._busy:
                 lane.jobs.clear()  # running jobs end when they can
         for path, count in lacking:
-            self._log.notice(f"{path!r} lacks its last {count} bytes: its file system does not answer")
+            self._log.notice(f"{path!r} lacks its last {count} bytes: its file system does not respond")
         for _ in range(self._threads):
             self._ready.put(None)
 

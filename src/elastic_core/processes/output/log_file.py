@@ -88,7 +88,9 @@ class LogFile:
             # The next chunk is tried again: a full disk may be emptied. Reported once.
             if not self._failed:
                 self._failed = True
-                self._log.notice(f"can't write {self.path!r}: {error.strerror}; the worker runs on, its log has a gap")
+                self._log.notice(
+                    f"can't write {self.path!r}: {error.strerror}; the worker continues, its log has a gap"
+                )
 
     def _end_of_file_in(self, data: bytes, limit: int) -> int:
         # How many bytes belong in this file; all if the file is not full then.
@@ -122,7 +124,7 @@ class LogFile:
         except OSError as error:
             if not self._rotation_failed:
                 self._rotation_failed = True
-                self._log.notice(f"can't rotate {self.path!r}: {error.strerror}; its log goes on beyond the size limit")
+                self._log.notice(f"can't rotate {self.path!r}: {error.strerror}; its log exceeds the size limit")
             return
         os.close(self._fd)
         self._fd = fresh

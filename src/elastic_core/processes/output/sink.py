@@ -196,7 +196,7 @@ class Sink:
     def _submit_account(self) -> None:
         if self._dropped_lines:
             lines = self._dropped_lines
-            account = f"[elastic] {lines} lines are missing here, because nothing took them; log files are complete\n"
+            account = f"[elastic] {lines} lines are missing here: their reader was stalled; log files are complete\n"
             self._dropped_lines = 0
             self._queue.append((account.encode(), True))
             self.queued_bytes += len(account)

@@ -154,7 +154,9 @@ def asked(target: Target, question: Callable[[], _T]) -> _T:
     except TimeoutError as err:
         raise ElasticError(f"{target.name} did not answer in time", hint="a longer --timeout") from err
     except (ConnectionResetError, BrokenPipeError, HTTPException) as err:
-        raise ElasticError(f"{target.name} closed the connection without a valid HTTP response", hint="elastic status") from err
+        raise ElasticError(
+            f"{target.name} closed the connection without a valid HTTP response", hint="elastic status"
+        ) from err
 
 
 def _owner(path: str) -> str:

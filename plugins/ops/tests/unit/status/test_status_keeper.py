@@ -192,13 +192,13 @@ def test_the_last_rounds_say_what_ended_them(kept):
     kept.take(Joining(ledger=LEDGER), event=DecisionMade(failure=failure, decision=Restart()))
     changed(Decided(decision=Restart(), failure=replace(failure, summary="another word on what is over")))
     formed(2)
-    changed(Decided(decision=Restart(rule="hook 'act' asks for a restart")))
+    changed(Decided(decision=Restart(rule="hook 'act' requests a restart")))
     formed(3)
     past = kept.now.rounds
     assert [(one.index, one.token, one.ended_by, one.reason) for one in past] == [
         (0, 1, "membership", "b lost; 1 node with 2 workers goes on"),
         (1, 2, "failure", "killed"),
-        (2, 3, "restart", "hook 'act' asks for a restart"),
+        (2, 3, "restart", "hook 'act' requests a restart"),
         (3, 4, "", ""),
     ]
     assert [bool(one.ended_ns) for one in past] == [True, True, True, False]
