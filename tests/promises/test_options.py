@@ -46,6 +46,13 @@ def test_dry_run_shows_values_origins_and_workers_and_starts_nothing(elastic, sc
     assert list(agent.runtime.glob("elastic-*/*-*")) == []
 
 
+def test_verbose_shows_each_option_of_a_dry_run(elastic, script):
+    short, whole = (elastic("--dry-run", *words, script(SAYS)) for words in ((), ("-v",)))
+    assert (short.wait(), whole.wait()) == (0, 0)
+    assert "  max_restarts " not in short.out
+    assert re.search(r"\n  max_restarts +0 +default\n", whole.out)
+
+
 DRIVER_OF_EIGHT_GPUS = """
 import ctypes
 _load = ctypes.CDLL

@@ -233,7 +233,7 @@ def test_nothing_runs_and_nothing_is_kept(machine):
         (["/nope/nope"], 2, "no run directory '/nope/nope'"),
         (["x", "--rdzv-id", "y"], 2, "name two runs; expected one"),
         (["x", "--rdzv-backend", "redis", "--rdzv-endpoint", "127.0.0.1:1"], 4, "refused"),
-        (["--rdzv-id", "y"], 2, "no rendezvous backend named"),
+        (["--rdzv-id", "y"], 2, "no run directory 'y', and no run of that id"),
         (["--rdzv-backend", "redis", "--rdzv-id", "y", "--rdzv-conf", "novelty=1"], 2, "novelty"),
         (["--rdzv-backend", "nope", "--rdzv-id", "y"], 3, "'nope' is not installed"),
         (["--rdzv-backend", "static", "--rdzv-id", "y"], 2, "keeps no store"),
