@@ -64,7 +64,7 @@ def test_options_as_they_are_as_truths_and_as_numbers():
     for ask in (made.get_as_bool, made.get_as_int):
         with pytest.raises(ValueError, match="g: 'x'; expected"):
             ask("g")
-    with pytest.raises(ValueError, match="n=2"):
+    with pytest.raises(ValueError, match="n: 2; expected"):
         parameters(n=2).get_as_bool("n")
 
 
