@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from elastic_train import Checkpointer, CheckpointError
-from elastic_train.checkpoint import claims, ranks
+from elastic_train.checkpoint import checkpointer, claims, ranks
 from elastic_train.checkpoint.claims import Claims, claims_of
 from elastic_train.checkpoint.layout import CheckpointFolder, described
 
@@ -294,6 +294,7 @@ def test_checkpointers_of_a_process_have_one_claim_for_each_process_group(tmp_pa
     dist = SimpleNamespace(group=group, get_rank=lambda: 0, get_world_size=lambda: 1)
     alone = claims_of(tmp_path / "checkpoints", lambda: None)
     monkeypatch.setattr(ranks, "distributed", lambda: dist)
+    monkeypatch.setattr(checkpointer, "import_torch", lambda _: None)
     found = []
     for name in ("checkpoints", "link"):
         each = Checkpointer(tmp_path / name)

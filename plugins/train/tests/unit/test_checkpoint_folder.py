@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from elastic_train import Checkpointer, CheckpointError
-from elastic_train.checkpoint import layout, ranks, writer
+from elastic_train.checkpoint import checkpointer, layout, ranks, writer
 from elastic_train.checkpoint.disk import write_file
 from elastic_train.checkpoint.layout import CheckpointFolder, Scan, damage, described
 
@@ -320,7 +320,8 @@ def test_a_newer_format_is_refused(folder):
         folder.scan()
 
 
-def test_another_job_is_refused_and_loses_nothing(folder):
+def test_another_job_is_refused_and_loses_nothing(folder, monkeypatch):
+    monkeypatch.setattr(checkpointer, "import_torch", lambda _: None)
     folder.job = "bert"
     saved(folder, 1, 10)
     other = Checkpointer(folder.path, job="gpt", keep=1)
