@@ -242,7 +242,7 @@ def here(tmp_path, monkeypatch):
         ),
         (["json", "--kind", "hook", "--name", "j"], "a package 'json'", "plugins new my-json --kind hook --name j"),
         (["x", "--kind", "hook", "--name", "3 d"], "--name '3 d' can't be", "plugins new x --kind hook --name my-3-d"),
-        (["--kind", "hook"], "Missing argument 'NAME'", "elastic plugins new --help"),
+        (["--kind", "hook"], "elastic plugins new: missing argument 'NAME'", "elastic plugins new --help"),
         (["x", "y", "--kind", "hook"], "unexpected extra argument", "elastic plugins new --help"),
     ],
 )

@@ -3,6 +3,7 @@
 import click
 
 from elastic_core.cli.output import echo
+from elastic_core.errors import ConfigError
 
 
 def _help(words: tuple[str, ...]) -> int:
@@ -24,6 +25,9 @@ def _help(words: tuple[str, ...]) -> int:
             return 0
     elif rest and isinstance(command, click.Group):
         command.resolve_command(context, rest)  # raises: the group has no such command
+    elif rest:
+        what = f"elastic help {' '.join(words)}: it explains single options of elastic run only"
+        raise ConfigError(what, hint=f"{context.command_path} --help")
     echo(*context.get_help().split("\n"))
     return 0
 

@@ -192,7 +192,10 @@ def _report(error: Exception) -> int:
         text = error.message if near else error.format_message()
         if param is not None and error.message:  # a value that click or our reader rejects
             text = f"{max(param.opts, key=len)}: {error.message}".replace(" is not one of ", "; expected one of ")
+        if text.startswith(("No such ", "Missing ", "Got ")):  # click's own, which do not name the command
+            text = f"{command}: {text[0].lower()}{text[1:]}".replace(". Choose from:", "; expected one of")
         text = text.replace(" is not a valid integer range", "; expected a whole number").rstrip(".?!")
+        text = text.replace(" is not in the range ", "; expected ")
         return _write_error(f"{text}. Try: {' or '.join(near) or f'{command} --help'}", 2)
     if isinstance(error, OSError):
         return _write_error(f"the system refused: {error}. Try: ELASTIC_DEBUG=1 shows where", 1)

@@ -1,6 +1,7 @@
 """The help of `elastic run`: the most used options, all options, or one option in full."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from textwrap import TextWrapper
 from typing import Final
 
@@ -95,18 +96,17 @@ def named_option(word: str, commands: Iterable[str]) -> RunOption | None:
     """
     from elastic_core.cli.arguments import UnknownOptionError, find_option
 
-    for option in OPTIONS:
-        if word in (f"-{option.short}", option.env_name):
-            return option
     name = word.removeprefix(VARIABLE_PREFIX).lower().lstrip("-").partition("=")[0]
-    try:
-        return None if word == "-h" else find_option(f"--{name}")
-    except UnknownOptionError:
-        known = [*commands, *(option.flag for option in OPTIONS), *hook_flags()]
-        near = nearest(name.replace("_", "-"), known)
-        raise ConfigError(
-            f"elastic help {word}: no such command or option", hint=f"elastic help {near}" if near else "elastic help"
-        ) from None
+    for option in OPTIONS:
+        if name and word in (f"-{option.short}", option.env_name):
+            return option
+    with suppress(UnknownOptionError):
+        if name:  # without one, each option would have the prefix
+            return None if word == "-h" else find_option(f"--{name}")
+    near = nearest(name.replace("_", "-"), [*commands, *(option.flag for option in OPTIONS), *hook_flags()])
+    raise ConfigError(
+        f"elastic help {word or repr(word)}: no such command or option", hint=f"elastic help {near}".rstrip()
+    )
 
 
 def explanation(option: RunOption, width: int) -> list[str]:

@@ -66,7 +66,9 @@ def _check_script(script: str, arguments: Sequence[str]) -> None:
         missing = not path.exists()
     except OSError as error:  # the name is too long, links form a loop, or a directory forbids access
         raise ConfigError(f"script {script!r}: {error.strerror}", hint="a file that can be read") from error
-    if script in ("", "-"):
+    if not script:
+        raise ConfigError("SCRIPT: ''; expected the path of a script", hint="elastic run train.py")
+    if script == "-":
         raise ConfigError(f"script {script!r}: the workers can't share standard input as their script", hint="a file")
     if missing:
         interpreter = re.fullmatch(r"(?:\S*/)?python[\d.]*", script)

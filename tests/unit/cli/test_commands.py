@@ -201,7 +201,7 @@ def test_its_own_errors_are_told_as_ours_are(install, capsys):
     source = "from elastic_core.api import ConfigError\n" + textwrap.dedent(GREET)
     install("greet", source.replace("return 7", "raise ConfigError('too early', hint='later')"))
     assert error_of(capsys, ["greet", "Ada"], 2) == "too early. Try: later"
-    assert error_of(capsys, ["greet", "--quiet"], 2).startswith("No such option")
+    assert error_of(capsys, ["greet", "--quiet"], 2).startswith("elastic greet: no such option")
 
 
 def test_two_distributions_with_one_command_are_both_named(install, capsys):

@@ -82,6 +82,15 @@ def test_help_of_a_command_is_that_of_its_own_option(shown):
         (["rus"], "elastic help rus: no such command or option. Try: elastic help run"),
         (["q!"], "elastic help q!: no such command or option. Try: elastic help"),
         (["--re-"], "elastic help --re-: no such command or option. Try: elastic help"),
+        ([""], "elastic help '': no such command or option. Try: elastic help"),
+        (["-"], "elastic help -: no such command or option. Try: elastic help"),
+        (["--", "--"], "elastic help --: no such command or option. Try: elastic help"),
+        (["PET_"], "elastic help PET_: no such command or option. Try: elastic help"),
+        (["run", ""], "elastic help '': no such command or option. Try: elastic help"),
+        (
+            ["runs", "--json"],
+            "elastic help runs --json: it explains single options of elastic run only. Try: elastic runs --help",
+        ),
         (["plugins", "nosuch"], "elastic plugins has no command 'nosuch'; it has "),
     ],
 )

@@ -91,12 +91,16 @@ def test_interrupt_before_the_job_is_quiet(job, script, capsys):
     [
         (["rum"], "no such command: 'rum'. Try: elastic run"),
         (["train.py"], "no such command: 'train.py'. Try: elastic run train.py"),
-        (["--bogus"], "No such option"),
+        (["--bogus"], "elastic: no such option"),
+        (["runs", "1", "2"], "elastic runs: got unexpected extra argument (2). Try: elastic runs --help"),
+        (["logs", "--tail", "-3"], "--tail: -3; expected x>=0. Try: elastic logs --help"),
+        (["drain"], "elastic drain: missing argument '[RUN] NODE...'. Try: elastic drain --help"),
+        (["completion"], "; expected one of bash, zsh, fish, tcsh. Try: elastic completion --help"),
         (["run"], "no script given. Try: elastic run [OPTIONS] SCRIPT [ARGS...]"),
         (["run", "--bogus", "x.py"], "no such option: --bogus"),
         (["run", "--nnodes", "two", "{script}"], "--nnodes: 'two'; expected a number of nodes or MIN:MAX"),
         (["run", "nothere.py"], "script 'nothere.py' not found"),
-        (["plugins", "--jsn"], "No such option"),
+        (["plugins", "--jsn"], "elastic plugins: no such option"),
         (["completion", "csh"], "'csh'"),
     ],
 )

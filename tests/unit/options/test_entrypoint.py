@@ -91,9 +91,12 @@ def test_broken_links_and_unreadable_scripts_are_named(here, monkeypatch):
     assert refusal("locked.py") == "script 'locked.py' can't be read by this user. Try: chmod u+r locked.py"
 
 
-@pytest.mark.parametrize("script", ["-", ""])
-def test_standard_input_is_no_script(script):
-    assert "can't share standard input" in refusal(script)
+def test_standard_input_is_no_script():
+    assert "can't share standard input" in refusal("-")
+
+
+def test_an_empty_word_is_no_script():
+    assert refusal("") == "SCRIPT: ''; expected the path of a script. Try: elastic run train.py"
 
 
 def test_a_name_that_is_too_long_is_one_line():

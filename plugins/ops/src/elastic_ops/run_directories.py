@@ -57,6 +57,8 @@ def runs_named(target: str) -> list[FoundRun]:
     Raises:
         ConfigError: there is none, or its status was written by another version.
     """
+    if not target:  # `Path("")` is the working directory, which may be one of a run
+        raise ConfigError("RUN: ''; expected a run id or a run directory", hint=_LISTED)
     if os.sep not in target:  # an id first: the folder in which one works is often named as the run
         named = [run for run in find_runs() if run.status is not None and run.status.run_id == target]
         if named:

@@ -304,7 +304,7 @@ def test_what_is_not_there_is_told_in_a_line(start, machine, tmp_path):
     code, line = machine.refused("dump_traceback")
     assert (code, "Try: --worker RANK" in line) == (2, True)
     code, line = machine.refused("drain", "now")
-    assert (code, "parameter 'now'; expected KEY=VALUE" in line) == (2, True)
+    assert (code, "parameter: 'now'; expected KEY=VALUE" in line) == (2, True)
     (tmp_path / "fail-0-0").touch()
     assert agent.wait() == 1
     code, line = machine.refused("--run", agent.run_id, "ping")

@@ -78,6 +78,7 @@ def test_on_one_host_no_store_is_needed(elastic, script, ask, tmp_path, monkeypa
     wait_for(lambda: ask("ctl", "ping")[0] == 0, what="the agent to listen")
     code, line = ask("drain", "n7")
     assert (code, f"node 'n7': not on this host, which has n0 of run '{agent.run_id}'" in line) == (2, True)
+    assert line.endswith(f". Try: elastic drain {agent.run_id} n0\n")
     code, said = ask("stop", agent.run_id)
     assert (code, f"node n0 of run '{agent.run_id}' has ended\n" in said) == (0, True)
     assert (agent.wait(), saved(agent)) == (143, True)

@@ -126,6 +126,12 @@ def test_a_folder_that_is_named_as_the_run_does_not_hide_it(agent, tmp_path):
         runs_named("./bert-7")
 
 
+def test_an_empty_word_is_not_the_run_of_the_working_directory(agent, monkeypatch):
+    monkeypatch.chdir(agent("bert-7"))
+    with pytest.raises(ConfigError, match=r"^RUN: ''; expected a run id or a run directory\. Try: elastic status"):
+        runs_named("")
+
+
 # --- two agents of a run
 
 
@@ -297,6 +303,21 @@ def test_drain_says_what_is_missing_or_ambiguous(agent, capsys):
         "drain 'same': a run and a node of this host have that name. Try: elastic drain --run RUN same b"
         in capsys.readouterr().err
     )
+
+
+def test_the_hint_of_drain_is_of_the_run_that_may_be_meant(agent, capsys):
+    agent("lone", "a", backend="local")  # it has no other host on which the command could be given
+    assert main(["drain", "c"]) == 2
+    assert capsys.readouterr().err.endswith("has a of run 'lone'. Try: elastic drain lone a\n")
+    agent("bert-7", "b")
+    assert main(["drain", "c"]) == 2
+    hint = "elastic drain RUN c, with --rdzv-backend and --rdzv-endpoint of a run on other hosts"
+    assert capsys.readouterr().err.endswith(f"b of run 'bert-7'. Try: {hint}\n")
+
+
+def test_a_second_word_of_incidents_is_a_number(capsys):
+    assert main(["incidents", "bert-7", "last"]) == 2
+    assert capsys.readouterr().err.startswith("elastic: error: N: 'last'; expected the number of an incident. Try: ")
 
 
 # --- a run by the number of a scheduler's job

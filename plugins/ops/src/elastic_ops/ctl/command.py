@@ -116,7 +116,7 @@ def _params(words: tuple[str, ...]) -> dict[str, str]:
     for word in words:
         key, equals, value = word.partition("=")
         if not key or not equals:
-            raise click.UsageError(f"parameter {word!r}; expected KEY=VALUE", click.get_current_context())
+            raise click.UsageError(f"parameter: {word!r}; expected KEY=VALUE", click.get_current_context())
         params[key] = value
     return params
 

@@ -53,7 +53,12 @@ def drain(target: str | None, names: Sequence[str], *, deadline_s: float | None,
         if not found:
             here = ", ".join(sorted(f"{status.node_id} of run {status.run_id!r}" for _, status in agents))
             named = next((status for _, status in agents if status.run_id == name), None)
-            hint = _hint("drain", agents[0][1], name) if named is None else f"elastic drain {name} {named.node_id}"
+            if named is not None:
+                hint = f"elastic drain {name} {named.node_id}"
+            elif len({status.run_id for _, status in agents}) > 1:
+                hint = f"elastic drain RUN {name}, with --rdzv-backend and --rdzv-endpoint of a run on other hosts"
+            else:
+                hint = _hint("drain", agents[0][1], name)
             raise ConfigError(f"node {name!r}: not on this host, which has {here}", hint=hint)
         if len(found) > 1:
             dirs = ", ".join(run.path for run, _ in found)
@@ -87,6 +92,8 @@ def _agents(target: str | None) -> list[tuple[FoundRun, AgentStatus]]:
 
 
 def _hint(command: str, status: AgentStatus, node: str = "") -> str:
+    if status.backend == "local":  # the run has this node only
+        return f"elastic {command} {status.run_id} {status.node_id}"
     if status.backend in WITHOUT_STORE:
         return f"the same command on each host of the run, as backend {status.backend!r} has no store"
     words = f"{status.run_id} {node}".strip()

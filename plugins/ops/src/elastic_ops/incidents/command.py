@@ -56,7 +56,7 @@ def _read_words(words: tuple[str, ...], *, last: bool) -> tuple[str | None, int 
     rest = list(words)
     number = int(rest.pop()) if rest and rest[-1].isdecimal() else None
     if len(rest) > 1:
-        raise click.UsageError(f"{rest[1]!r}; expected the number of an incident", click.get_current_context())
+        raise click.UsageError(f"N: {rest[1]!r}; expected the number of an incident", click.get_current_context())
     if last and number is not None:
         raise click.UsageError(
             f"--last: incident {number} is given too; expected one of both", click.get_current_context()

@@ -206,7 +206,7 @@ def _notes(
         shown = f"here: {text_of(here.found_ranks)}" if here.found_ranks else "no rank is"
         not_here = f"rank {text_of(missing)} is not on this host ({shown})"
         if others is not None:
-            notes.append(f"rank {text_of(missing)}: the run has no such rank")
+            notes.append(f"rank {text_of(missing)}: the run has no such rank. Try: elastic status lists its ranks")
         elif choice is not None:
             notes.append(f"{not_here}, and the store does not know the run any more")
         else:
