@@ -40,7 +40,11 @@ if "served" in sys.argv:
     def step(request, response):
         response.set_content(request.get_param("of") + " 7", "text/plain")
     register_handler("step", step)
-    stuck_here = worker_main()(stuck_here)
+    wait_here = stuck_here
+    @worker_main()
+    def stuck_here():  # the server listens
+        (here / f"listens-{env['RANK']}").touch()
+        wait_here()
 stuck_here()
 """
 
@@ -91,7 +95,7 @@ def machine(monkeypatch, capsys):
 
 @pytest.fixture
 def start(elastic, machine, script, tmp_path):
-    """Start an agent whose workers wait, and wait until it listens."""
+    """Start an agent whose workers wait, and wait until it listens, and so do workers that serve."""
 
     def begin(*options, words=(), listens=True):
         before = machine.listening()
@@ -99,6 +103,9 @@ def start(elastic, machine, script, tmp_path):
         agent = elastic(*args, env={"XDG_RUNTIME_DIR": str(machine.runtime), "TMPDIR": str(machine.runtime)})
         if listens:
             wait_for(lambda: machine.listening() - before)
+        if "served" in words:
+            workers = int(options[options.index("--nproc-per-node") + 1]) if "--nproc-per-node" in options else 1
+            wait_for(lambda: len([*tmp_path.glob("listens-*")]) == workers)
         return agent
 
     return begin
