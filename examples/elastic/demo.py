@@ -107,7 +107,7 @@ class Demo:
         b = self._join("b", "127.0.0.2", ranks=2)
         c = self._join("c", "127.0.0.3", ranks=3)
 
-        say("node b is told to stop, with SIGTERM")
+        say("node b gets SIGTERM, to stop")
         b.process.send_signal(signal.SIGTERM)
         self._trains_on(ranks=2, change="b left")
         expect(b.ends(), 128 + signal.SIGTERM, "node b's exit code")
