@@ -17,7 +17,7 @@ def rooms() -> str:
     """Return a table of the core's folders, and what each is."""
     folders = (CORE, *sorted(path.parent for path in CORE.rglob("*/__init__.py")))
     rows = ((f"`{folder.relative_to(ROOT)}`", _first_line(folder / "__init__.py")) for folder in folders)
-    return table(("room", "what"), rows)
+    return table(("package", "what"), rows)
 
 
 def distributions() -> str:

@@ -203,7 +203,8 @@ EMBEDDING_SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
 
 EMBEDDING_DATA: Final[Mapping[str, str]] = {
     "registry": "Module: `register` makes a class available as `--rdzv-backend NAME` in this process, `registered` "
-    "returns what has a name.",
+    "returns the class of a name.",
+    "Backend": "The backend of a run: a plugin's own handler, or the core's rendezvous on a plugin's store.",
     "NOTHING": "An `Injected` that replaces nothing.",
     "OPTIONS": "Every option of the core, in the order of the help.",
     "BY_DEST": "The same options by identifier.",

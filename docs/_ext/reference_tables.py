@@ -57,7 +57,7 @@ WORKER_VARIABLES: Final[Mapping[str, str]] = {
     "TORCHELASTIC_MAX_RESTARTS": "`--max-restarts`",
     "TORCHELASTIC_RUN_ID": "the run's id (`--rdzv-id`, or a fresh one)",
     "TORCHELASTIC_USE_AGENT_STORE": "`False`: rank 0 hosts the store of `init_process_group`; `True`: the agent hosts "
-    "the store (`--agent-store`, or rank 0 has connected to it as a client; then our hook sets the variable)",
+    "the store (`--agent-store`, or rank 0 has connected to it as a client; then its hook sets the variable)",
     "TORCHELASTIC_ERROR_FILE": "file for the worker's first uncaught exception",
     "TORCH_NCCL_ASYNC_ERROR_HANDLING": "`1`, unless it is set already",
     "OMP_NUM_THREADS": "`1` with several workers if it is unset, as with torchrun; `--omp-threads` sets it",
@@ -76,7 +76,7 @@ WORKER_VARIABLES: Final[Mapping[str, str]] = {
 
 VARIABLES_OF_HOOKS: Final[Mapping[str, str]] = {
     "TORCH_WORKER_SERVER_SOCKET": "socket of the worker's [control plane](control-plane.md), if its script starts "
-    "one; a value of yours is kept; absent with `--no-control-plane`, and without elastic-ops",
+    "one; a value that you set is kept; absent with `--no-control-plane`, and without elastic-ops",
     "TORCHELASTIC_TIMER_FILE": "the pipe for [timers](timers.md); absent, or as inherited, without "
     "`TORCHELASTIC_ENABLE_FILE_TIMER=1`",
     "LAST_ROUND_FILE": "a file that, from the second round on, describes the last round, for "

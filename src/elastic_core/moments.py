@@ -46,7 +46,7 @@ class WorkersStarting(Record, frozen=True, kw_only=True):
     dry_run: bool = False
     """Whether the answer is only shown (`--dry-run`), by a process that starts no workers."""
     asked_again: bool = False
-    """Whether a hook refused this start before and the round goes on without this node. No worker is started then."""
+    """Whether a hook refused this start before and the round continues without this node. No worker is started then."""
 
 
 class WorkersStarted(Record, frozen=True, kw_only=True):
@@ -141,7 +141,7 @@ class StepsSeen(Record, frozen=True, kw_only=True):
 class StopPlanned(Record, frozen=True, kw_only=True):
     """All workers of the run will be stopped although they are healthy; hooks delay it until they have saved.
 
-    A hook that needs no more time calls `self.run.release_stop()`. The stop sequence begins when all such hooks have.
+    A hook that needs no more time calls `self.run.release_stop()`. The stop sequence begins when all hooks have.
     """
 
     round_index: int
@@ -267,7 +267,7 @@ class LaunchChange(Record, frozen=True, kw_only=True):
     """A program with its arguments to put before the worker's command, such as `numactl` or a profiler."""
     startup: tuple[str, ...] = ()
     """Functions (`module:function`) that the worker's interpreter calls without arguments before its script. If one
-    raises or its module is missing, a note is written beside the error file, and the script runs all the same."""
+    raises or its module is missing, a note is written beside the error file, and the script still runs."""
 
 
 class Launches(Record, frozen=True, kw_only=True):
@@ -295,4 +295,4 @@ class Refuse(Record, frozen=True, kw_only=True):
     reason: str
     """One line for users: why this node is not fit."""
     again_s: float | None = None
-    """Seconds until the hook is called again, 1 to 3600. `None`: after 2, 4, 8 … at most 60, less up to a third."""
+    """Seconds until the hook is called again, 1 to 3600. `None` means 2, 4, 8 … at most 60, less up to a third."""

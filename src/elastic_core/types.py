@@ -149,8 +149,8 @@ class RoundEnded(Record, frozen=True, kw_only=True, tag="round_ended"):
     arrived: int = 0
     """How many nodes joined."""
     stop_within_s: float | None = None
-    """The most seconds for workers to stop: if a node is cut off, they must end before its lease. `None`: user's
-    setting."""
+    """The most seconds for workers to stop: if a node is cut off, they must end before its lease ends. `None`:
+    the user's setting."""
     planned: bool = False
     """No node was lost: all workers of the run are healthy."""
 
@@ -253,7 +253,7 @@ class RendezvousSettings(Record, OptionValues, frozen=True, kw_only=True):
     store_outage_grace_s: float = 120.0
     """Seconds for which the store may be unreachable before `on_store_loss` applies."""
     on_store_loss: str = "keep"
-    """`keep` or `fail`: whether workers go on if the store stays unreachable for longer than the grace period."""
+    """`keep` or `fail`: whether workers continue if the store stays unreachable for longer than the grace period."""
     options: Mapping[str, str | int | float | bool | None] = {}
     """The backend's declared options by name, converted, with their defaults."""
     lists: Mapping[str, tuple[str | int | float | bool, ...]] = {}
@@ -417,7 +417,7 @@ class FailureClass(enum.StrEnum):
     DEVICE = "device"
     """An accelerator, its driver or a library of it failed; `DeviceFault` has the details."""
     OOM_DEVICE = "out of memory on device"
-    """A case of `DEVICE` with a class of its own, as its remedy differs. `on_device` is true for both."""
+    """A case of `DEVICE` with its own class, as its remedy differs. `on_device` is true for both."""
     HANG = "hang"
     NODE_LOST = "node lost"
     PREEMPTED = "preempted"
@@ -536,7 +536,7 @@ class Failure(Record, frozen=True, kw_only=True):
     spent: int = 0
     """In the history: how many restarts this failure and all before it have cost, forgotten ones too."""
     rule_counts: tuple[tuple[str, int], ...] = ()
-    """In the history's last failure: how often each rule let the run go on, by its name in the decision."""
+    """In the history's last failure: how often each rule let the run continue, by its name in the decision."""
 
 
 class Restart(Record, frozen=True, kw_only=True, tag="restart"):

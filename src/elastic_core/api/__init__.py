@@ -13,7 +13,7 @@ docs/reference/api.md has all. More names are in sub-modules, by purpose:
     elastic_core.api.plugins     modules with hookimpls, and plugins of plugins
 
 Interfaces
-    RendezvousHandler: Subclass it to let nodes meet in a way of your own: its `next_rendezvous` returns a node's
+    RendezvousHandler: Subclass it to let nodes meet in your own way: its `next_rendezvous` returns a node's
         place in a round. The errors that it raises are in `elastic_core.api.rendezvous`.
     CoordinationStore: Subclass it to let this project's rendezvous use another server, or a directory. Its records
         and errors are in `elastic_core.api.stores`.
@@ -52,7 +52,7 @@ Failures and decisions
     Decision: Annotate what `FailureHandler.decide` returns with it: one of the next three.
     Restart: Return it from `decide` to start all workers again: at once or later, with all nodes or without some.
     Stop: Return it from `decide` to end the run, as failed or as done.
-    Ignore: Return it from `decide` to leave that worker down while the others run on.
+    Ignore: Return it from `decide` to leave that worker down while the others continue.
     Intensity: The default policy. Derive from it a policy that differs in some failures, and return
         `super().decide(failure, history)` for all others.
 
@@ -79,7 +79,7 @@ Powers of hooks
     Refuse: Return it from `on_joining` or `on_workers_starting` to keep this node out of the round.
     RunHandle: Use it as `self.run`, with `Power.RUN`: report a failure, request a restart, set a timer, list the
         workers.
-    RunTimer: What `self.run.call_later` and `call_every` return: cancel it when the call is not needed any more.
+    RunTimer: Returned by `self.run.call_later` and `call_every`: cancel it when the call is not needed any more.
     RunningWorker: A worker of this node in `self.run.workers()`: its ranks, its process id and its files.
     FailureReport: Pass it to `self.run.report` to report a failure that the hook found; the policy decides.
     WorkerFault: A failed worker in `FailureReport.workers`.
@@ -89,13 +89,13 @@ Rounds and time
     Round: Read it in moments: the round's number, its nodes, and this node's ranks.
     WaitBudget: Wait with it in a handler or a store, so that the agent can end the call. The errors that it raises
         are in `elastic_core.api.stores`.
-    Clock: Annotate a parameter with it, where tests pass a clock of their own.
+    Clock: Annotate a parameter with it if tests pass their own clock.
     SYSTEM_CLOCK: The clock of this process: use it where you don't take one as a parameter.
 
 Errors
     ElasticError: Raise it, or a class below it, for an error that is one line for users, with an exit code.
-    ConfigError: Raise it for an option or setting that can't work: exit code 2.
-    PluginError: Raise it when your plugin itself can't work here: exit code 3.
+    ConfigError: Raise it for an option or setting that can't work; exit code 2.
+    PluginError: Raise it if your plugin itself can't work here; exit code 3.
 
 Records
     Record: Derive your own frozen records from it.

@@ -1,4 +1,4 @@
-"""Names for plugins that are modules with hookimpls, or that have plugins of their own."""
+"""Names for plugins that are modules with hookimpls, or that load plugins."""
 
 from elastic_core.plugins.conversion import ResolvedOptions as ResolvedOptions
 from elastic_core.plugins.conversion import resolve_options as resolve_options

@@ -61,7 +61,7 @@ class RunActions(Protocol):
         ...
 
     def report_steps(self, steps: NodeSteps) -> None:
-        """Answer such a request for this node."""
+        """Report this node's steps, as the response to such a request."""
         ...
 
     def agree(self, topic: str, value: int) -> None:
@@ -81,7 +81,7 @@ class RunActions(Protocol):
 class RunHandle:
     """A hook's handle to the run: `self.run`, from `on_agent_started` on.
 
-    No method blocks or waits: the agent processes each request soon, if it still applies; after the run has ended or
+    No method blocks or waits. The agent processes each request soon, if it still applies. After the run has ended or
     the hook is disabled, requests are ignored. An argument of a wrong type raises TypeError, and an invalid value
     ValueError, in the call itself; neither affects the run. The agent keeps copies of arguments. Threading: any.
     """
@@ -116,7 +116,7 @@ class RunHandle:
     def report(self, report: FailureReport) -> None:
         """Report a failure of workers or of this node, as if the agent had found it: the policy decides.
 
-        Ignored while another failure is being decided, or no workers run. Report it again if it still applies.
+        The report is ignored while another failure is decided, or no workers run. Repeat it if it still applies.
         """
         self._post(lambda: self._actions.report(self._name, report))
 
@@ -162,7 +162,7 @@ class RunHandle:
         self._post(lambda: self._actions.keep_run_dir(because))
 
     def call_later(self, delay_s: float, call: Callable[[], None]) -> RunTimer:
-        """Call a function after so many seconds, on the hooks' thread, within their deadline."""
+        """Call a function once after `delay_s` seconds, on the hooks' thread, within their deadline."""
         later = _Later(call)
         self._post(lambda: self._start(later, delay_s))
         return later
@@ -175,7 +175,7 @@ class RunHandle:
         self._call_later(delay_s, make)
 
     def call_every(self, period_s: float, call: Callable[[], None]) -> RunTimer:
-        """Call a function every so many seconds (0.01 or more), as `call_later`, until the timer is cancelled.
+        """Call a function every `period_s` seconds (0.01 or more), as `call_later`, until the timer is cancelled.
 
         The timer continues after a call that raises (the exception is counted), and after one that was skipped because
         the hooks were overloaded. While a call is waiting or running, no second one is made.
@@ -211,7 +211,7 @@ class RunHandle:
         return self._actions.store_place()
 
     def track_progress(self, furthest_step: Callable[[], int | None]) -> None:
-        """Have the agent read the furthest step of this node's workers here. `None` means that it is not known.
+        """Set the function that returns the furthest step of this node's workers. `None` means not known.
 
         The maximum of all hooks is the `progress` of a failure. Called: on the agent's thread, for each failure; it
         must return at once.
@@ -226,7 +226,7 @@ class RunHandle:
         self._post(self._actions.ask_steps)
 
     def report_steps(self, steps: NodeSteps) -> None:
-        """Report the steps of this node's workers, as the answer to `on_steps_asked`."""
+        """Report the steps of this node's workers, as the response to `on_steps_asked`."""
         self._post(lambda: self._actions.report_steps(steps))
 
     def agree(self, topic: str, value: int) -> None:

@@ -98,7 +98,7 @@ class AgentHook:
         """Return an object that starts workers' processes in place of the core. `None` means no such object.
 
         Called: once, if the hook has `Power.STARTS`, before `on_agent_started`; on the agent's thread, as are all calls
-        of what it returns, so none may block. An exception, or a call that blocks the agent, turns it off.
+        of the returned object, so none may block. An exception, or a call that blocks the agent, turns it off.
         """
         return None
 
@@ -166,7 +166,7 @@ class AgentHook:
     def on_agreed(self, event: Agreed) -> None:
         """Use the number on which the nodes have agreed. Called: once for each topic for which this node submitted one.
 
-        Only called while the round lasts. A node that is lost meanwhile, or has no workers left, does not count.
+        Only called while the round lasts. A node that is lost before, or has no workers left, does not count.
         """
 
     def on_run_event(self, event: RunEvent) -> None:
@@ -188,7 +188,7 @@ class AgentHook:
     def close(self) -> None:
         """Release what the constructor reserved, such as a port.
 
-        Called: once, after all else, on a thread of its own. If a run could not begin, this is the hook's only call.
+        Called: once, after all other calls, on its own thread. If a run could not begin, this is the hook's only call.
         """
 
 

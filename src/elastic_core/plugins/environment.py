@@ -76,5 +76,5 @@ class Environment(ABC):
                 flag.
 
         Raises:
-            ConfigError: No agent can start here: it would be a second one of its node, for example.
+            ConfigError: no agent can start here, for example because it would be the second one on its node.
         """

@@ -17,14 +17,14 @@ COORDINATED_OPTIONS: Final = (
         above=0,
         default=DEFAULT_LEASE_TTL_S,
         unit="seconds",
-        help="how long a node counts as alive after its last word; the same on every node",
+        help="how long a node counts as alive after its last renewal; the same on every node",
     ),
     OptionSpec(
         name="last_call_timeout",
         type="duration",
         above=0,
         unit="seconds",
-        help="how long to wait for more nodes once the fewest are there; default 30 before a run's first round, 2 "
+        help="how long to wait for more nodes after the minimum has joined; default 30 before a run's first round, 2 "
         "after; the same on every node",
     ),
     OptionSpec(

@@ -87,7 +87,7 @@ class RendezvousHandler(ABC):
         """
 
     def watch(self, timeout_s: float) -> RoundChange | None:
-        """Block at most `timeout_s` for a change that the agent must react to; return it, or `None` if nothing changed.
+        """Return a change that the agent must react to, or `None` if none occurred in `timeout_s`. Blocks until then.
 
         The default polls `num_nodes_waiting` and `is_closed` every `settings.monitor_interval_s`. A backend with rounds
         that never change overrides it to sleep through `self.wait`.

@@ -142,8 +142,8 @@ class Revisions(Record, frozen=True, kw_only=True):
 class Watched(Record, frozen=True, kw_only=True):
     """The result of `watch`.
 
-    `changed` are the requested topics with a higher revision. `reset` means that the content is not the one of `since`
-    (the store was emptied) or that it went back in time (a failover lost writes). The caller must then read everything
+    `changed` are the requested topics with a higher revision. `reset` means that the content is not that of `since`
+    (the store was emptied), or is older (a failover lost writes). The caller must then read everything
     again, and `changed` contains every requested topic.
     """
 
@@ -152,7 +152,7 @@ class Watched(Record, frozen=True, kw_only=True):
     changed: frozenset[Topic]
     """The topics with a higher revision."""
     reset: bool = False
-    """Whether the store was emptied, or went back in time."""
+    """Whether the store was emptied, or has older content."""
 
 
 def compare(since: Revisions, now: Revisions, topics: Collection[Topic]) -> Watched:
@@ -189,7 +189,7 @@ def own_content(key: str | bytes, errors: tuple[type[Exception], ...] = UNREADAB
 
 
 class CoordinationStore(ABC):
-    """Drives one server for one run. Subclass it and register the class under `elastic_core.rendezvous`.
+    """A client of one server for one run. Subclass it and register the class under `elastic_core.rendezvous`.
 
     elastic-core creates it once per run as `cls(settings)`. The constructor makes no connection and imports no client
     library; `connect` does. All content belongs to `settings.run_id`: two runs on one server never share any.
@@ -247,7 +247,7 @@ class CoordinationStore(ABC):
     def enlist(self, record: bytes, *, incarnation: str, ttl_s: float, wait: WaitBudget) -> Seat:
         """Add a member with a lease of `ttl_s` seconds in a seat with the highest number so far; return the seat.
 
-        If the incarnation has a live seat, return that seat, replace its record and renew its lease: a repeated call
+        If the incarnation has a live seat, return that seat, replace its record and renew its lease. So a repeated call
         after a lost reply adds no second member. Expired members are removed first, as in `renew`.
         """
 
@@ -303,8 +303,8 @@ class CoordinationStore(ABC):
     def survey(self, keys: Collection[str], *, wait: WaitBudget) -> Survey:
         """Return the members that have a seat, and those of these documents that exist. Called: by observers.
 
-        The default uses `members` and `load`. Override it if the server can be read without side effects: no member is
-        removed, no watcher is notified, and the content is kept for no longer.
+        The default uses `members` and `load`. Override it if the server can be read without side effects, so
+        that no member is removed, no watcher is notified, and the content is kept no longer.
         """
         found = {key: self.load(key, wait=wait) for key in keys}
         documents = {key: document.value for key, document in found.items() if document is not None}
@@ -321,7 +321,7 @@ class CoordinationStore(ABC):
 
     @property
     def notices(self) -> Sequence[str]:
-        """Lines for people, oldest first, for example that the server pushes nothing; the sequence only grows."""
+        """Lines for users, oldest first, for example that the server pushes nothing; the sequence only grows."""
         return ()
 
     def close(self) -> None:

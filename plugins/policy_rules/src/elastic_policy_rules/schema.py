@@ -14,8 +14,8 @@ class Key(NamedTuple):
 
 ACTIONS: Final = {
     "restart": "all workers start again, after the pause of `backoff`",
-    "wait": "all workers start again, after `delay`: for what needs time, a full disk or a store that is away",
-    "ignore": "that worker stays down and the others run on; where no worker failed, the rule is passed over",
+    "wait": "all workers start again, after `delay`, for example with a full disk or an unreachable store",
+    "ignore": "that worker stays down and the others continue; if no worker failed, the rule is skipped",
     "fail": "the run ends as failed, with the failed worker's exit code",
     "done": "the run ends as done, with exit code 0",
 }
@@ -23,8 +23,8 @@ ACTIONS: Final = {
 EXHAUSTED: Final = {
     "fail": "the run ends as failed",
     "done": "the run ends as done",
-    "ignore": "the worker stays down and the others run on",
-    "next": "the rule is passed over, and those behind it are tried",
+    "ignore": "the worker stays down and the others continue",
+    "next": "the rule is skipped, and the next rules are tried",
 }
 
 FILE_KEYS: Final = (
@@ -40,29 +40,29 @@ FILE_KEYS: Final = (
         "otherwise",
         "`intensity` or `fail`",
         "`intensity`",
-        "what decides where no rule matches: the built-in policy, with `--max-restarts` and its other options; or the "
+        "what decides if no rule matches: the built-in policy, with `--max-restarts` and its other options; or the "
         "end of the run",
     ),
     Key("blame", "mapping, or `off`", "see below", "when a node that causes failure after failure is left out"),
 )
 
 RULE_KEYS: Final = (
-    Key("name", "text", "`rule N`", "what reports and counters call the rule"),
-    Key("match", "mapping", "every failure", "what the failure must be; all keys must hold, and of a list one entry"),
+    Key("name", "text", "`rule N`", "the name of the rule in reports and counters"),
+    Key("match", "mapping", "every failure", "the conditions: all keys must match, and one entry of each list"),
     Key("action", "a word", "required", "what follows"),
     Key(
         "max",
         "0 to 50, or `unlimited`",
         "required with `restart` and `wait`",
-        "how often the rule may decide so; then `exhausted` holds",
+        "how often the rule may decide; then `exhausted` applies",
     ),
-    Key("per", "duration", "the whole run", "`max` counts only what is younger than this"),
+    Key("per", "duration", "the whole run", "`max` counts only failures that are younger than this"),
     Key("backoff", "duration, mapping, or `off`", "as `--restart-backoff`", "the pause before a restart"),
     Key(
         "reset_after",
         "duration",
         "never",
-        "a failure of workers that had run so long begins the counting anew, for `max` and `backoff`",
+        "if the workers had run this long before a failure, `max` and `backoff` count from the start again",
     ),
     Key("delay", "duration", "required with `wait`", "the pause of `wait`; it does not grow, and no backoff counts it"),
     Key("exhausted", "a word", "`fail`", "what follows once `max` is used up"),
@@ -70,14 +70,14 @@ RULE_KEYS: Final = (
         "exclude", "`node`", "nothing", "the restart is without the node on which it failed, if enough others are left"
     ),
     Key("blame", "`yes` or `no`", "by class", "whether the failure counts against its node"),
-    Key("reason", "text", "the rule's name", "what the report says where the rule ends the run"),
+    Key("reason", "text", "the rule's name", "the reason in the report if the rule ends the run"),
 )
 
 MATCH_KEYS: Final = (
     Key("class", "words", "", "the failure's class, as `incident.json` has it"),
     Key("exception", "names", "", "the exception's type: `ValueError`, or a dotted pattern such as `torch.*Error`"),
     Key("message", "patterns", "", "a regular expression that is found in the message or the summary"),
-    Key("log", "patterns", "", "one that is found in the last 4 KiB of the worker's stderr, where that is kept"),
+    Key("log", "patterns", "", "a regular expression, found in the last 4 KiB of the worker's stderr, if kept"),
     Key("exit_code", "codes, ranges", "", "the worker's exit code: `3`, `64-78`; 128 + N after signal N"),
     Key("signal", "names, numbers", "", "what killed the worker: `SIGKILL`, `KILL`, `9`"),
     Key("device", "words", "", "what failed about the accelerator: `ecc`, `lost`, `communication` …; see below"),
@@ -89,9 +89,9 @@ MATCH_KEYS: Final = (
 
 BACKOFF_KEYS: Final = (
     Key("base", "duration", "required", "the first pause"),
-    Key("factor", "1 to 100", "`2`", "each pause is so many times the one before"),
+    Key("factor", "1 to 100", "`2`", "factor by which each pause is longer than the last one"),
     Key("cap", "duration", "`5m`", "no pause is longer"),
-    Key("jitter", "0 to 1", "`0`", "part by which a pause is longer or shorter, another one for each run and failure"),
+    Key("jitter", "0 to 1", "`0`", "random part by which a pause is longer or shorter, by run and failure"),
 )
 
 UPTIME_KEYS: Final = (
@@ -100,11 +100,11 @@ UPTIME_KEYS: Final = (
 )
 
 BLAME_KEYS: Final = (
-    Key("times", "1 to 50", "`2`", "so many failures of one node …"),
-    Key("within", "duration", "`1h`", "… in so much time leave it out"),
-    Key("exclude_for", "duration", "`10m`", "for so long the first time"),
-    Key("factor", "1 to 100", "`2`", "each time so many times longer"),
-    Key("cap", "duration", "`1d`", "but no longer than this"),
+    Key("times", "1 to 50", "`2`", "number of failures after which a node is left out"),
+    Key("within", "duration", "`1h`", "the time within which these failures count"),
+    Key("exclude_for", "duration", "`10m`", "the duration of the first exclusion"),
+    Key("factor", "1 to 100", "`2`", "factor by which each exclusion is longer than the last one"),
+    Key("cap", "duration", "`1d`", "the longest exclusion"),
     Key(
         "classes",
         "words",

@@ -44,7 +44,7 @@ FAMILIES: Final = (
     _family(
         "elastic_worker_exits_total",
         Kind.COUNTER,
-        "ends of this node's workers: succeeded, failed, or terminated (we stopped it)",
+        "ends of this node's workers: succeeded, failed, or terminated (by the agent)",
         "outcome",
     ),
     _family("elastic_failures_total", Kind.COUNTER, "failures that were examined, by the first cause's class", "class"),
@@ -59,7 +59,7 @@ FAMILIES: Final = (
     _family(
         "elastic_heartbeat_age_seconds",
         Kind.GAUGE,
-        "since a worker's last heartbeat, looked at every 5 s; with elastic-watch only",
+        "time since a worker's last heartbeat, updated every 5 s; with elastic-watch only",
         "local_rank",
     ),
     _family("elastic_heartbeat_step", Kind.GAUGE, "the last step that a worker reported by a heartbeat", "local_rank"),
