@@ -72,5 +72,5 @@ def make(params):
 
 
 def test_two_nodes_of_one_rank_are_named(broken):
-    with pytest.raises(AssertionError, match="the ranks of two nodes are"):
+    with pytest.raises(AssertionError, match="two nodes got other ranks than 0 and 1"):
         broken(TWINS).test_two_nodes_meet_share_a_store_and_learn_that_the_run_is_closed("nowhere")

@@ -165,7 +165,7 @@ def test_what_could_not_be_read_again_is_refused_before_it_is_written(tmp_path):
 
     checkpoints = Checkpointer(tmp_path)
     for bad, words in (
-        ({"loss": numpy.float64(1)}, r"state\['loss'\] is a numpy.float64: .* Try: torch.as_tensor"),
+        ({"loss": numpy.float64(1)}, r"state\['loss'\] is a numpy.float64; expected .* Try: torch.as_tensor"),
         ({"a": {"b": [1, object()]}}, r"state\['a'\]\['b'\]\[1\] is a builtins.object"),
         ({"a": {(1, 2): 1}}, r"a key of state\['a'\] is a builtins.tuple"),
         ([1], "a state is a dict by name, not list"),
