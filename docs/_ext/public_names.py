@@ -29,6 +29,7 @@ DATA: Final[Mapping[str, str]] = {
     "CONTROL_KEY": "Key of a store's document with the run: the settings that nodes compare at a join, and the result.",
     "STORE_FORMAT": "The version of the content that nodes write into a store.",
     "STORE_KEEP_S": "For how many seconds after its last write a store keeps a run that has not ended.",
+    "TORCH_HINT": "The command that installs a supported torch, for hints of errors.",
 }
 """Names that are neither classes nor documented where Sphinx finds them."""
 

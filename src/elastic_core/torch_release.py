@@ -9,12 +9,8 @@ if TYPE_CHECKING:
 SUPPORTED = ((2, 13), (2, 15))
 """The first and the last supported release."""
 TORCH_HINT = "pip install 'torch>=2.13,<2.16'"
+"""The command that installs a supported torch."""
 _EXPECTED = "expected torch 2.13 to 2.15"
-
-
-def torch_hint() -> str:
-    """Return the command that installs a supported torch."""
-    return TORCH_HINT
 
 
 def torch_missing(needed_by: str, python: str = sys.executable) -> str:

@@ -10,7 +10,7 @@ from elastic_core.processes.errors.frames import is_user_file as is_user_file
 from elastic_core.processes.errors.frames import parse_fault_frames as parse_fault_frames
 from elastic_core.processes.errors.frames import without_launcher as without_launcher
 from elastic_core.processes.process import bound_to as bound_to
+from elastic_core.torch_release import TORCH_HINT as TORCH_HINT
 from elastic_core.torch_release import import_torch as import_torch
 from elastic_core.torch_release import is_supported_torch as is_supported_torch
-from elastic_core.torch_release import torch_hint as torch_hint
 from elastic_core.worker.startup import arm_worker as arm_worker

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from elastic_core.api.plugins import find_entries
-from elastic_core.api.workers import NvidiaGpus, is_supported_torch, nvidia_gpus, torch_hint, visible_entries
+from elastic_core.api.workers import TORCH_HINT, NvidiaGpus, is_supported_torch, nvidia_gpus, visible_entries
 from elastic_doctor.findings import WORKERS, Asked, Finding, Level
 
 _ASSIGNED: Final = re.compile(r"""^(__version__|cuda|hip)\b[^=\n]*=\s*['"]([^'"]*)['"]""", re.MULTILINE)
@@ -66,7 +66,7 @@ def torch(asked: Asked) -> Iterator[Finding]:
     """Check torch and NCCL of the workers, and whether they fit this node's GPUs."""
     release = torch_release()
     if not release:
-        remedy = f"{torch_hint()}, or run elastic with the Python that has it"
+        remedy = f"{TORCH_HINT}, or run elastic with the Python that has it"
         yield Finding(check="torch", level=Level.WARN, what=f"not installed for {sys.executable}", remedy=remedy)
         return
     built = f"CUDA {release['cuda']}" if release.get("cuda") else "ROCm" if release.get("hip") else "processors only"
@@ -77,7 +77,7 @@ def torch(asked: Asked) -> Iterator[Finding]:
         yield Finding(check="torch", level=Level.FAIL, what=f"{what}: it can't use {gpus} GPUs", remedy=remedy)
     elif not is_supported_torch(release.get("__version__", "")):
         expected = "expected 2.13 to 2.15 for elastic_train and --agent-store"
-        yield Finding(check="torch", level=Level.WARN, what=f"{what}; {expected}", remedy=torch_hint())
+        yield Finding(check="torch", level=Level.WARN, what=f"{what}; {expected}", remedy=TORCH_HINT)
     else:
         yield Finding(check="torch", level=Level.OK, what=what)
     if release.get("cuda"):

@@ -7,7 +7,7 @@ from importlib.metadata import EntryPoint
 
 from elastic_core.api import ConfigError, PluginError, RendezvousSettings
 from elastic_core.api.plugins import PluginEntry
-from elastic_core.api.workers import import_torch, torch_hint
+from elastic_core.api.workers import TORCH_HINT, import_torch
 from elastic_torchrun.hosting.hosted import HostedRendezvous
 from elastic_torchrun.torch_errors import one_line
 
@@ -71,7 +71,7 @@ def _refusal(entry: PluginEntry, what: str) -> PluginError:
 
 def _no_torch(entry: PluginEntry, error: Exception) -> PluginError:
     what = f"{_name(entry)}: {TORCH_RENDEZVOUS} can't be imported ({type(error).__name__}: {one_line(error)})"
-    return PluginError(what, hint=torch_hint())
+    return PluginError(what, hint=TORCH_HINT)
 
 
 def _name(entry: PluginEntry) -> str:
