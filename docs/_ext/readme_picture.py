@@ -31,7 +31,7 @@ def crash_picture(journal: Sequence[Mapping[str, Any]]) -> Figure:
         ("rank 1", 0, again, pictures.FAILED, "ValueError: boom"),
         ("rank 1", again, last, pictures.RUNS, "round 1"),
         ("rank 0", -BEFORE_MS, ended, pictures.RUNS, "round 0"),
-        ("rank 0", ended, again, pictures.STOPPED, "SIGTERM"),
+        ("rank 0", ended, again, pictures.STOPPED, ""),
         ("rank 0", again, last, pictures.RUNS, "round 1"),
         ("agent", 0, examined, pictures.BUSY, "wait for other failures"),
         ("agent", examined, stopped, pictures.STOPPED, ""),
@@ -45,6 +45,7 @@ def crash_picture(journal: Sequence[Mapping[str, Any]]) -> Figure:
         axes.barh(y, end - begin, left=begin, height=0.66, color=colour, alpha=0.55)
         if label:
             axes.text(begin + 2, y, label, va="center", fontsize=9, color=pictures.INK, clip_on=True)
+    axes.text(ended - 2, 1, "SIGTERM", va="center", ha="right", fontsize=9, color=pictures.INK)  # its bar may be narrow
     axes.text(again + 3, 2, "stop rank 0, start both", va="center", fontsize=9, color=pictures.INK)
     for at, label in ((0, "rank 1 fails"), (again, f"both start again after {again:.0f} ms")):
         axes.axvline(at, color=pictures.INK, lw=0.8, linestyle="--")
