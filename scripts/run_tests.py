@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """Run tiers of the test suite under pytest, count their CPU seconds, and end with a verdict.
 
-    scripts/run_tests.py [--jobs N] [--apart] TIER... [-- PYTEST_ARGS]
+    scripts/run_tests.py [--jobs N] [--apart] [--compile] TIER... [-- PYTEST_ARGS]
 
 A tier is a name of `tests/tiers.py`. This process adopts and reaps what tests leave behind, as the init process of a
 container does, so the CPU seconds include every process that has ended. With `--apart`, the first tier runs in a pytest
-session of its own, before the others. In CI no verdict follows a run that passed: pytest's summary is the last word.
+session of its own, before the others. With `--compile`, no test is run: the bytecode of the tests is written, as a run
+in a fresh clone does first. In CI no verdict follows a run that passed: pytest's summary is the last word.
 """
 
 import argparse
@@ -39,16 +40,19 @@ def main() -> int:
     if "--" in own:
         at = own.index("--")
         own, after = own[:at], own[at + 1 :]
-    parser = argparse.ArgumentParser(usage="run_tests.py [--jobs N] [--apart] [--name NAME] TIER... [-- PYTEST_ARGS]")
+    parser = argparse.ArgumentParser(usage="run_tests.py [OPTION]... TIER... [-- PYTEST_ARGS]")
     parser.add_argument("--jobs", default="0", help="how many tests run side by side; 0: one by one")
     parser.add_argument("--apart", action="store_true", help="run the first tier in a session of its own")
+    parser.add_argument("--compile", action="store_true", help="write the bytecode of the tests, and run none")
     parser.add_argument("--name", help="the make target that the verdict names")
     parser.add_argument("tiers", nargs="+", choices=TIERS, metavar="TIER")
     args = parser.parse_args(own)
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     began_s, ended, skipped = time.monotonic(), [], ""
-    if args.jobs != "0":
+    if args.jobs != "0" or args.compile:
         compile_tests(args.tiers)
+    if args.compile:
+        return 0
     for tiers in [args.tiers[:1], args.tiers[1:]] if args.apart and len(args.tiers) > 1 else [args.tiers]:
         status, wants = run(tiers, args.jobs, after)
         ended.append((tiers, status))

@@ -117,11 +117,10 @@ class Member:
 
     def form(self, info, done):
         self._place = info
-        done(
-            Round(
-                index=info.index, token=info.round_token, nonce=info.nonce, node_rank=info.rank,
-                node_count=info.world_size, local_world_size=1, base_rank=info.rank, world_size=info.world_size,
-                role="default", role_base_rank=0, role_world_size=info.world_size, master_addr=info.master_addr,
-                master_port=info.master_port,
-            )
+        round_ = Round(
+            index=info.index, token=info.round_token, nonce=info.nonce, node_rank=info.rank,
+            node_count=info.world_size, local_world_size=1, base_rank=info.rank, world_size=info.world_size,
+            role="default", role_base_rank=0, role_world_size=info.world_size, master_addr=info.master_addr,
+            master_port=info.master_port,
         )  # fmt: skip
+        done(m.RoundFormed(round=round_, members=info.members))

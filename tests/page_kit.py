@@ -47,14 +47,17 @@ def name_of(page):
     return f"{page.parent.name}/{page.stem}"
 
 
-def run(command, folder):
-    """Return exit code and output; nothing of it is left when the time is up."""
+def run(command, folder, python=None):
+    """Return exit code and output; nothing of it is left when the time is up. `python` runs the scripts, if given."""
     inherited = {k: v for k, v in os.environ.items() if not k.startswith(("PET_", "ELASTIC_", "TORCHELASTIC_", "OMP_"))}
+    own = [Path(python).parent] if python else []  # its name is `python`
     env = inherited | {
-        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "PATH": os.pathsep.join([*map(str, own), str(Path(sys.executable).parent), os.environ["PATH"]]),
         "XDG_RUNTIME_DIR": str(folder / "runtime"),
         "TMPDIR": str(folder / "runtime"),
     }
+    if python:
+        env["PYTHON_EXEC"] = str(python)
     with subprocess.Popen(
         command, cwd=folder, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         text=True, errors="replace", start_new_session=True,
@@ -90,8 +93,11 @@ def written(blocks):
             yield name, text
 
 
-def play(page, folder):
-    """Do what a page says in this folder; fail where it does not do what the page shows."""
+def play(page, folder, python=None):
+    """Run the code of a page in this folder; fail if it prints something else than the page shows.
+
+    If `python` is given, this program runs the scripts: those of typed commands, and those of workers.
+    """
     (folder / "runtime").mkdir(mode=0o700)
     blocks = list(BLOCK.finditer(page.read_text()))
     files = written(blocks)
@@ -109,7 +115,7 @@ def play(page, folder):
             assert code == 0, out
         else:
             commands, shown = split(text)
-            code, out = run(["bash", "-c", "\n".join(commands)], folder)
+            code, out = run(["bash", "-c", "\n".join(commands)], folder, python)
             assert code == int(block["exit"] or 0), out
             missing = [line for line in shown if not comes(line, out)]
             assert not missing, out

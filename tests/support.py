@@ -36,10 +36,12 @@ def wait_for(condition: Callable[[], object], *, within_s: float = 20.0, what: s
 class Lines(list[str]):
     """A logger that keeps what it would print."""
 
-    def notice(self, text: str, *more: str) -> None:
+    times = ""
+
+    def notice(self, text: str, *more: str, painter: object = None) -> None:
         self.extend((text, *more))
 
-    def block(self, *lines: str) -> None:
+    def block(self, *lines: str, painter: object = None) -> None:
         self.extend(lines)
 
 

@@ -11,7 +11,7 @@ TIERS = {
     TEST: "tests without torch, with one Redis at most",
     TORCH: "tests that import torch",
     SERVERS: "tests of etcd, and of Redis with TLS, Sentinel and cluster modes",
-    SYSTEM: "chaos, Slurm, packaging, and the documentation",
+    SYSTEM: "chaos, Slurm, packaging, pages in a browser, and the documentation",
 }
 """Each tier, in the order in which `make test-all` runs them, with what its tests have in common."""
 
@@ -22,6 +22,7 @@ FOLDERS = {
     "chaos": SYSTEM,
     "cluster": SYSTEM,
     "packaging": SYSTEM,
+    "with_browser": SYSTEM,
 }
 """The folder names that put all test files below them into a tier; the innermost one counts. All others are `TEST`."""
 

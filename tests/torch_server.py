@@ -20,6 +20,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import NoReturn
@@ -30,8 +31,15 @@ from support import Elastic, wait_for
 
 PASSED_ON = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 
-IMPORTS = ("torch", "torch.distributed", "torch.utils.data", "torch._dynamo", "sklearn.datasets")
-"""What the server imports: torch, what DistributedDataParallel imports when it is first built, what examples read."""
+IMPORTS = (
+    "torch",
+    "torch.distributed.checkpoint.state_dict",
+    "torch.distributed.fsdp",
+    "torch.distributed.nn.functional",
+    "torch.utils.data",
+    "torch._dynamo",
+)
+"""The modules that the server imports: torch, and the parts that examples, pages and DistributedDataParallel import."""
 
 PROGRAM = """#!{python} -IS
 import json, os, signal, socket, sys
@@ -56,7 +64,10 @@ os._exit(code)
 
 def serve(listener: socket.socket) -> None:
     """Fork a child for each connection, until standard input ends; single-threaded, as who forks should be."""
-
+    for name in IMPORTS:
+        import_module(name)
+    threads = [thread.name for thread in Path("/proc/self/task").iterdir()]
+    assert len(threads) == 1, f"threads {threads}: a child would lack those that its modules rely on"
     selector = selectors.DefaultSelector()
     selector.register(listener, selectors.EVENT_READ)
     selector.register(0, selectors.EVENT_READ)

@@ -66,6 +66,8 @@ def pytest_configure(config: pytest.Config) -> None:
         settings.register_profile("without a clock", deadline=None, suppress_health_check=[HealthCheck.too_slow])
         settings.load_profile("without a clock")
     expect(getattr(config.option, "numprocesses", None) or 1)
+    for name in ("FORCE_COLOR", "CLICOLOR_FORCE", "NO_COLOR"):  # pytest has read them
+        os.environ.pop(name, None)
     if not getattr(config.option, "numprocesses", None):  # else this process only gives out tests
         _end_ignoring()
 

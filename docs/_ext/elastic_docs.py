@@ -7,6 +7,7 @@ from typing import Final
 
 import diagrams
 import pictures
+import report_picture
 from docutils import nodes
 from drain_picture import drain_picture
 from join_picture import join_picture
@@ -90,10 +91,16 @@ def mark_long_names(_app: Sphinx, tree: nodes.document) -> None:
             code["classes"].append("long")
 
 
+def renew_pictures(_app: Sphinx) -> None:
+    """Make the pictures of a report again if its page has changed. Called: by Sphinx, before it reads pages."""
+    report_picture.renew()
+
+
 def setup(app: Sphinx) -> dict[str, object]:
     """Register all of it. Called: by Sphinx."""
     app.add_directive("mermaid", Mermaid)
     app.add_directive("picture", Picture)
+    app.connect("builder-inited", renew_pictures)
     app.connect("source-read", name_files)
     app.connect("doctree-read", hide_decisions)
     app.connect("doctree-read", mark_long_names)

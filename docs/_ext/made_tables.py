@@ -11,12 +11,15 @@ from typing import Final
 
 from agent_states import GENERATORS as OF_STATES
 from benchmark_table import GENERATORS as OF_BENCHMARKS
+from hangs_table import GENERATORS as OF_HANGS
 from migration_tables import GENERATORS as OF_TORCH
 from reference_tables import GENERATORS
 from stacks_table import GENERATORS as OF_STACKS
 
 DOCS: Final = Path(__file__).resolve().parents[1]
-ALL: Final[Mapping[str, Callable[[], str]]] = {**GENERATORS, **OF_TORCH, **OF_STACKS, **OF_STATES, **OF_BENCHMARKS}
+ALL: Final[Mapping[str, Callable[[], str]]] = {
+    **GENERATORS, **OF_TORCH, **OF_STACKS, **OF_STATES, **OF_BENCHMARKS, **OF_HANGS,
+}  # fmt: skip
 MADE: Final = re.compile(r"^<!-- table: (?P<name>\S+) -->\n(?P<text>.*?)^<!-- end of table -->$", re.M | re.S)
 
 

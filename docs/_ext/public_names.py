@@ -13,7 +13,7 @@ from typing import Final
 from page_parts import attributes, first_line, prose, signature, table
 
 from elastic_core import api, embedding
-from elastic_core.api import commands, feed, plugins, rendezvous, starters, stores, tools, workers
+from elastic_core.api import commands, feed, plugins, records, rendezvous, starters, stores, tools, workers
 
 DATA: Final[Mapping[str, str]] = {
     "hookimpl": "Marks a function of a plugin module as a hook method with the function's name.",
@@ -33,7 +33,7 @@ DATA: Final[Mapping[str, str]] = {
 }
 """Names that are neither classes nor documented where Sphinx finds them."""
 
-MODULES: Final = (api, stores, rendezvous, starters, workers, feed, tools, commands, plugins)
+MODULES: Final = (api, stores, rendezvous, starters, workers, feed, tools, commands, records, plugins)
 """The public modules for plugins, in the order of the page."""
 
 
@@ -174,6 +174,7 @@ EMBEDDING_SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
         "AnnounceDeparture",
         "LeaveRendezvous",
         "RoundChanged",
+        "RoundFormed",
         "RendezvousFailed",
         "RendezvousLeft",
         "PrintLine",

@@ -9,9 +9,10 @@ from typing import Final
 
 import house
 from msgspec.structs import replace
-from page_parts import first_line, public, table
+from page_parts import attributes, first_line, public, table
 from public_names import api_front_page, api_reference, embedding_reference
 
+import elastic_report.model as report_model
 from elastic_core import errors
 from elastic_core.agent.machine.states import AgentState
 from elastic_core.api import AgentHook, LaunchChange
@@ -39,6 +40,7 @@ from elastic_rdzv_etcd.v2.store import EtcdV2Store
 from elastic_rdzv_redis.embedded import EmbeddedStore
 from elastic_rdzv_redis.store import RedisStore
 from elastic_rdzv_static.handler import StaticRendezvous
+from elastic_report.ledger.states import LedgerState
 
 WORKER_VARIABLES: Final[Mapping[str, str]] = {
     "RANK": "global rank: this worker's number among all workers, from 0",
@@ -82,6 +84,17 @@ VARIABLES_OF_HOOKS: Final[Mapping[str, str]] = {
     "LAST_ROUND_FILE": "a file that, from the second round on, describes the last round, for "
     "[`attempt()`](worker.md#from-elastic-train); absent without elastic-train",
     "TRAINING_BEAT_FILE": "memory for [heartbeats](../howto/hangs.md) and stacks; absent without elastic-watch",
+    "TORCH_FR_BUFFER_SIZE": "`2000`, the number of collectives that torch's flight recorder keeps, set when the script "
+    "imports torch; a value that you set is kept; absent without elastic-watch",
+    "TORCH_NCCL_TRACE_BUFFER_SIZE": "the same for torch before 2.9; if you set it, `TORCH_FR_BUFFER_SIZE` is not set",
+    "TORCH_FR_DUMP_TEMP_FILE": "`recorder/round_N/rank_` in the run directory: the prefix of the files that NCCL "
+    "writes when a collective times out; set with torch for GPUs only; a value that you set is kept",
+    "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": "the same for torch before 2.9; if you set it, `TORCH_FR_DUMP_TEMP_FILE` is not "
+    "set",
+    "TORCH_INCLUDE_STACK_TRACE": "`false`: those files have no stacks, which a hang could block; set with torch for "
+    "GPUs only; a value that you set is kept",
+    "NCCL_RAS_ADDR": "the address of NCCL's RAS service on this node, another one for each run, set with "
+    "`--hang-timeout`; a value that you set is kept; absent without elastic-watch",
     "TRAINING_STOP_PAGE": "memory for [`should_stop`](../explanation/planned-stops.md); absent without elastic-train",
     "TRAINING_STOP_FILE": "a file that exists during a [planned stop](../explanation/planned-stops.md); the "
     "worker removes it when it has saved; with `--save-timeout` or `--save-signal`",
@@ -110,6 +123,7 @@ READ_VARIABLES: Final[Mapping[str, str]] = {
     "CUDA_VISIBLE_DEVICES": "limits the devices that `--nproc-per-node gpu` counts, and that the numbers of "
     "`--devices` mean; for other accelerators `HIP_VISIBLE_DEVICES`, `ROCR_VISIBLE_DEVICES`, `ZE_AFFINITY_MASK`",
     "NCCL_SOCKET_IFNAME": "NCCL's own: `elastic doctor` warns if it names no interface of the node",
+    "NCCL_RAS_ENABLE": "NCCL's own: with `0`, elastic-watch sets no `NCCL_RAS_ADDR` and reads no RAS service in a hang",
     "NCCL_IB_DISABLE": "NCCL's own: `elastic doctor` warns of `1`, which leaves InfiniBand unused",
     "CUDA_LAUNCH_BLOCKING": "CUDA's own: `elastic doctor` warns of `1`, which waits for each kernel",
     "TORCH_NCCL_BLOCKING_WAIT": "torch's own: `elastic doctor` warns of `1`, which is slower",
@@ -141,6 +155,11 @@ READ_VARIABLES: Final[Mapping[str, str]] = {
     "running](../explanation/no-orphans.md). The launcher's own is not passed on to workers",
     "PATH": "search path for the program of `--no-python`, and for the server of backend `c10d`",
     "ELASTIC_DEBUG": "`1`: an error of the command line, or of a plugin, also shows its traceback",
+    "NO_COLOR": "not empty: [no colours](../howto/logs.md#times-and-colours-of-the-agents-lines) in lines of the agent "
+    "and of commands",
+    "FORCE_COLOR": "not empty and not `0`: colours also in files and pipes, unless `NO_COLOR` forbids them",
+    "CLICOLOR_FORCE": "the same",
+    "TERM": "`dumb`: no colours, unless `FORCE_COLOR` requests them",
 }
 """Variables that `elastic run` reads, except the `PET_` variables."""
 
@@ -355,6 +374,45 @@ def states() -> str:
     return table(("state", "meaning"), ((f"`{cls.__name__}`", first_line(cls)) for cls in AgentState.__args__))
 
 
+def report_states() -> str:
+    """The states of the time ledger, in their order."""
+    found = attributes(LedgerState)
+    return table(
+        ("state", "meaning"), ((f"`{state.value}`", found[state.name].text.replace("\n", " ")) for state in LedgerState)
+    )
+
+
+_REPORT: Final = (
+    "Report",
+    "RunFacts",
+    "Account",
+    "LostTime",
+    "Ratio",
+    "NodeLane",
+    "LaneSpan",
+    "WorkerBar",
+    "RoundRow",
+    "TimelineEvent",
+    "IncidentRow",
+    "Difference",
+)
+"""The parts of a report's JSON, from the outside inwards."""
+
+
+def report_json() -> str:
+    """The fields of a report's JSON."""
+    parts = []
+    for name in _REPORT:
+        cls = getattr(report_model, name)
+        rows = (
+            (f"`{field}`", f"`{said.annotation}`", said.text.replace("\n", " "))
+            for field, said in attributes(cls).items()
+        )
+        array = " It is an array, with these values in this order." if cls.__struct_config__.array_like else ""
+        parts.append(f"### `{name}`\n\n{first_line(cls)}{array}\n\n{table(('field', 'type', 'meaning'), rows)}")
+    return "\n\n".join(parts)
+
+
 GENERATORS: Final[Mapping[str, Callable[[], str]]] = {
     "api-front-page": api_front_page,
     "api": api_reference,
@@ -365,6 +423,8 @@ GENERATORS: Final[Mapping[str, Callable[[], str]]] = {
     "pet-variables": pet_variables,
     "exit-codes": exit_codes,
     "agent-handlers": agent_handlers,
+    "report-states": report_states,
+    "report-json": report_json,
     "worker-handlers": worker_handlers,
     "groups": groups,
     "coordinated-options": coordinated_options,

@@ -25,6 +25,7 @@ from elastic_core.messages import PublishDecision as PublishDecision
 from elastic_core.messages import RendezvousFailed as RendezvousFailed
 from elastic_core.messages import RendezvousLeft as RendezvousLeft
 from elastic_core.messages import RoundChanged as RoundChanged
+from elastic_core.messages import RoundFormed as RoundFormed
 from elastic_core.messages import WatchRound as WatchRound
 from elastic_core.options.choices import Choices as Choices
 from elastic_core.options.devices import Node as Node

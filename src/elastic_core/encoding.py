@@ -72,14 +72,20 @@ def _expressible(value: object) -> object:
     return value
 
 
+def joined_spans(parts: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+    """Return the first and last rank of each gapless range; `parts` are such ranges, in any order."""
+    found: list[tuple[int, int]] = []
+    for low, high in sorted(parts):
+        if found and low <= found[-1][1] + 1:
+            found[-1] = (found[-1][0], max(high, found[-1][1]))
+        else:
+            found.append((low, high))
+    return tuple(found)
+
+
 def rank_ranges(ranks: Iterable[int]) -> str:
     """Return `0, 1, 4-7` for 0, 1, 4, 5, 6, 7."""
-    spans: list[list[int]] = []
-    for rank in sorted(set(ranks)):
-        if spans and rank == spans[-1][1] + 1:
-            spans[-1][1] = rank
-        else:
-            spans.append([rank, rank])
+    spans = joined_spans((rank, rank) for rank in ranks)
     return ", ".join(
         f"{low}-{high}" if high > low + 1 else ", ".join(map(str, sorted({low, high}))) for low, high in spans
     )

@@ -153,14 +153,8 @@ class IllegalEventError(ElasticError):
     """A state machine received an event that is illegal in its state: a bug. The state is unchanged."""
 
 
-def nearest(text: str, names: Iterable[str], *, cutoff: float = 0.6) -> str:
-    """Return the name that a user probably meant, for a hint. Empty if no name is similar to `text`.
-
-    Args:
-        text: The text that was typed.
-        names: The existing names.
-        cutoff: The least similarity of two names, as in `difflib`.
-    """
+def nearest(text: str, names: Iterable[str]) -> str:
+    """Return the one of `names` that a user probably meant by `text`, for a hint. Empty if none is similar."""
     import difflib  # needed for mistyped names only
 
-    return next(iter(difflib.get_close_matches(text, sorted(set(names)), n=1, cutoff=cutoff)), "")
+    return next(iter(difflib.get_close_matches(text, sorted(set(names)), n=1)), "")

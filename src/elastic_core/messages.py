@@ -1,12 +1,24 @@
 """The messages of the agent: events and commands of its state machine, and of the rendezvous."""
 
 from elastic_core.moments import Agreed as Agreed
+from elastic_core.moments import AnswersGathered as AnswersGathered
+from elastic_core.moments import Concluded as Concluded
 from elastic_core.moments import LaunchChange, Moment
-from elastic_core.moments import StepsAsked as StepsAsked
-from elastic_core.moments import StepsSeen as StepsSeen
+from elastic_core.moments import NodesAsked as NodesAsked
 from elastic_core.moments import StoreCall as StoreCall
-from elastic_core.reports import Absence, NodeReport, NodeSteps
-from elastic_core.types import Decided, Decision, Failure, Record, Restart, Round, RoundChange, Stop, WorkerExit
+from elastic_core.reports import Absence, NodeReport
+from elastic_core.types import (
+    Decided,
+    Decision,
+    Failure,
+    Record,
+    Restart,
+    RosterMember,
+    Round,
+    RoundChange,
+    Stop,
+    WorkerExit,
+)
 
 # --- events of the agent machine ---
 
@@ -41,9 +53,10 @@ class JoinRefused(Record, frozen=True, kw_only=True):
 
 
 class RoundFormed(Record, frozen=True, kw_only=True):
-    """The rendezvous returned a place for this node."""
+    """The rendezvous returned a place for this node; `members` are the round's nodes, if the backend provides them."""
 
     round: Round
+    members: tuple[RosterMember, ...] = ()
 
 
 class RendezvousFailed(Record, frozen=True, kw_only=True):
@@ -433,14 +446,28 @@ AgentCommand = (
 # --- between agent and rendezvous: requests, and events ---
 
 
-class AskSteps(Record, frozen=True, kw_only=True):
-    """Request the steps of all nodes, because workers of this one may hang. Each node gets StepsAsked."""
+class AskNodes(Record, frozen=True, kw_only=True):
+    """Ask all nodes about a topic: each gets NodesAsked, and all get Concluded. `within_s` limits the answers' time."""
+
+    topic: str
+    within_s: float
 
 
-class ReportSteps(Record, frozen=True, kw_only=True):
-    """The steps of this node's workers, as the answer to StepsAsked."""
+class AnswerNodes(Record, frozen=True, kw_only=True):
+    """This node's answer to a question, for the leader's AnswersGathered."""
 
-    steps: NodeSteps
+    serial: int
+    data: bytes
+
+
+class ConcludeNodes(Record, frozen=True, kw_only=True):
+    """The conclusion of the answers that this node has gathered, for all nodes."""
+
+    serial: int
+    data: bytes
+
+
+NodesRequest = AskNodes | AnswerNodes | ConcludeNodes
 
 
 class StateNumber(Record, frozen=True, kw_only=True):
@@ -459,8 +486,7 @@ RendezvousRequest = (
     | RequestRestart
     | OrderStop
     | NodeReport
-    | AskSteps
-    | ReportSteps
+    | NodesRequest
     | StateNumber
     | ReportFinishing
     | ReportDone
@@ -513,8 +539,9 @@ RendezvousEvent = (
     | RendezvousLeft
     | PrintLine
     | DecisionAsked
-    | StepsAsked
-    | StepsSeen
+    | NodesAsked
+    | AnswersGathered
+    | Concluded
     | Agreed
     | LeftOut
     | DrainOrdered

@@ -3,8 +3,8 @@
 import enum
 from collections.abc import Mapping, Sequence
 
-from elastic_core.reports import FieldValue, RunSteps
-from elastic_core.types import Decision, FailedWorker, Failure, Record, Round, RoundChange, WorkerExit
+from elastic_core.reports import FieldValue
+from elastic_core.types import Decision, FailedWorker, Failure, Record, RosterMember, Round, RoundChange, WorkerExit
 
 
 class AgentStarted(Record, frozen=True, kw_only=True):
@@ -34,6 +34,8 @@ class RoundJoined(Record, frozen=True, kw_only=True):
 
     round: Round
     """The round, with this node's place in it."""
+    members: tuple[RosterMember, ...] = ()
+    """All nodes of the round, in rank order. Empty if the backend does not provide them."""
 
 
 class WorkersStarting(Record, frozen=True, kw_only=True):
@@ -121,21 +123,37 @@ class MembershipChanged(Record, frozen=True, kw_only=True):
     """The change."""
 
 
-class StepsAsked(Record, frozen=True, kw_only=True):
-    """A node requests the steps of all workers; a hook that knows them calls `run.report_steps`.
-
-    Workers of that node may hang. A hook that answers should note the positions of this node's workers too.
-    """
+class NodesAsked(Record, frozen=True, kw_only=True):
+    """A node asks all nodes about a topic (`run.ask_nodes`). A hook with that topic calls `run.answer_nodes`."""
 
     serial: int
-    """The number of the request, which the answer repeats."""
+    """The number of the question, which the answer repeats."""
+    topic: str
+    """The topic. It begins with the name of the hook that asks."""
 
 
-class StepsSeen(Record, frozen=True, kw_only=True):
-    """The steps that all nodes have reported. Nodes that did not report in time are left out."""
+class AnswersGathered(Record, frozen=True, kw_only=True):
+    """The nodes' answers to a question, for the leader alone. Its hook calls `run.conclude_nodes`."""
 
-    seen: RunSteps
-    """The combined reports of the nodes."""
+    serial: int
+    """The number of the question, which the conclusion repeats."""
+    topic: str
+    """The topic of the question."""
+    answers: Mapping[str, bytes]
+    """The answers by node id."""
+    missing: tuple[str, ...] = ()
+    """The nodes of the round that did not answer in time."""
+
+
+class Concluded(Record, frozen=True, kw_only=True):
+    """The conclusion of a question, for all nodes of the round."""
+
+    serial: int
+    """The number of the question."""
+    topic: str
+    """The topic of the question."""
+    data: bytes
+    """The conclusion of the leader's hook."""
 
 
 class StopPlanned(Record, frozen=True, kw_only=True):
@@ -184,8 +202,9 @@ Moment = (
     | Draining
     | WorkersStopping
     | MembershipChanged
-    | StepsAsked
-    | StepsSeen
+    | NodesAsked
+    | AnswersGathered
+    | Concluded
     | StopPlanned
     | Agreed
     | AgentStopped

@@ -45,6 +45,8 @@ class OptionSpec(msgspec.Struct, frozen=True, kw_only=True):
     """The greatest allowed value. `None` means no bound."""
     many: bool = False
     """Whether it is a list (`settings.option_list`): values between colons, as in `default`, or one per flag."""
+    words: tuple[str, ...] = ()
+    """Words in lower case that a number or a duration may be instead, such as `auto`: the value is then a `str`."""
 
 
 class RunOption(OptionSpec, frozen=True, kw_only=True):

@@ -73,8 +73,7 @@ class PluginFaults:
     Threading: any.
     """
 
-    def __init__(self, *, clock: Clock = SYSTEM_CLOCK) -> None:
-        self._clock = clock
+    def __init__(self) -> None:
         self._lock = threading.Lock()
         # For each fault, its text at the end and how often it was seen.
         self._seen: dict[tuple[str, ...], tuple[str, int]] = {}
@@ -135,7 +134,7 @@ class PluginFaults:
         again = self.again(plugin, text, type(error).__name__, place_of(error, plugin.module))
         if not again:
             self.raised_any = True
-            head = f"{_time(self._clock.wall_ns())} {plugin}: {operation}, thread {threading.current_thread().name}"
+            head = f"{_time(SYSTEM_CLOCK.wall_ns())} {plugin}: {operation}, thread {threading.current_thread().name}"
             if os.environ.get("ELASTIC_DEBUG") == "1":
                 self._log.notice(head, *_traceback(error).splitlines())
             self._keep(partial(self._write, head, error))

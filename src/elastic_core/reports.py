@@ -1,4 +1,4 @@
-"""Records of a run that hooks read or report: failures, running workers, steps, and events of the feed."""
+"""Records of a run that hooks read or report: failures, running workers, and events of the feed."""
 
 from collections.abc import Mapping
 
@@ -23,6 +23,17 @@ class RunEvent(Record, frozen=True, kw_only=True):
     """The event's other values, by name."""
     source: str = ""
     """The hook that added the event. Empty if the agent did."""
+
+
+class ChosenOption(Record, frozen=True, kw_only=True):
+    """One option of a run, for users."""
+
+    name: str
+    """The option's name without dashes, such as `max_restarts`; of a setting without an option, its own."""
+    value: str
+    """The value as text. Secrets are masked. `-` means none."""
+    origin: str
+    """Where the value comes from: `flag --max-restarts`, `env PET_MAX_RESTARTS`, `default`, or `call` (a library)."""
 
 
 class Phase(Record, frozen=True, kw_only=True):
@@ -155,54 +166,3 @@ class NodeReport(Record, frozen=True, kw_only=True):
     """Whether all workers of the node have ended."""
     absence: Absence | None = None
     """Set if the node was left out of the round: it has no evidence then."""
-
-
-class RankStep(Record, frozen=True, kw_only=True):
-    """The step of one worker."""
-
-    global_rank: int
-    """The worker's rank in the round."""
-    step: int
-    """The last step that it reported."""
-    node_id: str = ""
-    """The worker's node. Empty means this one."""
-
-
-class NodeSteps(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """The steps of one node's workers, for nodes that search for a hang."""
-
-    serial: int
-    """The number of the request."""
-    node_id: str
-    """The node's id."""
-    ranks: tuple[int, ...] = ()
-    """The global ranks that report steps, at most 8."""
-    max_step: int | None = None
-    """The furthest step of its workers. `None` if no worker reports steps."""
-    min_step: int | None = None
-    """The smallest step of its workers. `None` if no worker reports steps."""
-    behind: tuple[RankStep, ...] = ()
-    """Workers that have not reached `max_step`, at most 8."""
-    protected_s: float = 0.0
-    """How many more seconds a protected section is open. 0 means no section."""
-    quiet_s: float | None = None
-    """Seconds since one of its workers last read or wrote. `None` if not known."""
-
-
-class RunSteps(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """The steps of all nodes that have reported."""
-
-    serial: int
-    """The number of the request."""
-    node_count: int = 0
-    """How many nodes have reported."""
-    max_step: int | None = None
-    """The furthest step of all workers. `None` if no worker reports steps."""
-    min_step: int | None = None
-    """The smallest step of all workers. `None` if no worker reports steps."""
-    behind: tuple[RankStep, ...] = ()
-    """Workers that have not reached `max_step`, at most 16."""
-    protected_s: float = 0.0
-    """How many more seconds a protected section is open on any node. 0 means no section."""
-    quiet_s: float | None = None
-    """Seconds since any worker last read or wrote. `None` if not known."""

@@ -19,7 +19,6 @@ class RunTimer(Protocol):
 
     def cancel(self) -> None:
         """Cancel the call, unless it has been made; idempotent."""
-        ...
 
 
 class AgentLoop(Protocol):
@@ -33,23 +32,18 @@ class AgentLoop(Protocol):
 
     def call_later(self, delay_s: float, call: Callable[[], None]) -> RunTimer:
         """Call a function after so many seconds."""
-        ...
 
     def post(self, call: Callable[[], None]) -> None:
         """Call a function at the loop's next turn. Threading: any."""
-        ...
 
     def add_reader(self, fd: int, call: Callable[[], None]) -> None:
         """Call a function whenever a descriptor is readable, until `remove_reader`."""
-        ...
 
     def remove_reader(self, fd: int) -> None:
         """Stop calls for a descriptor. Call it before the descriptor is closed."""
-        ...
 
     def notice(self, text: str) -> None:
         """Print one line for users."""
-        ...
 
 
 class WorkerStart(Record, frozen=True, kw_only=True):
@@ -147,15 +141,12 @@ class BegunCall(Protocol):
     @property
     def warnings(self) -> Sequence[str]:
         """Lines for users."""
-        ...
 
     def on(self, loop: AgentLoop) -> CallStarter:
         """Return the object that starts the workers of the agent with this loop."""
-        ...
 
     def close(self) -> None:
         """End what `begin` has started."""
-        ...
 
 
 class WorkerCall(Protocol):
@@ -164,16 +155,13 @@ class WorkerCall(Protocol):
     @property
     def name(self) -> str:
         """The function's name for users."""
-        ...
 
     @property
     def start_method(self) -> str:
         """How its processes start, for users."""
-        ...
 
     def begin(self) -> BegunCall:
         """Prepare the call. Called: once per run, before the first thread starts, because a fork would lose threads."""
-        ...
 
 
 class ReactorLoop:

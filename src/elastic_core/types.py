@@ -146,6 +146,8 @@ class RoundEnded(Record, frozen=True, kw_only=True, tag="round_ended"):
     """One line for users."""
     lost: tuple[str, ...] = ()
     """The ids of the nodes that left or were lost."""
+    left: tuple[str, ...] = ()
+    """Those of `lost` that left by themselves, for example after SIGTERM to their agents. Empty if not known."""
     arrived: int = 0
     """How many nodes joined."""
     stop_within_s: float | None = None
@@ -419,6 +421,8 @@ class FailureClass(enum.StrEnum):
     OOM_DEVICE = "out of memory on device"
     """A case of `DEVICE` with its own class, as its remedy differs. `on_device` is true for both."""
     HANG = "hang"
+    STRAGGLER = "straggler"
+    """A worker or node is lastingly slower than the others, and runs on: `Ignore` leaves it running."""
     NODE_LOST = "node lost"
     PREEMPTED = "preempted"
     HEALTH_CHECK = "health check"
@@ -567,7 +571,7 @@ class Stop(Record, frozen=True, kw_only=True, tag="stop"):
 
 
 class Ignore(Record, frozen=True, kw_only=True, tag="ignore"):
-    """Decision: do not restart that worker; the others continue."""
+    """Decision: do not restart that worker; the others continue. A straggler runs on."""
 
     rule: str = ""
     """The rule that decided."""

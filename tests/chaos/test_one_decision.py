@@ -135,7 +135,7 @@ def test_of_two_nodes_that_fail_within_milliseconds_all_name_the_same(job):
     text = all_end_with(nodes, code)
     first = "d" if code == 9 else "b"
     assert f"rank {rank_of(said, nodes, first)} (local rank 0) on {first}" in text
-    assert "3 others stopped because of it" in text
+    assert "2 others stopped because of it, 1 other failed after it, on 4 nodes" in text
 
 
 def test_the_exception_comes_before_the_connections_that_it_broke(job):
@@ -144,8 +144,8 @@ def test_the_exception_comes_before_the_connections_that_it_broke(job):
     wait_for((job.shared / "waits").exists, what="a's worker to wait for the exception")
     order(job, rank_of(said, nodes, "b"), "boom")
     text = all_end_with(nodes, 1)
-    assert "is not a digit" in text.partition("stopped because")[0], nodes[0].agent.incident()["nodes"]
-    assert "ConnectionResetError" in text.partition("stopped because")[2]
+    assert "is not a digit" in text.partition("1 other failed after it")[0], nodes[0].agent.incident()["nodes"]
+    assert "ConnectionResetError" in text.partition("1 other failed after it")[2]
 
 
 def test_a_restart_is_told_and_counted_the_same_on_all_nodes(job):

@@ -130,7 +130,7 @@ def wheels_of(names, dist):
 
 def test_every_extra_of_the_core_can_be_met(dist, tmp_path):
     extras = [line.split()[1] for line in metadata_of(wheel_of(ROOT, dist)) if line.startswith("Provides-Extra:")]
-    assert {"dev", "docs", "prometheus", "ui"} == set(extras)
+    assert {"dev", "docs", "prometheus"} == set(extras)
     fresh = Environment(tmp_path / "venv")
     out = fresh.install("--dry-run", f"{wheel_of(ROOT, dist)}[{','.join(extras)}]")
     (line,) = [line for line in out.splitlines() if line.startswith("Would install")]

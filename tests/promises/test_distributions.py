@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import re
 import signal
 import socket
 from contextlib import suppress
@@ -159,6 +160,30 @@ def test_ops_shows_a_run_records_its_events_and_stops_it(elastic, script, tmp_pa
     names = [json.loads(line)["name"] for line in events.read_text().splitlines()]
     assert "torchelastic.worker.status.START" in names
     assert "torchelastic.worker.status.TERMINATED" in names
+
+
+REDOES = """
+import os, time
+from elastic_train import should_stop
+for step in range(1, 11):
+    should_stop(step=step)
+    time.sleep(0.1)
+if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+    raise ValueError("label 11 is not a digit")
+"""
+
+
+def test_report_shows_where_the_time_of_a_run_went(elastic, script, run_elastic, tmp_path):
+    agent = elastic("--max-restarts", "1", "--restart-backoff", "0", script(REDOES))
+    assert agent.wait() == 0, agent.err
+    page = tmp_path / "page.html"
+    shown = run_elastic("report", agent.run_id, "-o", page, agent=agent)
+    assert shown.returncode == 0, shown.stderr
+    assert re.search(r" lost: .*redone after the failure at ", shown.stdout), shown.stdout
+    assert "label 11 is not a digit" in page.read_text()
+    states = json.loads(run_elastic("report", "--json", agent.run_id, agent=agent).stdout)["account"]["states"]
+    assert states["redone"] >= 0.8
+    assert states["productive"] >= 0.8
 
 
 BOUND = """

@@ -176,6 +176,7 @@ def test_commands_for_operators_reach_a_run_by_its_store(start_line, script, com
     wait_for(lambda: "gpu-1" in status.read_text() and "gpu-2" in status.read_text(), within_s=40, what="both nodes")
     wait_for(lambda: re.search(r"round \d+ rank 3 of 4", logs.read_text()), within_s=40, what="a line of rank 3")
     assert "ValueError: label 11 is not a digit" in ended("elastic incidents --last bert-7")
+    assert "lost" in ended("elastic report bert-7")
     assert "gpu-2" in ended("elastic drain bert-7 gpu-2")
     wait_for(lambda: "rank 0 of 2" in outputs[0].read_text(), within_s=40, what="a round of gpu-1 alone")
     assert nodes[1][0].wait(patience(20)) == 143

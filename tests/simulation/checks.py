@@ -3,6 +3,7 @@
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
 
+from elastic_core.moments import Concluded
 from elastic_core.rendezvous.member.documents import ControlDocument, Ending, RoundDocument, Verdict, decode
 from elastic_core.rendezvous.member.state import question_about
 from elastic_core.rendezvous.store import CONTROL_KEY
@@ -26,6 +27,7 @@ class Report(Record, frozen=True, kw_only=True):
 
     `rounds`: how many had workers; `decided`: how many ended by a decision on evidence, `saved`: in how many ranks
     saved before a planned stop, `twofold`: how many began while another trained, since partitions outlasted the grace.
+    `asked`: how many questions reached a node, `concluded`: how many of their conclusions did.
     `operations`: requests to the store by node,
     and `forming` those of them until the first round stood. `outcomes`: how many members ended how.
     """
@@ -41,6 +43,8 @@ class Report(Record, frozen=True, kw_only=True):
     steps: int
     decided: int = 0
     saved: int = 0
+    asked: int = 0
+    concluded: int = 0
     twofold: int = 0
 
 
@@ -64,6 +68,9 @@ class Checks:
         self.causes: dict[tuple[int, str], dict[str, tuple[float, bool]]] = {}
         self.agreements: dict[tuple[tuple[int, str], str], int] = {}
         self.saves: dict[tuple[int, str], tuple[str, int]] = {}
+        self.questions: set[tuple[tuple[int, str], int]] = set()
+        self.conclusions: set[tuple[int, str, bytes]] = set()
+        self.concluded_as: dict[tuple[tuple[int, str], int], Concluded] = {}
         self.decided = 0
         self.twofold: set[tuple[int, str]] = set()
         self.trace: deque[tuple[float, str, str]] = deque(maxlen=trace_length)
@@ -135,6 +142,14 @@ class Checks:
         known = self.agreements.setdefault((key, topic), value)
         if known != value:
             raise Violation("what is agreed is one", f"{topic} of {key} is {known} for one node, {value} for another")
+
+    def concluded(self, key: tuple[int, str], event: Concluded) -> None:
+        """Judge the conclusion of a question that a node gets."""
+        if (event.serial, event.topic, event.data) not in self.conclusions:
+            raise Violation("a conclusion is a leader's", f"{event} of {key}")
+        known = self.concluded_as.setdefault((key, event.serial), event)
+        if known != event and not self.forgotten:
+            raise Violation("a conclusion is one", f"{known} for one node of {key}, {event} for another")
 
     def saved(self, key: tuple[int, str], incarnation: str, step: int) -> None:
         """Judge that a rank saves before a step that it does not begin."""

@@ -106,6 +106,10 @@ class SimulatedClient(ABC):
         """Decide about what the nodes report."""
 
     @abstractmethod
+    def _gather(self, event: m.AnswersGathered) -> None:
+        """Conclude the answers of all nodes."""
+
+    @abstractmethod
     def _guard(self) -> None:
         """See to it that the workers are dead in time."""
 
@@ -197,6 +201,10 @@ class SimulatedClient(ABC):
                 turn = self._turn
                 self._soon(0.0, lambda: self._answer(turn, protocol.WatchEnded(watched=None)))
                 self._ask_agent(operation)
+            case m.AnswersGathered():
+                turn = self._turn
+                self._soon(0.0, lambda: self._answer(turn, protocol.WatchEnded(watched=None)))
+                self._gather(operation)
             case protocol.Watch():
                 self._watch(operation)
             case protocol.Gone():

@@ -23,6 +23,7 @@ from elastic_core.types import (
     Undecided,
 )
 from elastic_plugin_kit.store_model import StoreModel
+from simulation.asking import SimulatedAsking, conclude
 from simulation.client import SimulatedClient
 from simulation.saving import SimulatedSaving
 
@@ -46,6 +47,7 @@ class SimulatedMember(SimulatedClient):
         self.ending = ""
         self.workers: RoundDocument | None = None
         self.saving: SimulatedSaving | None = None
+        self.asking: SimulatedAsking | None = None
         self._round: RoundDocument | None = None
         self._round_turn = 0
         self._verdict = False
@@ -76,9 +78,15 @@ class SimulatedMember(SimulatedClient):
             case m.Agreed(topic=topic, value=value):
                 if self.saving is not None:
                     self.saving.agreed(topic, value)
+            case m.NodesAsked():
+                assert self.asking is not None
+                self.asking.asked(announcement)
+            case m.Concluded():
+                assert self.asking is not None
+                self.asking.concluded(announcement)
             case m.DrainOrdered():
                 self._soon(0.0, self.depart)
-            case m.PrintLine() | m.LeftOut() | m.StepsAsked() | m.StepsSeen():
+            case m.PrintLine() | m.LeftOut():
                 pass
 
     def _join(self) -> None:
@@ -128,6 +136,7 @@ class SimulatedMember(SimulatedClient):
         checks.started(self.incarnation, document, rank)
         self.workers = self._round = document
         self.saving = SimulatedSaving(self, document)
+        self.asking = SimulatedAsking(self, document)
         self._failed = self._heard_s = self._next = None
         self._gone = False
         self._round_turn += 1
@@ -178,6 +187,13 @@ class SimulatedMember(SimulatedClient):
     def after(self, delay_s: float, call: "Callable[[], None]") -> None:
         """Make a call later, if it lives then."""
         self._soon(delay_s, call)
+
+    def intend(self, request: protocol.Request) -> None:
+        """Request something of the machine, if the agent lives."""
+        self._intend(request)
+
+    def _gather(self, event: m.AnswersGathered) -> None:
+        conclude(self, event)
 
     def state_number(self, topic: str, value: int) -> None:
         """State what this node's workers are at."""

@@ -7,7 +7,17 @@ import pytest
 from msgspec.structs import replace
 
 from elastic_core import messages as m
-from elastic_core.rendezvous.member import admission, announce, duty, forming, leader, machine, observe, protocol
+from elastic_core.rendezvous.member import (
+    admission,
+    announce,
+    duty,
+    forming,
+    leader,
+    machine,
+    observe,
+    outage,
+    protocol,
+)
 from elastic_core.rendezvous.member.state import NEVER_S, PeerGrants, State, question_about
 from elastic_core.rendezvous.shell.grants import GrantTable, PeerExchange
 from elastic_core.types import Stop
@@ -112,9 +122,9 @@ def grants_of_some_are_taken_for_those_of_all(patch: pytest.MonkeyPatch) -> None
 
 def forget_silence(patch: pytest.MonkeyPatch) -> None:
     """Have no leader wait because it has seen the silence: one that has just begun to lead has not."""
-    watch = leader.watch
+    watch = forming.watch
     patch.setattr(
-        leader, "watch", lambda view, memory: replace(watch(view, memory), losses_from_s=memory.losses_from_s)
+        forming, "watch", lambda view, memory: replace(watch(view, memory), losses_from_s=memory.losses_from_s)
     )
 
 
@@ -128,8 +138,7 @@ def a_member_is_ready_while_its_grant_lasts(patch: pytest.MonkeyPatch) -> None:
 @mutation(TRAINS, **parted(s.SPLIT))
 def a_hold_by_an_own_grant_ends_early(patch: pytest.MonkeyPatch) -> None:
     forget_silence(patch)
-    for module in (announce, machine):
-        patch.setattr(module, "grant_ends_s", lambda state: state.peers.granted_s + 0.1 * state.grant_s)
+    patch.setattr(outage, "grant_ends_s", lambda state: state.peers.granted_s + 0.1 * state.grant_s)
 
 
 @mutation(
@@ -141,7 +150,7 @@ def a_newcomer_grants_no_grace(patch: pytest.MonkeyPatch) -> None:
 
 @mutation(TRAINS, **parted(s.SPLIT, nodes=5, max_nodes=3))
 def a_spare_that_leads_waits_for_nobody(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(leader, "silent_until_s", lambda view, memory, current: view.now_s)
+    patch.setattr(forming, "silent_until_s", lambda view, memory, current: view.now_s)
 
 
 @mutation(TRAINS, "one run trains", **parted(s.UNHEARD, nodes=5, max_nodes=3, outage_grace_s=2.0))
@@ -239,14 +248,14 @@ def a_verdict_is_written_again(patch: pytest.MonkeyPatch) -> None:
 
 @mutation(PLACE, END, "done means all", "an outage ends no round", **faults(s.FINISH, s.CRASH, nodes=4))
 def one_that_is_done_is_done_for_all(patch: pytest.MonkeyPatch) -> None:
-    keep = leader._keep
+    in_round = leader._in_round
 
     def hasty(view, memory, current):
-        if any(member.record.state == "done" for member in view.members):
+        if view.control.stopping is None and any(member.record.state == "done" for member in view.members):
             return duty.Judgement(memory=memory, duty=leader._all_done(view, current))
-        return keep(view, memory, current)
+        return in_round(view, memory, current)
 
-    patch.setattr(leader, "_keep", hasty)
+    patch.setattr(leader, "_in_round", hasty)
 
 
 @mutation("ranks are a bijection", TRAINS, PLACE, END)
@@ -274,8 +283,8 @@ def a_spare_joins_beyond_the_most(patch: pytest.MonkeyPatch) -> None:
 
 @mutation("the size is as asked", nodes=3, min_nodes=3, first_call_s=0.0)
 def fewer_than_the_least_are_enough(patch: pytest.MonkeyPatch) -> None:
-    form = leader.form
-    patch.setattr(leader, "form", lambda view, memory: form(replace(view, min_nodes=2), memory))
+    form = forming.form
+    patch.setattr(forming, "form", lambda view, memory: form(replace(view, min_nodes=2), memory))
 
 
 @mutation(PLACE, END, **faults(s.POWER, s.CRASH))

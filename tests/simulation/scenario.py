@@ -64,7 +64,8 @@ class Scenario(Record, frozen=True, kw_only=True):
     `count` faults of the kinds in `faults` are spread over `fault_s`, the first after `calm_s`. `steady`: nothing in it
     is a reason to end a round, and none may end. `forming_only`: it is over after `calm_s`, all workers
     running. `latency_s`: the longest of a message that is not late. `fatal`: how likely a failure ends the run.
-    `thought_s`: how long a policy may think. `split_s`: how long a split lasts at most.
+    `thought_s`: how long a policy may think. `split_s`: how long a split lasts at most. `questions`: how many
+    questions a node's hook asks in a round; `silent_hooks`: how likely a hook neither answers nor concludes one.
     """
 
     nodes: int = 4
@@ -86,6 +87,8 @@ class Scenario(Record, frozen=True, kw_only=True):
     outage_grace_s: float = 120.0
     split_s: float = 30.0
     thought_s: float = 0.3
+    questions: int = 0
+    silent_hooks: float = 0.2
 
     @property
     def beyond_grace(self) -> bool:

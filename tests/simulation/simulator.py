@@ -228,5 +228,7 @@ class Simulation:
             steps=self.steps,
             decided=self.checks.decided,
             saved=len(self.checks.saves),
+            asked=len(self.checks.questions),
+            concluded=len(self.checks.concluded_as),
             twofold=len(self.checks.twofold),
         )

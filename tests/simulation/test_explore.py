@@ -7,7 +7,7 @@ import time
 import pytest
 from msgspec.structs import replace
 
-from elastic_core.rendezvous.member import leader
+from elastic_core.rendezvous.member import forming
 from elastic_core.rendezvous.member.state import NEVER_S, State
 from simulation.checks import Violation
 from simulation.explore import BEGIN_S, SCOPES, Explored, Fault, Scope, explore, play
@@ -65,7 +65,7 @@ def test_two_that_are_away_together_train_on_while_a_spare_reaches_the_store():
 
 
 def without_waiting(patch):
-    patch.setattr(leader, "silent_until_s", lambda view, memory, current: view.now_s)
+    patch.setattr(forming, "silent_until_s", lambda view, memory, current: view.now_s)
 
 
 def without_end(patch):

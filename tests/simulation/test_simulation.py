@@ -5,7 +5,10 @@ import os
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
+from elastic_core.rendezvous.member import protocol
+from simulation.member import SimulatedMember
 from simulation.scenario import (
     ALL_FAULTS,
     ARRIVAL,
@@ -217,3 +220,64 @@ def test_operations_of_a_node_do_not_grow_with_the_run():
         most[nodes] = (counts[len(counts) // 2], counts[-1])
     assert max(typical for typical, _ in most.values()) <= 12, most
     assert max(busiest for _, busiest in most.values()) <= 40, most
+
+
+# --- questions to all nodes
+
+
+@pytest.mark.parametrize("nodes", [2, 5, 8])
+def test_each_question_has_one_conclusion_for_all_nodes_if_the_hooks_do_their_part(nodes):
+    for seed in some(4):
+        scenario = Scenario(nodes=nodes, min_nodes=nodes, max_nodes=nodes, steady=True, questions=3, silent_hooks=0.0)
+        report = simulate(seed, replace(scenario, calm_s=60.0))
+        assert report.asked == report.concluded > 1
+        assert report.rounds == 1
+
+
+def test_hooks_that_neither_answer_nor_conclude_block_no_later_question():
+    reports = [simulate(seed, several(seed, (), questions=4, calm_s=120.0, silent_hooks=0.5)) for seed in some(8)]
+    assert all(report.asked > 1 for report in reports)
+    assert 0 < sum(report.concluded for report in reports) < sum(report.asked for report in reports)
+
+
+@pytest.mark.parametrize(
+    "faults",
+    [{CRASH, POWER, LEADER}, {FAILURE, ARRIVAL, DEPARTURE}, {STORE_DOWN, STORE_PAUSE, MESSAGES}, {STOPPED, PARTITION}],
+    ids=lambda faults: "-".join(sorted(faults)),
+)
+def test_answers_and_conclusions_are_of_their_question_whatever_goes_wrong_meanwhile(faults):
+    reports = [simulate(seed, several(seed, faults, questions=4)) for seed in some(20)]
+    assert sum(report.concluded for report in reports) > 0
+
+
+def test_only_the_leader_reads_the_answers(monkeypatch):
+    readers, request = set(), SimulatedMember._request
+
+    def noted(member, operation):
+        control, lease = member.state.seen.control, member.state.lease
+        question = None if control is None else control.question
+        if isinstance(operation, protocol.ReadMembers) and question is not None and question.conclusion is None:
+            readers.add(lease.ahead)
+        request(member, operation)
+
+    monkeypatch.setattr(SimulatedMember, "_request", noted)
+    scenario = Scenario(nodes=8, min_nodes=8, max_nodes=8, steady=True, questions=2, silent_hooks=0.0, calm_s=60.0)
+    report = simulate(3, scenario)
+    assert report.asked == report.concluded > 1
+    assert readers == {0}
+
+
+def test_a_deputy_concludes_if_the_hook_of_the_leader_does_not(monkeypatch):
+    gathered, gather = [], SimulatedMember._gather
+
+    def noted(member, event):
+        gathered.append((event.serial, member.state.lease.ahead))
+        if member.state.lease.ahead:
+            gather(member, event)
+
+    monkeypatch.setattr(SimulatedMember, "_gather", noted)
+    scenario = Scenario(nodes=5, min_nodes=5, max_nodes=5, steady=True, questions=1, silent_hooks=0.0, calm_s=120.0)
+    report = simulate(3, scenario)
+    assert report.asked == report.concluded > 0
+    assert {ahead for _, ahead in gathered[::2]} == {0}
+    assert {ahead for _, ahead in gathered[1::2]} == {1}

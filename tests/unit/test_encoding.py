@@ -6,7 +6,7 @@ from collections.abc import Mapping
 import msgspec
 import pytest
 
-from elastic_core.encoding import clean, encode_json, printable_json
+from elastic_core.encoding import clean, encode_json, joined_spans, printable_json
 from elastic_core.types import Record
 
 
@@ -57,3 +57,9 @@ def test_json_for_a_terminal_has_the_same_content():
     assert shown[:-1].isprintable()
     assert shown[-1] == "\n"
     assert json.loads(shown)["name"] == box.name
+
+
+def test_spans_that_touch_or_overlap_become_one():
+    assert joined_spans([(3, 3), (1, 2), (7, 7), (2, 2)]) == ((1, 3), (7, 7))
+    assert joined_spans([(0, 9), (4, 5)]) == ((0, 9),)
+    assert joined_spans([]) == ()

@@ -208,6 +208,14 @@ def test_an_incident_without_a_rank_is_named_by_its_class():
     assert incident_line(incident) == "node lost on n1 failed: no word (node lost)"
 
 
+def test_a_lost_node_is_a_line_without_a_failure():
+    incident = IncidentView(
+        failure_class="node lost", summary="b was lost (ranks 2, 3)", node_id="b", round_index=1,
+        decision="restart (membership change)",
+    )  # fmt: skip
+    assert incident_line(incident) == "b was lost (ranks 2, 3) (node lost, round 1); restart (membership change)"
+
+
 def test_what_others_wrote_can_not_steer_a_terminal():
     evil = "a\x1b[2Jb\nc\u202ed"
     run = RunView(

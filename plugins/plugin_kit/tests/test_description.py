@@ -135,7 +135,7 @@ def test_for_programs(show):
     assert shown["methods"] == ["on_joining", "on_failure"]
     assert shown["options"][2] == {
         **{"name": "ranks", "type": "int", "default": None, "required": False, "unit": "", "help": ""},
-        **{"choices": [], "least": 0, "above": None, "most": 7, "many": True},
+        **{"choices": [], "least": 0, "above": None, "most": 7, "many": True, "words": []},
     }
 
 
@@ -154,7 +154,7 @@ def test_what_is_wrong_is_shown_with_the_rest(show, name, fault):
 
 
 def test_an_option_of_a_run_and_a_command_and_a_store(show):
-    assert "  options      --hang-timeout  duration, seconds; default 0.0\n" in show("hang-timeout")[1]
+    assert "  options      --hang-timeout  duration, seconds, or auto; default 0.0\n" in show("hang-timeout")[1]
     assert "  api_version  " in show("status")[1]
     code, out, _ = show("redis")
     assert code == 0

@@ -5,6 +5,7 @@ import math
 import pytest
 
 from elastic_core.api import FailureReport
+from elastic_core.api.feed import ChosenOption
 from elastic_plugin_kit import FakeRun
 
 
@@ -17,6 +18,7 @@ from elastic_plugin_kit import FakeRun
         (lambda run: run.call_later("2s", print), "call_later: delay_s: got '2s'; expected a number of seconds"),
         (lambda run: run.call_every(0, print), "call_every: period_s: got 0; expected a number of seconds from 0.01"),
         (lambda run: run.ask_drain("", grace_s=math.nan), "ask_drain: grace_s: got nan"),
+        (lambda run: run.answer_nodes(1, b"x" * 20_000), "answer_nodes: data: got 20000 bytes; expected 16384 at most"),
         (lambda run: run.agree("acme: step", "5"), "agree: value: got '5'; expected a whole number"),
     ],
 )
@@ -26,6 +28,14 @@ def test_a_wrong_argument_is_an_error_as_in_a_run(call, text):
         call(run)
     assert text in str(raised.value)
     assert (run.reports, run.fields, run.timers, run.drains, run.stated) == ([], {}, [], [], {})
+
+
+def test_questions_answers_and_conclusions_are_kept():
+    run = FakeRun()
+    run.ask_nodes("acme: state", within_s=3)
+    run.answer_nodes(1, b"well")
+    run.conclude_nodes(1, b"all well")
+    assert (run.questions, run.answers, run.conclusions) == (["acme: state"], [(1, b"well")], [(1, b"all well")])
 
 
 def test_a_repeated_call_is_made_at_each_of_its_times_until_it_is_cancelled():
@@ -49,3 +59,10 @@ def test_a_repeated_call_that_raises_is_due_again():
         with pytest.raises(KeyError):
             run.pass_time(10.0)
     assert made == [10.0, 20.0]
+
+
+def test_what_a_hook_reads_is_what_the_test_has_set():
+    run = FakeRun()
+    assert (run.record_dir(), run.options()) == ("", ())
+    run.record_directory, run.chosen = "/kept", (ChosenOption(name="role", value="trainer", origin="flag --role"),)
+    assert (run.record_dir(), run.options()) == ("/kept", run.chosen)

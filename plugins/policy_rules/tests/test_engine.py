@@ -256,6 +256,23 @@ def test_exhausted_ignore_ends_the_run_where_no_worker_failed():
     assert policy.judge(failure(**LOST), ()).decision == Stop(reason="no rule matches", rule="otherwise")
 
 
+def test_stragglers_are_ignored_or_replaced_by_rules_and_ignored_without_one():
+    slow = failure(failure_class=FailureClass.STRAGGLER, node_id="b", node_count=3, exception_type="", message="")
+    node = msgspec.structs.replace(slow, local_rank=None, global_rank=None)
+    policy = engine("""
+rules:
+  - {name: slow, match: {class: straggler}, action: restart, exclude: node, max: 1, exhausted: ignore}
+""", min_nodes=2)  # fmt: skip
+    for one in (slow, node):
+        restart, ignored = play(policy, one, one)
+        assert (restart.exclude_nodes, ignored) == (("b",), Ignore(rule="slow"))
+        assert engine("rules: [{match: {class: hang}, action: fail}]").judge(one, ()).decision == Ignore(
+            rule="straggler"
+        )
+        note = engine("rules: [{name: note, match: {class: straggler}, action: ignore}]")
+        assert note.judge(one, ()).decision == Ignore(rule="note")
+
+
 def test_without_a_match_the_built_in_policy_decides_and_counts_its_own():
     policy = engine("rules: [{match: {rank: 0}, action: restart, max: 9}]", max_restarts=2, fatal_exit_codes=(3,))
     first = failure(global_rank=0, local_rank=0)

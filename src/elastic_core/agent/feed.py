@@ -104,6 +104,7 @@ def described(what: Observation) -> tuple[str, dict[str, object]]:
         return _snake_case(type(what).__name__), asdict(what)
     state = what.step.state
     values: dict[str, object] = {**asdict(what.event), "event": type(what.event).__name__}
+    values.pop("members", None)  # up to a thousand nodes, which `round_joined` has
     values |= {"state": type(state).__name__.lower(), "entered": what.entered, "phases": what.phases}
     ledger = state.running.ledger if isinstance(state, s.Settling) else state.ledger
     values |= {"state_reason": what.step.reason, "restart_count": ledger.restart_count}

@@ -16,19 +16,9 @@ from elastic_core import messages as m
 from elastic_core import moments
 from elastic_core.agent.feed import Feed, Phases, StepTaken
 from elastic_core.agent.guard.guardian import Guardian
-from elastic_core.agent.machine.states import (
-    PEERS_SETTLE_S,
-    AgentEnd,
-    AgentState,
-    Created,
-    Deciding,
-    Ended,
-    Gating,
-    Preparing,
-    Running,
-)
+from elastic_core.agent.machine import states as s
 from elastic_core.agent.machine.table import advance
-from elastic_core.agent.parts import AgentOptions, AgentResult, Planner
+from elastic_core.agent.parts import AgentOptions, Planner
 from elastic_core.agent.run_decision import FailureContext, RunDecision
 from elastic_core.agent.stop_ladder import StopLadder
 from elastic_core.errors import ElasticError, WorkerError, is_momentary
@@ -86,7 +76,7 @@ class Agent:
         self._log = log
         self._phases = Phases()
         self._clock = SYSTEM_CLOCK
-        self._state: AgentState = Created()
+        self._state: s.AgentState = s.Created()
         self._events: deque[m.AgentEvent] = deque()
         self._dispatching = False
         self._timers = _Timers(reactor, lambda name: self.dispatch(m.TimerFired(name=name)))
@@ -119,7 +109,7 @@ class Agent:
             call_later=reactor.call_later,
             now_s=reactor.now_s,
         )
-        self._context = FailureContext(options.node_id, self._clock, progress=progress)
+        self._context = FailureContext(options.started.node_id, self._clock, progress=progress)
         self._run_decision = RunDecision(
             incidents=self._incidents,
             rendezvous=rendezvous,
@@ -131,20 +121,12 @@ class Agent:
 
     # --- life
 
-    def run(self) -> AgentResult:
+    def run(self) -> s.Outcome:
         """Run until the end; return the result. Threading: the caller's; the main thread handles signals until then."""
         options = self._options
         signals = _Signals(options, dispatch=self.dispatch, child_ended=self._child_ended, suspend=self._suspend)
         signals.handle(self._reactor)
-        self._feed.publish(
-            moments.AgentStarted(
-                run_id=options.run_id,
-                node_id=options.node_id,
-                run_dir=options.run_dir,
-                pid=options.pid,
-                start_up=options.start_up,
-            )
-        )
+        self._feed.publish(options.started)
         rendezvous = self._rendezvous
         self.dispatch(
             m.StartRequested(
@@ -156,18 +138,18 @@ class Agent:
                 spread=os.urandom(1)[0] / 256,  # importing `random` takes a millisecond
             )
         )
-        while not isinstance(self._state, Ended):
+        while not isinstance(self._state, s.Ended):
             self._reactor.turn()
         outcome = self._state.outcome
         code = outcome.exit_code
-        if outcome.ending is AgentEnd.FAILED and self._failed_code is not None:
+        if outcome.ending is s.AgentEnd.FAILED and self._failed_code is not None:
             # The first failed worker of the run sets the exit code, even if it was on another node.
             code = self._failed_code
         if code == 0 and any(exit.unreapable for exit in self._exits):
             self._log.notice("exit code 1: a worker is still in uninterruptible sleep, and holds what it has")
             code = 1
         self._feed.publish(moments.AgentStopped(exit_code=code, reason=outcome.reason, outcome=outcome.ending.value))
-        return AgentResult(exit_code=code, reason=outcome.reason, ending=outcome.ending)
+        return replace(outcome, exit_code=code)
 
     def _child_ended(self) -> None:
         self._workers.reap()
@@ -223,7 +205,7 @@ class Agent:
     def report_failure(self, hook: str, report: FailureReport) -> None:
         """Process a failure that a hook found, unless another is being decided or the workers are being stopped."""
         state, now_s = self._state, self._reactor.now_s()
-        if not isinstance(state, Running):
+        if not isinstance(state, s.Running):
             return
         failure = self._incidents.reported(
             state.round, report, self._workers.pids, hook=hook, uptime_s=now_s - self._spawned_s
@@ -236,7 +218,7 @@ class Agent:
     def on_overdue(self, exit: WorkerExit) -> None:
         """Report a worker that recorded an uncaught exception and does not end; `exit` is its expected exit."""
         state = self._state
-        if not isinstance(state, Running) or exit.local_rank not in state.alive - state.ignored:
+        if not isinstance(state, s.Running) or exit.local_rank not in state.alive - state.ignored:
             return
         late = f"{self._options.stops.exit_timeout_s:g} s after its exception, for its threads or exit handlers"
         self._log.notice(f"rank {exit.global_rank} has not ended {late}: it has failed (--exit-timeout)")
@@ -336,7 +318,7 @@ class Agent:
         def answer(changes: tuple[LaunchChange, ...], refusal: Refuse | None, hook: str) -> None:
             if refusal is not None:
                 self._on_join_answer(refusal, hook)
-            elif isinstance(self._state, Gating):  # else this agent is leaving
+            elif isinstance(self._state, s.Gating):  # else this agent is leaving
                 join()
 
         if command.refused is None:
@@ -355,12 +337,12 @@ class Agent:
         if refusal is not None:
             self.dispatch(m.StartRefused(hook=hook, reason=refusal.reason, again_s=refusal.again_s))
             return
-        if not isinstance(self._state, Preparing):  # the agent is stopping: create no more files of workers
+        if not isinstance(self._state, s.Preparing):  # the agent is stopping: create no more files of workers
             return
         round_ = self._state.round
 
         def prepared() -> None:
-            if isinstance(self._state, Preparing) and self._state.round is round_:  # else the agent is stopping
+            if isinstance(self._state, s.Preparing) and self._state.round is round_:  # else the agent is stopping
                 self.dispatch(m.StartAllowed(changes=changes))
 
         self._planner.prepare(round_, prepared)
@@ -406,17 +388,18 @@ class Agent:
         that, the run would not have the first cause.
         """
         origins = {worker.origin for worker in self._incidents.failed_workers} - {Origin.STOPPED}
-        gathers = isinstance(self._state, Deciding) and self._state.ledger.gathers
+        gathers = isinstance(self._state, s.Deciding) and self._state.ledger.gathers
         if not (gathers and round_.node_count > 1 and origins == {Origin.COLLATERAL}):
             self.dispatch(m.Examined(failure=failure))
             return
 
         def judge() -> None:
             state = self._state
-            if isinstance(state, Deciding) and state.round is round_:  # other workers of this node may have ended since
+            # Other workers of this node may have ended since.
+            if isinstance(state, s.Deciding) and state.round is round_:
                 self.dispatch(m.Examined(failure=self._examine(state.exits, round_)))
 
-        self._reactor.call_later(PEERS_SETTLE_S, judge)
+        self._reactor.call_later(s.PEERS_SETTLE_S, judge)
 
     def _report(self, round_: Round, *, final: bool) -> NodeReport:
         return self._run_decision.report(round_, self._exits, self._restart_count, final=final)
@@ -438,7 +421,7 @@ class Agent:
     def _run_decides(self) -> bool:
         """Whether the whole run decides about restart and stop: this node's policy can then only ignore a failure."""
         state = self._state
-        return isinstance(state, Deciding) and state.ledger.gathers and not state.alone
+        return isinstance(state, s.Deciding) and state.ledger.gathers and not state.alone
 
     @property
     def node_id(self) -> str:
@@ -461,7 +444,7 @@ class Agent:
         asked = self._question
 
         def decide(decision: Decision, fallback_reason: str) -> None:
-            if asked != self._question or not isinstance(self._state, Deciding):
+            if asked != self._question or not isinstance(self._state, s.Deciding):
                 return  # the user or the run has decided meanwhile
             if isinstance(decision, Ignore) or not self._run_decides:
                 self._incidents.decided(stamped, decision, fallback_reason)

@@ -1,11 +1,11 @@
 """The parts to which the agent's loop is connected, its options, and its result."""
 
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Final, Protocol
 
 from elastic_core import messages as m
-from elastic_core.agent.machine.states import AgentEnd
+from elastic_core.moments import AgentStarted
 from elastic_core.processes.spec import WorkerLaunch
 from elastic_core.types import Record, Round
 
@@ -15,11 +15,9 @@ class Planner(Protocol):
 
     def prepare(self, round_: Round, done: Callable[[], None]) -> None:
         """Create the files that a round's workers need, then call `done`."""
-        ...
 
     def plan(self, command: m.SpawnWorkers) -> list[WorkerLaunch]:
         """Return the workers to start for a round."""
-        ...
 
 
 DEFAULT_SIGNALS: Final = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT")
@@ -58,24 +56,12 @@ class StopSettings(Record, frozen=True, kw_only=True):
 class AgentOptions(Record, frozen=True, kw_only=True):
     """The options of the loop."""
 
-    run_id: str
-    node_id: str
-    run_dir: str
-    pid: int
+    started: AgentStarted
+    """The first moment: the run, this node, and the agent's process."""
     stops: StopSettings = StopSettings(signals_to_handle=(), exit_timeout_s=0.0)
     join_timeout_s: float = 600.0
     """How long a hook may refuse if no other node can continue without this one, in seconds."""
-    start_up: Mapping[str, float] = {}
-    """The earlier steps of this process, in order, each with its end in monotonic seconds."""
     keep_interrupt: bool = False
     """Whether SIGINT is for a worker that has the terminal (`--debug-rank`), so that the agent ignores it."""
     longest_option_s: float = 0.0
     """The longest time in the user's hook options (`--save-timeout`), in seconds; 0 means none."""
-
-
-class AgentResult(Record, frozen=True, kw_only=True):
-    """How the run ended on this node."""
-
-    exit_code: int
-    reason: str
-    ending: AgentEnd

@@ -180,7 +180,9 @@ class RunDecision:
         def answer(decision: Decision, fallback_reason: str) -> None:
             self._incidents.print_fallback(fallback_reason)
             if isinstance(decision, Ignore):  # the failed node did not ignore it: all workers have ended
-                decision = Stop(reason="there is no worker to go on with", rule=decision.rule)
+                slow = failure.failure_class is FailureClass.STRAGGLER
+                stop = Stop(reason="there is no worker to go on with", rule=decision.rule)
+                decision = Restart(rule=decision.rule) if slow else stop
             # The request is repeated every 5 s until a decision is in the store; hooks receive the decision once.
             again, self._question = question == self._question, question
             self._answered = (evidence, fallback_reason)

@@ -7,9 +7,10 @@ docs/reference/api.md has all. More names are in sub-modules, by purpose:
     elastic_core.api.rendezvous  changes of a round, capabilities, errors of a rendezvous
     elastic_core.api.starters    custom starts of workers, servers at MASTER_PORT
     elastic_core.api.workers     code in worker processes: their start, errors and accelerators
-    elastic_core.api.feed        exporting a run, answering requests, steps and agreements of all nodes
+    elastic_core.api.feed        exporting a run, answering requests, questions and agreements of all nodes
     elastic_core.api.tools       texts for users, private files, the identity of an agent
     elastic_core.api.commands    commands of `elastic`
+    elastic_core.api.records     the records of runs on this machine
     elastic_core.api.plugins     modules with hookimpls, and plugins of plugins
 
 Interfaces
@@ -52,7 +53,7 @@ Failures and decisions
     Decision: Annotate what `FailureHandler.decide` returns with it: one of the next three.
     Restart: Return it from `decide` to start all workers again: at once or later, with all nodes or without some.
     Stop: Return it from `decide` to end the run, as failed or as done.
-    Ignore: Return it from `decide` to leave that worker down while the others continue.
+    Ignore: Return it from `decide` to leave that worker down, or a straggler running, while the others continue.
     Intensity: The default policy. Derive from it a policy that differs in some failures, and return
         `super().decide(failure, history)` for all others.
 

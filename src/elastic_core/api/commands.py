@@ -1,4 +1,4 @@
-"""Names for commands of `elastic`: output, options of a run, its store, and the records of runs."""
+"""Names for commands of `elastic`: output, options of a run, its store, and its incidents."""
 
 from elastic_core.cli.output import echo as echo
 from elastic_core.cli.output import echo_json as echo_json
@@ -15,6 +15,5 @@ from elastic_core.failure.runner import checked_decision as checked_decision
 from elastic_core.options.environments import proposed_values as proposed_values
 from elastic_core.rundir.found_incidents import FoundIncident as FoundIncident
 from elastic_core.rundir.found_incidents import find_incidents as find_incidents
-from elastic_core.rundir.run_records import RunRecord as RunRecord
-from elastic_core.rundir.run_records import run_places as run_places
-from elastic_core.rundir.run_records import run_records as run_records
+from elastic_core.system.colours import line_painter as line_painter
+from elastic_core.system.colours import report_painter as report_painter

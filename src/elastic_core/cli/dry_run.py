@@ -5,15 +5,15 @@ import shlex
 from collections.abc import Mapping
 from pathlib import Path
 
-from elastic_core.cli.secrets import masked_arguments, masked_text, masked_value
 from elastic_core.encoding import rank_ranges
 from elastic_core.errors import PluginError
 from elastic_core.hooks.preview import Preview, preview
+from elastic_core.launcher.chosen_options import DEFAULT, chosen_options
 from elastic_core.launcher.logs import worker_paths
 from elastic_core.launcher.plan import Attempt, hook_settings, worker_plan
+from elastic_core.launcher.secrets import masked_arguments, masked_value
 from elastic_core.moments import WorkersStarting
 from elastic_core.options.settings import Resolution, RunSettings
-from elastic_core.options.table import OPTIONS
 from elastic_core.plugins.discovery import FAILURE_GROUP, RENDEZVOUS_GROUP
 from elastic_core.processes.output.layout import rank_paths
 from elastic_core.processes.spec import StreamPlan, WorkerLaunch, WorkerPaths
@@ -21,17 +21,6 @@ from elastic_core.types import RendezvousSettings, Round
 
 _RUN_DIR = "<run directory>"
 _AT_START = "<chosen at start>"
-_DEFAULT = "default"
-# Settings that are shown elsewhere, that a running agent sets, and that mark how another one was given.
-_UNSHOWN = frozenset(
-    """
-    entrypoint notices hook_options hooks nodes.min_nodes nodes.max_nodes nodes.incarnation nodes.fingerprint
-    nodes.options nodes.lists nodes.attempt_given restarts.run_id restarts.min_nodes restarts.max_nodes restarts.options
-    restarts.lists workers.nproc_source
-    """.split()  # noqa: SIM905  # a list of names would fill half a page
-)
-# The option of each setting. Settings without an option have names of their own, shown with -v.
-_OPTIONS = {option.field: option.name for option in OPTIONS if option.field}
 
 
 def describe(resolution: Resolution, environ: Mapping[str, str], *, verbose: bool = False) -> str:
@@ -44,7 +33,15 @@ def describe(resolution: Resolution, environ: Mapping[str, str], *, verbose: boo
     """
     settings = resolution.settings
     hooks = _asked_hooks(settings)
-    attempt = _sample_attempt(settings, hooks)
+    attempt = Attempt(
+        round=_sample_round(settings.nodes),
+        restart_count=0,
+        membership_changes=0,
+        incarnation=_AT_START,
+        node_id=settings.nodes.node_id or os.uname().nodename,
+        use_agent_store=hooks.hosting,
+        changes=hooks.changes,
+    )
     workers = worker_plan(settings, attempt, _sample_paths(settings), inherited=environ)
     blocks = [_configuration(resolution, verbose=verbose)]
     notices = (*settings.notices, *_checked_options(settings), *hooks.lines)
@@ -55,53 +52,14 @@ def describe(resolution: Resolution, environ: Mapping[str, str], *, verbose: boo
 
 
 def _configuration(resolution: Resolution, *, verbose: bool) -> str:
-    settings, origins = resolution.settings, resolution.origins
-    nodes = f"{settings.nodes.min_nodes}:{settings.nodes.max_nodes}"
-    rows = [
-        ("script", settings.entrypoint.name, _entrypoint_origin(resolution)),
-        ("nnodes", nodes, origins.get("nodes.min_nodes", _DEFAULT)),
-    ]
-    for path, value in resolution.values():
-        if path in _UNSHOWN or not (verbose or path in _OPTIONS):
-            continue
-        name, origin = _OPTIONS.get(path, path.rpartition(".")[2]), origins.get(path, _DEFAULT)
-        if path == "workers.worker_hooks":
-            value = not value
-        elif path == "disabled_plugins":
-            value = tuple(f"no:{each}" for each in settings.disabled_plugins)
-        rows.append((name, _shown(value), origin))
-    rows += [(name, _shown(value), origins[name]) for name, value in settings.hook_options.items()]
-    rows += [(f"hook {name}", _shown(conf), origins["hooks"]) for name, conf in settings.hooks.items()]
-    chosen = rows if verbose else [row for row in rows if row[2] != _DEFAULT]
-    name_width = max(len(name) for name, _, _ in chosen)
-    value_width = min(44, max(len(value) for _, value, _ in chosen))
-    lines = [f"  {name:<{name_width}}  {value:<{value_width}}  {origin}".rstrip() for name, value, origin in chosen]
+    rows = chosen_options(resolution, every=verbose)
+    chosen = rows if verbose else [row for row in rows if row.origin != DEFAULT]
+    name_width = max(len(row.name) for row in chosen)
+    value_width = min(44, max(len(row.value) for row in chosen))
+    lines = [f"  {row.name:<{name_width}}  {row.value:<{value_width}}  {row.origin}".rstrip() for row in chosen]
     others = len(rows) - len(chosen)
     lines += [f"  {others} other options have their defaults: --dry-run -v shows them"] if others else []
     return "\n".join(("Configuration", *lines))
-
-
-def _entrypoint_origin(resolution: Resolution) -> str:
-    entrypoint = resolution.settings.entrypoint
-    kind = "program" if not entrypoint.python else "module" if entrypoint.module else "script"
-    interpreter = f", run by {entrypoint.argv[0]} ({resolution.origins['entrypoint']})" if entrypoint.python else ""
-    function = entrypoint.function
-    how = "" if function is None else f" as a function (--start-method {function.start_method})"
-    return f"{kind}{how}{interpreter}"
-
-
-def _shown(value: object) -> str:
-    if value is None or value in ("", ()):
-        return "-"
-    if isinstance(value, Mapping):
-        return ",".join(f"{key}={masked_value(str(key), str(item))}" for key, item in value.items()) or "-"
-    if isinstance(value, tuple):
-        return ",".join(map(_shown, value))
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, float):
-        return f"{value:g}"
-    return masked_text(str(value))
 
 
 def _checked_options(settings: RunSettings) -> list[str]:
@@ -150,18 +108,6 @@ def _sample_round(nodes: RendezvousSettings) -> Round:
         role_world_size=nodes.max_nodes * nproc,
         master_addr=nodes.master_addr or nodes.local_addr or "127.0.0.1",
         master_port=nodes.master_port or 0,
-    )
-
-
-def _sample_attempt(settings: RunSettings, hooks: Preview) -> Attempt:
-    return Attempt(
-        round=_sample_round(settings.nodes),
-        restart_count=0,
-        membership_changes=0,
-        incarnation=_AT_START,
-        node_id=settings.nodes.node_id or os.uname().nodename,
-        use_agent_store=hooks.hosting,
-        changes=hooks.changes,
     )
 
 

@@ -130,7 +130,7 @@ def start(arguments: "Arguments") -> int:
     from elastic_core.launcher.job import run_job
 
     began["launcher's imports"] = SYSTEM_CLOCK.monotonic_s()
-    return run_job(resolution.settings, began=began)
+    return run_job(resolution.settings, began=began, origins=resolution.origins)
 
 
 def _print_completion(shell: str) -> int:
@@ -209,9 +209,11 @@ def _report(error: Exception) -> int:
 def _write_error(text: str, code: int, *, notes: Sequence[str] = ()) -> int:
     # Each note is one more line, such as a fault in one place of a file.
     from elastic_core.cli.output import echo
-    from elastic_core.cli.secrets import masked_text
+    from elastic_core.launcher.secrets import masked_text
+    from elastic_core.system.colours import paint_notice
 
-    echo(*(masked_text(" ".join(line.split())) for line in (f"elastic: error: {text}", *notes)), err=True)
+    lines = (masked_text(" ".join(line.split())) for line in (f"elastic: error: {text}", *notes))
+    echo(*lines, err=True, painter=paint_notice)
     return code
 
 

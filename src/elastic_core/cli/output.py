@@ -1,17 +1,31 @@
 """Prints the output of commands, without characters that control a terminal."""
 
+import os
 import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from elastic_core.system.colours import Painter
     from elastic_core.types import Record
 
 
-def echo(*lines: str, err: bool = False) -> None:
-    """Print lines. Each is cleaned, so that foreign text cannot add lines."""
+def echo(*lines: str, err: bool = False, painter: "Painter | None" = None) -> None:
+    """Print lines. Each is cleaned, so that foreign text cannot add lines.
+
+    Args:
+        lines: The lines.
+        err: Whether they go to stderr.
+        painter: Gives them colours if the stream is a terminal, or as `NO_COLOR` and `FORCE_COLOR` request.
+    """
     from elastic_core.encoding import clean  # slow, and not needed for help
 
-    (sys.stderr if err else sys.stdout).writelines(f"{clean(line.expandtabs())}\n" for line in lines)
+    stream = sys.stderr if err else sys.stdout
+    shown = (clean(line.expandtabs()) for line in lines)
+    if painter is not None:
+        from elastic_core.logger import shows_colours
+
+        shown = (painter(line) for line in shown) if shows_colours(os.environ, terminal=stream.isatty()) else shown
+    stream.writelines(f"{line}\n" for line in shown)
 
 
 def echo_json(document: "Record | str") -> None:

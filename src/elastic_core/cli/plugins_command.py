@@ -54,7 +54,8 @@ def _by_distribution(plugins: "list[PluginInfo]") -> list[str]:
         found = [plugin for plugin in plugins if (plugin.distribution, plugin.version) == heading]
         formatter.write(f"{' '.join(heading).strip()}\n")
         formatter.indent()
-        formatter.write_dl([(_label(plugin), _what(plugin)) for plugin in found], col_max=36)
+        rows = [(_label(each), (each.title or "-") if each.status == "loaded" else each.status) for each in found]
+        formatter.write_dl(rows, col_max=36)
         formatter.dedent()
         formatter.write_paragraph()
     return formatter.getvalue().rstrip().splitlines()
@@ -66,10 +67,6 @@ def _label(plugin: "PluginInfo") -> str:
     if plugin.kind == "option" and not plugin.name.isupper():
         return f"--{plugin.name}"
     return f"{plugin.name} ({plugin.kind})"
-
-
-def _what(plugin: "PluginInfo") -> str:
-    return plugin.title or "-" if plugin.status == "loaded" else plugin.status
 
 
 def _cell(value: str | tuple[str, ...]) -> str:

@@ -112,9 +112,7 @@ def chosen_store(given: Mapping[str, str], environ: Mapping[str, str]) -> StoreC
     if not choices.chosen("rdzv_id"):
         raise ConfigError("no run id is given; expected that of the run's nodes", hint="--rdzv-id NAME")
     conf = key_values(choices, "rdzv_conf", [choices.text("rdzv_conf") or ""])
-    limit_s = READ_LIMIT_S
-    if choices.chosen("connect_timeout"):
-        limit_s = seconds(choices, "connect_timeout")
+    limit_s = seconds(choices, "connect_timeout") if choices.chosen("connect_timeout") else READ_LIMIT_S
     return StoreChoice(
         backend=backend,
         endpoint=(choices.text("rdzv_endpoint") or "").strip(),

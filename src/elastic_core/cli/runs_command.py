@@ -15,6 +15,8 @@ from elastic_core.failure.classify import shortened
 from elastic_core.rundir.found_incidents import find_incidents
 from elastic_core.rundir.run_records import RunRecord, run_places, run_records
 from elastic_core.system.clock import SYSTEM_CLOCK, duration_text
+from elastic_core.system.colours import line_painter, report_painter
+from elastic_core.types import Restart
 
 if TYPE_CHECKING:
     from elastic_core.failure.incident import Incident
@@ -31,12 +33,16 @@ def _runs(target: str | None) -> int:
     found = run_records(partial(echo, err=True))
     if target is not None:
         run = _named(target, found)
-        echo(f"{run.run_id}  {_state(run)}  {run.run_dir}")
+        state = line_painter(r".+?  (?:(?P<green>succeeded)|(?P<red>failed \(exit code \d+\)))  ")
+        echo(f"{run.run_id}  {_state(run)}  {run.run_dir}", painter=state)
         _report(run)
     elif not found:
         echo(f"no run of this user on this machine (directories: {run_places()})")
     else:
-        echo(*_table([_HEADS, *(_row(number, run) for number, run in enumerate(found, start=1))]))
+        lines = _table([_HEADS, *(_row(number, run) for number, run in enumerate(found, start=1))])
+        failed = "|".join(str(number) for number, run in enumerate(found, start=1) if run.outcome == "failed")
+        before = f".{{{lines[0].index(_HEADS[-1])}}}"
+        echo(*lines, painter=line_painter(rf"(?=(?:{failed}) ){before}(?P<red>.*)|{before}(?P<green>succeeded)"))
     return 0
 
 
@@ -90,13 +96,18 @@ def _short_id(run: RunRecord) -> str:
 
 
 def _report(run: RunRecord) -> None:
-    incidents = find_incidents(Path(run.run_dir))
+    incidents = find_incidents(Path(run.run_dir)) or (find_incidents(Path(run.files)) if run.files else [])
     if incidents:
-        echo(*_block(incidents[-1].incident, incidents[-1].path).split("\n"))
+        incident = incidents[-1].incident
+        if isinstance(incident.decision, Restart):
+            ended = f"{run.result}; " if run.outcome == "failed" else ""
+            echo(f"{ended}incidents: {len(incidents)}; the run continued after the last one:")
+        painter = report_painter(incident.failure_class, incident.summary, incident.decision)
+        echo(*_block(incident, incidents[-1].path).split("\n"), painter=painter)
     elif run.outcome == "failed":
         echo(f"{run.result} (its run directory holds no incident)")
     else:
-        echo("no incident: nothing has failed")
+        echo("no incident: nothing has failed" if run.agent.running and not run.outcome else "no incident is kept")
 
 
 def _block(incident: "Incident", path: str) -> str:

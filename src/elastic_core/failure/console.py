@@ -32,12 +32,13 @@ class FailureConsole:
     def restart(self, incident: Incident, count: int, *, node_id: str) -> None:
         """Print the failure and its restart; `count` is the number of the restart, `node_id` this node."""
         from elastic_core.failure.report import render_attempt
+        from elastic_core.system.colours import paint_restart
 
         elsewhere, encoding = _is_elsewhere(incident, node_id), _encoding()
         text = render_attempt(
             incident, restart=count, max_restarts=self._max_restarts, elsewhere=elsewhere, encoding=encoding
         )
-        self._log.notice(text)
+        self._log.notice(text, painter=paint_restart)
 
     def end(self, incident: Incident, path: str, *, node_id: str, host: str) -> None:
         """Print the block, or a line if another node prints the block or the run was preempted."""
@@ -46,16 +47,18 @@ class FailureConsole:
             self._log.notice(f"run {self._run_id!r} was preempted: {incident.summary}{where}")
             return
         from elastic_core.failure.report import NO_ID, render_elsewhere, render_incident
+        from elastic_core.system.colours import paint_failure, report_painter
 
         several = (incident.node_count or 1) > 1
         encoding, host = _encoding(), host if several else ""
         title = f"run at {self._endpoint}" if self._run_id == NO_ID else ""
         if _is_elsewhere(incident, node_id):
             text = render_elsewhere(incident, title=title, incident_path=path, host=host, encoding=encoding)
-            self._log.notice(text)
+            self._log.notice(text, painter=paint_failure)
             return
         block = render_incident(incident, width=_width(), encoding=encoding, incident_path=path, title=title, host=host)
-        self._log.block(*block.split("\n"))
+        painter = report_painter(incident.failure_class, incident.summary, incident.decision)
+        self._log.block(*block.split("\n"), painter=painter)
 
 
 def _is_elsewhere(incident: Incident, node_id: str) -> bool:

@@ -11,7 +11,7 @@ from typing import TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from elastic_core.encoding import decode_json, encode_json
+from elastic_core.encoding import decode_json, encode_json, joined_spans
 from elastic_core.failure.classify import ENDING_NS, rank_causes
 from elastic_core.failure.incident import (
     MAX_CAUSE_CHARS,
@@ -62,7 +62,7 @@ def node_evidence(host: str, workers: Iterable[FailedWorker], incident: Incident
         host=host,
         incident=small,
         stopped=tuple(bounded(worker) for worker in stopped[:NODE_WORKERS]),
-        stopped_ranks=spans(worker.exit.global_rank for worker in stopped),
+        stopped_ranks=joined_spans((worker.exit.global_rank,) * 2 for worker in stopped),
     )
     if len(encode_json(evidence)) > NODE_BYTES:
         # Paths, summaries or lines are too long: keep the first failure.
@@ -96,11 +96,8 @@ def _order(report: NodeReport) -> tuple[float, bool, int, str]:
 def run_incident(reports: Sequence[NodeReport], *, run_id: str, at_ns: int, restarts: int) -> tuple[Failure, Incident]:
     """Return the failure for the policy, and the incident of the whole run, without a decision.
 
-    Args:
-        reports: The reports of all nodes that sent one, in any order.
-        run_id: The run.
-        at_ns: The time of the incident if no worker caused it, in nanoseconds since the Unix epoch.
-        restarts: The number of earlier failure restarts of the run.
+    The reports may be in any order. `at_ns` is the time of the incident if no worker caused it, since the Unix epoch.
+    `restarts` is the number of earlier failure restarts.
     """
     absent = [report for report in reports if report.absence is not None]
     reports = [report for report in reports if report.absence is None]
@@ -116,6 +113,7 @@ def run_incident(reports: Sequence[NodeReport], *, run_id: str, at_ns: int, rest
     steps = [report.progress for report in reports if report.progress is not None]
     failure = replace(failure, progress=max(steps, default=failure.progress))
     evidence = {report.node_id: _read(report.evidence, NodeEvidence) for report in reports}
+    nodes = [known for known in evidence.values() if known is not None]
     mine = evidence.get(first.node_id)
     incident = mine.incident if mine is not None else None
     if incident is None:
@@ -125,9 +123,7 @@ def run_incident(reports: Sequence[NodeReport], *, run_id: str, at_ns: int, rest
     merged = replace(
         incident,
         secondary=(*incident.secondary, *_others_failed(first, reports, evidence))[:RUN_WORKERS],
-        stopped=tuple(worker for known in evidence.values() if known is not None for worker in known.stopped)[
-            :RUN_WORKERS
-        ],
+        stopped=tuple(worker for known in nodes for worker in known.stopped)[:RUN_WORKERS],
         finished_count=sum(report.finished_count for report in reports),
         nodes=tuple(_node(report, evidence[report.node_id]) for report in _listed(first, reports)),
         absent=tuple(_absence(report.node_id, report.absence, at_ns) for report in absent[:RUN_NODES]),
@@ -135,7 +131,7 @@ def run_incident(reports: Sequence[NodeReport], *, run_id: str, at_ns: int, rest
         progress=failure.progress,
         failed_count=max(0, failed),
         stopped_count=sum(report.stopped_count for report in reports),
-        stopped_ranks=_joined(evidence.values()),
+        stopped_ranks=joined_spans(span for known in nodes for span in known.stopped_ranks)[:64],
         phases=IncidentPhases(detect_s=max(0.0, first.age_s)),
     )
     return failure, _bounded(merged, RUN_BYTES)
@@ -144,17 +140,6 @@ def run_incident(reports: Sequence[NodeReport], *, run_id: str, at_ns: int, rest
 def read_run(text: str) -> Incident | None:
     """Return an incident that `run_incident` made on another node; `None` if there is none or it can't be parsed."""
     return _read(text, Incident)
-
-
-def spans(ranks: Iterable[int]) -> tuple[tuple[int, int], ...]:
-    """Return the first and last rank of each gapless range."""
-    found: list[tuple[int, int]] = []
-    for rank in sorted(set(ranks)):
-        if found and rank == found[-1][1] + 1:
-            found[-1] = (found[-1][0], rank)
-        else:
-            found.append((rank, rank))
-    return tuple(found)
 
 
 # --- parts
@@ -210,17 +195,6 @@ def _others_failed(
             workers = (incident.first, *incident.secondary)
             found += [_brief(worker) for worker in workers if worker is not None]
     return found
-
-
-def _joined(evidence: Iterable[NodeEvidence | None]) -> tuple[tuple[int, int], ...]:
-    ranks = (span for known in evidence if known is not None for span in known.stopped_ranks)
-    found: list[tuple[int, int]] = []
-    for low, high in sorted(ranks):
-        if found and low <= found[-1][1] + 1:
-            found[-1] = (found[-1][0], max(high, found[-1][1]))
-        else:
-            found.append((low, high))
-    return tuple(found[:64])
 
 
 def _brief(worker: FailedWorker) -> FailedWorker:

@@ -79,6 +79,12 @@ class IncidentHang(Record, frozen=True, kw_only=True):
     section: str = ""
     stacks: str = ""
     """The folder with the stacks."""
+    attribution: Mapping[str, object] | None = None
+    """The cause in collectives, by the evidence of all nodes; `None` if there was none."""
+    evidence: tuple[str, ...] = ()
+    """The kinds of evidence that were available."""
+    recorder: str = ""
+    """The folder with the files of torch's flight recorder."""
 
 
 class IncidentNode(Record, frozen=True, kw_only=True):
@@ -203,7 +209,6 @@ def build_incident(
     restart_count: int = 0,
     finished_count: int = 0,
     decision: Decision | None = None,
-    phases: IncidentPhases | None = None,
 ) -> Incident:
     """Return an incident of all workers that failed or were stopped, which may be in any order.
 
@@ -221,7 +226,6 @@ def build_incident(
         restart_count: The number of earlier failure restarts of the run.
         finished_count: How many workers had exited with 0.
         decision: The policy's decision; `None` if there is none yet.
-        phases: How long each part of the recovery took.
 
     Raises:
         ValueError: there is neither a failure nor a worker that failed by itself.
@@ -257,7 +261,6 @@ def build_incident(
         node_count=failure.node_count,
         progress=failure.progress,
         decision=decision,
-        phases=phases or IncidentPhases(),
     )
 
 

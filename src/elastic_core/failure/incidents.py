@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from elastic_core.moments import FieldsPublished
 from elastic_core.reports import NodeReport
-from elastic_core.system.clock import SYSTEM_CLOCK, Clock
+from elastic_core.system.clock import SYSTEM_CLOCK
 from elastic_core.types import FailedWorker, Failure, FailureClass, Ignore, Origin, Restart, Stop
 
 if TYPE_CHECKING:
@@ -40,25 +40,15 @@ class IncidentWriter(Protocol):
     @property
     def path(self) -> Path:
         """The file of the last incident."""
-        ...
 
     def write(self, incident: Incident, *, again: bool = False) -> str:
         """Write an incident and return its path; `again` replaces the last one by a more complete version."""
-        ...
 
 
 class Incidents:
     """Builds, writes and prints the incidents of one run. Threading: the supervisor's thread only.
 
-    Args:
-        run_id: The run's id.
-        files: Writes the incidents.
-        disk: Reads and writes files.
-        log: Receives lines for people.
-        console: Prints failures.
-        node_id: This node's id until a round assigns one.
-        script: The script of the workers; `None` if they run no script.
-        clock: This node's clock.
+    `node_id` is this node's id until a round assigns one. `script` is `None` if the workers run no script.
     """
 
     def __init__(
@@ -71,7 +61,6 @@ class Incidents:
         console: FailureConsole,
         node_id: str,
         script: str | None = None,
-        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self._run_id = run_id
         self._files = files
@@ -91,7 +80,7 @@ class Incidents:
         """The failure that ended the run; `None` if none was recorded."""
         self._node_id = node_id
         self._host = socket.gethostname()
-        self._clock = clock
+        self._clock = SYSTEM_CLOCK
         self._paths: dict[int, WorkerPaths] = {}
         self._restarts = 0
         self._examined: Incident | None = None
@@ -106,6 +95,7 @@ class Incidents:
     def warm(self) -> None:
         """Import the modules for failures early, so that a restart waits neither for imports nor for a slow disk."""
         from elastic_core.failure import evidence, report, worker_evidence  # noqa: F401  # for later
+        from elastic_core.system import colours  # noqa: F401  # as above
 
     def observe(self, what: object) -> None:
         """Keep the fields that a hook published."""
@@ -240,7 +230,8 @@ class Incidents:
         incident = self._examined_or_launcher(failure)
         if isinstance(decision, Ignore):
             rank, self._reported = failure.global_rank, None
-            self._log.notice(f"rank {rank} failed: {failure.summary}; the others go on without it")
+            if failure.failure_class is not FailureClass.STRAGGLER:  # which its hook has printed
+                self._log.notice(f"rank {rank} failed: {failure.summary}; the others go on without it")
             return
         self._restarts += 1
         self._print_restart(incident, decision)

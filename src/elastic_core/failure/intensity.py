@@ -6,7 +6,7 @@ from typing import ClassVar, Final
 from elastic_core.errors import ConfigError
 from elastic_core.failure.handler import FailureHandler
 from elastic_core.history import HISTORY_LIMIT, cost_a_restart, spent
-from elastic_core.types import Decision, Failure, FailureClass, PolicySettings, Restart, Stop
+from elastic_core.types import Decision, Failure, FailureClass, Ignore, PolicySettings, Restart, Stop
 
 QUICK_S: Final = 60.0
 """A failure later than this after the workers' start resets the pauses, in seconds."""
@@ -18,8 +18,8 @@ class Intensity(FailureHandler):
 
     The first restart is immediate. While workers fail within 60 s of their start, the next restarts wait 0.5, 1, 2 … 30
     s (`--restart-backoff` sets the first pause, 0 disables them). Failures that a restart can't repair end the run:
-    exit codes in `--fatal-exit-codes`, a missing script, or one that can't be compiled. Preemptions and ignored
-    failures cost no budget.
+    exit codes in `--fatal-exit-codes`, a missing script, or one that can't be compiled. A straggler is ignored.
+    Preemptions and ignored failures cost no budget.
 
     If the same exception repeats at the same place and the run made no progress in between, the restart line reports
     that. The `--same-failure-limit`-th such failure in a row ends the run. Progress is a higher step of `heartbeat` or
@@ -58,6 +58,8 @@ class Intensity(FailureHandler):
 
         `used` is the part of the budget that is used; `None` means the cost of all failures.
         """
+        if failure.failure_class is FailureClass.STRAGGLER:
+            return Ignore(rule="straggler")
         if not failure.retryable:
             return Stop(reason="another try would fail in the same way", rule="not-retryable")
         if failure.exit_code in self.settings.fatal_exit_codes:

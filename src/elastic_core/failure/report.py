@@ -136,7 +136,7 @@ def encodable(text: str, encoding: str) -> str:
 def _block(
     incident: Incident, width: int, incident_path: str, frame_count: int, detail_count: int, title: str, host: str
 ) -> Iterator[str]:
-    yield _rule(_headline(incident, title), width)
+    yield cut(f"── {_headline(incident, title)} ", width).ljust(width, "─")
     yield from _identity(incident, width)
     yield from _message(incident, width, detail_count)
     if incident.first is not None and incident.first.error is not None:
@@ -167,10 +167,6 @@ def _title(incident: Incident) -> str:
 
 def _on(place: str) -> str:
     return f" on {place}" if place else ""
-
-
-def _rule(title: str, width: int) -> str:
-    return cut(f"── {title} ", width).ljust(width, "─")
 
 
 def _subject(incident: Incident, *, verb: bool = True) -> str:
@@ -266,9 +262,11 @@ def _others(incident: Incident, width: int) -> Iterator[str]:
         yield f"{_count(incident.finished_count, 'worker')} had finished before"
     failed_count = incident.failed_count if incident.report_count else len(secondary)
     stopped_count = incident.stopped_count if incident.report_count else len(stopped)
-    if not failed_count and not stopped_count:
+    ends = ((stopped_count, "stopped because of it"), (failed_count, "failed after it"))
+    counts = ", ".join(f"{_count(number, 'other')} {end}" for number, end in ends if number)
+    if not counts:
         return
-    yield cut(f"{_count(failed_count + stopped_count, 'other')} stopped because of it{_on_nodes(incident)}", width)
+    yield cut(f"{counts}{_on_nodes(incident)}", width)
     groups = _grouped(secondary)
     shown = groups if len(groups) <= MAX_GROUPS else groups[: MAX_GROUPS - 1]
     for group in shown:

@@ -8,7 +8,7 @@ from typing import Any, Final, TypeGuard, TypeVar
 from msgspec.structs import replace
 
 from elastic_core.encoding import decode_json, encode_json
-from elastic_core.reports import FailureReport, NodeSteps
+from elastic_core.reports import FailureReport
 from elastic_core.types import Record
 
 _Handle = TypeVar("_Handle")
@@ -21,6 +21,8 @@ MOST_NAME: Final = 1_000
 """The longest name of a topic, an offer or an event, in characters."""
 MOST_BYTES: Final = 1 << 20
 """The most bytes of the arguments of one call, as JSON."""
+MOST_DATA: Final = 1 << 14
+"""The most bytes of an answer or a conclusion: the leader reads the answers of all nodes."""
 LONGEST_S: Final = 1e10
 """The longest time in seconds."""
 LEAST_PERIOD_S: Final = 0.01
@@ -69,24 +71,34 @@ def _integer(value: object) -> int:
     return value
 
 
+def _seconds(bounds: str, least: float = 0.0, most: float = LONGEST_S) -> Callable[[object], float]:
+    def check(value: object) -> float:
+        if not is_seconds(value) or not least <= value <= most:
+            raise _wrong(value, f"a number of seconds{bounds}")
+        return float(value)
+
+    return check
+
+
 def _delay(value: object) -> float:
-    if isinstance(value, int | float) and -LONGEST_S <= value < 0:
-        return 0.0  # a time in the past
-    if not is_seconds(value):
-        raise _wrong(value, "a number of seconds")
-    return float(value)
+    in_the_past = isinstance(value, int | float) and -LONGEST_S <= value < 0
+    return 0.0 if in_the_past else _seconds("")(value)
 
 
 def _grace(value: object) -> float | None:
-    if value is not None and not is_seconds(value):
-        raise _wrong(value, "a number of seconds from 0 up, or None")
-    return None if value is None else float(value)
+    return None if value is None else _seconds(" from 0 up, or None")(value)
 
 
-def _period(value: object) -> float:
-    if not is_seconds(value) or float(value) < LEAST_PERIOD_S:
-        raise _wrong(value, f"a number of seconds from {LEAST_PERIOD_S:g} up")
-    return float(value)
+_period = _seconds(f" from {LEAST_PERIOD_S:g} up", least=LEAST_PERIOD_S)
+_within = _seconds(" from 0 to 60", most=60)  # meanwhile no other question is published
+
+
+def _data(value: object) -> bytes:
+    if not isinstance(value, bytes):
+        raise _wrong(value, "bytes")
+    if len(value) > MOST_DATA:
+        raise ValueError(f"got {len(value)} bytes; expected {MOST_DATA} at most")
+    return value
 
 
 def _function(value: object) -> object:
@@ -101,14 +113,14 @@ def _fields(value: object) -> dict[str, object]:
     return _copy(Fields(fields=dict(value)), Fields, "values").fields
 
 
-def _copy(record: Record, kind: type[_Kind], what: str, *, most_bytes: int = MOST_BYTES) -> _Kind:
+def _copy(record: Record, kind: type[_Kind], what: str) -> _Kind:
     # A copy, made by JSON: the hook cannot change it, and the agent can write it.
     try:
         raw = encode_json(record)
     except (TypeError, ValueError, OverflowError, RecursionError) as err:
         raise TypeError(f"got {what} that JSON can't hold ({err}); expected text, numbers, lists and mappings") from err
-    if len(raw) > most_bytes:
-        raise ValueError(f"got {len(raw)} bytes as JSON; expected {most_bytes} at most")
+    if len(raw) > MOST_BYTES:
+        raise ValueError(f"got {len(raw)} bytes as JSON; expected {MOST_BYTES} at most")
     return decode_json(raw, kind)
 
 
@@ -127,14 +139,6 @@ def _report(value: object) -> FailureReport:
     return replace(report, summary=_text(report.summary).strip() or "no summary")
 
 
-def _steps(value: object) -> NodeSteps:
-    if not isinstance(value, NodeSteps):
-        raise _wrong(value, "NodeSteps")
-    if not all(seconds is None or is_seconds(seconds) for seconds in (value.protected_s, value.quiet_s)):
-        raise _wrong(value, "seconds from 0 up as protected_s and quiet_s")
-    return _copy(value, NodeSteps, "steps", most_bytes=MOST_TEXT)
-
-
 # The check of each argument of the handle's methods; it returns the copy that the agent keeps.
 _CHECKS: Final[Mapping[str, Mapping[str, Check]]] = {
     "report": {"report": _report},
@@ -148,7 +152,9 @@ _CHECKS: Final[Mapping[str, Mapping[str, Check]]] = {
     "call_every": {"period_s": _period, "call": _function},
     "offer": {"name": _name, "answer": _function},
     "track_progress": {"furthest_step": _function},
-    "report_steps": {"steps": _steps},
+    "ask_nodes": {"topic": _name, "within_s": _within},
+    "answer_nodes": {"serial": _integer, "data": _data},
+    "conclude_nodes": {"serial": _integer, "data": _data},
     "agree": {"topic": _name, "value": _integer},
 }
 

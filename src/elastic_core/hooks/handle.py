@@ -4,14 +4,8 @@ from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from elastic_core.hooks.arguments import checks_arguments
-from elastic_core.reports import (
-    AgentChannel,
-    Answer,
-    FailureReport,
-    FieldValue,
-    NodeSteps,
-    RunningWorker,
-)
+from elastic_core.messages import AnswerNodes, AskNodes, ConcludeNodes, NodesRequest, StateNumber
+from elastic_core.reports import AgentChannel, Answer, ChosenOption, FailureReport, FieldValue, RunningWorker
 from elastic_core.starters import RunTimer
 
 Offer = Callable[[Mapping[str, str]], Answer]
@@ -30,51 +24,39 @@ class RunActions(Protocol):
 
     def report(self, hook: str, report: FailureReport) -> None:
         """Process a failure that a hook reports."""
-        ...
 
     def restart(self, hook: str, reason: str, *, by_user: bool) -> None:
         """Restart all workers."""
-        ...
 
     def drain(self, reason: str, grace_s: float | None) -> None:
         """Stop this node; an empty reason is not printed."""
-        ...
 
     def publish(self, hook: str, fields: Mapping[str, FieldValue]) -> None:
         """Replace a hook's fields."""
-        ...
 
     def keep_run_dir(self, because: str) -> None:
         """Keep the run directory."""
-        ...
+
+    def record_dir(self) -> str:
+        """Return the folder of files that stay after the run. Threading: any."""
+
+    def options(self) -> tuple[ChosenOption, ...]:
+        """Return the run's options. Threading: any."""
 
     def store_place(self) -> str:
         """Return the location of the rendezvous store. Threading: any."""
-        ...
 
     def track_progress(self, hook: str, furthest_step: Callable[[], int | None]) -> None:
         """Call a hook's function for the furthest step when a failure is examined. Threading: any."""
-        ...
 
-    def ask_steps(self) -> None:
-        """Request the steps of all nodes."""
-        ...
-
-    def report_steps(self, steps: NodeSteps) -> None:
-        """Report this node's steps, as the response to such a request."""
-        ...
-
-    def agree(self, topic: str, value: int) -> None:
-        """Submit a number for a topic."""
-        ...
+    def exchange(self, request: NodesRequest | StateNumber) -> None:
+        """Pass a request on to all nodes, or fulfil it if this node is alone."""
 
     def release_stop(self, hook: str) -> None:
         """Stop delaying a planned stop for a hook."""
-        ...
 
     def channel(self) -> AgentChannel | None:
         """Return how the run's agents authenticate each other. Threading: any."""
-        ...
 
 
 @checks_arguments
@@ -93,7 +75,7 @@ class RunHandle:
         *,
         post: Callable[[Callable[[], None]], None],
         notice: Callable[[str], None],
-        call_later: Callable[[float, Callable[[], None]], object],
+        call_later: Callable[[float, Callable[[], None]], RunTimer],
         call: Callable[[Callable[[], None]], Callable[[], bool]],
         record: Callable[[str, Mapping[str, object]], None],
     ) -> None:
@@ -164,15 +146,12 @@ class RunHandle:
     def call_later(self, delay_s: float, call: Callable[[], None]) -> RunTimer:
         """Call a function once after `delay_s` seconds, on the hooks' thread, within their deadline."""
         later = _Later(call)
-        self._post(lambda: self._start(later, delay_s))
-        return later
 
-    def _start(self, later: "_Later", delay_s: float) -> None:
         def make() -> None:
-            if not later.cancelled:
-                self._call(later.make)
+            self._call(later.make)
 
-        self._call_later(delay_s, make)
+        self._post(lambda: later.wait_for(self._call_later(delay_s, make)))
+        return later
 
     def call_every(self, period_s: float, call: Callable[[], None]) -> RunTimer:
         """Call a function every `period_s` seconds (0.01 or more), as `call_later`, until the timer is cancelled.
@@ -189,11 +168,23 @@ class RunHandle:
             if not later.cancelled:
                 self._repeat(later, period_s, due if due() else self._call(later.make))
 
-        self._call_later(period_s, look)
+        later.wait_for(self._call_later(period_s, look))
 
     def run_dir(self) -> str:
         """Return the run directory."""
         return self._actions.run_dir
+
+    def record_dir(self) -> str:
+        """Return the folder for small files about this run that stay after the run directory is removed.
+
+        The first call makes it, beside the run's record. It is removed with the record, after 200 later runs. Empty if
+        no place is writable.
+        """
+        return self._actions.record_dir()
+
+    def options(self) -> tuple[ChosenOption, ...]:
+        """Return all options of this run that `elastic run --dry-run -v` shows, with masked secrets."""
+        return self._actions.options()
 
     def offer(self, name: str, answer: Offer) -> None:
         """Answer requests of that name, such as those of `elastic ctl`; a later offer replaces an earlier one.
@@ -218,16 +209,24 @@ class RunHandle:
         """
         self._actions.track_progress(self._name, furthest_step)
 
-    def ask_steps(self) -> None:
-        """Request the steps of all nodes of the round: each node gets `on_steps_asked`, then `on_steps_seen`.
+    def ask_nodes(self, topic: str, *, within_s: float = 1.0) -> None:
+        """Ask all nodes of the round about a topic, while workers run: each node gets `on_nodes_asked`.
 
-        If no other node can be reached, `on_steps_seen` follows at once, with no nodes.
+        The topic's name begins with the hook's name. The leader's hook gets the answers by `on_answers_gathered` when
+        all nodes have answered, or after `within_s` seconds (0 to 60). All nodes get its conclusion by `on_concluded`.
+        A round has one open question: a request with the same topic joins it, and one with another topic waits. The end
+        of the round ends all questions, and there may be no conclusion: use a time limit of your own. Where nodes
+        cannot communicate (`static`, one node), the same methods are called with this node's answer alone.
         """
-        self._post(self._actions.ask_steps)
+        self._post(lambda: self._actions.exchange(AskNodes(topic=topic, within_s=within_s)))
 
-    def report_steps(self, steps: NodeSteps) -> None:
-        """Report the steps of this node's workers, as the response to `on_steps_asked`."""
-        self._post(lambda: self._actions.report_steps(steps))
+    def answer_nodes(self, serial: int, data: bytes) -> None:
+        """Answer a question for this node, with at most 16 KiB; the last answer before the time is over counts."""
+        self._post(lambda: self._actions.exchange(AnswerNodes(serial=serial, data=data)))
+
+    def conclude_nodes(self, serial: int, data: bytes) -> None:
+        """Conclude the answers of `on_answers_gathered` for all nodes, with at most 16 KiB; the first one counts."""
+        self._post(lambda: self._actions.exchange(ConcludeNodes(serial=serial, data=data)))
 
     def agree(self, topic: str, value: int) -> None:
         """Submit this node's number for a topic: all nodes that submit one get the largest, by `on_agreed`.
@@ -236,7 +235,7 @@ class RunHandle:
         node's first number counts. The result follows when all nodes of the round that have workers have submitted.
         Where nodes cannot agree (`static`, one node), the result is this node's number.
         """
-        self._post(lambda: self._actions.agree(topic, value))
+        self._post(lambda: self._actions.exchange(StateNumber(topic=topic, value=value)))
 
     def release_stop(self) -> None:
         """Stop delaying the planned stop (`Power.HOLDS`): this hook needs no more time."""
@@ -251,9 +250,15 @@ class _Later:
     def __init__(self, call: Callable[[], None]) -> None:
         self._call = call
         self.cancelled = False
+        self._timer: RunTimer | None = None
+
+    def wait_for(self, timer: RunTimer) -> None:
+        self._timer = timer
 
     def cancel(self) -> None:
         self.cancelled = True
+        if self._timer is not None:
+            self._timer.cancel()  # else the loop holds the calls of all earlier rounds until they are due
 
     def make(self) -> None:
         if not self.cancelled:

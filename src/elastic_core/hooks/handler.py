@@ -8,18 +8,19 @@ from elastic_core.moments import (
     AgentStarted,
     AgentStopped,
     Agreed,
+    AnswersGathered,
+    Concluded,
     DecisionTaken,
     Draining,
     FailureSeen,
     Launches,
     MembershipChanged,
     Moment,
+    NodesAsked,
     Power,
     Refuse,
     RoundJoined,
     RoundJoining,
-    StepsAsked,
-    StepsSeen,
     StopPlanned,
     WorkerEnded,
     WorkersStarted,
@@ -151,11 +152,17 @@ class AgentHook:
     def on_membership_changed(self, event: MembershipChanged) -> None:
         """React to a membership change. Called: before workers are stopped because of it."""
 
-    def on_steps_asked(self, event: StepsAsked) -> None:
-        """React to a node's request for the steps of all nodes. Called: while workers run; that node waits a second."""
+    def on_nodes_asked(self, event: NodesAsked) -> None:
+        """Answer by `self.run.answer_nodes`. Called: once on each node, perhaps before its workers have started."""
 
-    def on_steps_seen(self, event: StepsSeen) -> None:
-        """React to the steps of all nodes. Called: on each node, after any node's request."""
+    def on_answers_gathered(self, event: AnswersGathered) -> None:
+        """Conclude the answers of all nodes by `self.run.conclude_nodes`.
+
+        Called: on the leader, which may have no workers in the round; if it does not conclude, later on a deputy.
+        """
+
+    def on_concluded(self, event: Concluded) -> None:
+        """Use the conclusion of a question. Called: on each node of the round, once, while its workers run."""
 
     def on_stop_planned(self, event: StopPlanned) -> None:
         """Have workers save, then call `self.run.release_stop()`.
@@ -209,13 +216,7 @@ class ShutGate(AgentHook):
 
 
 def fault_of_powers(declared: object, moments: frozenset[str], *, closed: bool = False) -> str:
-    """Return what is wrong with the powers that a plugin states. Empty if they are right.
-
-    Args:
-        declared: The class's `powers`.
-        moments: The methods of `AgentHook` that it overrides.
-        closed: The class's `fail_closed`.
-    """
+    """Return the fault of a plugin's `powers`; `moments` are the methods that it overrides. Empty if there is none."""
     if not isinstance(declared, (set, frozenset)) or not all(isinstance(power, Power) for power in declared):
         return f"states powers {declared!r}; expected a set of elastic_core.api.Power"
     if closed and Power.REFUSAL not in declared:

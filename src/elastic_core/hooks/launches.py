@@ -28,12 +28,7 @@ RESERVED_PREFIXES: Final = ("MASTER_", "ELASTIC_")
 
 
 class CheckedChanges:
-    """The allowed changes of an answer, by local rank, and a line for each rejected item.
-
-    Args:
-        answer: A hook's answer to `on_workers_starting`.
-        nproc: How many workers the node has.
-    """
+    """The allowed changes of a hook's answer, by local rank, and a line for each rejected item."""
 
     def __init__(self, answer: Launches, nproc: int) -> None:
         self.faults: list[str] = []

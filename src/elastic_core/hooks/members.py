@@ -154,13 +154,7 @@ class Task:
 
 
 class HoldTask(Task):
-    """The request for the seconds that hooks delay a stop.
-
-    Args:
-        members: The hooks to call.
-        answer: Called with the task after the last hook.
-        holds: Filled with the seconds, by the hook's name.
-    """
+    """The request for the seconds that hooks delay a stop; `holds` is filled with them, by the hook's name."""
 
     def __init__(
         self, members: Sequence[RunningHook], answer: Callable[[Task], None], holds: "dict[str, float]"
@@ -189,12 +183,8 @@ def close_hooks(
 ) -> None:
     """Close each hook that overrides `close`, and wait for each no longer than the deadline.
 
-    Args:
-        hooks: The hooks of the run.
-        log: Prints a line about a hook that raises or does not return. `None` means that lines are written at once,
-            because no loop runs that would print them.
-        faults: Keeps exceptions. `None` means that they are not kept.
-        within_s: The deadline of each hook.
+    `log` prints a line about a hook that raises or does not return. `None` means that lines are written at once,
+    because no loop runs that would print them. Without `faults`, exceptions are not kept.
     """
     kept = PluginFaults() if faults is None else faults
     shown = Logger(print_line) if log is None else log

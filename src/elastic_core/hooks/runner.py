@@ -35,6 +35,7 @@ from elastic_core.moments import (
 )
 from elastic_core.plugin_faults import Fault, PluginFaults, wrong_answer
 from elastic_core.reports import RunEvent
+from elastic_core.starters import RunTimer
 from elastic_core.system.clock import SYSTEM_CLOCK, Clock
 
 MOST_WAITING: Final = 1_000
@@ -74,7 +75,7 @@ class HookRunner:
         hooks: Sequence[NamedHook],
         *,
         post: Callable[[Callable[[], None]], None],
-        call_later: Callable[[float, Callable[[], None]], object],
+        call_later: Callable[[float, Callable[[], None]], RunTimer],
         log: Logger,
         deadline_s: float = 5.0,
         clock: Clock = SYSTEM_CLOCK,
@@ -255,7 +256,8 @@ class HookRunner:
             task.answer(task)
 
     def _run_calls(self) -> None:
-        self._watch()  # before the thread starts, as it may keep the interpreter's lock
+        if not self._watched:  # before the thread starts, as it may keep the interpreter's lock
+            self._look_later(self._deadline_s)
         self._start_thread()
 
     def _start_thread(self) -> None:
@@ -271,10 +273,6 @@ class HookRunner:
             with self._changed:
                 self._has_thread = False
             self._call_later(_THREAD_RETRY_S, self._start_thread)
-
-    def _watch(self) -> None:
-        if not self._watched:
-            self._look_later(self._deadline_s)
 
     def _look_later(self, delay_s: float) -> None:
         self._watched = True

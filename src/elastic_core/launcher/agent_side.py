@@ -78,7 +78,7 @@ class RunSide:
                 self._guardian.last_act(store, seat, encode_json(self._handler.settings))
             case m.DecisionAsked(reports=reports, history=history, question=question):
                 self._agent.decide_for_run(reports, history, question)
-            case m.StepsAsked() | m.StepsSeen() | m.Agreed() | m.LeftOut() | m.StoreCall():
+            case m.NodesAsked() | m.AnswersGathered() | m.Concluded() | m.Agreed() | m.LeftOut() | m.StoreCall():
                 self._feed.publish(event)
             case _:
                 assert_never(event)

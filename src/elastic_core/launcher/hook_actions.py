@@ -5,26 +5,19 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Final
 
+from elastic_core import messages as m
 from elastic_core.agent.feed import Feed, Observation
 from elastic_core.agent.loop import Agent
 from elastic_core.hooks.handle import Offer
 from elastic_core.launcher.planner import WorkerPlanner
 from elastic_core.logger import Logger
-from elastic_core.messages import AskSteps, ReportSteps, RestartRequested, StateNumber, StopRequested
-from elastic_core.moments import Agreed, FieldsPublished, StepsSeen, WorkerEnded, WorkersStarted
+from elastic_core.moments import FieldsPublished, WorkerEnded, WorkersStarted, WorkersStopping
 from elastic_core.rendezvous.coordinated import Backend
 from elastic_core.rendezvous.events import Rendezvous
 from elastic_core.rendezvous.store import CoordinationStore
-from elastic_core.reports import (
-    AgentChannel,
-    FailureReport,
-    FieldValue,
-    NodeSteps,
-    RunningWorker,
-    RunSteps,
-)
+from elastic_core.reports import AgentChannel, ChosenOption, FieldValue, RunningWorker
 from elastic_core.rundir.directory import RunDirectory
-from elastic_core.system.reactor import Reactor
+from elastic_core.system.clock import SYSTEM_CLOCK
 
 MOST_RESTARTS: Final = 10
 """How many rounds a hook may end by its own requests within `RESTARTS_WITHIN_S`; no budget counts them."""
@@ -39,25 +32,26 @@ class HookActions:
 
     def __init__(
         self,
-        reactor: Reactor,
         *,
         agent: Agent,
         rendezvous: Rendezvous,
         planner: WorkerPlanner,
         handler: Backend,
         run_dir: RunDirectory,
+        record_dir: Callable[[], str],
+        options: Callable[[], tuple[ChosenOption, ...]],
         feed: Feed,
         log: Logger,
     ) -> None:
         self.offers: dict[str, Offer] = {}
         self.run_dir = str(run_dir.path)
+        self.record_dir, self.options, self.keep_run_dir = record_dir, options, run_dir.keep
+        self.report, self.release_stop = agent.report_failure, agent.release_stop
         self.workers: tuple[RunningWorker, ...] = ()
-        self._reactor = reactor
         self._agent = agent
         self._rendezvous = rendezvous
         self._planner = planner
         self._handler = handler
-        self._keep = run_dir.keep
         self._feed = feed
         self._log = log
         # The function of each hook. Threading: any.
@@ -65,17 +59,18 @@ class HookActions:
         # For each hook, the rounds that it ended by its own requests, with the time.
         self._restarts: dict[str, dict[int, float]] = {}
         self._left_alone: dict[str, int] = {}
+        # The questions that this node alone answers: how many there were, and the topics of the open ones by number.
+        self._asked = 0
+        self._questions: dict[int, str] = {}
 
     def observe(self, what: Observation) -> None:
         """Update the running workers, before hooks receive the event."""
+        if isinstance(what, WorkersStarted | WorkersStopping):
+            self._questions = {}
         if isinstance(what, WorkersStarted):
             self.workers = self._planner.running(what.pids)
         elif isinstance(what, WorkerEnded):
             self.workers = tuple(each for each in self.workers if each.local_rank != what.exit.local_rank)
-
-    def report(self, hook: str, report: FailureReport) -> None:
-        """Process a failure that a hook found, unless another one is being decided."""
-        self._agent.report_failure(hook, report)
 
     def restart(self, hook: str, reason: str, *, by_user: bool = False) -> None:
         """Restart all workers, if the backend can pass it to the other nodes and the hook's limit allows it."""
@@ -87,12 +82,12 @@ class HookActions:
         if round_ is not None and round_.node_count > 1 and not self._rendezvous.takes_requests:
             self._log.notice(f"{reason}: ignored, the rendezvous can't notify the other nodes")
         else:
-            self._agent.dispatch(RestartRequested(reason=reason))
+            self._agent.dispatch(m.RestartRequested(reason=reason))
 
     def _may_restart(self, hook: str, reason: str, round_index: int) -> bool:
         # One line is printed for each round that the hook may not end.
         had = self._restarts.setdefault(hook, {})
-        now_s = self._reactor.now_s()
+        now_s = SYSTEM_CLOCK.monotonic_s()
         for earlier in [index for index, at_s in had.items() if now_s - at_s >= RESTARTS_WITHIN_S]:
             del had[earlier]
         if len(had) < MOST_RESTARTS or round_index in had:
@@ -109,15 +104,11 @@ class HookActions:
         """Stop this node's workers, and leave; an empty reason is not printed."""
         if reason:
             self._log.notice(reason)
-        self._agent.dispatch(StopRequested(signum=signal.SIGTERM, grace_s=grace_s))
+        self._agent.dispatch(m.StopRequested(signum=signal.SIGTERM, grace_s=grace_s))
 
     def publish(self, hook: str, fields: Mapping[str, FieldValue]) -> None:
         """Publish a hook's fields."""
         self._feed.publish(FieldsPublished(hook=hook, fields=fields))
-
-    def keep_run_dir(self, because: str) -> None:
-        """Keep the run directory."""
-        self._keep(because)
 
     def store_place(self) -> str:
         """Return the location of the rendezvous store for users. Empty if there is none, or not yet. Threading: any."""
@@ -139,30 +130,26 @@ class HookActions:
                 steps.append(furthest_step())
         return max((step for step in steps if isinstance(step, int)), default=None)
 
-    def ask_steps(self) -> None:
-        """Request the steps of all nodes. If no request is possible, or needed, publish an empty result."""
+    def exchange(self, request: m.NodesRequest | m.StateNumber) -> None:
+        """Pass a request on to all nodes. If this node is alone, or they can't communicate, its own value counts."""
         round_ = self._planner.round
-        if round_ is not None and round_.node_count > 1 and self._rendezvous.gathers:
-            self._rendezvous.post(AskSteps())
-        else:
-            self._feed.publish(StepsSeen(seen=RunSteps(serial=0)))
-
-    def report_steps(self, steps: NodeSteps) -> None:
-        """Send this node's answer to the other nodes."""
-        if self._rendezvous.gathers:
-            self._rendezvous.post(ReportSteps(steps=steps))
-
-    def agree(self, topic: str, value: int) -> None:
-        """Submit this node's number. If it is the only node, or no agreement is possible, it is the result."""
-        round_ = self._planner.round
-        if round_ is not None and round_.node_count > 1 and self._rendezvous.agrees:
-            self._rendezvous.post(StateNumber(topic=topic, value=value))
-        else:
-            self._feed.publish(Agreed(topic=topic, value=value))
-
-    def release_stop(self, hook: str) -> None:
-        """Stop delaying a planned stop for this hook."""
-        self._agent.release_stop(hook)
+        match request:
+            case m.AnswerNodes(serial=serial, data=data) if serial in self._questions:
+                answers = {self._agent.node_id: data}
+                self._feed.publish(m.AnswersGathered(serial=serial, topic=self._questions[serial], answers=answers))
+            case m.ConcludeNodes(serial=serial, data=data) if serial in self._questions:
+                self._feed.publish(m.Concluded(serial=serial, topic=self._questions.pop(serial), data=data))
+            # The question of a new round may arrive before this node has planned that round.
+            case m.AnswerNodes() | m.ConcludeNodes():
+                self._rendezvous.post(request)
+            case _ if round_ is not None and round_.node_count > 1 and self._rendezvous.gathers:
+                self._rendezvous.post(request)
+            case m.AskNodes(topic=topic) if self.workers:
+                self._asked += 1
+                self._questions[self._asked] = topic
+                self._feed.publish(m.NodesAsked(serial=self._asked, topic=topic))
+            case m.StateNumber(topic=topic, value=value):
+                self._feed.publish(m.Agreed(topic=topic, value=value))
 
     def channel(self) -> AgentChannel | None:
         """Return how the run's agents authenticate each other. Threading: any."""

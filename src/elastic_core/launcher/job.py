@@ -14,8 +14,8 @@ from msgspec.structs import replace
 from elastic_core.agent.feed import Feed, described
 from elastic_core.agent.guard.guardian import Guardian
 from elastic_core.agent.loop import Agent
-from elastic_core.agent.machine.states import AgentEnd
-from elastic_core.agent.parts import AgentOptions, AgentResult
+from elastic_core.agent.machine.states import AgentEnd, Outcome
+from elastic_core.agent.parts import AgentOptions
 from elastic_core.errors import ElasticError
 from elastic_core.failure.console import FailureConsole
 from elastic_core.failure.handler import FailureHandler
@@ -33,9 +33,9 @@ from elastic_core.launcher.plan import hook_settings
 from elastic_core.launcher.planner import WorkerPlanner
 from elastic_core.launcher.round_maker import RoundMaker, RoundPort
 from elastic_core.launcher.run_files import RunFiles
-from elastic_core.logger import Logger
-from elastic_core.moments import Power
-from elastic_core.options.settings import RunSettings
+from elastic_core.logger import Logger, print_line
+from elastic_core.moments import AgentStarted, Power
+from elastic_core.options.settings import Resolution, RunSettings
 from elastic_core.plugin_faults import PluginFaults, PluginLabel
 from elastic_core.plugins.discovery import FAILURE_GROUP, RENDEZVOUS_GROUP
 from elastic_core.plugins.entry_import import owner_of
@@ -46,6 +46,7 @@ from elastic_core.processes.output.sink import Console
 from elastic_core.processes.sweep import Sweeper, become_subreaper, has_strangers
 from elastic_core.rendezvous.coordinated import Backend, CoordinatedRendezvous
 from elastic_core.rendezvous.handler import takes_restarts
+from elastic_core.reports import ChosenOption
 from elastic_core.rundir.directory import RunDirectory
 from elastic_core.rundir.incident_files import IncidentFiles
 from elastic_core.rundir.run_records import RunEntry
@@ -72,6 +73,7 @@ def run_job(
     *,
     own_process: bool = True,
     began: Mapping[str, float] | None = None,
+    origins: Mapping[str, str] | None = None,
     outcome: "RunOutcome | None" = None,
     injected: Injected = NOTHING,
 ) -> int:
@@ -83,6 +85,7 @@ def run_job(
             call leaves its process unchanged.
         began: The earlier phases of this process, in order, each with its end in monotonic seconds. `None` if not
             known.
+        origins: The origin of each setting's value for users. `None` if not known.
         outcome: Filled at the end, for a caller that needs more than the exit code.
         injected: Objects that the caller has made.
 
@@ -98,7 +101,8 @@ def run_job(
                 cleanup.callback(begun.close)
             if own_process:
                 cleanup.enter_context(early_stops(settings.stops.ending))
-            job = _Job(settings, cleanup, own_process=own_process, began=began, outcome=outcome, injected=injected)
+            resolution = Resolution(settings=settings, origins=origins or {})
+            job = _Job(resolution, cleanup, own_process=own_process, began=began, outcome=outcome, injected=injected)
             return job.run(begun)
     except EarlyStop as stop:
         return 128 + stop.signum
@@ -132,7 +136,7 @@ def _completed(settings: RunSettings) -> RunSettings:
 class _Job:
     def __init__(
         self,
-        settings: RunSettings,
+        resolution: Resolution,
         cleanup: ExitStack,
         *,
         own_process: bool,
@@ -140,8 +144,9 @@ class _Job:
         outcome: "RunOutcome | None",
         injected: Injected,
     ) -> None:
-        self._chosen_id = settings.nodes.node_id
-        self._settings = _completed(settings)
+        self._resolution = resolution
+        self._chosen_id = resolution.settings.nodes.node_id
+        settings = self._settings = _completed(resolution.settings)
         self._cleanup = cleanup
         self._own_process = own_process
         # Processes that exist before the run starts its own, and their children, are not the run's.
@@ -188,7 +193,8 @@ class _Job:
         )
         hooks, warnings = registry.make_hooks(of_hooks, settings.hook_options)
         if hooks:
-            self._cleanup.callback(close_hooks, hooks, faults=self._faults)
+            log = Logger(print_line, times=settings.output.log_times)
+            self._cleanup.callback(close_hooks, hooks, faults=self._faults, log=log)
         self._mark("run directory")
         notices = (*registry.warnings, *warnings, *filter(None, [run_dir.notice]))
         return self._supervise(handler, policy, hooks, notices, run_dir).exit_code
@@ -214,10 +220,10 @@ class _Job:
         hooks: Sequence[NamedHook],
         warnings: Sequence[str],
         run_dir: RunDirectory,
-    ) -> AgentResult:
+    ) -> Outcome:
         reactor, settings = self._closing(Reactor()), self._settings
         console = self._closing(Console(reactor))
-        log = self._log = Logger(console.line)
+        log = self._log = Logger(console.line, times=settings.output.log_times, colours=console.colours)
         for text in (*settings.notices, *warnings, *(self._call.warnings if self._call is not None else ())):
             log.notice(text)
         disk = self._open_disk(reactor, run_dir)
@@ -286,12 +292,13 @@ class _Job:
         if any(named.takes_event(STORE_CALL) for named in hooks):
             rendezvous.measure_store()
         actions = HookActions(
-            reactor,
             agent=agent,
             rendezvous=rendezvous,
             planner=planner,
             handler=handler,
             run_dir=run_dir,
+            record_dir=self._entry.make_files,
+            options=self._options,
             feed=feed,
             log=log,
         )
@@ -307,6 +314,11 @@ class _Job:
         disk.close(within_s=min(END_S, settings.stops.shutdown_timeout_s))
         console.flush()
         return result
+
+    def _options(self) -> tuple[ChosenOption, ...]:
+        from elastic_core.launcher.chosen_options import chosen_options  # few hooks show options
+
+        return chosen_options(self._resolution)
 
     def _open_disk(self, reactor: Reactor, run_dir: RunDirectory) -> Disk:
         # Also writes the run's files and the plugins' errors.
@@ -375,7 +387,7 @@ class _Job:
             call_later=reactor.call_later,
         )
 
-    def _end(self, reactor: Reactor, result: AgentResult, run_dir: RunDirectory) -> None:
+    def _end(self, reactor: Reactor, result: Outcome, run_dir: RunDirectory) -> None:
         if self._masters is not None:
             self._masters.close()
         if kept := self._workers.left_running():
@@ -390,14 +402,16 @@ class _Job:
     def _agent_options(self, run_dir: RunDirectory) -> AgentOptions:
         settings = self._settings
         return AgentOptions(
-            run_id=settings.nodes.run_id,
-            node_id=settings.nodes.node_id,
-            run_dir=str(run_dir.path),
-            pid=os.getpid(),
+            started=AgentStarted(
+                run_id=settings.nodes.run_id,
+                node_id=settings.nodes.node_id,
+                run_dir=str(run_dir.path),
+                pid=os.getpid(),
+                start_up=self._start_up,
+            ),
             stops=settings.stops,
             join_timeout_s=settings.join_timeout_s,
             keep_interrupt=settings.workers.debug_rank is not None,
-            start_up=self._start_up,
             longest_option_s=max((v for v in settings.hook_options.values() if isinstance(v, float)), default=0.0),
         )
 
@@ -447,11 +461,11 @@ class _Job:
 
     # --- the end
 
-    def _keeps(self, result: AgentResult, run_dir: RunDirectory) -> bool:
+    def _keeps(self, result: Outcome, run_dir: RunDirectory) -> bool:
         failed = result.ending is AgentEnd.FAILED and self._incidents.began
         return failed or self._logs.in_run_dir or self._faults.raised_any or bool(run_dir.kept_because)
 
-    def _finish(self, result: AgentResult, run_dir: RunDirectory) -> None:
+    def _finish(self, result: Outcome, run_dir: RunDirectory) -> None:
         limit_s = min(END_S, self._settings.stops.shutdown_timeout_s)
         failed = result.ending is AgentEnd.FAILED and self._incidents.began
         if self._faults.raised_any:

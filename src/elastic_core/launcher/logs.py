@@ -26,15 +26,12 @@ class ChosenLogs(Protocol):
     @property
     def specs(self) -> Any:  # noqa: ANN401  # of torch's class, or another one
         """The object."""
-        ...
 
     def reify(self, envs: dict[int, dict[str, str]]) -> Any:  # noqa: ANN401  # torch's LogsDest
         """Return the files of a round by local rank; it may change `envs`."""
-        ...
 
     def plan(self, file: str, tee: str | None, *, prefix: str) -> StreamPlan:
         """Return the plan of one stream."""
-        ...
 
 
 class RunLogs:

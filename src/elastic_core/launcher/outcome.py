@@ -4,8 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from elastic_core.agent.feed import Observation
-from elastic_core.agent.machine.states import AgentEnd
-from elastic_core.agent.parts import AgentResult
+from elastic_core.agent.machine.states import AgentEnd, Outcome
 from elastic_core.errors import ElasticError
 from elastic_core.moments import WorkerEnded
 from elastic_core.types import Failure, Round, WorkerExit
@@ -46,7 +45,7 @@ class RunOutcome:
 
     def take(
         self,
-        result: AgentResult,
+        result: Outcome,
         value: Callable[[int], object],
         failure: Failure | None,
         error: ElasticError | None,

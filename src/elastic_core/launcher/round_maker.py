@@ -9,12 +9,14 @@ from elastic_core.agent.feed import Feed
 from elastic_core.agent.port import HeldPort, is_this_host
 from elastic_core.errors import ElasticError, is_momentary
 from elastic_core.logger import Logger
+from elastic_core.messages import RoundFormed
 from elastic_core.moments import RanksAssigned
 from elastic_core.rendezvous.coordinated import Backend
+from elastic_core.rendezvous.events import JoinOutcome
 from elastic_core.rendezvous.rounds import resolve_round
 from elastic_core.system.clock import SYSTEM_CLOCK, WaitBudget
 from elastic_core.system.reactor import Reactor
-from elastic_core.types import RendezvousInfo, RendezvousSettings, Round
+from elastic_core.types import RendezvousInfo, RendezvousSettings
 
 if TYPE_CHECKING:
     from elastic_core.hooks.master_server import MasterServers
@@ -152,7 +154,7 @@ class RoundMaker:
         else:
             self._masters.shut(shut)  # if not, a port that the user chose would still be in use
 
-    def form(self, info: RendezvousInfo, done: Callable[[Round | ElasticError], None]) -> None:
+    def form(self, info: RendezvousInfo, done: Callable[[JoinOutcome], None]) -> None:
         """Make the round of a place, reserve its port if needed, open its store, and call back."""
 
         def make(port: int | ElasticError) -> None:
@@ -160,14 +162,14 @@ class RoundMaker:
                 done(port)
                 return
             try:
-                round_ = self._round(info, lambda: (self._own_address(), port), WaitBudget())
+                formed = self._round(info, lambda: (self._own_address(), port), WaitBudget())
             except ElasticError as err:
                 done(err)
                 return
-            if self._masters is None or round_.node_rank != 0:
-                done(round_)
+            if self._masters is None or formed.round.node_rank != 0:
+                done(formed)
             else:
-                self._masters.open(round_.master_port, lambda error: done(round_ if error is None else error))
+                self._masters.open(formed.round.master_port, lambda error: done(formed if error is None else error))
 
         def listens_here(here: bool | None) -> None:
             if here:
@@ -213,23 +215,23 @@ class RoundMaker:
             self._masters.await_shut(wait)
         return self._port.renew(wait)
 
-    def resolve(self, info: RendezvousInfo | tuple[object, int, int], wait: WaitBudget) -> Round:
+    def resolve(self, info: RendezvousInfo | tuple[object, int, int], wait: WaitBudget) -> RoundFormed:
         """Return the round of a handler's answer; its nodes agree on the master address."""
         if self._masters is not None:
             self._masters.await_shut(wait)
         if self._chosen_for_this_node(info) and is_this_host(info.master_addr or ""):
             self._port.renew(wait)
-        round_ = self._round(info, lambda: (self._own_address(), self._port.renew(wait)), wait)
-        if self._masters is not None and round_.node_rank == 0:
-            self._masters.await_open(round_.master_port, wait)
-        return round_
+        formed = self._round(info, lambda: (self._own_address(), self._port.renew(wait)), wait)
+        if self._masters is not None and formed.round.node_rank == 0:
+            self._masters.await_open(formed.round.master_port, wait)
+        return formed
 
     def _round(
         self,
         info: RendezvousInfo | tuple[object, int, int],
         choose_master: Callable[[], tuple[str, int]],
         wait: WaitBudget,
-    ) -> Round:
+    ) -> RoundFormed:
         began_s = SYSTEM_CLOCK.monotonic_s()
         index = self._next_index
         round_ = resolve_round(
@@ -238,7 +240,7 @@ class RoundMaker:
         self._next_index = round_.index + 1
         assigned = RanksAssigned(took_s=SYSTEM_CLOCK.monotonic_s() - began_s)
         self._reactor.post(lambda: self._feed.publish(assigned))
-        return round_
+        return RoundFormed(round=round_, members=tuple(getattr(info, "members", ())))
 
     def _own_address(self) -> str:
         # This node's address for workers, if its rendezvous provides none.

@@ -167,12 +167,7 @@ class Choices:
 
 
 class Draft:
-    """A run's settings while they are computed: fields by path (`nodes.spares`) with their origins, and notices.
-
-    Args:
-        choices: The user's choices.
-        environ: The environment of the run.
-    """
+    """A run's settings while they are computed: fields by path (`nodes.spares`) with their origins, and notices."""
 
     def __init__(self, choices: Choices, environ: Mapping[str, str]) -> None:
         self.choices = choices

@@ -118,7 +118,7 @@ def _merged(
 
 
 def _asked(entry: PluginEntry, environment: "Environment", texts: Mapping[str, str]) -> Iterator["Proposal"]:
-    from elastic_core.plugins.entry_import import HOOK_LIMIT, limit_of, mend, plugin_refusal
+    from elastic_core.plugins.entry_import import HOOK_LIMIT, limit_of, plugin_refusal
     from elastic_core.plugins.environment import fault_of_answer
     from elastic_core.plugins.hook_flags import installed_options
     from elastic_core.plugins.loading import build
@@ -126,7 +126,7 @@ def _asked(entry: PluginEntry, environment: "Environment", texts: Mapping[str, s
     made = build(entry, limit_of(entry, HOOK_LIMIT), lambda: environment.propose(texts), "propose")
     answer = cast("Sequence[Proposal]", made)
     if fault := fault_of_answer(answer, environment.notices):
-        raise plugin_refusal(entry, fault, hint=mend(entry))
+        raise plugin_refusal(entry, fault)
     hooks = installed_options().flags
     yield from (each for each in answer if each.option in BY_DEST or each.option.replace("_", "-") in hooks)
 

@@ -78,7 +78,7 @@ def take_hook_options(draft: Draft, given: Given) -> None:
         choices = Choices(given, draft.environ, {dest: option}, proposed)
         value = choices.value(dest)
         if option.time_limit and value and draft.choices.text("debug_rank") is not None:
-            value = 0.0 if isinstance(value, float) else 0
+            value = 0 if isinstance(value, int) else 0.0
             draft.notice(f"{choices.label(dest)} has no effect: --debug-rank turns time limits off")
         if value is not False:
             values[dest] = value

@@ -129,7 +129,7 @@ NODES: Final = section(
         type="int",
         metavar="PORT",
         help="Port of this agent. By UDP, agents report to each other whether they reach the store; by TCP, 'elastic "
-        "logs' reads log files. A firewall must let both through. Each agent of a host needs its own port.",
+        "logs' and 'elastic report' read. A firewall must let both through. Each agent of a host needs its own port.",
         default=0,
         default_note="a free port",
         least=0,
@@ -235,7 +235,10 @@ def place_run(draft: Draft, min_nodes: int, max_nodes: int) -> None:
         )
     elif max_nodes == 1 and (backend == "local" or (backend == "static" and _static_is_local(draft, conf))):
         _local_with_address(draft)
-        _local_conf(draft, backend, conf)
+        if backend == "local":
+            draft.take("rdzv_conf", conf)
+        elif conf:
+            draft.notice(f"{draft.name('rdzv_conf')} without effect: one node needs no rendezvous")
     else:
         _backend(draft, backend, conf, max_nodes)
 
@@ -243,13 +246,6 @@ def place_run(draft: Draft, min_nodes: int, max_nodes: int) -> None:
 def _static_is_local(draft: Draft, conf: dict[str, str]) -> bool:
     # One node needs no static rendezvous if the backend was not given, or no endpoint and options were.
     return not draft.choices.chosen("rdzv_backend") or not (conf or draft.choices.text("rdzv_endpoint"))
-
-
-def _local_conf(draft: Draft, backend: str, conf: dict[str, str]) -> None:
-    if backend == "local":
-        draft.take("rdzv_conf", conf)
-    elif conf:
-        draft.notice(f"{draft.name('rdzv_conf')} without effect: one node needs no rendezvous")
 
 
 def _standalone(draft: Draft, min_nodes: int, max_nodes: int) -> None:

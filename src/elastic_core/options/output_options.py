@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 from typing import Final
 
+from elastic_core.logger import TIMES
 from elastic_core.option_spec import RunOption
 from elastic_core.options.choices import Choices, Draft, Section, section
 from elastic_core.options.readers import comma_list, size_bytes
@@ -33,6 +34,7 @@ class OutputSettings(Record, frozen=True, kw_only=True):
     """The size at which a log file is rotated. `None` means no rotation."""
     log_backups: int = 5
     run_dir: str | None = None
+    log_times: str = "off"
 
 
 LOGS: Final = section(
@@ -127,6 +129,15 @@ LOGS: Final = section(
         default_note="files as described here",
         torch=True,
         field="output.logs_specs",
+    ),
+    RunOption(
+        name="log_times",
+        help="Local time before each line of the agent: time is 14:03:07, iso is 2026-11-26T14:03:07+01:00. Lines of "
+        "workers stay as they are.",
+        default="off",
+        choices=tuple(TIMES),
+        field="output.log_times",
+        read=Choices.value,
     ),
     RunOption(
         name="run_dir",

@@ -92,7 +92,7 @@ def key_values(choices: Choices, dest: str, texts: Iterable[str]) -> dict[str, s
     """
     pairs: dict[str, str] = {}
     for pair in (part for text in texts if text.strip() for part in text.split(",")):
-        key, _, value = (_unquoted(part) for part in pair.partition("="))
+        key, _, value = (part.strip().strip("\"'").strip() for part in pair.partition("="))
         if not key or not value:
             raise ConfigError(
                 f"{_name(choices, dest)}: {_hidden(pair)!r} has no {'value' if key else 'key'}; expected KEY=VALUE",
@@ -111,10 +111,6 @@ def _hidden(pair: str) -> str:
     # A value may be a secret, so it is never shown.
     key, separator, value = pair.partition("=")
     return f"{key}={'…' if value else ''}" if separator else key
-
-
-def _unquoted(text: str) -> str:
-    return text.strip().strip("\"'").strip()
 
 
 def exit_codes(choices: Choices, dest: str) -> tuple[int, ...]:

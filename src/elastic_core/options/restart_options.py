@@ -11,14 +11,7 @@ from msgspec.structs import replace
 from elastic_core.errors import ConfigError
 from elastic_core.option_spec import RunOption
 from elastic_core.options.choices import Choices, Draft, Section, section
-from elastic_core.options.readers import (
-    exit_codes,
-    key_values,
-    node_range,
-    preemption_signal,
-    seconds,
-    signal_names,
-)
+from elastic_core.options.readers import exit_codes, key_values, node_range, preemption_signal, seconds, signal_names
 from elastic_core.types import PolicySettings
 
 RULES: Final = "rules"

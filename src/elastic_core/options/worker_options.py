@@ -13,7 +13,7 @@ from elastic_core.options.readers import integer, name_of, unprintable
 from elastic_core.types import Record
 
 if TYPE_CHECKING:
-    from elastic_core.options.devices import DeviceCount, Node
+    from elastic_core.options.devices import Node
 
 
 class WorkerSettings(Record, frozen=True, kw_only=True):
@@ -149,7 +149,11 @@ def _number(draft: Draft, device_count: int, node: "Node | None") -> int:
     found = count_for(text, node or node_here(draft.environ))
     if found is None:
         choices.reject(dest, f"a number from 1 up, or {', '.join(_WORDS)}", hint=nearest(text, _WORDS) or "auto")
-    _refuse_none(draft, found)
+    if found.count < 1:
+        raise ConfigError(
+            f"{choices.label(dest)}: {found.reason}",
+            hint="--nproc-per-node cpu or a number; 'nvidia-smi' or 'rocminfo' show what the driver sees",
+        )
     return _derived(draft, found.count, text, f"derived: {choices.label(dest)}, {found.reason}")
 
 
@@ -157,14 +161,6 @@ def _derived(draft: Draft, count: int, source: str, origin: str) -> int:
     draft.set("nodes.local_world_size", count, origin)
     draft.set("workers.nproc_source", source, origin)
     return count
-
-
-def _refuse_none(draft: Draft, found: "DeviceCount") -> None:
-    if found.count < 1:
-        raise ConfigError(
-            f"{draft.choices.label('nproc_per_node')}: {found.reason}",
-            hint="--nproc-per-node cpu or a number; 'nvidia-smi' or 'rocminfo' show what the driver sees",
-        )
 
 
 def _refuse_too_few_inherited(draft: Draft, variable: str, nproc: int) -> None:

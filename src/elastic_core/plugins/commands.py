@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from elastic_core.errors import PluginError
 from elastic_core.plugins.discovery import COMMANDS_GROUP, PluginEntry, find_entries
-from elastic_core.plugins.entry_import import mend, only_claim, plugin_refusal
+from elastic_core.plugins.entry_import import only_claim, plugin_refusal
 
 if TYPE_CHECKING:
     import click
@@ -73,11 +73,11 @@ class CommandPlugins:
         name = entry.name
         group = name.rpartition(" ")[0]
         if name in CORE_COMMANDS:
-            return plugin_refusal(entry, "the core has a command of that name", hint=mend(entry))
+            return plugin_refusal(entry, "the core has a command of that name")
         if not _NAME.fullmatch(name):
-            return plugin_refusal(entry, "that can't be a command's name: small letters, digits, '-'", hint=mend(entry))
+            return plugin_refusal(entry, "that can't be a command's name: small letters, digits, '-'")
         if group and group not in CORE_GROUPS:
-            return plugin_refusal(entry, f"below {group!r} no other distribution can put one", hint=mend(entry))
+            return plugin_refusal(entry, f"below {group!r} no other distribution can put one")
         return None
 
 
@@ -95,7 +95,7 @@ def load_command(entry: PluginEntry) -> "click.Command":
     command = import_entry(entry, limit=Limit(IMPORT_LIMIT_S))
     if not isinstance(command, click.Command):
         found = f"the class {command.__qualname__}" if isinstance(command, type) else type(command).__name__
-        raise plugin_refusal(entry, f"{entry.value} is {found}; expected a click.Command", hint=mend(entry))
+        raise plugin_refusal(entry, f"{entry.value} is {found}; expected a click.Command")
     check_api_version(entry, sys.modules[entry.value.partition(":")[0].strip()])
     return command
 

@@ -154,10 +154,10 @@ def wanted(spec: OptionSpec) -> str:
     """Return a description of an option's values, for messages: `a whole number, 1 or more`."""
     if spec.choices:
         return f"one of {', '.join(spec.choices)}"
-    kind = OPTION_TYPES[spec.type]
+    kind, words = OPTION_TYPES[spec.type], "".join(f", or {word}" for word in spec.words)
     if spec.type == "duration":
-        return f"{kind}{_bounds(spec) or ', 0 or more'}, or a time as 30s, 5m or 1h"
-    return f"{kind}{_bounds(spec)}"
+        return f"{kind}{_bounds(spec) or ', 0 or more'}, or a time as 30s, 5m or 1h{words}"
+    return f"{kind}{_bounds(spec)}{words}"
 
 
 def _bounds(spec: OptionSpec) -> str:
@@ -177,7 +177,8 @@ def parse(text: str, spec: OptionSpec) -> OptionValue:
     """Return the value of a text. `None` if it is invalid."""
     if (spec.choices and text not in spec.choices) or (isinstance(spec, RunOption) and spec.fault and spec.fault(text)):
         return None
-    value = _typed(text, spec.type)
+    word = text.strip().lower()
+    value = word if word in spec.words else _typed(text, spec.type)
     return value if value is None or fits(value, spec) else None
 
 

@@ -6,7 +6,7 @@ from typing import Final
 from elastic_core.option_spec import OptionSpec
 from elastic_core.plugins.conversion import OPTION_TYPES, fits, parse, wanted
 from elastic_core.plugins.discovery import PluginEntry, core_name, find_entries
-from elastic_core.plugins.entry_import import IN_CODE, NOT_INSTALLED, mend, plugin_refusal
+from elastic_core.plugins.entry_import import IN_CODE, NOT_INSTALLED, plugin_refusal
 from elastic_core.types import API_VERSION
 
 
@@ -24,24 +24,17 @@ def check_api_version(entry: PluginEntry, target: object) -> None:
         raise plugin_refusal(entry, what, hint=f"api_version = {API_VERSION} in {name}")
     version: object = vars(target)["api_version"]
     if type(version) is not int or version != API_VERSION:
+        from elastic_core.plugins.missing import upgrade_hint
+
         what = f"{name} states api_version {version!r}; expected {API_VERSION}"
-        raise plugin_refusal(
-            entry, what, hint=_version_hint(entry, is_newer=type(version) is int and version > API_VERSION)
-        )
+        # A newer plugin needs a newer core; if not, the plugin is too old.
+        core = core_name(find_entries())
+        behind = core if type(version) is int and version > API_VERSION else entry.distribution
+        hint = "" if behind in (IN_CODE, NOT_INSTALLED) else upgrade_hint(behind, core=core)
+        raise plugin_refusal(entry, what, hint=hint)
     abstract = sorted(getattr(target, "__abstractmethods__", ()))
     if abstract:
-        raise plugin_refusal(entry, f"{name} does not define {', '.join(abstract)}", hint=mend(entry))
-
-
-def _version_hint(entry: PluginEntry, *, is_newer: bool) -> str:
-    # A newer plugin needs a newer core; if not, the plugin is too old.
-    core = core_name(find_entries())
-    behind = core if is_newer else entry.distribution
-    if behind in (IN_CODE, NOT_INSTALLED):
-        return mend(entry)
-    from elastic_core.plugins.missing import upgrade_hint
-
-    return upgrade_hint(behind, core=core)
+        raise plugin_refusal(entry, f"{name} does not define {', '.join(abstract)}")
 
 
 _TYPES: Final = {"str": (str,), "int": (int,), "bool": (bool,), "float": (float, int), "duration": (float, int)}

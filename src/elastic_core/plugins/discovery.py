@@ -60,6 +60,7 @@ OUR_DISTRIBUTIONS: Final = frozenset(
         "elastic-rdzv-etcd",
         "elastic-rdzv-redis",
         "elastic-rdzv-static",
+        "elastic-report",
         "elastic-standby",
         "elastic-torchrun",
         "elastic-train",

@@ -7,7 +7,7 @@ import importlib
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any, Final, NamedTuple
 
 from elastic_core._version import __version__
@@ -106,7 +106,7 @@ def limited(entry: PluginEntry, what: str, call: Callable[[], object], limit: Li
         heavy = next((each for each in HEAVY_MODULES if each in sys.modules and each not in before), "")
         if heavy:
             raise too_heavy(entry, heavy, late=late)
-        raise plugin_refusal(entry, late, hint=mend(entry))
+        raise plugin_refusal(entry, late)
     answer, error = ended[0]
     if error is not None:
         raise error
@@ -117,9 +117,8 @@ def _import(entry: PluginEntry) -> object:
     try:
         return import_value(entry.value)
     except (Exception, SystemExit) as err:
-        raise plugin_refusal(
-            entry, f"importing {entry.value} raised {text_of(err, entry.value)}", hint=_import_hint(entry, err)
-        ) from err
+        what = f"importing {entry.value} raised {text_of(err, entry.value)}"
+        raise plugin_refusal(entry, what, hint=_import_hint(entry, err)) from err
 
 
 def _import_hint(entry: PluginEntry, err: BaseException) -> str:
@@ -168,30 +167,20 @@ def only_claim(claims: Iterable[PluginEntry]) -> PluginEntry | None:
     """
     found = list(claims)
     if len(found) > 1:
-        raise _doubled(found)
+        owners = " and ".join(entry.label for entry in found)
+        others = " or ".join(entry.distribution for entry in found if not is_built_in(entry))
+        what = f"{KINDS[found[0].group]} {found[0].name!r} comes from {owners}"
+        raise PluginError(what, hint=f"pip uninstall {others}")
     return found[0] if found else None
-
-
-def _doubled(claims: Sequence[PluginEntry]) -> PluginError:
-    owners = " and ".join(entry.label for entry in claims)
-    others = " or ".join(entry.distribution for entry in claims if not is_built_in(entry))
-    what = f"{KINDS[claims[0].group]} {claims[0].name!r} comes from {owners}"
-    return PluginError(what, hint=f"pip uninstall {others}")
-
-
-def one_line(err: BaseException) -> str:
-    """Return an exception's text without its line breaks."""
-    return " ".join(str(err).split())
 
 
 def label_of(entry: PluginEntry) -> PluginLabel:
     """Return a plugin's label for lines about a run."""
     off = f"-p no:{entry.name}, or " if _is_on_by_itself(entry) else ""
     kind = "backend" if entry.group == RENDEZVOUS_GROUP else KINDS[entry.group]
-    hint = f"{off}report it to the authors of {entry.distribution}"
-    if entry.distribution in _NO_DISTRIBUTION:
-        hint = f"{off}{_mend_own(entry)}"
-    return PluginLabel(kind, entry.name, entry.label, entry.value.partition(":")[0], hint)
+    own = entry.distribution in _NO_DISTRIBUTION
+    hint = mend(entry) if own else f"report it to the authors of {entry.distribution}"
+    return PluginLabel(kind, entry.name, entry.label, entry.value.partition(":")[0], f"{off}{hint}")
 
 
 def owner_of(error: BaseException, places: Iterable[str] = ()) -> PluginLabel | None:
@@ -224,17 +213,12 @@ def _package(entry: PluginEntry) -> str:
 
 def mend(entry: PluginEntry) -> str:
     """Return the hint for users of a broken plugin."""
-    if entry.distribution in _NO_DISTRIBUTION:
-        return _mend_own(entry)
+    if entry.distribution in _NO_DISTRIBUTION:  # the user's own
+        check = f", then elastic plugins check {entry.value}" if entry.distribution == NOT_INSTALLED else ""
+        return f"mend {entry.value}{check}"
     from elastic_core.plugins.missing import upgrade_hint
 
     return f"{upgrade_hint(entry.distribution, core=core_name(find_entries()))}, or report it to its authors"
-
-
-def _mend_own(entry: PluginEntry) -> str:
-    # For a plugin without a distribution, which is the user's own.
-    check = f", then elastic plugins check {entry.value}" if entry.distribution == NOT_INSTALLED else ""
-    return f"mend {entry.value}{check}"
 
 
 def entry_at(group: str, place: str) -> PluginEntry | None:

@@ -11,7 +11,7 @@ from elastic_core.errors import ElasticError, PluginError
 from elastic_core.option_spec import RunOption
 from elastic_core.plugins.conversion import GivenValue
 from elastic_core.plugins.discovery import OPTIONS_GROUP, PluginEntry, find_entries
-from elastic_core.plugins.entry_import import HOOK_LIMIT, import_entry, limit_of, mend, only_claim, plugin_refusal
+from elastic_core.plugins.entry_import import HOOK_LIMIT, import_entry, limit_of, only_claim, plugin_refusal
 from elastic_core.plugins.missing import known_options, option_not_installed
 from elastic_core.types import Record
 
@@ -19,7 +19,7 @@ CORE_FLAGS: Final = frozenset(
     """
     agent-port allow-mismatch connect-timeout debug-rank devices dry-run duplicate-stderr-filters
     duplicate-stdout-filters environment exit-timeout fatal-exit-codes h help help-all join-timeout local-addr
-    local-ranks-filter log-backups log-dir log-line-prefix-template log-max-size logs-specs m master-addr
+    local-ranks-filter log-backups log-dir log-line-prefix-template log-max-size log-times logs-specs m master-addr
     master-port max-membership-changes max-restarts module monitor-interval nnodes no-python no-worker-hooks
     node-id node-rank nproc-per-node omp-threads on-store-loss p plugin policy policy-conf preemption-signal
     print-completion r rdzv-attempt rdzv-backend rdzv-conf rdzv-endpoint rdzv-id redirects restart-backoff
@@ -107,7 +107,7 @@ def _declared(entry: PluginEntry) -> RunOption:
     declared = import_entry(entry, limit=limit_of(entry, HOOK_LIMIT))
     fault = _fault(declared, entry.name)
     if fault or not isinstance(declared, RunOption):
-        raise plugin_refusal(entry, f"{entry.value} {fault}", hint=mend(entry))
+        raise plugin_refusal(entry, f"{entry.value} {fault}")
     return replace(declared, heading=declared.heading or entry.distribution)
 
 

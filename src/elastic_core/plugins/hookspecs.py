@@ -17,7 +17,7 @@ import pluggy
 from elastic_core.failure.handler import FailureHandler
 from elastic_core.hooks.handler import AgentHook
 from elastic_core.plugins.discovery import FAILURE_GROUP, HOOKS_GROUP, RENDEZVOUS_GROUP, PluginEntry
-from elastic_core.plugins.entry_import import mend, one_line, plugin_refusal
+from elastic_core.plugins.entry_import import plugin_refusal
 from elastic_core.rendezvous.handler import RendezvousHandler
 from elastic_core.rendezvous.store import CoordinationStore
 from elastic_core.types import HookSettings, PolicySettings, RendezvousSettings
@@ -73,7 +73,7 @@ class HookimplModule:
             manager.register(module, name=entry.name)
             manager.check_pending()
         except pluggy.PluginValidationError as err:
-            raise plugin_refusal(entry, f"its hookimpls don't fit: {one_line(err)}", hint=mend(entry)) from err
+            raise plugin_refusal(entry, f"its hookimpls don't fit: {' '.join(str(err).split())}") from err
         self._manager = manager
         self._module = module
         if not any(map(self._implements, _IMPLS[entry.group])):

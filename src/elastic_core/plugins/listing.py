@@ -13,7 +13,7 @@ from elastic_core.plugins.discovery import (
     PluginEntry,
     find_entries,
 )
-from elastic_core.plugins.entry_import import HOOK_LIMIT, IN_CODE, import_entry, mend, plugin_refusal
+from elastic_core.plugins.entry_import import HOOK_LIMIT, IN_CODE, import_entry, plugin_refusal
 from elastic_core.plugins.hook_flags import hook_entry
 from elastic_core.plugins.loading import LoadedPlugin, heavy_modules, refuse_heavy
 from elastic_core.plugins.registry import PluginRegistry
@@ -116,7 +116,7 @@ def _handler_status(entry: PluginEntry, *, load: bool) -> tuple[str, tuple[str, 
         handler = import_entry(entry, limit=HOOK_LIMIT)
         if not callable(handler):
             what = f"{entry.value} is no class, nor a function that makes a handler"
-            raise plugin_refusal(entry, what, hint=mend(entry))
+            raise plugin_refusal(entry, what)
     except PluginError as err:
         return str(err), (), ""
     return "loaded", (), _sentence(handler.__doc__)

@@ -26,7 +26,6 @@ from elastic_core.plugins.entry_import import (
     import_entry,
     limit_of,
     limited,
-    mend,
     plugin_refusal,
     too_heavy,
 )
@@ -99,7 +98,7 @@ class LoadedPlugin:
 
         check_api_version(self.entry, self._target)
         if fault := fault_of_options(self.options):
-            raise plugin_refusal(self.entry, f"{self._name} {fault}", hint=mend(self.entry))
+            raise plugin_refusal(self.entry, f"{self._name} {fault}")
 
     @property
     def _name(self) -> str:
@@ -132,7 +131,7 @@ class LoadedPlugin:
         stated: object = getattr(target, "powers", frozenset())
         fault = fault_of_powers(stated, self._maker.moments, closed=self.fail_closed)
         if fault:
-            raise plugin_refusal(self.entry, f"{self._name} {fault}", hint=mend(self.entry))
+            raise plugin_refusal(self.entry, f"{self._name} {fault}")
 
     @property
     def is_store(self) -> bool:
@@ -173,12 +172,12 @@ class LoadedPlugin:
         title = getattr(made, "title", None)
         if not isinstance(title, str) or not title.strip():
             what = f"{self.entry.value} has title {title!r}; expected what people call it"
-            raise plugin_refusal(self.entry, what, hint=mend(self.entry))
+            raise plugin_refusal(self.entry, what)
         return cast("Environment", made)
 
     def _refuse_product(self, made: object) -> NoReturn:
         what = f"{self.entry.value} made {type(made).__name__}; expected a {base_names(self.entry.group)}"
-        raise plugin_refusal(self.entry, what, hint=mend(self.entry))
+        raise plugin_refusal(self.entry, what)
 
 
 def base_names(group: str) -> str:
@@ -209,7 +208,7 @@ def build(entry: PluginEntry, limit: Limit | None, make: Callable[[], object], w
     except ElasticError:
         raise
     except (Exception, SystemExit) as err:
-        raise plugin_refusal(entry, f"{what} raised {text_of(err, entry.value)}", hint=mend(entry)) from err
+        raise plugin_refusal(entry, f"{what} raised {text_of(err, entry.value)}") from err
 
 
 def _check_kind(entry: PluginEntry, target: object, *, or_function: bool) -> None:
@@ -223,7 +222,7 @@ def _check_kind(entry: PluginEntry, target: object, *, or_function: bool) -> Non
     found = f"the class {target.__qualname__}" if isinstance(target, type) else f"an object of {type(target).__name__}"
     or_module = ", or a module with hookimpls" if by_module else ""
     what = f"{entry.value} is {found}; expected a subclass of {base_names(entry.group)}{or_module}"
-    raise plugin_refusal(entry, what, hint=mend(entry))
+    raise plugin_refusal(entry, what)
 
 
 def heavy_modules() -> frozenset[str]:

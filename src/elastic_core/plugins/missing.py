@@ -33,6 +33,7 @@ _SETS: Final = {
     "elastic-rdzv-redis": "redis",
     "elastic-rdzv-redis[embedded]": "torchrun",
     "elastic-rdzv-static": "torchrun",
+    "elastic-report": "ops",
     "elastic-torchrun": "torchrun",
     "elastic-train": "train",
 }
@@ -84,6 +85,7 @@ _KNOWN: Final = {
         "metrics-port": "elastic-ops",
         "no-control-plane": "elastic-ops",
         "numa-binding": "elastic-numa",
+        "on-hang": "elastic-watch",
         "requeue": "elastic-env-slurm",
         "requeue-limit": "elastic-env-slurm",
         "save-signal": "elastic-train",
@@ -107,6 +109,7 @@ _KNOWN: Final = {
         "plugins new": "elastic-plugin-kit",
         "plugins show": "elastic-plugin-kit",
         "policy": "elastic-policy-rules",
+        "report": "elastic-report",
         "slurm": "elastic-env-slurm",
     },
 }

@@ -31,16 +31,10 @@ from elastic_core.plugins.entry_import import (
     IN_CODE,
     entry_at,
     label_of,
-    mend,
     only_claim,
     plugin_refusal,
 )
-from elastic_core.plugins.loading import (
-    INTERFACES,
-    LoadedPlugin,
-    heavy_modules,
-    refuse_heavy,
-)
+from elastic_core.plugins.loading import INTERFACES, LoadedPlugin, heavy_modules, refuse_heavy
 from elastic_core.rendezvous import registry as in_code
 from elastic_core.rendezvous.coordinated import Backend
 from elastic_core.rendezvous.store import CoordinationStore
@@ -268,7 +262,7 @@ class PluginRegistry:
         undeclared = given.keys() - {spec.name for spec in plugin.options}
         if undeclared:
             what = f"{entry.value} has no option {min(undeclared)!r} in `options`"
-            raise plugin_refusal(entry, what, hint=mend(entry))
+            raise plugin_refusal(entry, what)
         typed = (entry.group == HOOKS_GROUP and self._typed_for(entry)) or {}
         closed = False
         if typed and FAIL_CLOSED.name not in {spec.name for spec in plugin.options}:

@@ -84,7 +84,7 @@ class WorkerGroup:
         self._user_signals = UserSignals(
             reactor,
             running=self._ready_for_signals,
-            send=self._send_user_signal,
+            send=lambda pid, signum: self._permitted(pid, partial(self._workers[pid].send, signum)),
             log=log,
             sent_to_all=sent_to_all,
         )
@@ -332,9 +332,6 @@ class WorkerGroup:
 
     def _ready_for_signals(self) -> dict[int, int]:
         return {} if self._state.order is not None else {w.pid: w.launch.local_rank for w in self._running()}
-
-    def _send_user_signal(self, pid: int, signum: int) -> None:
-        self._permitted(pid, partial(self._workers[pid].send, signum))
 
     def send(self, local_rank: int, signum: int) -> None:
         """End one live worker with a signal to its process alone; its end counts as ordered, as in a stop of all."""

@@ -190,7 +190,8 @@ def advance(state: LadderState, event: LadderEvent, *, now_s: float) -> LadderSt
     """Return the state and actions after `event` at `now_s`. Total, and without side effects."""
     match event:
         case LeaderStarted():
-            return _started(state, event)
+            leader = Leader(pid=event.pid, group=event.group)
+            return LadderStep(state=replace(state, leaders=(*state.leaders, leader)))
         case LeaderEnded():
             return _ended(state, event, now_s)
         case StopBegun():
@@ -201,10 +202,6 @@ def advance(state: LadderState, event: LadderEvent, *, now_s: float) -> LadderSt
             return _woke(state, now_s)
         case Looked():
             return _looked(state, event, now_s)
-
-
-def _started(state: LadderState, event: LeaderStarted) -> LadderStep:
-    return LadderStep(state=replace(state, leaders=(*state.leaders, Leader(pid=event.pid, group=event.group))))
 
 
 def _ended(state: LadderState, event: LeaderEnded, now_s: float) -> LadderStep:

@@ -11,7 +11,7 @@ from elastic_core.rendezvous.events import AgentSide, JoinOutcome, Rendezvous
 from elastic_core.rendezvous.handler import AgentServices, RendezvousHandler, takes_restarts
 from elastic_core.reports import NodeReport
 from elastic_core.system.clock import WaitBudget
-from elastic_core.types import Capability, RendezvousInfo, Round, RoundChange
+from elastic_core.types import Capability, RendezvousInfo, RoundChange
 
 CANCEL_GRACE_S = 0.1
 """How long the agent waits for a cancelled call before it leaves, in seconds; some handlers can't interrupt a call."""
@@ -25,11 +25,9 @@ class BlockingSide(AgentSide, Protocol):
 
     def await_port(self, wait: WaitBudget) -> int:
         """Return the port that `reserve_port` passes to its callback."""
-        ...
 
-    def resolve(self, info: RendezvousInfo | tuple[object, int, int], wait: WaitBudget) -> Round:
+    def resolve(self, info: RendezvousInfo | tuple[object, int, int], wait: WaitBudget) -> m.RoundFormed:
         """Return the complete round for the place that a handler returned."""
-        ...
 
 
 class HandlerThread(Rendezvous):
@@ -77,10 +75,16 @@ class HandlerThread(Rendezvous):
                 self._call("report_done", handler.report_done)
             case m.AnnounceDeparture():
                 self._call("announce_departure", handler.announce_departure)
-            case m.OrderStop() | NodeReport() | m.AskSteps() | m.ReportSteps():
-                pass  # `gathers` is not set: this node decides alone about its failures
-            case m.StandAside() | m.StateNumber():
-                pass  # neither `stands_aside` nor `agrees` is set: the other nodes wait for this one
+            case (
+                m.OrderStop()
+                | NodeReport()
+                | m.StandAside()
+                | m.StateNumber()
+                | m.AskNodes()
+                | m.AnswerNodes()
+                | m.ConcludeNodes()
+            ):
+                pass  # neither `gathers` nor `stands_aside` is set: this node decides alone, and the others wait
             case _:
                 assert_never(request)
 

@@ -8,18 +8,12 @@ from collections.abc import Callable
 from typing import Protocol
 
 from elastic_core.errors import ElasticError, NodesRefusedError, RendezvousError
-from elastic_core.messages import (
-    RendezvousEvent,
-    RendezvousFailed,
-    RendezvousLeft,
-    RendezvousRequest,
-    RoundFormed,
-)
+from elastic_core.messages import RendezvousEvent, RendezvousFailed, RendezvousLeft, RendezvousRequest, RoundFormed
 from elastic_core.plugin_faults import Fault, PluginLabel
 from elastic_core.reports import AgentChannel
-from elastic_core.types import Decided, RendezvousInfo, Round
+from elastic_core.types import Decided, RendezvousInfo
 
-JoinOutcome = Round | ElasticError
+JoinOutcome = RoundFormed | ElasticError
 """The result of a join: the round, or the error."""
 
 
@@ -28,36 +22,28 @@ class AgentSide(Protocol):
 
     def post(self, callback: Callable[[], None]) -> None:
         """Call `callback` on the loop. Threading: any."""
-        ...
 
     def call_later(self, delay_s: float, callback: Callable[[], None]) -> object:
         """Call `callback` on the loop after `delay_s`."""
-        ...
 
     def take(self, event: RendezvousEvent) -> None:
         """Deliver an event to the agent."""
-        ...
 
     def raised(self, operation: str, error: BaseException, fate: str = "") -> Fault:
         """Record an error that the backend raised; return the line about it, which ends with `fate`. Threading: any."""
-        ...
 
     @property
     def backend(self) -> PluginLabel:
         """The backend as messages name it."""
-        ...
 
     def turned_s(self) -> float:
         """Return when the loop last ran, in monotonic seconds, and make it run again. Threading: any."""
-        ...
 
     def reserve_port(self, done: Callable[[int | ElasticError], None]) -> None:
         """Reserve a new port for the worker of rank 0, in place of the previous one, and call `done` with it."""
-        ...
 
     def form(self, info: RendezvousInfo, done: Callable[[JoinOutcome], None]) -> None:
         """Build the round for a place, which may lack the master's address and port, and call `done` with it."""
-        ...
 
 
 class Rendezvous:
@@ -69,11 +55,9 @@ class Rendezvous:
     control: bool = False
     """Whether one decision and one result apply to the whole run."""
     gathers: bool = False
-    """Whether that decision uses the evidence of all nodes, after all workers have ended."""
+    """Whether that decision uses the evidence of all nodes, and nodes can exchange numbers, questions and answers."""
     takes_requests: bool = False
     """Whether a user's request for a restart reaches all nodes."""
-    agrees: bool = False
-    """Whether the nodes can agree on a number."""
     stands_aside: bool = False
     """Whether this node can wait in the rendezvous without a place while the other nodes form rounds."""
 
@@ -121,7 +105,7 @@ class Rendezvous:
             code = outcome.exit_code if isinstance(outcome, RendezvousError) else max(outcome.exit_code, 1)
             refused = isinstance(outcome, NodesRefusedError)
             outcome = RendezvousFailed(summary=str(outcome), exit_code=code, refused=refused, decided=decided)
-        self._agent.take(RoundFormed(round=outcome) if isinstance(outcome, Round) else outcome)
+        self._agent.take(outcome)
 
     def _leave(self) -> None:
         """Report, once, that this node has left; no event follows."""

@@ -4,7 +4,6 @@ A node with a different command line from the rest of the run would wait, hang, 
 publishes a fingerprint of its command line, and each node that joins compares its own with it.
 """
 
-import hashlib
 import os
 import re
 import sys
@@ -110,6 +109,8 @@ def _digest(arguments: Sequence[str]) -> str:
         return "none"
     # The lengths make ["a b"] and ["a", "b"] different.
     text = b"".join(b"%d:%s" % (len(raw), raw) for raw in map(os.fsencode, arguments))
+    import hashlib  # loads OpenSSL: milliseconds
+
     return f"{len(arguments)} (digest {hashlib.sha256(text).hexdigest()[:12]})"
 
 

@@ -3,11 +3,7 @@
 from collections.abc import Callable
 from typing import NoReturn, Protocol, TypeVar, cast
 
-from elastic_core.errors import (
-    ElasticError,
-    RendezvousConnectionError,
-    RendezvousStateError,
-)
+from elastic_core.errors import ElasticError, RendezvousConnectionError, RendezvousStateError
 from elastic_core.plugin_faults import text_of
 from elastic_core.system.clock import WaitBudget
 from elastic_core.types import RendezvousInfo, RendezvousSettings, RosterMember, Round
@@ -27,11 +23,9 @@ class BootstrapStore(Protocol):
 
     def set(self, key: str, value: str) -> object:
         """Write a value."""
-        ...
 
     def get(self, key: str) -> bytes | str | None:
         """Return a value; if there is none yet, block, raise LookupError, or return None."""
-        ...
 
 
 def resolve_round(

@@ -40,9 +40,9 @@ class Claim:
 
     def close(self) -> None:
         """Close the descriptor without changing a file; idempotent."""
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+        fd, self._fd = self._fd, -1  # first: the thread that releases it may be held up in a call
+        if fd >= 0:
+            os.close(fd)
 
 
 def claim(folder: Path) -> Claim | str:

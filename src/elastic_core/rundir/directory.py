@@ -72,9 +72,9 @@ class RunDirectory:
         """Release lock and claim; idempotent. The claim's file is removed by `finish` only."""
         if self._claim is not None:
             self._claim.close()
-        if self._lock_fd >= 0:
-            os.close(self._lock_fd)
-            self._lock_fd = -1
+        fd, self._lock_fd = self._lock_fd, -1  # first: the thread that finishes it may be held up in a call
+        if fd >= 0:
+            os.close(fd)
 
     def keep(self, reason: str) -> None:
         """Keep the directory even if the run succeeds; the first reason counts."""
@@ -218,11 +218,9 @@ def _locked(path: Path) -> int:
     # A descriptor with a shared lock on the directory, or -1 if it cannot be opened. Cleaners such as systemd-tmpfiles
     # skip a directory, and all below it, on which they get no exclusive lock.
     fd = -1
-    try:
+    with suppress(OSError):  # a file system without locks: kept open, to know whether the directory still exists
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError:  # a file system without locks: kept open, to know whether the directory still exists
-        return fd
     return fd
 
 

@@ -50,4 +50,4 @@ def _files(run_dir: Path) -> Iterator[Path]:
         yield from (run_dir / file_name(number) for number in sorted(numbers(run_dir)))
     yield run_dir / INCIDENT_FILE
     with suppress(OSError):
-        yield from sorted(run_dir.glob(f"attempt_*/{INCIDENT_FILE}"))
+        yield from sorted((*run_dir.glob("incident-lost-*.json"), *run_dir.glob(f"attempt_*/{INCIDENT_FILE}")))

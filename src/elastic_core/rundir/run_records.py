@@ -10,10 +10,10 @@ from msgspec.structs import replace
 
 from elastic_core.encoding import decode_json, encode_json
 from elastic_core.errors import ElasticError
-from elastic_core.rundir.directory import runs_folders
+from elastic_core.rundir.directory import remove_tree, runs_folders
 from elastic_core.rundir.identity import AgentIdentity, EpochNs
 from elastic_core.system.clock import SYSTEM_CLOCK, Clock
-from elastic_core.system.private_file import make_folder, read_file, replace_file
+from elastic_core.system.private_file import danger_in, make_folder, read_file, replace_file
 from elastic_core.types import Record
 
 RECORDS_FOLDER: Final = "index"
@@ -48,6 +48,8 @@ class RunRecord(Record, frozen=True, kw_only=True):
     """The agent's exit code. `None` if no end was recorded."""
     result: str = ""
     """One line for users about the end."""
+    files: str = ""
+    """The folder with files of hooks about this run, as found when the record was read. Empty if there is none."""
 
 
 class RunEntry:
@@ -56,6 +58,7 @@ class RunEntry:
     def __init__(self, path: Path | None, record: RunRecord, clock: Clock = SYSTEM_CLOCK) -> None:
         self.path = path
         """The record's file. `None` means that no place is writable, and nothing is written."""
+        self._files = path and path.with_suffix("")
         self._record = record
         self._clock = clock
 
@@ -71,6 +74,18 @@ class RunEntry:
             agent=agent,
         )
         return cls(_begun(record), record, clock)
+
+    def make_files(self) -> str:
+        """Return the folder beside the record, for files that stay as long as the record; make it if it is missing.
+
+        Empty if no place is writable. Threading: any, at any time.
+        """
+        if self._files is None:
+            return ""
+        with suppress(OSError):
+            make_folder(str(self._files))
+            return "" if danger_in(self._files) else str(self._files)
+        return ""
 
     def end(self, *, outcome: str, exit_code: int, result: str) -> None:
         """Record how the run ended; only the first call counts."""
@@ -97,10 +112,22 @@ def _begun(record: RunRecord) -> Path | None:
             with suppress(OSError):
                 make_folder(str(folder))
                 replace_file(path, encode_json(record))
-                for oldest in sorted(folder.iterdir())[:-MOST_KEPT]:
-                    oldest.unlink(missing_ok=True)  # another run may have removed it
+                with suppress(OSError):
+                    _remove_oldest(folder)
                 return path
     return None
+
+
+def _remove_oldest(folder: Path) -> None:
+    # Record and folder of a run differ in the suffix. Another run may remove them at the same time.
+    paths: dict[str, list[Path]] = {}
+    for path in folder.iterdir():
+        paths.setdefault(path.name.partition(".")[0], []).append(path)
+    for path in (path for run in sorted(paths)[:-MOST_KEPT] for path in paths[run]):
+        if path.is_dir() and not path.is_symlink():
+            remove_tree(path)
+        else:
+            path.unlink(missing_ok=True)
 
 
 def run_records(fault: Callable[[str], None] = lambda text: None) -> list[RunRecord]:
@@ -130,7 +157,8 @@ def _read(path: Path) -> RunRecord:
     record = decode_json(read_file(path, most_bytes=_MOST_BYTES), RunRecord)
     if record.schema_version != _SCHEMA_VERSION:
         raise ValueError(f"it has version {record.schema_version}; expected {_SCHEMA_VERSION}")
-    return record
+    files = path.with_suffix("")
+    return replace(record, files=str(files) if files.is_dir() and not files.is_symlink() else "")
 
 
 def run_places() -> str:

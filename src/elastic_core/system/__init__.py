@@ -1,1 +1,1 @@
-"""The operating system for all other packages: time, one thread's event loop, and files only for their owner."""
+"""The operating system for all other packages: time, an event loop, private files, and colours of a terminal."""

@@ -32,11 +32,9 @@ class Clock(Protocol):
 
     def monotonic_s(self) -> float:
         """Return seconds on a clock that never goes back. Values compare on this host only."""
-        ...
 
     def wall_ns(self) -> int:
         """Return nanoseconds since the Unix epoch, for this host's records. Never compare values of two hosts."""
-        ...
 
 
 class SystemClock:

@@ -26,8 +26,7 @@ class Timer(Protocol):
     """A pending callback."""
 
     def cancel(self) -> None:
-        """Cancel the callback; no effect after it has run."""
-        ...
+        """Cancel the callback; no effect after it has run. Threading: any, but it may be running then."""
 
 
 class _ScheduledCall:
@@ -137,10 +136,8 @@ class Reactor:
         self._on_signal = on_signal
         self._old_wakeup = signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
         for signum in signums:
-            self._old_handlers[signum] = signal.signal(signum, self._note_signal) or signal.SIG_DFL
-
-    def _note_signal(self, signum: int, frame: object) -> None:
-        self._arrived.append(signum)
+            before = signal.signal(signum, lambda signum, frame: self._arrived.append(signum))
+            self._old_handlers[signum] = before or signal.SIG_DFL
 
     def _deliver_signals(self) -> None:
         while self._arrived and self._on_signal is not None:
@@ -177,8 +174,8 @@ class Reactor:
         now_s = self.now_s()
         while self._timers and self._timers[0][0] <= now_s:
             timer = heapq.heappop(self._timers)[2]
-            if timer.callback is not None:
-                timer.callback()
+            if (callback := timer.callback) is not None:  # another thread may cancel it now
+                callback()
         self.turned_s = self._clock.monotonic_s()
 
     def _timeout(self, timeout_s: float | None) -> float | None:

@@ -200,7 +200,7 @@ class Engine:
         assert not left, f"processes are left: {left}"
         for node in job.history:
             found = [path for path in node.agent.runtime.rglob("*") if path.is_file() or path.is_socket()]
-            files = [path for path in found if path.parent.name != "index"]
+            files = [path for path in found if "index" not in path.relative_to(node.agent.runtime).parts]
             assert not files or node.agent.process.returncode < 0, f"{node.name} left {files}"
 
 

@@ -202,9 +202,9 @@ class Job:
         }
 
     def incidents(self) -> dict[Path, dict[str, Any]]:
-        """Return the incidents that nodes keep in their run directories, by file; those that were read stay."""
+        """Return the failures that nodes keep in their run directories, by file; those that were read stay."""
         for node in self.history:
-            for path in node.agent.runtime.glob("elastic-*/*/incident-*.json"):
+            for path in node.agent.runtime.glob("elastic-*/*/incident-[0-9]*.json"):
                 with suppress(OSError, json.JSONDecodeError):
                     self._read[path] = json.loads(path.read_text())
         return dict(self._read)

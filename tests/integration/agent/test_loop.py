@@ -9,6 +9,7 @@ from elastic_core.agent.feed import Feed, StepTaken
 from elastic_core.agent.loop import FENCED, Agent
 from elastic_core.agent.machine.states import PEERS_SETTLE_S
 from elastic_core.agent.parts import AgentOptions
+from elastic_core.moments import AgentStarted
 from elastic_core.reports import FailureReport
 from elastic_core.system.reactor import Reactor
 from elastic_core.types import (
@@ -132,7 +133,8 @@ class Played:
         self.events, feed, self.prepared = [], Feed(), []
         feed.subscribe(lambda what: self.events.append(what.event) if isinstance(what, StepTaken) else None)
         self.agent = Agent(
-            AgentOptions(run_id="r", node_id="b", run_dir="/run", pid=1), reactor=reactor, feed=feed,
+            AgentOptions(started=AgentStarted(run_id="r", node_id="b", run_dir="/run", pid=1)),
+            reactor=reactor, feed=feed,
             guardian=Guardian(fence_s), workers=self.workers, planner=self, policy=self.policy,
             incidents=self.incidents, log=self.incidents,
         )  # fmt: skip

@@ -52,10 +52,11 @@ class Scripted(RendezvousHandler):
 
 
 def resolve(info, wait):
-    return Round(
+    round_ = Round(
         index=3, token=1, nonce="", node_rank=info.rank, node_count=1, local_world_size=1, base_rank=0,
         world_size=1, role="default", role_base_rank=0, role_world_size=1, master_addr="h", master_port=1,
     )  # fmt: skip
+    return m.RoundFormed(round=round_)
 
 
 @pytest.fixture

@@ -9,6 +9,8 @@ from patience import kept, patience
 from ports import free_port
 from support import wait_for
 
+LEDGERS = "ledger-high-step"
+
 RECORDER = """
 import json, os
 from elastic_core.api import AgentHook, Power, Refuse
@@ -72,7 +74,13 @@ def told(tmp_path):
     moments = tmp_path / "moments.jsonl"
     moments.touch()
     env = {"PYTHONPATH": str(site), "MOMENTS": str(moments)}
-    return env, lambda: [json.loads(line) for line in moments.read_text().splitlines()]
+
+    def told_so_far():
+        found = [json.loads(line) for line in moments.read_text().splitlines()]
+        # Another hook's: the ledger's nodes agree on a step.
+        return [(name, fields) for name, fields in found if (name, fields.get("topic")) != ("on_agreed", LEDGERS)]
+
+    return env, told_so_far
 
 
 def incident_of(agent, round_index):

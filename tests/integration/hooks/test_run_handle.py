@@ -1,9 +1,11 @@
 """Hooks with the run's handle, in real runs: they report, ask, know, publish, and are called later."""
 
 import json
+from pathlib import Path
 
 import pytest
 
+from elastic_core.api.records import run_records
 from support import wait_for
 
 HOOK = """
@@ -23,7 +25,8 @@ class Act(AgentHook):
         assert self.run.workers() == ()
         self.run.publish({"temperature": 41.5, "gpu": "ok"})
         self.run.call_later(0.0, lambda: self.run.notice("a call of its own"))
-        self.run.call_later(0.0, lambda: 1 / 0)
+        if self.settings.options["act"] != "kept":  # else the run directory stays
+            self.run.call_later(0.0, lambda: 1 / 0)
         self.run.call_later(0.0, lambda: self.run.notice("never")).cancel()
 
     def on_workers_started(self, event):
@@ -69,11 +72,23 @@ class Act(AgentHook):
             self.run.ask_restart("new data", by_user=True)
         self.run.call_later(0.0, known)
 
-    def steps(self):
-        self.run.ask_steps()
+    def kept(self):
+        assert self.run.record_dir() == self.run.record_dir()
+        with open(self.run.record_dir() + "/options.json", "w") as file:
+            json.dump([(one.name, one.value, one.origin) for one in self.run.options()], file)
+        self.run.ask_restart("new data")
 
-    def on_steps_seen(self, event):
-        self.run.notice(f"{event.seen.node_count} nodes have answered")
+    def ask(self):
+        self.run.ask_nodes("act: state")
+
+    def on_nodes_asked(self, event):
+        self.run.answer_nodes(event.serial, b"well")
+
+    def on_answers_gathered(self, event):
+        self.run.conclude_nodes(event.serial, b"; ".join(event.answers.values()))
+
+    def on_concluded(self, event):
+        self.run.notice(f"{event.topic}: {event.data.decode()}")
         self.run.ask_drain("seen")
 
     def on_agent_stopped(self, event):
@@ -99,8 +114,9 @@ def run(elastic, script, tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.setenv("READY", str(tmp_path / "ready"))
 
-    def run(act, *options):
-        return elastic("--nproc-per-node", "2", "--run-dir", tmp_path / "run", "--act", act, *options, script(SCRIPT))
+    def run(act, *options, chosen=True):
+        place = ("--run-dir", tmp_path / "run") if chosen else ()
+        return elastic("--nproc-per-node", "2", *place, "--act", act, *options, script(SCRIPT))
 
     return run
 
@@ -145,10 +161,10 @@ def test_a_drain_that_a_hook_asks_for(run):
     assert "elastic: act: goodbye" in agent.err  # the agent's loop has ended by then
 
 
-def test_a_question_about_steps_that_reaches_nobody_is_answered_at_once(run):
-    agent = run("steps")
+def test_a_question_that_reaches_no_other_node_is_answered_and_concluded_here(run):
+    agent = run("ask")
     assert agent.wait(40) == 143, agent.err
-    assert "elastic: act: 0 nodes have answered" in agent.err
+    assert "elastic: act: act: state: well" in agent.err
 
 
 def test_what_somebody_asks_a_hook_for(run, tmp_path):
@@ -161,6 +177,22 @@ def test_what_somebody_asks_a_hook_for(run, tmp_path):
     assert "elastic: act: 7.0 False" in agent.err
     assert "round 0 is over: a restart was requested on node" in agent.err
     assert "(new data)" in agent.err
+
+
+def test_files_in_the_record_folder_stay_and_the_options_are_those_of_the_run(run, monkeypatch):
+    agent = run("kept", "--max-restarts", "4", "--log-line-prefix-template", "http://me:hunter2@host/", chosen=False)
+    assert agent.wait(40) == 0, agent.err
+    for variable in ("XDG_RUNTIME_DIR", "TMPDIR"):
+        monkeypatch.setenv(variable, str(agent.runtime))
+    (record,) = run_records()
+    assert not Path(record.run_dir).exists()
+    options = {
+        name: (value, origin) for name, value, origin in json.loads((Path(record.files) / "options.json").read_text())
+    }
+    assert options["max_restarts"] == ("4", "flag --max-restarts")
+    assert options["act"] == ("kept", "flag --act")
+    assert options["log_line_prefix_template"][0] == "http://me:***@host/"
+    assert options["monitor_interval"][1] == "default"
 
 
 def test_the_status_has_what_a_hook_publishes(run, tmp_path):

@@ -1,8 +1,10 @@
 """Observers on their thread, with a real reactor: order, raises, overruns, answers, the end."""
 
+import gc
 import re
 import threading
 import time
+import weakref
 from types import SimpleNamespace
 
 import pytest
@@ -647,6 +649,27 @@ def test_a_repeated_call_goes_on_after_it_has_raised(bench):
     end_s, count = time.monotonic() + 0.2, len(seen)
     bench.until(lambda: time.monotonic() > end_s)
     assert len(seen) <= count + 1  # one may have been under way
+
+
+def test_the_loop_does_not_hold_a_cancelled_call_until_it_is_due(bench):
+    class Look:
+        def __call__(self):
+            pass
+
+    class Watches(Holds):
+        def on_agent_started(self, event):
+            looks = [Look(), Look()]
+            self.looks = [weakref.ref(look) for look in looks]
+            self.timers = [self.run.call_every(600.0, looks[0]), self.run.call_later(600.0, looks[1])]
+
+    bench.start(watches=Watches).observe(STARTED)
+    hook = bench.hooks["watches"]
+    bench.until(lambda: hasattr(hook, "timers") and all(timer._timer is not None for timer in hook.timers))
+    for timer in hook.timers:
+        timer.cancel()
+    del timer
+    hook.timers.clear()
+    bench.until(lambda: [gc.collect()] and [look() for look in hook.looks] == [None, None])
 
 
 def test_a_repeated_call_that_is_under_way_is_not_made_again(bench, release):

@@ -35,7 +35,7 @@ CALLS = {
     "run.ask_drain('', grace_s='x')": "ask_drain: grace_s: got 'x'; expected a number of seconds from 0 up, or None",
     "run.ask_drain('', grace_s=math.nan)": "ask_drain: grace_s: got nan; expected a number of seconds from 0 up",
     "run.track_progress(5)": "track_progress: furthest_step: got 5; expected a function",
-    "run.report_steps('x')": "report_steps: steps: got 'x'; expected NodeSteps",
+    "run.answer_nodes(1, 'x')": "answer_nodes: data: got 'x'; expected bytes",
     "run.publish({'a': object()})": "publish: fields: got values that JSON can't hold",
     "run.agree('wrong: step', '5')": "agree: value: got '5'; expected a whole number of 64 bits",
     "run.call_later('5', print)": "call_later: delay_s: got '5'; expected a number of seconds",

@@ -94,6 +94,14 @@ def test_pytest_gets_what_stands_behind_the_separator(tree):
     assert run(tree, "test", "--", "--no-such-option").returncode == 4
 
 
+def test_bytecode_is_written_without_a_test_run(tree):
+    done = run(tree, "--compile", "test", PYTHONDONTWRITEBYTECODE="")
+    assert (done.returncode, done.stdout) == (0, "compiling the tests\n"), done.stdout + done.stderr
+    compiled = {path.name.partition(".")[0] for path in (tree / "tests").rglob("*.pyc")}
+    assert {"test_busy", "whole_suite"} <= compiled
+    assert "test_it" not in compiled, "it is of other tiers"
+
+
 def test_apart_the_first_tier_has_a_session_of_its_own_and_all_are_counted(tree):
     done = run(tree, "--apart", "--name", "test-all", *TIERS)
     assert done.returncode == 0, done.stdout + done.stderr

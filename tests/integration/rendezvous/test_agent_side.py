@@ -11,10 +11,10 @@ from elastic_core.errors import ConfigError
 from elastic_core.launcher import round_maker
 from elastic_core.launcher.agent_side import RunSide
 from elastic_core.launcher.round_maker import RoundMaker, RoundPort
-from elastic_core.moments import StepsAsked, StepsSeen
+from elastic_core.moments import AnswersGathered, Concluded, NodesAsked
 from elastic_core.plugin_faults import PluginFaults, PluginLabel
 from elastic_core.rendezvous.blocking import HandlerServices
-from elastic_core.reports import NodeReport, RunSteps
+from elastic_core.reports import NodeReport
 from elastic_core.system.clock import WaitBudget
 from elastic_core.types import RendezvousInfo, RendezvousSettings
 from elastic_plugin_kit import sample_failure
@@ -84,20 +84,23 @@ def test_the_notice_of_a_handler_is_printed_by_the_loop(served):
 
 
 def test_what_the_rounds_ask_goes_to_whom_it_is_for(served):
-    report, seen = NodeReport(node_id="a"), RunSteps(serial=3)
+    report = NodeReport(node_id="a")
+    asked, gathered = NodesAsked(serial=3, topic="t"), AnswersGathered(serial=3, topic="t", answers={"a": b"1"})
+    concluded = Concluded(serial=3, topic="t", data=b"c")
     served.side.take(m.Fenced(until_s=1.0))
     served.side.take(m.SeatHeld(store="module:Store", seat=b"seat"))
     served.side.take(m.DecisionAsked(reports=(report,), history=(sample_failure(),), question="1 n"))
-    served.side.take(StepsAsked(serial=3))
-    served.side.take(StepsSeen(seen=seen))
+    for moment in (asked, gathered, concluded):
+        served.side.take(moment)
     fence, last_act, *rest = served.noted.given
     assert fence == ("fence", 1.0)
     assert last_act[:3] == ("last_act", "module:Store", b"seat")
     assert msgspec.json.decode(last_act[3], type=RendezvousSettings) == SETTINGS
     assert rest == [
         ("decide_for_run", (report,), (sample_failure(),), "1 n"),
-        ("publish", StepsAsked(serial=3)),
-        ("publish", StepsSeen(seen=seen)),
+        ("publish", asked),
+        ("publish", gathered),
+        ("publish", concluded),
     ]
 
 
@@ -115,10 +118,10 @@ def test_a_round_without_a_port_gets_one_and_those_after_it_the_next_index(serve
     formed = []
     for _ in range(2):
         served.side.form(RendezvousInfo(rank=0, world_size=1), formed.append)
-    assert [round_.index for round_ in formed] == [0, 1]
-    assert formed[0].master_addr == "127.0.0.1"
+    assert [one.round.index for one in formed] == [0, 1]
+    assert formed[0].round.master_addr == "127.0.0.1"
     with socket.socket() as other, pytest.raises(OSError, match="in use"):
-        other.bind(("127.0.0.1", formed[1].master_port))
+        other.bind(("127.0.0.1", formed[1].round.master_port))
 
 
 def test_a_port_that_is_refused_for_a_moment_is_tried_again_by_the_loop(served, monkeypatch):
@@ -203,25 +206,25 @@ def is_held(port):
 )
 def test_a_chosen_port_is_held_where_rank_0_of_this_node_will_listen(chosen, address, rank, use_agent_store, held):
     side, _, info = chosen(address, rank=rank, nodes=rank + 1, use_agent_store=use_agent_store)
-    assert side.resolve(info, WaitBudget()).master_addr == address
+    assert side.resolve(info, WaitBudget()).round.master_addr == address
     assert is_held(info.master_port) is held
     formed = []
     side.form(info, formed.append)
-    assert (formed[0].master_addr, formed[0].master_port) == (address, info.master_port)
+    assert (formed[0].round.master_addr, formed[0].round.master_port) == (address, info.master_port)
     assert is_held(info.master_port) is held
 
 
 def test_a_port_that_the_handler_chose_is_its_own(chosen):
     side, _, info = chosen("127.0.0.1")
     other = msgspec.structs.replace(info, master_port=info.master_port - 1)
-    assert side.resolve(other, WaitBudget()).master_port == other.master_port
+    assert side.resolve(other, WaitBudget()).round.master_port == other.master_port
     assert not is_held(other.master_port)
 
 
 def test_a_chosen_port_is_held_where_the_handler_reaches_this_node_by_loopback(chosen):
     side, _, info = chosen("name-that-is-for-others.test")
     local = msgspec.structs.replace(info, master_addr="127.0.0.1")
-    assert side.resolve(local, WaitBudget()).master_port == info.master_port
+    assert side.resolve(local, WaitBudget()).round.master_port == info.master_port
     assert is_held(info.master_port)
 
 
@@ -254,7 +257,7 @@ def test_a_name_server_that_takes_its_time_does_not_hold_the_loop_up(chosen, mon
     asked.set()
     wait_for(lambda: loop.posted)
     loop.turn()
-    assert formed[0].master_port == info.master_port
+    assert formed[0].round.master_port == info.master_port
     assert is_held(info.master_port) is own
 
 
@@ -267,7 +270,7 @@ def test_without_a_thread_for_the_name_the_round_is_made_all_the_same(chosen, mo
     side, _, info = chosen("node0.example")
     formed = []
     side.form(info, formed.append)
-    assert formed[0].master_addr == "node0.example"
+    assert formed[0].round.master_addr == "node0.example"
 
 
 def test_what_a_call_raises_is_a_line_with_whose_it_is_which_call_it_was_where_and_what_to_do(served):

@@ -49,14 +49,13 @@ class Node:
         done(self.ports[0])
 
     def form(self, info, done):
-        done(
-            Round(
-                index=info.index, token=info.round_token, nonce=info.nonce, node_rank=info.rank,
-                node_count=info.world_size, local_world_size=1, base_rank=info.rank, world_size=info.world_size,
-                role="default", role_base_rank=0, role_world_size=info.world_size, master_addr=info.master_addr,
-                master_port=info.master_port,
-            )
+        round_ = Round(
+            index=info.index, token=info.round_token, nonce=info.nonce, node_rank=info.rank,
+            node_count=info.world_size, local_world_size=1, base_rank=info.rank, world_size=info.world_size,
+            role="default", role_base_rank=0, role_world_size=info.world_size, master_addr=info.master_addr,
+            master_port=info.master_port,
         )  # fmt: skip
+        done(m.RoundFormed(round=round_, members=info.members))
 
     @property
     def machine(self):
@@ -109,6 +108,8 @@ def test_a_round_is_formed_after_its_fence_and_with_the_port_held(meet):
     a = meet.node()
     (round_,) = joined(meet, a)
     assert (round_.index, round_.master_port) == (0, 4711)
+    (formed,) = (event for event in a.events if isinstance(event, m.RoundFormed))
+    assert [(member.node_id, member.local_world_size) for member in formed.members] == [("a", 1)]
     kinds = [type(event) for event in a.events]
     assert m.SeatHeld in kinds
     assert kinds.index(m.Fenced) < kinds.index(m.RoundFormed)

@@ -79,12 +79,13 @@ def test_the_changed_script_loses_no_step_to_a_planned_stop(run):
     assert done == {f"{rank} {step}": 1 for rank in (0, 1) for step in range(STEPS)}
 
 
-def test_make_demo_trains_through_a_crash():
+def test_make_demo_trains_through_a_crash(torch_python):
     venv = os.path.relpath(sys.prefix, ROOT)
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith(("PET_", "ELASTIC_"))}
     done = subprocess.run(
         ["make", "--no-print-directory", f"VENV={venv}", f"--old-file={venv}/.for-use", "demo"],
         cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=patience(200), check=False,
-        env={k: v for k, v in os.environ.items() if not k.startswith(("PET_", "ELASTIC_"))} | {"OMP_NUM_THREADS": "1"},
+        env=inherited | {"OMP_NUM_THREADS": "1", "PYTHON_EXEC": torch_python},
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.splitlines()[-1].startswith("demo passed: a worker crashed in epoch 8"), done.stdout

@@ -271,6 +271,17 @@ def test_what_hung_and_was_ignored_may_end_in_any_way_later():
     assert [exit.local_rank for exit in another.state.exits] == [0]
 
 
+@pytest.mark.parametrize("rank", [1, None])
+def test_an_ignored_straggler_runs_on_and_its_exit_counts_later(rank):
+    failure = make_failure(rank, failure_class=FailureClass.STRAGGLER)
+    step = drive(*TO_RUNNING, m.HangFound(failure=failure), m.DecisionMade(failure=failure, decision=Ignore()))
+    assert isinstance(step.state, Running)
+    assert (step.state.alive, step.state.ignored) == ({0, 1, 2}, set())
+    assert step.state.ledger.history[-1].failure_class is FailureClass.STRAGGLER
+    ended = drive(m.WorkerExited(exit=make_exit(1, -9)), state=step.state)
+    assert [exit.local_rank for exit in ended.state.exits] == [1]
+
+
 def test_stop_signal_drains_with_that_signal_and_a_second_one_kills_only_after_half_a_second():
     step = drive(*TO_RUNNING, m.StopRequested(signum=2), now_s=10.0)
     assert step.commands[0] == m.StopWorkers(signum=2, reason="stopped by signal 2", drain=True, planned=True)

@@ -5,8 +5,8 @@ import os
 import pytest
 
 from elastic_core.cli.dry_run import describe
-from elastic_core.cli.secrets import masked_arguments, masked_text, masked_value, names_secret
 from elastic_core.errors import ConfigError
+from elastic_core.launcher.secrets import masked_arguments, masked_text, masked_value, names_secret
 from elastic_core.options.devices import Node
 from elastic_core.options.resolve import resolve
 from elastic_core.options.table import OPTIONS

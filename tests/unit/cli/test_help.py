@@ -134,6 +134,7 @@ CALLS = {
     "k8s render": ["bert-7", "--image", "i", "--nnodes", "2", "--", "train.py"],
     "logs": ["bert-7"],
     "plugins check": ["none-such"],
+    "report": ["bert-7"],
     "run": ["--nnodes", "2", __file__],
     "status": ["bert-7"],
     "stop": ["bert-7"],

@@ -13,7 +13,7 @@ from elastic_core.rundir.identity import AgentIdentity
 from elastic_core.rundir.incident_files import IncidentFiles
 from elastic_core.rundir.run_records import RECORDS_FOLDER, RunRecord
 from elastic_core.system.private_file import make_folder, replace_file
-from elastic_core.types import Failure, FailureClass
+from elastic_core.types import Failure, FailureClass, Restart
 
 
 @pytest.fixture
@@ -42,11 +42,12 @@ def leave(run_id, *, end=None, script="/home/me/train.py", started_s=0.0, took_s
     return run.path
 
 
-def leave_incident(path, summary, run_id):
+def leave_incident(path, summary, run_id, decision=None):
     failure = Failure(
         failure_class=FailureClass.EXIT, summary=summary, node_id="n0", round_index=0, at_s=9.0, uptime_s=8.0
     )
-    return IncidentFiles(path).write(build_incident(failure, run_id=run_id, host="n0", restart_count=0, at_ns=5))
+    incident = build_incident(failure, run_id=run_id, host="n0", restart_count=0, at_ns=5, decision=decision)
+    return IncidentFiles(path).write(incident)
 
 
 def listed(capsys, columns=120):
@@ -115,7 +116,7 @@ def test_a_run_whose_directory_is_gone_is_listed_and_shown(place, capsys):
     assert main(["runs", "bad"]) == 0
     assert capsys.readouterr().out.splitlines()[1] == "exit code 7 (its run directory holds no incident)"
     assert main(["runs", str(run)]) == 0
-    assert "nothing has failed" in capsys.readouterr().out
+    assert capsys.readouterr().out.splitlines()[1:] == ["no incident is kept"]
 
 
 def test_a_record_that_can_not_be_read_is_a_line_beside_the_list(place, capsys):
@@ -143,6 +144,42 @@ def test_one_run_is_shown_by_number_id_directory_or_what_the_list_shows(place, c
     assert "nothing has failed" in capsys.readouterr().out
     assert main(["runs", "3"]) == 2
     assert "no run '3' of this user" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("end", "line"),
+    [
+        (("succeeded", 0, "all workers finished"), "incidents: 1; the run continued after the last one:"),
+        (None, "incidents: 1; the run continued after the last one:"),
+        (
+            ("failed", 4, "1 of at least 2 nodes joined"),
+            "1 of at least 2 nodes joined; incidents: 1; the run continued after the last one:",
+        ),
+    ],
+)
+def test_a_run_that_continued_after_its_last_incident_does_not_read_as_failed_by_it(place, capsys, end, line):
+    leave_incident(leave("bert-7", end=end), "exit code 7", "bert-7", decision=Restart())
+    assert main(["runs", "bert-7"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1] == line
+    assert lines[2].startswith("── round 0 of run 'bert-7' failed: non-zero exit; restarted ─")
+
+
+def test_incidents_of_a_run_whose_directory_is_gone_may_be_kept_beside_its_record(place, capsys):
+    run = leave("bert-7", end=("succeeded", 0, "all workers finished"))
+    run.rmdir()
+    (record,) = (run.parent / RECORDS_FOLDER).glob("*.json")
+    leave_incident(record.with_suffix(""), "exit code 7", "bert-7", decision=Restart())
+    assert main(["runs", "bert-7"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1] == "incidents: 1; the run continued after the last one:"
+    assert lines[-2] == f"Incident: {record.with_suffix('')}/incident-0.json"
+
+
+def test_a_dead_agent_without_an_incident_may_have_been_a_lost_node(place, capsys):
+    leave("killed", start_ticks=1)
+    assert main(["runs", "killed"]) == 0
+    assert capsys.readouterr().out.splitlines()[1:] == ["no incident is kept"]
 
 
 def test_an_id_counts_before_a_number(place, capsys):

@@ -15,7 +15,6 @@ from elastic_core.failure.evidence import (
     node_evidence,
     read_run,
     run_incident,
-    spans,
 )
 from elastic_core.failure.incident import build_incident, to_failure
 from elastic_core.failure.report import MAX_LINES, render_attempt, render_incident
@@ -151,7 +150,7 @@ def test_all_that_nodes_know_is_in_one_incident():
     assert incident.phases.detect_s == 0.5
     assert read_run(encode_json(incident).decode()) == incident
     text = render_incident(replace(incident, decision=Stop(reason="no budget")))
-    assert "4 others stopped because of it, on 3 nodes: a, b, c" in text
+    assert "3 others stopped because of it, 1 other failed after it, on 3 nodes: a, b, c" in text
     assert "secondary failures: rank 0: ConnectionResetError: boom" in text
     assert "stopped by the launcher: ranks 1, 2, 5" in text
     assert "4 workers had finished before" in text
@@ -218,10 +217,6 @@ def test_evidence_that_cannot_be_read_leaves_what_the_report_itself_says(text):
 def test_no_reason_at_all_is_said_to_be_none():
     failure, incident = merged(report("a", worker(0, stopped=True)))
     assert failure.summary == incident.summary == "the run was stopped, and no node has said why"
-
-
-def test_spans():
-    assert spans([3, 1, 2, 7, 2]) == ((1, 3), (7, 7))
 
 
 def test_nodes_that_were_left_out_are_listed_and_have_seen_nothing():

@@ -111,6 +111,12 @@ def test_preemption_and_ignored_failures_cost_nothing():
     assert policy(max_restarts=0).decide(preempted, [failure(decision=Restart())] * 5) == Restart(rule="preempted")
 
 
+def test_a_straggler_is_ignored_whatever_the_budget():
+    slow = failure(failure_class=FailureClass.STRAGGLER, retryable=False)
+    for restarts in (0, 3):
+        assert policy(max_restarts=restarts).decide(slow, ()) == Ignore(rule="straggler")
+
+
 @pytest.mark.parametrize(
     ("settings", "flag"),
     [

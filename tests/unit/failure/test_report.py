@@ -88,7 +88,7 @@ def test_the_block_of_the_four_rank_case():
         "Traceback, innermost last:",
         "  /home/u/train.py:10 in f0",
         "    f1()",
-        "3 others stopped because of it",
+        "1 other stopped because of it, 2 others failed after it",
         "  secondary failures: ranks 0, 1: RuntimeError: connection reset",
         "  stopped by the launcher: rank 3",
         "Logs: /run/attempt_0/2/stdout.log",
@@ -107,7 +107,7 @@ def test_sixty_four_ranks_with_everything_long_stay_within_the_limit():
     assert "rank 2 (local rank 2)" in text
     assert "3 other kinds of failure" in text
     assert "stopped by the launcher: ranks 20, 22, 24" in text
-    assert "26 others stopped because of it" in text
+    assert "21 others stopped because of it, 5 others failed after it" in text
     assert "3 workers had finished before" in text
     assert "more lines" in text
 

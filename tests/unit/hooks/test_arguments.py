@@ -7,13 +7,12 @@ import pytest
 from msgspec.structs import replace
 
 from elastic_core.api import ErrorRecord, FailureReport, WorkerFault
-from elastic_core.api.feed import NodeSteps
-from elastic_core.hooks.arguments import LONGEST_S, MOST_NAME, MOST_TEXT
+from elastic_core.hooks.arguments import LONGEST_S, MOST_DATA, MOST_NAME, MOST_TEXT
 from elastic_core.hooks.handle import RunHandle
+from elastic_core.messages import AnswerNodes, AskNodes, ConcludeNodes, StateNumber
 
 REPORT = FailureReport(summary="rank 1 is stale", workers=(WorkerFault(local_rank=1, quiet_s=2.0),))
 ERROR = ErrorRecord(source="acme", type="Stale", message="old", timestamp_ns=0)
-STEPS = NodeSteps(serial=1, node_id="a")
 
 
 class Actions:
@@ -87,10 +86,12 @@ def wrong_calls():
         ("offer", ("", nothing), "offer: name: got ''; expected a name"),
         ("offer", ("x", 5), "offer: answer: got 5; expected a function"),
         ("track_progress", (5,), "track_progress: furthest_step: got 5; expected a function"),
-        ("report_steps", ("x",), "report_steps: steps: got 'x'; expected NodeSteps"),
-        ("report_steps", (replace(STEPS, max_step="x"),), "at `$.max_step`"),
-        ("report_steps", (replace(STEPS, protected_s=math.inf),), "protected_s"),
-        ("report_steps", (replace(STEPS, ranks=tuple(range(9_000))),), "as JSON; expected"),
+        ("ask_nodes", (5,), "ask_nodes: topic: got 5; expected text"),
+        ("answer_nodes", ("1", b""), "answer_nodes: serial: got '1'; expected a whole number"),
+        ("answer_nodes", (1, "text"), "answer_nodes: data: got 'text'; expected bytes"),
+        ("answer_nodes", (1, b"x" * (MOST_DATA + 1)), "answer_nodes: data: got 16385 bytes; expected 16384 at most"),
+        ("conclude_nodes", (1, None), "conclude_nodes: data: got None; expected bytes"),
+        ("conclude_nodes", (1, b"x" * (MOST_DATA + 1)), "conclude_nodes: data: got 16385 bytes; expected 16384"),
         ("agree", (5, 5), "agree: topic: got 5; expected text"),
         ("agree", ("x" * (MOST_NAME + 1), 5), "expected a name of 1 to 1000 characters"),
         ("agree", ("acme: step", "5"), "agree: value: got '5'; expected a whole number of 64 bits"),
@@ -123,6 +124,8 @@ def test_a_wrong_argument_is_the_error_of_the_call(run, agent, method, arguments
         ("ask_drain", {"grace_s": math.nan}, "ask_drain: grace_s: got nan"),
         ("ask_drain", {"grace_s": -1}, "ask_drain: grace_s: got -1"),
         ("ask_drain", {"by_user": "yes"}, "ask_drain: by_user: got 'yes'; expected True or False"),
+        ("ask_nodes", {"within_s": -1}, "ask_nodes: within_s: got -1; expected a number of seconds from 0 to 60"),
+        ("ask_nodes", {"within_s": 61}, "ask_nodes: within_s: got 61; expected a number of seconds from 0 to 60"),
         ("ask_restart", {"by_user": 1}, "ask_restart: by_user: got 1; expected True or False"),
         ("notice", {"named": None}, "notice: named: got None; expected True or False"),
     ],
@@ -145,16 +148,21 @@ def test_what_is_right_reaches_the_agent(run, agent):
     run.report(REPORT)
     run.ask_drain("old", grace_s=5)
     run.agree(value=-3, topic="acme: step")
-    run.report_steps(STEPS)
+    run.ask_nodes("acme: state", within_s=2)
+    run.answer_nodes(1, b"x" * MOST_DATA)
+    run.conclude_nodes(serial=1, data=b"")
     run.call_later(-1, print)
     run.call_every(0.01, print)
-    assert [name for name, *_ in agent.asked] == [
-        *("report", "drain", "agree", "report_steps", "call_later", "call_later"),
-    ]
+    assert [name for name, *_ in agent.asked] == ["report", "drain", *["exchange"] * 4, "call_later", "call_later"]
     assert agent.asked[0][1] == ("acme", REPORT)
     assert agent.asked[1][1] == ("hook 'acme' asks this node to leave: old", 5.0)
-    assert agent.asked[2][1] == ("acme: step", -3)
-    assert [asked[1] for asked in agent.asked[4:]] == [(0.0,), (0.01,)]
+    assert [asked[1][0] for asked in agent.asked[2:6]] == [
+        StateNumber(topic="acme: step", value=-3),
+        AskNodes(topic="acme: state", within_s=2.0),
+        AnswerNodes(serial=1, data=b"x" * MOST_DATA),
+        ConcludeNodes(serial=1, data=b""),
+    ]
+    assert [asked[1] for asked in agent.asked[6:]] == [(0.0,), (0.01,)]
 
 
 def test_what_is_kept_is_a_copy(run, agent):

@@ -8,8 +8,9 @@ from elastic_core import messages as m
 from elastic_core import moments
 from elastic_core.agent.feed import StepTaken, described
 from elastic_core.agent.machine.states import Created, Step
-from elastic_core.api import AgentHook, AgentStopped, HookSettings, Power
+from elastic_core.api import AgentHook, AgentStopped, HookSettings, Power, RoundJoined
 from elastic_core.api.feed import Phase
+from elastic_core.api.rendezvous import RosterMember
 from elastic_core.hooks import runner as runner_module
 from elastic_core.hooks.members import NamedHook
 from elastic_core.hooks.runner import HookRunner
@@ -236,5 +237,8 @@ def test_a_step_has_its_events_fields_and_what_it_led_to():
     assert (values["failure"], values["phases"]) == (sample_failure(), (phase,))
     counts = (values["state_reason"], values["restart_count"], values["membership_changes"])
     assert counts == (hung.step.reason, 0, 0)
-    formed = StepTaken(event=m.RoundFormed(round=sample_round()), step=Step(state=Created()), at_s=2.0, entered=False)
-    assert described(formed)[1]["round"] == sample_round()
+    members = (RosterMember(node_id="n0", local_world_size=2),)
+    event = m.RoundFormed(round=sample_round(), members=members)
+    name, values = described(StepTaken(event=event, step=Step(state=Created()), at_s=2.0, entered=False))
+    assert (values["round"], "members" in values) == (sample_round(), False)  # up to a thousand: only once
+    assert described(RoundJoined(round=sample_round(), members=members))[1]["members"] == members

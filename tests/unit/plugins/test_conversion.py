@@ -103,6 +103,7 @@ TYPED = (
     OptionSpec(name="mode", choices=("gentle", "quick"), default="quick"),
     OptionSpec(name="level", type="int", choices=("1", "2"), default=2),
 )
+LIMIT = (OptionSpec(name="limit", type="duration", least=1, words=("auto",)),)
 
 
 @pytest.mark.parametrize(
@@ -117,6 +118,17 @@ def test_a_duration_is_seconds(text, seconds):
 def test_what_is_no_duration_is_refused(text):
     with pytest.raises(ConfigError, match=f"pause: '{text}'; expected seconds, 0 or more, or a time as 30s, 5m or 1h"):
         resolve({"pause": text}, TYPED)
+
+
+@pytest.mark.parametrize(("text", "value"), [("auto", "auto"), (" AUTO", "auto"), ("2m", 120.0)])
+def test_a_duration_may_be_a_declared_word_instead(text, value):
+    assert resolve({"limit": text}, LIMIT).values["limit"] == value
+
+
+@pytest.mark.parametrize("text", ["atuo", "auto 5", "0"])
+def test_a_rejected_value_names_the_words(text):
+    with pytest.raises(ConfigError, match="expected seconds, 1 or more, or a time as 30s, 5m or 1h, or auto"):
+        resolve({"limit": text}, LIMIT)
 
 
 def test_defaults_are_of_the_declared_type():

@@ -74,6 +74,7 @@ def test_the_plugins_are_found():
         "elastic_rdzv_etcd",
         "elastic_rdzv_redis",
         "elastic_rdzv_static",
+        "elastic_report",
         "elastic_standby",
         "elastic_torchrun",
         "elastic_train",

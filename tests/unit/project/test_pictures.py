@@ -11,9 +11,12 @@ import pictures
 import pytest
 import readme_picture
 import recordings
+import report_picture
 
 PAGE_PX = 750
 """How wide the text column of the site is on a screen of 1,400 pixels, at least."""
+CLASSES = ["user exception", "node lost", "user exception"]
+"""Of the incidents in the report of the pictures."""
 
 
 @pytest.fixture(scope="module")
@@ -43,10 +46,37 @@ def test_the_readmes_two_files_differ_in_the_colour_of_their_text_alone():
     assert len({text.replace(readme_picture.INKS[name], "") for name, text in texts.items()}) == 1
 
 
-def test_the_readme_has_a_picture_for_each_scheme():
+@pytest.mark.parametrize(("light", "dark"), [("crash-light.svg", "crash-dark.svg"), tuple(report_picture.FILES)])
+def test_the_readme_has_a_picture_for_each_scheme(light, dark):
     readme = (pictures.ROOT / "README.md").read_text()
-    assert '<source media="(prefers-color-scheme: dark)" srcset="docs/pictures/crash-dark.svg">' in readme
-    assert re.search(r'<img [^>]*src="docs/pictures/crash-light\.svg"', readme)
+    assert f'<source media="(prefers-color-scheme: dark)" srcset="docs/pictures/{dark}">' in readme
+    assert re.search(rf'<img [^>]*src="docs/pictures/{re.escape(light)}"', readme)
+
+
+def test_the_pictures_of_a_report_are_of_the_page_as_it_is_now():
+    assert report_picture.is_current(), "python docs/_ext/report_picture.py makes them again, with Chromium"
+
+
+@pytest.mark.parametrize("name", report_picture.FILES)
+def test_a_picture_of_a_report_is_small_enough_for_the_readme(name):
+    assert 20_000 < (pictures.PICTURES / name).stat().st_size <= report_picture.MOST_BYTES
+
+
+def test_the_report_of_the_pictures_is_of_a_run_that_failed_twice_and_lost_a_node():
+    report = report_picture.stored()
+    assert report.run.state == "failed"
+    assert [row.incident.failure_class.value for row in report.incidents] == CLASSES
+    assert {lane.node_id: lane.outcome for lane in report.nodes}["gpu-3"] == "lost"
+    assert not report.missing
+
+
+def test_without_chromium_the_pictures_of_an_older_page_are_kept(monkeypatch, capfd):
+    before = {name: (pictures.PICTURES / name).read_bytes() for name in report_picture.FILES}
+    monkeypatch.setattr(report_picture, "fingerprint", lambda: "of a newer page")
+    monkeypatch.setattr(report_picture.shutil, "which", lambda _name: None)
+    report_picture.renew()
+    assert "report-light.png, report-dark.png are of an older page and are kept: chromium is" in capfd.readouterr().err
+    assert before == {name: (pictures.PICTURES / name).read_bytes() for name in report_picture.FILES}
 
 
 def test_a_picture_takes_the_colour_of_the_text_around_it(journal):

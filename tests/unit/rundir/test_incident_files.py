@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from elastic_core.failure.incident import MAX_FILE_BYTES, build_incident, read_incident
+from elastic_core.failure.incident import MAX_FILE_BYTES, build_incident, read_incident, write_incident
 from elastic_core.rundir import incident_files
 from elastic_core.rundir.found_incidents import find_incidents
 from elastic_core.rundir.incident_files import IncidentFiles
@@ -99,6 +99,15 @@ def test_they_are_found_in_order_each_once_and_rubbish_is_passed_over(tmp_path):
     assert found[0].path == str(tmp_path / "incident-0.json")
     assert found[1].path == str(tmp_path / "attempt_1/incident.json")
     assert find_incidents(tmp_path / "attempt_0")[0].incident.summary == "failure 0"
+
+
+def test_incidents_of_lost_nodes_which_a_hook_wrote_are_found_and_change_no_number(tmp_path):
+    files = IncidentFiles(tmp_path)
+    files.write(incident(0))
+    write_incident(tmp_path / "incident-lost-0.json", incident(1))
+    files.write(incident(2))
+    assert [one.incident.summary for one in find_incidents(tmp_path)] == ["failure 0", "failure 1", "failure 2"]
+    assert names(tmp_path) == ["incident-0.json", "incident-1.json", "incident-lost-0.json", "incident.json"]
 
 
 def test_a_run_directory_that_has_gone_since_it_was_found_has_no_incident(tmp_path, monkeypatch):

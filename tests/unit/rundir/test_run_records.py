@@ -127,3 +127,74 @@ def test_a_process_is_known_by_more_than_its_number():
     assert AgentIdentity(**(fields | {"pid": 2**22 + 1})).running is False
     assert AgentIdentity(**(fields | {"boot_id": "another"})).running is None
     assert AgentIdentity(**(fields | {"pid_namespace": "pid:[1]"})).running is None
+
+
+# --- the folder for files that stay
+
+
+def test_a_runs_folder_is_made_at_the_first_call_and_found_by_readers(index):
+    entry = begin()
+    assert run_records()[0].files == ""
+    assert [path.suffix for path in index.iterdir()] == [".json"]
+    folder = index / entry.path.stem
+    assert entry.make_files() == entry.make_files() == str(folder)
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    (folder / "ledger.jsonl").write_text("{}\n")
+    entry.end(outcome="succeeded", exit_code=0, result="")
+    (record,) = run_records()
+    assert (record.files, record.outcome) == (str(folder), "succeeded")
+    assert entry.make_files() == str(folder)  # a slow hook, after the end
+
+
+def test_the_folder_of_an_old_run_is_removed_with_its_record(index, tmp_path, monkeypatch):
+    monkeypatch.setattr(records, "MOST_KEPT", 3)
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "kept").touch()
+    entries = [begin(str(number)) for number in range(3)]
+    for entry in entries:
+        folder = entry.path.with_suffix("")
+        (folder / "below").mkdir(parents=True)
+        (folder / "below" / "file").touch()
+        (folder / "link").symlink_to(outside)
+    begin("3")
+    begin("4")
+    assert [record.run_id for record in run_records()] == ["2", "3", "4"]
+    assert sorted(path.name for path in index.iterdir() if path.is_dir()) == [entries[2].path.stem]
+    assert (outside / "kept").exists()
+
+
+def test_a_folder_without_a_record_is_no_run_and_goes_with_the_oldest(index, monkeypatch):
+    monkeypatch.setattr(records, "MOST_KEPT", 2)
+    entry = begin("0")
+    entry.make_files()
+    entry.path.unlink()
+    begin("1")
+    assert [record.run_id for record in run_records()] == ["1"]
+    begin("2")
+    assert [path.name for path in index.iterdir() if path.is_dir()] == []
+    assert [record.run_id for record in run_records()] == ["1", "2"]
+
+
+def test_a_link_in_the_place_of_a_folder_is_not_used(index, tmp_path, monkeypatch):
+    entry = begin()
+    path = entry.path
+    path.with_suffix("").symlink_to(tmp_path)
+    assert entry.make_files() == ""
+    assert run_records()[0].files == ""
+    monkeypatch.setattr(records, "MOST_KEPT", 1)
+    begin("later")
+    assert (tmp_path.is_dir(), path.with_suffix("").is_symlink()) == (True, False)
+
+
+def test_without_a_place_for_records_there_is_no_folder(index):
+    index.parent.mkdir()
+    index.parent.chmod(0o777)
+    assert begin().make_files() == ""
+
+
+def test_a_record_of_an_earlier_version_has_no_files(index):
+    path = begin().path
+    path.write_bytes(path.read_bytes().replace(b',"files":""', b""))
+    assert b"files" not in path.read_bytes()
+    assert [record.files for record in run_records()] == [""]

@@ -3,6 +3,7 @@
 import fcntl
 import os
 import stat
+import threading
 from pathlib import Path
 
 import pytest
@@ -296,3 +297,27 @@ def test_a_place_that_an_earlier_version_has_made_without_rights_is_mended(base)
     parent_of(base).mkdir(mode=0)
     RunDirectory(None, "a")
     assert stat.S_IMODE(parent_of(base).stat().st_mode) == 0o700
+
+
+@pytest.mark.parametrize("chosen", [True, False])
+def test_directory_is_closed_once_if_the_thread_that_finishes_it_is_held_up(tmp_path, monkeypatch, chosen):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    directory = RunDirectory(str(tmp_path / "run") if chosen else None, "run")
+    closes, goes_on, close, closed = threading.Event(), threading.Event(), os.close, []
+
+    def close_held(fd):
+        closed.append(fd)
+        if threading.current_thread() is not threading.main_thread():
+            closes.set()
+            assert goes_on.wait(60)
+        close(fd)
+
+    monkeypatch.setattr(os, "close", close_held)
+    thread = threading.Thread(target=directory.finish, args=(True,))
+    thread.start()
+    assert closes.wait(60)
+    directory.close()  # the run ends at its limit
+    goes_on.set()
+    thread.join()
+    monkeypatch.undo()
+    assert len(closed) == len(set(closed)) == (2 if chosen else 1), closed

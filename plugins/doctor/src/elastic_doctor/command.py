@@ -7,7 +7,7 @@ from typing import Final
 import click
 
 from elastic_core.api import ConfigError, ElasticError, Record, duration_s
-from elastic_core.api.commands import chosen_store, echo, echo_json, proposed_values, run_option
+from elastic_core.api.commands import chosen_store, echo, echo_json, line_painter, proposed_values, run_option
 from elastic_doctor.checks import OWN, examine, installed_checks
 from elastic_doctor.findings import Asked, Finding, Level, NodeFindings
 from elastic_doctor.meeting import Meeting, meet
@@ -16,6 +16,10 @@ from elastic_doctor.software import facts
 api_version = 1
 
 _FAILED: Final = 1
+_PAINT_FINDING: Final = line_painter(r"(?:(?P<green>ok)|(?P<yellow>warn)|(?P<red>fail)) ")
+_PAINT_COUNTS: Final = line_painter(
+    r".*: (?:0 fail|(?P<red>\d+ fail)), (?:0 warn|(?P<yellow>\d+ warn)), (?P<green>\d+ ok)"
+)
 _AUTO: Final = 0
 """Number of nodes and endpoint from the environment."""
 _OF_STORE: Final = ("rdzv_backend", "rdzv_endpoint", "rdzv_id", "rdzv_conf")
@@ -87,7 +91,8 @@ def _doctor(
     elif meeting.leader:
         _show(meeting, quiet=quiet)
     elif not quiet:
-        echo(f"node {own.node}: {_counts(own.findings)}; the first node shows what all have found")
+        counts = _counts(own.findings)
+        echo(f"node {own.node}: {counts}; the first node shows what all have found", painter=_PAINT_COUNTS)
     return _FAILED if meeting.failed else 0
 
 
@@ -133,9 +138,9 @@ def _show(meeting: Meeting, *, quiet: bool) -> None:
     """Print the findings; a finding of several nodes is printed once."""
     if len(meeting.nodes) <= 1:
         findings = [*(finding for node in meeting.nodes for finding in node.findings), *meeting.together]
-        echo(*_lines([("", finding) for finding in findings], quiet=quiet))
+        echo(*_lines([("", finding) for finding in findings], quiet=quiet), painter=_PAINT_FINDING)
         if not quiet:
-            echo(f"node {meeting.nodes[0].node}: {_counts(findings)}")
+            echo(f"node {meeting.nodes[0].node}: {_counts(findings)}", painter=_PAINT_COUNTS)
         return
     nodes: dict[Finding, list[str]] = {}
     for node in meeting.nodes:
@@ -143,9 +148,9 @@ def _show(meeting: Meeting, *, quiet: bool) -> None:
             nodes.setdefault(finding, []).append(node.node)
     rows = [("all", finding) for finding in meeting.together]
     rows += [(_where(names, len(meeting.nodes)), finding) for finding, names in nodes.items()]
-    echo(*_lines(rows, quiet=quiet))
+    echo(*_lines(rows, quiet=quiet), painter=_PAINT_FINDING)
     if not quiet:
-        echo(f"{len(meeting.nodes)} nodes: {_counts([finding for _, finding in rows])}")
+        echo(f"{len(meeting.nodes)} nodes: {_counts([finding for _, finding in rows])}", painter=_PAINT_COUNTS)
 
 
 def _where(names: Sequence[str], count: int) -> str:

@@ -7,6 +7,7 @@ import sys
 from patience import patience
 from ports import free_port
 from redis_servers import binary
+from terminal_kit import CODE, GREEN, OFF, RED, YELLOW, on_a_terminal
 
 DOCTOR = [
     sys.executable,
@@ -53,3 +54,17 @@ def test_auto_of_a_step_of_one_node_looks_at_this_one_alone():
     words = [*DOCTOR[:4], "--nnodes", "auto", "--time-limit", "60"]
     done = subprocess.run(words, env=bare | step, capture_output=True, text=True, timeout=patience(120), check=False)
     assert "node n1: " in done.stdout, done
+
+
+def test_colours_are_on_a_terminal_only():
+    bare = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "PET_", "JOB_"))}
+    words, env = [*DOCTOR[:4], "--time-limit", "60"], bare | {"TERM": "xterm"}
+    coloured = on_a_terminal(words, env=env)
+    assert any(
+        line.startswith((f"{GREEN}ok{OFF}    ", f"{YELLOW}warn{OFF}  ", f"{RED}fail{OFF}  ")) for line in coloured
+    )
+    without = on_a_terminal(words, env=env | {"NO_COLOR": "1"})
+    piped = subprocess.run(words, env=env, capture_output=True, text=True, timeout=patience(120), check=False).stdout
+    assert "\x1b" not in piped + "".join(without)
+    heads = [[CODE.sub("", line).split()[0] for line in lines] for lines in (coloured, without, piped.splitlines())]
+    assert heads[0] == heads[1] == heads[2]

@@ -15,6 +15,7 @@ from elastic_core.api.stores import CONTROL_KEY, BackendUnavailableError, Member
 from elastic_core.api.workers import NvidiaGpus
 from elastic_core.cli.main import main
 from elastic_doctor import Asked, Finding, Level, checks, host, network, software, variables
+from terminal_kit import CODE, GREEN, OFF, RED
 
 STORE = StoreChoice(backend="redis", endpoint="redis.example:6379", run_id="bert", conf={})
 GIB = 1 << 30
@@ -362,6 +363,21 @@ def test_each_finding_is_a_line_and_a_failure_is_the_code(two_checks, capsys):
     assert lines[2].endswith(": 1 fail, 0 warn, 1 ok")
     assert main(["doctor", "--quiet"]) == 1
     assert len(capsys.readouterr().out.splitlines()) == 1
+
+
+def test_levels_have_colours_on_request_and_json_has_none(two_checks, capsys, monkeypatch):
+    main(["doctor"])
+    plain = capsys.readouterr().out
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    main(["doctor"])
+    coloured = capsys.readouterr().out
+    assert CODE.sub("", coloured) == plain
+    assert "\x1b" not in plain
+    assert f"\n{RED}fail{OFF}  files  few of ?[31mthem. Try: more\n" in coloured
+    assert f"\n{GREEN}ok{OFF}    " in f"\n{coloured}"
+    assert f": {RED}1 fail{OFF}, 0 warn, {GREEN}1 ok{OFF}\n" in coloured
+    main(["doctor", "--json"])
+    assert "\x1b" not in capsys.readouterr().out
 
 
 def test_json(two_checks, capsys):

@@ -28,10 +28,12 @@ from elastic_core.api import (
     WorkersStarted,
     WorkersStopping,
 )
+from elastic_core.api.feed import Agreed
 from elastic_env_slurm import scheduler
 from elastic_env_slurm.fate import End, Fate, fate_of, is_running
 from elastic_env_slurm.options import AUTO, OFF, REQUEUE, REQUEUE_LIMIT
 from elastic_env_slurm.progress import HEARTBEATS, OFFER, Progress, Saving, heartbeats_of, saving_of
+from elastic_env_slurm.queue_time import SOON_S, TOPIC, queued_since_s, start_time_s
 from elastic_env_slurm.step_nodes import StepNodes
 from elastic_env_slurm.time_limits import line_about_stop, line_about_times
 
@@ -85,6 +87,13 @@ class Requeue(AgentHook):
         """How long workers may take to save; 0: none is known to."""
         self._drained = False
         self._drained_s = 0.0
+        # Since when the job was queued, in seconds since the Unix epoch; `None` until Slurm has responded. Only the
+        # first node requests it. Threading: both are guarded by the lock.
+        self._queued = threading.Lock()
+        self._queued_s: int | None = None if self._job and not self._node and settings.own_process else 0
+        self._submits = False
+        self._agreed = not self._job
+        self._began_ns = 0
         if not self._job:
             given = f"--requeue {self._requeue}" if self._requeue != OFF else f"--requeue-limit {self._limit}"
             self.notices = (f"{given} has no effect: this is no job of Slurm's",)
@@ -93,6 +102,7 @@ class Requeue(AgentHook):
 
     def on_agent_started(self, event: AgentStarted) -> None:
         """Compare Slurm's time limits with the run's, on the first node for all."""
+        self._began_ns = self.clock.wall_ns()
         self._compare_times(None)
 
     def _compare_times(self, save_s: float | None) -> None:
@@ -103,7 +113,9 @@ class Requeue(AgentHook):
         try:
             job, partition, config = self._described()
         except scheduler.SlurmError:
+            self._submit_queued(0)
             return  # nothing depends on it
+        self._submit_queued(queued_since_s(job, os.environ.get("SLURM_JOB_START_TIME", "")))
         stop_s, notice = self.settings.shutdown_timeout_s, bool(self.settings.preemption_signal)
         without, line = (
             line_about_times(job, partition, config, shutdown_s=stop_s, save_s=each, notice=notice)
@@ -122,11 +134,35 @@ class Requeue(AgentHook):
         partition = scheduler.show("partition", job["Partition"]) if job.get("Partition") else {}
         return job, partition, scheduler.show("config")
 
+    # --- how long the job was queued
+
+    def _submit_queued(self, since_s: int | None = None) -> None:
+        """Submit the time since which the job was queued, when it is known and workers run. Threading: any."""
+        with self._queued:
+            if since_s is not None and self._queued_s is None:
+                self._queued_s = since_s
+            ready = self._submits and self._queued_s is not None and not self._agreed
+            if ready:
+                self._submits = False
+        if ready:
+            self.run.agree(TOPIC, self._queued_s or 0)
+
+    def on_agreed(self, event: Agreed) -> None:
+        """Add the time since which the job was queued to the feed, if this agent began with the job."""
+        if event.topic == TOPIC and not self._agreed:
+            self._agreed = True
+            started_s = start_time_s(os.environ.get("SLURM_JOB_START_TIME", ""))
+            if event.value > 0 and self._began_ns / 1e9 - started_s < SOON_S:
+                self.run.record("queued", {"since_ns": event.value * 10**9, "job": f"slurm {self._job}"})
+
     # --- how far the workers are
 
     def on_workers_started(self, event: WorkersStarted) -> None:
-        """Begin to check the workers' progress."""
+        """Begin to check the workers' progress, and agree on the time in the queue."""
         if self._job:
+            with self._queued:
+                self._submits = True
+            self._submit_queued()
             self._look()
 
     def _look(self) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from elastic_core.api import ConfigError, Record
-from elastic_core.api.commands import run_places, run_records
+from elastic_core.api.records import run_places, run_records
 from elastic_ops.status.document import STATUS_FILE, UNREADABLE, AgentStatus, OtherVersionError, read_status
 
 _LISTED: Final = "elastic status, which lists this machine's runs"
@@ -35,6 +35,18 @@ def find_runs() -> list[FoundRun]:
             with suppress(OSError, OtherVersionError):  # a run that has just ended takes its directory with it
                 found.append(run_at(Path(path)))
     return found[::-1]
+
+
+def removed_runs(run_id: str | None) -> list[FoundRun]:
+    """Return the folders with the files of this user's last runs whose run directories are gone, oldest first.
+
+    `run_id` selects the runs with that id; `None` means all.
+    """
+    return [
+        FoundRun(path=record.files)
+        for record in run_records()
+        if record.files and run_id in (None, record.run_id) and not Path(record.run_dir).is_dir()
+    ]
 
 
 def run_at(path: Path) -> FoundRun:

@@ -47,6 +47,21 @@ class StoredEnding(msgspec.Struct):
     token: int = 0
     nonce: str = ""
     kind: str = ""
+    """`restart` after a failure, `regroup` or `outage` after a membership change, `asked` after a user's request."""
+    reason: str = ""
+    """One line for people; empty after a failure."""
+    decision: Restart = Restart()
+    """The decision."""
+    lost: tuple[str, ...] = ()
+    """The nodes that left or were lost."""
+    unclean: tuple[str, ...] = ()
+    """Those that were lost."""
+    arrived: int = 0
+    """How many nodes joined."""
+    age_s: float = 0.0
+    """The age of the round at its end, in seconds."""
+    failure: StoredFailure | None = None
+    """The failure after which the run restarted."""
     evidence: str = ""
 
 
@@ -140,6 +155,8 @@ class StoredRound(msgspec.Struct):
     """Address of rank 0."""
     master_port: int = 0
     """Its port."""
+    at_s: float = 0.0
+    """The age of the run when the round was formed, in seconds."""
     roster: tuple[StoredNode, ...] = ()
     """Its nodes, in rank order."""
 

@@ -94,7 +94,7 @@ def machine(monkeypatch, capsys):
 
 
 @pytest.fixture
-def start(elastic, machine, script, tmp_path):
+def start(machine, elastic, script, tmp_path):  # agents end before their folder is removed
     """Start an agent whose workers wait, and wait until it listens, and so do workers that serve."""
 
     def begin(*options, words=(), listens=True):
@@ -127,7 +127,8 @@ def test_sees_agent_and_workers(start, machine, tmp_path):
     assert machine.ok("ping") == "pong\n"
     listed = machine.ok()
     assert listed.startswith(
-        "agent: drain, heartbeats, metrics, ping, planned-stops, restart, stacks, state, store, workers\n"
+        "agent: drain, heartbeats, heartbeats-progress, ledger, metrics, ping, planned-stops, planned-stops-progress, "
+        "planned-stops-steps, restart, stacks, state, store, workers\n"
         "rank 0: no server\n"
     )
     state = machine.state()

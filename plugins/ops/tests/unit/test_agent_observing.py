@@ -270,11 +270,13 @@ def test_counters_only_rise_and_labels_are_those_of_the_table():
 # --- events
 
 
+IDENTITY = Identity(
+    run_id="r", role="trainer", backend="redis", entry_point="t.py", hostname="h", pid=5, endpoint="e:1"
+)
+
+
 def told(*sights):
-    identity = Identity(
-        run_id="r", role="trainer", backend="redis", entry_point="t.py", hostname="h", pid=5, endpoint="e:1"
-    )
-    agent = AgentEvents(identity)
+    agent = AgentEvents(IDENTITY)
     return [event for each in with_phases(sights) for event in agent.observe(each.event)]
 
 
@@ -352,6 +354,19 @@ def test_the_end_is_the_agents(code, state):
     assert json.loads(agent.metadata["metadata"])["exit_code"] == code
     last = of_kind(found, RdzvEvent)[-1]
     assert (last.node_state, last.message, last.rank) == (state, "why", 1)
+
+
+def test_what_hooks_publish_for_the_status_and_metrics_is_no_event():
+    agent = AgentEvents(IDENTITY)
+    quiet = [
+        ("fields_published", {"hook": "ledger", "fields": {"state": "ended"}}),
+        ("metric", {"group": "g", "name": "n", "value": 1}),
+        ("listening", {"address": "/s"}),
+    ]
+    for name, values in quiet:
+        assert [*agent.observe(RunEvent(name=name, at_s=1.0, at_ns=BASE_NS, values=values, source="mine"))] == []
+    (event,) = agent.observe(RunEvent(name="noted", at_s=1.0, at_ns=BASE_NS, values={"a": 1}, source="mine"))
+    assert (event.name, event.metadata["state"]) == ("noted", "RUNNING")
 
 
 def test_the_rendezvous_has_events_of_its_own():

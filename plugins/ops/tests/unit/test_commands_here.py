@@ -1,15 +1,18 @@
 """Commands that name a run: which of this host's agents, or which store, they are about."""
 
+import json
 import os
+from pathlib import Path
 from types import SimpleNamespace
 
 import click
 import pytest
 
 import elastic_ops.control_plane.client as client
-from elastic_core.api import ConfigError, encode_json
+from elastic_core.api import ConfigError, Failure, FailureClass, Restart, encode_json
 from elastic_core.api.tools import AgentIdentity, replace_file
 from elastic_core.cli.main import main
+from elastic_core.failure.incident import build_incident, write_incident
 from elastic_core.rundir.directory import RunDirectory
 from elastic_core.rundir.run_records import RunEntry
 from elastic_ops import jobs
@@ -377,3 +380,32 @@ def test_the_first_word_of_drain_may_be_a_job(scheduler):
     assert _read_words(("4711", "n3", "n4"), None, {}) == ("4711", ("n3", "n4"))
     assert _read_words(("4711", "n3"), "4711", {"rdzv_id": "bert-7"}) == ("4711", ("4711", "n3"))
     assert _read_words(("4711",), None, {}) == (None, ("4711",))
+
+
+# --- incidents of runs whose directories are gone
+
+
+def incident(run_id, summary, at_ns):
+    failure = Failure(
+        failure_class=FailureClass.EXIT, summary=summary, node_id="a", round_index=0, at_s=1.0, uptime_s=1.0
+    )
+    return build_incident(failure, run_id=run_id, host="h", at_ns=at_ns, decision=Restart())
+
+
+def test_incidents_of_a_run_that_removed_its_directory_are_listed_as_long_as_they_are_kept(tmp_path, capsys):
+    gone = RunEntry.begin(run_id="gone", node_id="a", script="train.py", run_dir=str(tmp_path / "gone"))
+    (tmp_path / "there").mkdir()
+    there = RunEntry.begin(run_id="there", node_id="a", script="train.py", run_dir=str(tmp_path / "there"))
+    write_incident(Path(gone.make_files()) / "incident-lost-0.json", incident("gone", "b was lost", 1))
+    write_incident(tmp_path / "there" / "incident.json", incident("there", "exit code 7", 2))
+    write_incident(Path(there.make_files()) / "incident.json", incident("there", "not read", 3))
+
+    def listed(*words):
+        assert main(["incidents", "--json", *words]) == 0
+        found = json.loads(capsys.readouterr().out)["incidents"]
+        return [(one["number"], one["incident"]["summary"]) for one in found]
+
+    assert listed() == [(1, "b was lost"), (2, "exit code 7")]
+    assert listed("gone") == [(1, "b was lost")]
+    assert listed(str(tmp_path / "there")) == [(1, "exit code 7")]
+    assert main(["incidents", "other"]) == 2

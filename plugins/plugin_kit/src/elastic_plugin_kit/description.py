@@ -160,7 +160,8 @@ def _value_of(spec: OptionSpec) -> str:
         (False, True): f", at most {spec.most}",
         (False, False): "" if spec.above is None else f", more than {spec.above}",
     }[spec.least is not None, spec.most is not None]
-    kind = "|".join(spec.choices) or f"{spec.type}{bounds}{f', {spec.unit}' if spec.unit else ''}"
+    words = "".join(f", or {word}" for word in spec.words)
+    kind = "|".join(spec.choices) or f"{spec.type}{bounds}{f', {spec.unit}' if spec.unit else ''}{words}"
     default = "required" if spec.required else "" if spec.default is None else f"default {spec.default}"
     return "; ".join(filter(None, (f"list of {kind}" if spec.many else kind, default)))
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 
 from elastic_core.api import FailureReport, RunHandle, RunningWorker
-from elastic_core.api.feed import AgentChannel, NodeSteps, Offer, checks_arguments
+from elastic_core.api.feed import AgentChannel, ChosenOption, Offer, checks_arguments
 
 FieldValue = str | int | float | bool | None
 """What a hook may publish."""
@@ -45,6 +45,10 @@ class FakeRun(RunHandle):
         """Where the rendezvous store is."""
         self.directory = ""
         """The run directory."""
+        self.record_directory = ""
+        """The folder of files that stay after the run."""
+        self.chosen: tuple[ChosenOption, ...] = ()
+        """The options of the run."""
         self.notices: list[str] = []
         self.fields: dict[str, FieldValue] = {}
         self.events: list[tuple[str, dict[str, object]]] = []
@@ -54,9 +58,12 @@ class FakeRun(RunHandle):
         self.timers: list[FakeTimer] = []
         self.furthest_step: Callable[[], int | None] = lambda: None
         """What the hook has progress read by."""
-        self.steps_asked = 0
-        """How often all nodes were asked about their steps."""
-        self.steps_reported: list[NodeSteps] = []
+        self.questions: list[str] = []
+        """The topics about which all nodes were asked."""
+        self.answers: list[tuple[int, bytes]] = []
+        """This node's answers: the numbers of the questions, and the data."""
+        self.conclusions: list[tuple[int, bytes]] = []
+        """The conclusions: the numbers of the questions, and the data."""
         self.stated: dict[str, int] = {}
         """The numbers that a hook has stated, by topic."""
         self.stops_released = 0
@@ -112,6 +119,14 @@ class FakeRun(RunHandle):
         """Return the directory."""
         return self.directory
 
+    def record_dir(self) -> str:
+        """Return the folder that the test has set."""
+        return self.record_directory
+
+    def options(self) -> tuple[ChosenOption, ...]:
+        """Return the options that the test has set."""
+        return self.chosen
+
     def offer(self, name: str, answer: Offer) -> None:
         """Keep an offer."""
         self.offered[name] = answer
@@ -128,13 +143,17 @@ class FakeRun(RunHandle):
         """Keep what progress is read by."""
         self.furthest_step = furthest_step
 
-    def ask_steps(self) -> None:
-        """Count a question."""
-        self.steps_asked += 1
+    def ask_nodes(self, topic: str, *, within_s: float = 1.0) -> None:
+        """Keep a topic; a test calls `on_nodes_asked` for its answer."""
+        self.questions.append(topic)
 
-    def report_steps(self, steps: NodeSteps) -> None:
+    def answer_nodes(self, serial: int, data: bytes) -> None:
         """Keep an answer."""
-        self.steps_reported.append(steps)
+        self.answers.append((serial, data))
+
+    def conclude_nodes(self, serial: int, data: bytes) -> None:
+        """Keep a conclusion."""
+        self.conclusions.append((serial, data))
 
     def agree(self, topic: str, value: int) -> None:
         """Keep a number; a test answers with `Agreed`."""

@@ -29,8 +29,16 @@ from elastic_core.api import (
     WorkersStarting,
     WorkersStopping,
 )
-from elastic_core.api.feed import Agreed, Phase, RunEvent, RunSteps, StepsAsked, StepsSeen, StopPlanned
-from elastic_core.api.rendezvous import NodesWaiting
+from elastic_core.api.feed import (
+    Agreed,
+    AnswersGathered,
+    Concluded,
+    NodesAsked,
+    Phase,
+    RunEvent,
+    StopPlanned,
+)
+from elastic_core.api.rendezvous import NodesWaiting, RosterMember, RoundEnded
 
 
 def sample_failure(**given: Any) -> Failure:  # noqa: ANN401  # fields of the record, which checks their names
@@ -71,7 +79,7 @@ def sample_round(**given: Any) -> Round:  # noqa: ANN401  # fields of the record
 
 
 def sample_moments(*, run_dir: str) -> tuple[Moment, ...]:
-    """Return a run's moments in order: a failure and a restart, a round that ends for a newcomer, a stop signal."""
+    """Return a run's moments in order: a failure and a restart, rounds that end for membership changes, a stop."""
     crash = sample_failure()
     lost = sample_failure(
         failure_class=FailureClass.NODE_LOST, summary="lost", global_rank=None, local_rank=None, exception_type=""
@@ -85,18 +93,21 @@ def sample_moments(*, run_dir: str) -> tuple[Moment, ...]:
         WorkersStopping(round_index=0, reason="a worker failed", grace_s=30.0),
         WorkerEnded(round_index=0, exit=_exit(code=-15, stop_signal=15, stop_sent_ns=1_700_000_000_000_000_000)),
         *_round_begins(1),
-        StepsAsked(serial=1),
-        StepsSeen(seen=RunSteps(serial=1, node_count=1, max_step=3, min_step=3)),
+        NodesAsked(serial=1, topic="sample: state"),
+        AnswersGathered(serial=1, topic="sample: state", answers={"n0": b"well"}, missing=("n1",)),
+        Concluded(serial=1, topic="sample: state", data=b"n1 is missing"),
         StopPlanned(round_index=1, reason="1 node joined", hold_s=30.0),
         Agreed(topic="sample: step", value=4),
         MembershipChanged(round_index=1, change=NodesWaiting(count=1)),
         *_round_begins(2),
+        MembershipChanged(round_index=2, change=RoundEnded(reason="n1 left", lost=("n1",), left=("n1",), planned=True)),
+        *_round_begins(3),
         FailureSeen(failure=lost),
         DecisionTaken(failure=lost, decision=Ignore(), policy="rules", fallback_reason="it raised KeyError"),
         DecisionTaken(failure=lost, decision=Stop(reason="budget used up"), policy="rules"),
         Draining(signum=15, deadline_s=30.0),
-        WorkersStopping(round_index=2, reason="SIGTERM", grace_s=30.0),
-        WorkerEnded(round_index=2, exit=_exit(code=-9, stop_signal=15, unreapable=True)),
+        WorkersStopping(round_index=3, reason="SIGTERM", grace_s=30.0),
+        WorkerEnded(round_index=3, exit=_exit(code=-9, stop_signal=15, unreapable=True)),
         AgentStopped(exit_code=143, reason="stopped by SIGTERM"),
     )
 
@@ -129,7 +140,7 @@ def _round_begins(index: int) -> tuple[Moment, ...]:
     formed = sample_round(index=index, token=index + 1)
     return (
         RoundJoining(round_index=index),
-        RoundJoined(round=formed),
+        RoundJoined(round=formed, members=(RosterMember(node_id="n0", local_world_size=formed.local_world_size),)),
         WorkersStarting(round=formed, restart_count=index),
         WorkersStarted(round=formed, pids=(5000 + index, 6000 + index)),
     )

@@ -104,5 +104,5 @@ class RuleBook:
 
 BUDGET: Final = "max-restarts"
 """The built-in policy's name of restarts within the budget."""
-RESERVED: Final = frozenset({BUDGET, "not-retryable", "fatal-exit-codes", "preempted"})
+RESERVED: Final = frozenset({BUDGET, "not-retryable", "fatal-exit-codes", "preempted", "straggler"})
 """Names of the built-in policy's rules, whose counters must not be used by others."""

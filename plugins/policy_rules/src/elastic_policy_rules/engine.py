@@ -7,7 +7,7 @@ from elastic_core.api import Decision, Failure, Ignore, Intensity, PolicySetting
 from elastic_policy_rules.book import BUDGET, RESERVED, Rule, RuleBook
 from elastic_policy_rules.counting import decided, pause_s, used
 from elastic_policy_rules.exclusion import Exclusions
-from elastic_policy_rules.matching import mismatch
+from elastic_policy_rules.matching import can_ignore, mismatch
 
 OTHERWISE = "otherwise"
 
@@ -42,7 +42,7 @@ class Engine:
             if rule.max_count is None or count < rule.max_count:
                 return self._follow(rule, count, failure, history, why)
             spent = f"{_title(rule)} matches, but {_spent(rule)}"
-            if rule.exhausted != "next" and not (rule.exhausted == "ignore" and failure.local_rank is None):
+            if rule.exhausted != "next" and not (rule.exhausted == "ignore" and not can_ignore(failure)):
                 return Verdict(_end(rule, rule.exhausted, f"rule {rule.name!r}: {_spent(rule)}"), (*why, spent))
             why.append(f"{spent}: the next ones are tried")
         return self._otherwise(failure, history, why)

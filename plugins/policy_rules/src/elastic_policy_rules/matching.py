@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from elastic_core.api import Failure
+from elastic_core.api import Failure, FailureClass
 from elastic_policy_rules.book import Match, Pattern, Rule
 
 
@@ -12,9 +12,14 @@ def mismatch(rule: Rule, failure: Failure, history: Sequence[Failure], fatal_exi
         hopeless = _hopeless(rule, failure, fatal_exit_codes)
         if hopeless:
             return hopeless
-    if rule.action == "ignore" and failure.local_rank is None:
+    if rule.action == "ignore" and not can_ignore(failure):
         return "no worker failed that others could go on without"
     return _unlike(rule.match, failure, history)
+
+
+def can_ignore(failure: Failure) -> bool:
+    """Return whether the run can continue with the failure ignored: a worker failed, or the failure is a straggler."""
+    return failure.local_rank is not None or failure.failure_class is FailureClass.STRAGGLER
 
 
 def _hopeless(rule: Rule, failure: Failure, fatal_exit_codes: Sequence[int]) -> str:

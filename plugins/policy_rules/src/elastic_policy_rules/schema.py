@@ -15,7 +15,8 @@ class Key(NamedTuple):
 ACTIONS: Final = {
     "restart": "all workers start again, after the pause of `backoff`",
     "wait": "all workers start again, after `delay`, for example with a full disk or an unreachable store",
-    "ignore": "that worker stays down and the others continue; if no worker failed, the rule is skipped",
+    "ignore": "that worker stays down, or a straggler runs on, and the others continue; if no worker failed, the "
+    "rule is skipped",
     "fail": "the run ends as failed, with the failed worker's exit code",
     "done": "the run ends as done, with exit code 0",
 }

@@ -6,6 +6,7 @@
     ElasticSampler          batches of a data set: each sample once per epoch, at any world size
     should_stop             whether to save now, because this worker will be stopped
     ready_to_stop           reports that this worker has saved
+    saving, restoring       mark the time during which training waits for a save, or a restore
 
 None of them needs `elastic run`. Each docstring describes what differs under torchrun and bare Python.
 """
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from elastic_train.attempts import Attempt, attempt
     from elastic_train.checkpoint.checkpointer import Checkpointer, Loaded
     from elastic_train.checkpoint.errors import CheckpointError
+    from elastic_train.marks import restoring, saving
     from elastic_train.process_group import JoinedGroup, init_process_group
     from elastic_train.sampler import ElasticSampler
     from elastic_train.stops import ready_to_stop, should_stop
@@ -29,6 +31,8 @@ __all__ = [
     "attempt",
     "init_process_group",
     "ready_to_stop",
+    "restoring",
+    "saving",
     "should_stop",
 ]
 
@@ -36,6 +40,7 @@ _ROOMS = {  # no module has the name of its content: an import would replace the
     "attempts": "Attempt attempt",
     "checkpoint.checkpointer": "Checkpointer Loaded",
     "checkpoint.errors": "CheckpointError",
+    "marks": "restoring saving",
     "process_group": "JoinedGroup init_process_group",
     "sampler": "ElasticSampler",
     "stops": "ready_to_stop should_stop",

@@ -18,6 +18,7 @@ from typing import Any, Final
 from elastic_train.checkpoint import writer
 from elastic_train.checkpoint.disk import give_name, kept_fresh, remove, sync_file
 from elastic_train.checkpoint.layout import SPARED_S, TAKEN, last_written_s
+from elastic_train.marks import saving
 from elastic_train.resumed import check_same_step
 from elastic_train.sampler import ElasticSampler
 from elastic_train.stops import should_stop
@@ -83,7 +84,8 @@ class SaveBeforeStop(Callback):  # type: ignore[misc]  # Any, where types are ch
             return
         self._step = trainer.global_step
         if should_stop(step=self._step):
-            self._save(trainer)
+            with saving():
+                self._save(trainer)
             raise SystemExit(0)
 
     def _save(self, trainer: Any) -> None:  # noqa: ANN401  # Lightning's

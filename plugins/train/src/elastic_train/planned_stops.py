@@ -2,7 +2,8 @@
 
 import os
 import signal
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import ClassVar, Final
@@ -26,10 +27,14 @@ from elastic_core.api import (
 from elastic_core.api.feed import Agreed, Answer, StopPlanned
 from elastic_train import holding
 from elastic_train.options import SAVE_SIGNAL, SAVE_TIMEOUT
+from elastic_train.progress import WorkerProgress, progress_answer, round_asked, step_above, steps_answer
 from elastic_train.worker_pages import WorkerPages
 
 OFFER: Final = "planned-stops"
 """The name under which other hooks of this agent find `Saving` (`RunHandle.offers`)."""
+PROGRESS: Final = "planned-stops-progress"
+STEPS: Final = "planned-stops-steps"
+"""The name under which they find `progress.Progress`. Parameters: `above`, a step, and `round`."""
 
 
 class Saving(Record, frozen=True, kw_only=True):
@@ -65,10 +70,17 @@ class PlannedStops(AgentHook):
         self._hold: holding.Hold | None = None
         self._timer: RunTimer | None = None
         self._saved = False
+        self._renewing = threading.Lock()
+        """Guards the pages' change from one round to the next, for readers of the progress, and both rounds below."""
+        self._round: int | None = None
+        self._last: tuple[int | None, Mapping[int, WorkerProgress]] = (None, {})
+        """The round before, and its workers' progress."""
 
     def on_agent_started(self, event: AgentStarted) -> None:
         """Offer the workers' progress to other hooks of this agent."""
         self.run.offer(OFFER, lambda parameters: self._answer())
+        self.run.offer(PROGRESS, self._progress)
+        self.run.offer(STEPS, lambda parameters: self._last_steps())
         self.run.track_progress(lambda: None if self._pages is None else self._pages.furthest_step())
 
     def _answer(self) -> Answer:
@@ -81,6 +93,26 @@ class PlannedStops(AgentHook):
             within_s=self._limit_s,
         )
         return Answer(content=encode_json(found).decode() + "\n", content_type="application/json")
+
+    def _progress(self, parameters: Mapping[str, str]) -> Answer:
+        """Return the workers' steps, saves and restores. They stay until the next workers start. Threading: any.
+
+        Parameters: `above`: the workers of this round note the time of their first step above this one. `round`: the
+        number of this round or of the one before, whose last progress is kept. Other rounds have no workers here.
+        """
+        above, index = step_above(parameters), round_asked(parameters)
+        with self._renewing:
+            if self._pages is not None and above is not None:
+                self._pages.note_above(above)
+            if index is None or index == self._round:
+                return progress_answer({} if self._pages is None else self._pages.progress())
+            last, progress = self._last
+            return progress_answer(progress if index == last else {})
+
+    def _last_steps(self) -> Answer:
+        """Return the last steps of this round's workers, with their times. Threading: any."""
+        with self._renewing:
+            return steps_answer({} if self._pages is None else self._pages.step_times())
 
     @property
     def hold_s(self) -> float:
@@ -96,7 +128,10 @@ class PlannedStops(AgentHook):
             return None
         self._hold, self._saved = None, False
         try:
-            self._renew_pages(event.round.local_world_size, Path(self.run.run_dir()))
+            with self._renewing:
+                self._last = (self._round, {} if self._pages is None else self._pages.progress())
+                self._round = event.round.index
+                self._renew_pages(event.round.local_world_size, Path(self.run.run_dir()))
         except OSError as err:
             self.run.notice(f"workers will not know of planned stops: {err.strerror or err}")
             return None

@@ -6,6 +6,7 @@ Both use memory that the agent shares with this process, so a check makes no sys
 
 import os
 import time
+from time import monotonic_ns
 
 from elastic_train import stop_page as layout
 
@@ -14,14 +15,21 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import SupportsIndex
 
-_ASKED, _STEP = layout.ASKED, layout.STEP
+_ASKED, _STEP, _HIGH, _MASK = layout.ASKED, layout.STEP, layout.HIGH, layout.TIMES_MASK
 LONGEST_WAIT_S = 30.0
 """How long a rank waits at a step for an agent that does not respond: it is stopped, or gone."""
 _PAUSE_S = 0.001
 
 _words = memoryview(bytearray(layout.PAGE_BYTES)).cast("q")
 _words[_ASKED] = 1  # so that the first call checks
+_times = _words[layout.TIMES_AT :]
+"""The times of the last steps."""
 _looked = False
+_high: int | None = 0
+"""The value of HIGH for which steps need no more comparison. `None` means that the first step is not noted yet."""
+_found: memoryview | None = None
+"""The memory that this process's environment names."""
+_sought = False
 
 
 def should_stop(*, step: "SupportsIndex | None" = None) -> bool:
@@ -43,6 +51,12 @@ def should_stop(*, step: "SupportsIndex | None" = None) -> bool:
             _words[_STEP] = step  # type: ignore[call-overload]  # it accepts each index type
         except (TypeError, ValueError):
             raise TypeError(f"should_stop(step={step!r}); expected a whole number") from None
+        try:
+            _times[step & _MASK] = monotonic_ns()  # type: ignore[operator]  # of a whole number
+        except (TypeError, ValueError, OverflowError):  # another index type
+            _times[_words[_STEP] & _MASK] = monotonic_ns()
+        if _words[_HIGH] != _high:
+            _note_step()
     return _words[_ASKED] != 0 and _planned(step)
 
 
@@ -57,7 +71,6 @@ def _planned(step: "SupportsIndex | None") -> bool:
     """Return the result for a planned stop. The first call finds out which process owns the memory."""
     if not _looked:
         _look()
-        _words[layout.FIRST] = layout.NONE if step is None else step.__index__()
         return should_stop(step=step)
     return step is None or _meet(step.__index__())
 
@@ -73,6 +86,21 @@ def _meet(step: int) -> bool:
     return _words[layout.STEP_KNOWN] == 1 and step >= _words[layout.STOP_STEP]
 
 
+def _note_step() -> None:
+    """Note the first step, and the first one above HIGH, with their times."""
+    global _high
+    step, high = _words[_STEP], _words[_HIGH]
+    now_ns = _times[step & _MASK]
+    if step >= 0 and not _words[layout.FIRST_NS]:
+        _words[layout.FIRST] = step
+        _words[layout.FIRST_NS] = now_ns
+    if step > high:
+        if high != layout.NONE and _words[layout.ABOVE_OF] != high:
+            _words[layout.ABOVE_NS] = now_ns
+            _words[layout.ABOVE_OF] = high
+        _high = high
+
+
 # --- the owner of the memory
 
 
@@ -85,19 +113,56 @@ def _look() -> None:
 
 
 def _attach() -> None:
-    """Map the memory that this process's environment names, unless it can't be mapped or another process owns it."""
-    path = os.environ.get(layout.PAGE_VARIABLE)
-    if not path:
-        return
-    try:
-        words = _map(path)
-    except (OSError, ValueError):  # the agent is gone, or this process runs as another user now
-        return
-    if words[layout.MAGIC] != layout.MAGIC_VALUE or _taken(words[layout.OWNER]):
+    """Use the memory that this process's environment names, unless another process calls `should_stop` with it."""
+    global _high
+    words = _find()
+    if words is None or _taken(words[layout.OWNER]):
         return
     words[layout.OWNER] = os.getpid()
-    words[layout.STEP] = layout.NONE
+    words[layout.STEP] = words[layout.FIRST] = layout.NONE
+    words[layout.FIRST_NS] = 0
+    _claim(words)
     _use(words)
+    _high = None
+
+
+def progress_words() -> memoryview | None:
+    """Return the memory for this process's marks. `None`: no agent reads them, or another process is the worker."""
+    words = _find()
+    if words is None or words[layout.WRITER] == os.getpid():
+        return words
+    if _taken(words[layout.OWNER]) or _taken(words[layout.WRITER]):
+        return None
+    _claim(words)
+    return words
+
+
+def _claim(words: memoryview) -> None:
+    """Make this process the writer of the progress."""
+    if words[layout.WRITER] == os.getpid():
+        return
+    words[layout.WRITER] = os.getpid()
+    if not words[layout.ALIVE_NS]:
+        words[layout.ALIVE_NS] = monotonic_ns()
+    count = words[layout.MARK_COUNT]
+    last = layout.MARKS_AT + (count - 1) % layout.MARK_SLOTS * layout.MARK_WORDS
+    if count and not words[last + layout.END_NS]:  # of the writer before, which can't end it any more
+        words[last + layout.END_NS] = monotonic_ns()
+
+
+def _find() -> memoryview | None:
+    """Map the memory that this process's environment names, at the first call. `None` if it can't be mapped."""
+    global _found, _sought
+    if not _sought:
+        _sought = True
+        path = os.environ.get(layout.PAGE_VARIABLE)
+        try:
+            words = _map(path) if path else None
+        except (OSError, ValueError):  # the agent is gone, or this process runs as another user now
+            words = None
+        if words is not None and words[layout.MAGIC] == layout.MAGIC_VALUE:
+            _found = words
+    return _found
 
 
 def _map(path: str) -> memoryview:
@@ -124,14 +189,15 @@ def _taken(owner: int) -> bool:
 
 
 def _use(words: memoryview) -> None:
-    global _words
-    _words = words
+    global _words, _times
+    _words, _times = words, words[layout.TIMES_AT :]
 
 
 def _in_forked_child() -> None:
     """Forget the memory in a forked child, which would otherwise act for the worker."""
-    global _looked
-    _looked = True
+    global _looked, _found, _sought, _high
+    _looked = _sought = True
+    _found, _high = None, 0
     _use(memoryview(bytearray(layout.PAGE_BYTES)).cast("q"))
 
 

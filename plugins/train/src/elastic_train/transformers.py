@@ -9,6 +9,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, Final
 
+from elastic_train.marks import saving
 from elastic_train.resumed import check_same_step
 from elastic_train.stops import should_stop
 
@@ -33,6 +34,7 @@ class SaveBeforeStop(TrainerCallback):  # type: ignore[misc]  # Any, where types
 
     def __init__(self) -> None:
         self._stops = False
+        self._mark = saving()
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ANN401  # transformers'
         """Check that all ranks resume from the same step. If a stop is planned already, exit without a save."""
@@ -43,12 +45,15 @@ class SaveBeforeStop(TrainerCallback):  # type: ignore[misc]  # Any, where types
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ANN401  # transformers'
         """Check for a planned stop, and make the trainer save and stop."""
         if should_stop(step=state.global_step):
+            if not self._stops:
+                self._mark.__enter__()  # the trainer saves next
             self._stops = control.should_save = control.should_training_stop = True
             control.should_evaluate = False
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ANN401  # transformers'
         """Exit after the save for a planned stop."""
         if self._stops:
+            self._mark.__exit__(None, None, None)
             raise SystemExit(0)
 
 

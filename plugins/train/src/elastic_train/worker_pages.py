@@ -2,6 +2,7 @@
 
 import mmap
 import os
+import threading
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 from elastic_core.api import Record, encode_json
 from elastic_train import stop_page as layout
 from elastic_train.holding import Seen
+from elastic_train.progress import WorkerProgress, progress_of, step_times
 
 _FOLDER = "stop"
 
@@ -36,6 +38,8 @@ class WorkerPages:
         self._folder = run_dir / _FOLDER
         self._all_count = all_count
         self._pages: list[_Page] = []
+        self._lock = threading.Lock()
+        """So that no reader of the progress sees a page that is being reset."""
         self._written = False
         try:
             for _ in range(count):
@@ -51,8 +55,9 @@ class WorkerPages:
     def renew(self) -> None:
         """Reset the pages. All workers that used them have ended."""
         self._remove_files()
-        for page in self._pages:
-            page.clear()
+        with self._lock:
+            for page in self._pages:
+                page.clear()
 
     def places(self) -> Mapping[int, Mapping[str, str]]:
         """Return the variables of each worker, by local rank."""
@@ -119,6 +124,23 @@ class WorkerPages:
         except ValueError:  # the pages are being released
             return None
 
+    def note_above(self, step: int) -> None:
+        """Make the workers of this round note the time of their first step above this one. Threading: any."""
+        with self._lock:
+            for page in self._pages:
+                page.words[layout.HIGH] = step
+
+    def progress(self) -> dict[int, WorkerProgress]:
+        """Return the progress of the workers that report any, also of those that have ended. Threading: any."""
+        with self._lock:
+            found = {rank: progress_of(page.words) for rank, page in enumerate(self._pages)}
+        return {rank: own for rank, own in found.items() if own is not None}
+
+    def step_times(self) -> dict[int, tuple[tuple[int, int], ...]]:
+        """Return the last steps of each worker with their times, also of one that has ended. Threading: any."""
+        with self._lock:
+            return {rank: step_times(page.words) for rank, page in enumerate(self._pages)}
+
     def remarks(self) -> tuple[str, ...]:
         """Return lines for people about wrong use in scripts."""
         backwards = [rank for rank, page in enumerate(self._pages) if page.words[layout.WENT_BACK]]
@@ -130,10 +152,11 @@ class WorkerPages:
 
     def close(self) -> None:
         """Release the pages. A worker that has mapped its page keeps it."""
-        for page in self._pages:
-            page.close()
         self._remove_files()
-        self._pages = []
+        with self._lock:
+            pages, self._pages = self._pages, []
+            for page in pages:
+                page.close()
 
     def _remove_files(self) -> None:
         if self._written:
@@ -168,7 +191,8 @@ class _Page:
         """Clear the page."""
         for word in range(len(self.words)):
             self.words[word] = 0
-        self.words[layout.STEP] = self.words[layout.FIRST] = layout.NONE
+        for word in (layout.STEP, layout.FIRST, layout.HIGH, layout.ABOVE_OF):
+            self.words[word] = layout.NONE
         self.words[layout.MAGIC] = layout.MAGIC_VALUE
 
     @property

@@ -7,8 +7,17 @@ import sys
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
-from elastic_core.api import AgentStarted, HookSettings, Launches, RunningWorker, WorkersStarting, WorkersStopping
+from elastic_core.api import (
+    AgentStarted,
+    ConfigError,
+    HookSettings,
+    Launches,
+    RunningWorker,
+    WorkersStarting,
+    WorkersStopping,
+)
 from elastic_core.api.feed import Agreed, StopPlanned
 from elastic_plugin_kit import AgentHookConformance, FakeRun, sample_round
 from elastic_train import stop_page as layout
@@ -93,6 +102,46 @@ def test_other_hooks_of_the_agent_find_how_far_the_workers_are(node):
     assert saving() == {"asks": True, "steps": None, "saved": False, "within_s": 20.0}
     it.hook.close()
     assert (saving()["steps"], it.run.furthest_step()) == (None, None)
+
+
+def test_other_hooks_find_the_times_of_steps_and_saves(node):
+    it = node()
+    it.hook.on_agent_started(AgentStarted(run_id="r", node_id="n", run_dir="", pid=1))
+
+    def progress(**parameters):
+        return json.loads(it.run.offered["planned-stops-progress"](parameters).content)
+
+    assert progress(above="41") == {"workers": {}}
+    assert [it.words(rank)[layout.HIGH] for rank in (0, 1)] == [41, 41]
+    words = it.words(1)
+    written = {
+        layout.ALIVE_NS: 1_500_000_000, layout.FIRST: 40, layout.FIRST_NS: 2 * 10**9, layout.STEP: 44,
+        layout.TIMES_AT + 44: 9 * 10**9, layout.ABOVE_NS: 4 * 10**9, layout.ABOVE_OF: 41, layout.MARK_COUNT: 2,
+        layout.WRITER: 77,
+    }  # fmt: skip
+    for word, value in written.items():
+        words[word] = value
+    for at, *mark in ((layout.MARKS_AT, 1, layout.RESTORE, 10**9, 2 * 10**9), (68, 2, layout.SAVE, 5 * 10**9, 0)):
+        for word, value in enumerate(mark):
+            words[at + word] = value
+    expected = {
+        "alive_s": 1.5, "first_step": 40, "first_step_s": 2.0, "step": 44, "step_s": 9.0, "above_s": 4.0,
+        "marks": [["restore", 1.0, 2.0], ["save", 5.0, None]], "marks_dropped": 0, "pid": 77,
+    }  # fmt: skip
+    assert progress() == {"workers": {"1": expected}}
+    assert progress(above="42") == {"workers": {"1": expected | {"above_s": None}}}
+    with pytest.raises(ConfigError, match="above: 'x'; expected a step"):
+        progress(above="x")
+    it.hook.on_workers_starting(WorkersStarting(round=sample_round(), restart_count=0, asked_again=True))
+    assert list(progress()["workers"]) == ["1"]
+    now = sample_round().index
+    it.hook.on_workers_starting(WorkersStarting(round=replace(sample_round(), index=now + 1), restart_count=0))
+    assert progress() == progress(round=str(now + 1)) == progress(round=str(now + 2)) == {"workers": {}}
+    assert progress(round=str(now)) == {"workers": {"1": expected | {"above_s": None}}}
+    with pytest.raises(ConfigError, match="round: '-1'; expected the number of a round"):
+        progress(round="-1")
+    it.hook.close()
+    assert progress(above="3") == {"workers": {}}
 
 
 def test_nothing_is_held_for_workers_that_do_not_look(node):

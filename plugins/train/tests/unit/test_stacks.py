@@ -8,7 +8,7 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from elastic_train import ElasticSampler, resumed
+from elastic_train import ElasticSampler, marks, resumed
 from elastic_train.checkpoint import writer
 from patience import patience
 
@@ -125,7 +125,9 @@ def names(folder):
 
 
 def test_lightning_asks_after_each_step_of_the_optimizer_and_saves_before_the_stop(lightning, planned_at, tmp_path):
-    asked, trainer = planned_at(lightning, 7), Trainer(5)
+    marked = []
+    asked = planned_at(lightning, 7)
+    trainer = Trainer(5, save=lambda path: marked.append(marks._depth) or path.write_text("whole"))
     (tmp_path / "planned-step=3.ckpt").touch()
     (tmp_path / f".saving-planned-step=4.ckpt-{cut_off()}").mkdir()
     (tmp_path / "epoch=0-step=5.ckpt").touch()  # not ours
@@ -144,6 +146,7 @@ def test_lightning_asks_after_each_step_of_the_optimizer_and_saves_before_the_st
     assert saving.startswith(".saving-planned-step=7.ckpt-")
     assert names(tmp_path) == ["epoch=0-step=5.ckpt", "planned-step=7.ckpt"]
     assert (tmp_path / "planned-step=7.ckpt").read_text() == "whole"
+    assert (marked, marks._depth) == ([1], 0)  # the save is marked
 
 
 def test_lightning_that_fails_to_save_leaves_what_was_whole(lightning, planned_at, tmp_path):
@@ -266,10 +269,11 @@ def test_transformers_saves_stops_and_ends_at_the_step(transformers, planned_at)
         callback.on_save(None, state, control)  # one that was due anyway
         callback.on_step_end(None, state, control, model=None)
     assert vars(control) == {"should_save": True, "should_training_stop": True, "should_evaluate": False}
+    assert marks._depth == 1  # the save is marked
     with pytest.raises(SystemExit) as ended:
         callback.on_save(None, state, control)
     assert not ended.value.code
-    assert asked == [5, 6, 7]
+    assert (asked, marks._depth) == ([5, 6, 7], 0)
 
 
 def test_transformers_that_is_to_stop_before_it_begins_ends(transformers, planned_at):

@@ -23,6 +23,7 @@ def pages(tmp_path, monkeypatch):
         monkeypatch.setenv(name, value)
     stops._in_forked_child()
     monkeypatch.setattr(stops, "_looked", False)
+    monkeypatch.setattr(stops, "_sought", False)
     stops._words[layout.ASKED] = 1
     yield pages
     stops._in_forked_child()

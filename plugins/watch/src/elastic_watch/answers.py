@@ -2,9 +2,10 @@
 
 from collections.abc import Collection, Mapping
 
-from elastic_core.api import SYSTEM_CLOCK, ConfigError, Record, encode_json
+from elastic_core.api import SYSTEM_CLOCK, ConfigError, Record
 from elastic_core.api.feed import Answer
 from elastic_watch.beat_file import WorkerBeats
+from elastic_watch.progress_answers import as_json
 from elastic_watch.stacks import Frame, WorkerStack
 
 
@@ -31,9 +32,9 @@ class Stack(Record, frozen=True, kw_only=True):
     """The Python stacks of one worker."""
 
     text: str
-    """The stacks of all its threads."""
+    """The stacks of all its threads, or of the main thread if no Python code runs."""
     source: str
-    """The tool that wrote them: `faulthandler` or `py-spy`."""
+    """Their format: `faulthandler`, from its own interpreter, or `py-spy`."""
     place: str
     """The innermost line of the user's own code, such as `train.py:12`; empty if there is none."""
     frames: tuple[Frame, ...]
@@ -49,7 +50,7 @@ class Stacks(Record, frozen=True, kw_only=True):
 def heartbeats_answer(beats: Mapping[int, WorkerBeats]) -> Answer:
     """Return the response with heartbeats."""
     now_s = SYSTEM_CLOCK.monotonic_s()
-    return _as_json(
+    return as_json(
         Heartbeats(
             workers={
                 rank: Heartbeat(
@@ -67,7 +68,7 @@ def heartbeats_answer(beats: Mapping[int, WorkerBeats]) -> Answer:
 
 def stacks_answer(stacks: Mapping[int, WorkerStack]) -> Answer:
     """Return the response with stacks."""
-    return _as_json(
+    return as_json(
         Stacks(
             workers={
                 rank: Stack(text=own.text, source=own.source, place=own.place, frames=own.frames)
@@ -88,7 +89,3 @@ def ranks_asked(parameters: Mapping[str, str]) -> Collection[int] | None:
         return [int(each) for each in text.split(",")] if text else None
     except ValueError:
         raise ConfigError(f"ranks: {text!r}; expected local ranks, such as 0,2") from None
-
-
-def _as_json(record: Record) -> Answer:
-    return Answer(content=encode_json(record).decode() + "\n", content_type="application/json")

@@ -17,12 +17,18 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import SupportsIndex
 
-_BEAT_NS, _STEP = layout.BEAT_NS, layout.STEP
+_BEAT_NS, _STEP, _HIGH, _MASK = layout.BEAT_NS, layout.STEP, layout.HIGH, layout.TIMES_MASK
 
 _page = memoryview(bytearray(layout.PAGE_BYTES))
 _words = _page.cast("q")
+_times = _words[layout.TIMES_AT :]
+"""The times of the last steps."""
 _lock = RLock()  # of sections alone; a signal handler may open one, too
 _serial = 0
+_alive = True
+"""Whether the first heartbeat is noted, or no agent reads it."""
+_high: int | None = 0
+"""The value of HIGH for which steps need no more comparison. `None` means that the first step is not noted yet."""
 
 
 def heartbeat(*, step: "SupportsIndex | None" = None) -> None:
@@ -33,12 +39,50 @@ def heartbeat(*, step: "SupportsIndex | None" = None) -> None:
 
     Call it once per step, and never at a place without progress. Threading: any; takes a fraction of a microsecond.
     """
+    now_ns = monotonic_ns()
     if step is not None:
-        try:  # noqa: SIM105  # contextlib costs more than the beat
+        try:
             _words[_STEP] = step  # type: ignore[call-overload]  # it takes whatever is an index
-        except (TypeError, ValueError):
-            pass  # a wrong step must not end a training, least of all only under an agent
-    _words[_BEAT_NS] = monotonic_ns()
+            _times[step & _MASK] = now_ns  # type: ignore[operator]  # of a whole number; others follow below
+        except (TypeError, ValueError, OverflowError):
+            _note_odd_step(step, now_ns)
+        if _words[_HIGH] != _high:
+            _note_step(now_ns)
+    if not _alive:
+        _note_life(now_ns)
+    _words[_BEAT_NS] = now_ns
+
+
+def _note_odd_step(step: "SupportsIndex", now_ns: int) -> None:
+    """Note a step that is an index, but no whole number. Ignore a wrong one, which must not end a training."""
+    try:
+        number = step.__index__()
+        _words[_STEP] = number
+        _times[number & _MASK] = now_ns
+    except (AttributeError, TypeError, ValueError, OverflowError):
+        return
+
+
+def _note_life(now_ns: int) -> None:
+    """Note the time of the first heartbeat."""
+    global _alive
+    _alive = True
+    if not _words[layout.ALIVE_NS]:
+        _words[layout.ALIVE_NS] = now_ns
+
+
+def _note_step(now_ns: int) -> None:
+    """Note the first step, and the first one above HIGH, with their times."""
+    global _high
+    step, high = _words[_STEP], _words[_HIGH]
+    if step >= 0 and not _words[layout.FIRST_NS]:
+        _words[layout.FIRST] = step
+        _words[layout.FIRST_NS] = now_ns
+    if step > high:
+        if high != layout.NONE and _words[layout.ABOVE_OF] != high:
+            _words[layout.ABOVE_NS] = now_ns
+            _words[layout.ABOVE_OF] = high
+        _high = high
 
 
 def section(name: str, *, limit_s: float) -> "Section":
@@ -111,10 +155,11 @@ def attach() -> None:
     """Use the memory that this process's environment names, unless it can't be mapped or another process owns it.
 
     Called: when a script imports this module, which announces heartbeats; and by the hook in a spare interpreter that
-    imported it before it became a worker.
+    imported it before it became a worker. Until then it is in no round, and the memory belongs to the present worker.
     """
+    global _alive, _high
     path = os.environ.get(layout.FILE_VARIABLE)
-    if not path:
+    if not path or layout.ROUND_VARIABLE not in os.environ:
         return
     try:
         page = _map(path)
@@ -124,6 +169,7 @@ def attach() -> None:
     if words[layout.MAGIC] == layout.MAGIC_VALUE and _claim(words):
         _keep_signal(words)
         _use(page)
+        _alive, _high = False, None
 
 
 def attached() -> bool:
@@ -132,13 +178,12 @@ def attached() -> bool:
 
 
 def _keep_signal(words: memoryview) -> None:
-    """Withdraw the offer of stacks if the script has set its own handler for the signal."""
+    """Withdraw the offer of stacks if the script has set its own handler for one of the signals."""
     signum = words[layout.HOOK] >> 32
     if signum > 0:
-        import _signal  # type: ignore[import-not-found]  # `signal` around it is the script's to pay for
+        from elastic_watch.stack_dumps import kept
 
-        # faulthandler's handler does not show here.
-        if _signal.getsignal(signum) != _signal.SIG_DFL:
+        if not kept(signum):
             words[layout.HOOK] = 0
 
 
@@ -170,14 +215,16 @@ def _claim(words: memoryview) -> bool:
 
 
 def _use(page: memoryview) -> None:
-    global _page, _words
+    global _page, _words, _times
     _page, _words = page, page.cast("q")
+    _times = _words[layout.TIMES_AT :]
 
 
 def _in_forked_child() -> None:
     """Send no heartbeats in a forked child, which would hide a hang of the worker."""
-    global _lock
+    global _lock, _alive, _high
     _lock = RLock()  # its holder is not in this process
+    _alive, _high = True, 0
     _use(memoryview(bytearray(layout.PAGE_BYTES)))
 
 

@@ -7,9 +7,22 @@ import sys
 
 from elastic_watch import beat_layout as layout
 
+# Not from typing: importing it costs milliseconds.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import FrameType
+
+_stacks = -1
+"""The descriptor to which the handlers write."""
+
 
 def offer() -> None:
-    """Have the interpreter write its stacks on the agent's signal, and announce that in the page.
+    """Have the interpreter write its stacks on the agent's signals, and announce that in the page.
+
+    The lower signal's handler is one of Python: it holds the interpreter's lock, and writes the stacks of all threads.
+    The higher signal's runs at once and without the lock, also while a function of C runs. If it read the frames of a
+    thread that runs Python code, the process could end by SIGSEGV. So it writes the main thread's stack only, and the
+    agent uses it only if the other one has not run.
 
     The file is memory, so that a disk that hangs can't block the write.
 
@@ -18,12 +31,15 @@ def offer() -> None:
     Raises:
         OSError: the agent is gone, or this process runs as another user now.
     """
+    global _stacks
     signum: int = _signal.SIGRTMAX - layout.STACKS_BELOW_RTMAX
     beat_file = os.environ.get(layout.FILE_VARIABLE, "")
-    if not beat_file or _signal.getsignal(signum) != _signal.SIG_DFL:
+    if not beat_file or any(_signal.getsignal(each) != _signal.SIG_DFL for each in (signum, signum - 1)):
         return  # the script's own choice counts
-    stacks = os.open(beat_file, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
-    faulthandler.register(signum, file=stacks, all_threads=True, chain=False)
+    _stacks = os.open(beat_file, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+    faulthandler.register(signum, file=_stacks, all_threads=False, chain=False)
+    _signal.signal(signum - 1, _write)
+    _signal.siginterrupt(signum - 1, False)  # libraries in C need not expect EINTR
     page = os.open(beat_file, os.O_WRONLY | os.O_CLOEXEC)  # one that appends can't write in front
     try:
         word = os.getpid() | signum << 32
@@ -32,3 +48,13 @@ def offer() -> None:
         os.close(page)
     if beats := sys.modules.get("elastic_watch.beats"):  # a standby interpreter, now a worker, imported it
         beats.attach()
+
+
+def kept(signum: int) -> bool:
+    """Return whether the script has no own handler for either signal."""
+    # faulthandler's handler does not show here.
+    return _signal.getsignal(signum) == _signal.SIG_DFL and _signal.getsignal(signum - 1) in (_signal.SIG_DFL, _write)
+
+
+def _write(_signum: int, _frame: "FrameType | None") -> None:
+    faulthandler.dump_traceback(_stacks, all_threads=True)

@@ -1,4 +1,8 @@
-"""The stacks of workers, from their own interpreters, else from py-spy, with a time limit."""
+"""The stacks of workers, from their own interpreters, else from py-spy, with a time limit.
+
+An interpreter writes all threads' stacks while it holds its lock: in the recorder's thread, else in a signal handler of
+Python. If no Python code runs for some time, its main thread's stack does not change, and a handler in C writes it.
+"""
 
 import os
 import re
@@ -13,12 +17,13 @@ from typing import IO, Final
 from elastic_core.api import SYSTEM_CLOCK, Record, RunHandle
 from elastic_core.api.workers import is_user_file, parse_fault_frames, without_launcher
 from elastic_watch import vitals
-from elastic_watch.beat_file import MAX_STACKS_BYTES, BeatFile, BeatFiles
+from elastic_watch.beat_file import BeatFile, BeatFiles
+from elastic_watch.beat_layout import MAX_STACKS_BYTES
 
 Frame = tuple[str, int, str, str]
 """File, line, function, and the source's line, which is empty here."""
 
-_THREAD = re.compile(r"^(Thread|Current thread) 0x[0-9a-f]+ .*\(most recent call first\):$")
+_THREAD = re.compile(r"^(Thread|Current thread|Stack)(?: 0x[0-9a-f]+ .*)? ?\(most recent call first\):$")
 _SPY_THREAD = re.compile(r"^Thread \S+ \(.*\)(?:: \"(?P<name>.*)\")?$")
 _SPY_FRAME = re.compile(r"^ +(?P<function>.+) \((?P<file>.+):(?P<line>\d+)\)$")
 
@@ -26,8 +31,8 @@ _SPY_FRAME = re.compile(r"^ +(?P<function>.+) \((?P<file>.+):(?P<line>\d+)\)$")
 def faulthandler_frames(text: str) -> tuple[Frame, ...]:
     """Return the main thread's frames in the last dump in `text`, outermost first; empty if there is none.
 
-    An interpreter writes its threads from the youngest to the oldest, up to a hundred. With more threads, the last one
-    is the thread that handled the signal: the main one, unless it blocks the signal.
+    An interpreter writes its threads from the youngest to the oldest, up to a hundred. With more threads, the main one
+    is the thread that handled the signal. The recorder's thread always writes the main one, as the last one.
     """
     lines = text.splitlines()
     heads = [(index, match[1]) for index, line in enumerate(lines) if (match := _THREAD.match(line))]
@@ -65,9 +70,9 @@ class WorkerStack(Record, frozen=True, kw_only=True):
     """The Python stacks of one worker."""
 
     text: str = ""
-    """The stacks of all its threads; empty if it did not respond."""
+    """The stacks of all its threads, or of the main thread if no Python code runs; empty if it did not respond."""
     source: str = ""
-    """The tool that wrote them: `faulthandler` or `py-spy`."""
+    """Their format: `faulthandler`, from its own interpreter, or `py-spy`."""
     frames: tuple[Frame, ...] = ()
     """The main thread's frames, outermost first."""
     user_frame: int = -1
@@ -105,11 +110,15 @@ class StackCollector:
     def take(self, ranks: Collection[int] | None = None) -> dict[int, WorkerStack]:
         """Return the stacks of running workers, of all or of those local ranks. Workers without a response are missing.
 
-        Takes a second if an interpreter does not respond, and up to ten more if py-spy is installed.
+        Takes two seconds if an interpreter does not respond, and up to ten more if py-spy is installed.
         """
         pids = {each.local_rank: each.pid for each in self._run.workers() if ranks is None or each.local_rank in ranks}
         files = {rank: file for rank in pids if (file := self._files.get(rank)) is not None}
-        found = _from_interpreters(pids, files, self._closed)
+        with self._files.snapshots:
+            found = _from_recorders(files, self._closed)
+            for ask, limit_s in ((BeatFile.ask_handler_for_stacks, _HANDLER_S), (BeatFile.ask_for_stacks, _ANSWER_S)):
+                silent = {rank: file for rank, file in files.items() if rank not in found}
+                found |= _from_signals(pids, silent, ask, limit_s, self._closed)
         missing = {rank: pid for rank, pid in pids.items() if rank not in found}
         # The worker may be a shell around the process that beats.
         owners = {rank: files[rank].read().owner or pid if rank in files else pid for rank, pid in missing.items()}
@@ -133,15 +142,38 @@ class StackCollector:
 _LOOK_S: Final = 0.05
 _ANSWER_S: Final = 1.0
 """How long an interpreter may take; one with a main thread blocked in the kernel never responds."""
+_RECORDER_S: Final = 0.5
+"""How long the recorder's thread may take; it never responds while another thread holds the interpreter's lock."""
+_RECORDER_LOOK_S: Final = 0.01
+_HANDLER_S: Final = 0.3
+"""How long a handler of Python may take; it does not run while the main thread is in a function of C."""
 _PY_SPY_S: Final = 10.0
 
 
-def _from_interpreters(
-    pids: Mapping[int, int], files: Mapping[int, BeatFile], closed: threading.Event
+def _from_recorders(files: Mapping[int, BeatFile], closed: threading.Event) -> dict[int, WorkerStack]:
+    found: dict[int, WorkerStack] = {}
+    waiting = {rank: file.ask_recorder_for_stacks() for rank, file in files.items() if vitals.lives(file.server)}
+    until_s = SYSTEM_CLOCK.monotonic_s() + _RECORDER_S
+    while waiting and SYSTEM_CLOCK.monotonic_s() < until_s and not closed.wait(_RECORDER_LOOK_S):
+        for rank, number in list(waiting.items()):
+            text = files[rank].recorder_stacks(number)
+            if text is not None:
+                found[rank] = _stack(text, faulthandler_frames(text), "faulthandler")
+            if text is not None or not vitals.lives(files[rank].server):
+                del waiting[rank]
+    return found
+
+
+def _from_signals(
+    pids: Mapping[int, int],
+    files: Mapping[int, BeatFile],
+    ask: Callable[[BeatFile, int], bool],
+    limit_s: float,
+    closed: threading.Event,
 ) -> dict[int, WorkerStack]:
     begins = {rank: file.stacks_end for rank, file in files.items()}
-    ends = {rank: begins[rank] for rank, file in files.items() if file.ask_for_stacks(pids[rank])}
-    until_s, waiting = SYSTEM_CLOCK.monotonic_s() + _ANSWER_S, bool(ends)
+    ends = {rank: begins[rank] for rank, file in files.items() if ask(file, pids[rank])}
+    until_s, waiting = SYSTEM_CLOCK.monotonic_s() + limit_s, bool(ends)
     while waiting and SYSTEM_CLOCK.monotonic_s() < until_s and not closed.wait(_LOOK_S):
         before, ends = ends, {rank: files[rank].stacks_end for rank in ends}
         # Some are still being written, or not begun by a worker that lives.

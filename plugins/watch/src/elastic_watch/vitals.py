@@ -50,17 +50,38 @@ def lives(pid: int) -> bool:
 
 
 def answers(pid: int, signum: int, session: int) -> bool:
-    """Return whether a process leads a session or is in it, catches a signal now, and is not stopped."""
+    """Return whether a process leads a session or is in it, its main thread handles a signal now, and runs or waits."""
     fields = _stat(f"/proc/{pid}/stat")
     if not fields or session not in (pid, int(fields[3])) or fields[0].decode() in "TtZX":
         return False
-    caught = [line for line in _read(f"/proc/{pid}/status").splitlines() if line.startswith(b"SigCgt:")]
-    return any(int(line.split()[1], 16) >> (signum - 1) & 1 for line in caught)
+    # The mask of blocked signals is the main thread's: otherwise another thread would handle it.
+    return _in_mask(pid, signum, b"SigCgt:") and not _in_mask(pid, signum, b"SigBlk:")
 
 
-def is_debugged(pid: int) -> bool:
-    """Return whether a debugger holds a process."""
-    return _stat(f"/proc/{pid}/stat")[:1] == [b"t"]
+def pending(pid: int, signum: int) -> bool:
+    """Return whether a signal to a process has not reached a thread yet."""
+    return _in_mask(pid, signum, b"ShdPnd:")
+
+
+def _in_mask(pid: int, signum: int, name: bytes) -> bool:
+    found = [line for line in _read(f"/proc/{pid}/status").splitlines() if line.startswith(name)]
+    return any(int(line.split()[1], 16) >> (signum - 1) & 1 for line in found)
+
+
+def state_of(pid: int) -> str:
+    """Return the kernel's letter for the main thread of a process; empty if it is gone."""
+    fields = _stat(f"/proc/{pid}/stat")
+    return fields[0].decode() if fields else ""
+
+
+def run_delay_s(pid: int) -> float | None:
+    """Return how long a process's main thread has waited for a processor while it could run.
+
+    Time in which the processor limit of a cgroup stops it is included. `None` if the kernel does not count it, or the
+    process is gone. Source: Documentation/scheduler/sched-stats.rst of Linux.
+    """
+    fields = _read(f"/proc/{pid}/schedstat").split()
+    return int(fields[1]) / 1e9 if len(fields) > 1 else None
 
 
 def traffic_of(pid: int) -> Traffic | None:

@@ -18,14 +18,23 @@ from elastic_core.api import (
     WorkersStarted,
     WorkersStopping,
 )
-from elastic_core.api.feed import RankStep, RunSteps, StepsAsked, StepsSeen
+from elastic_core.api.feed import Concluded, NodesAsked
 from elastic_core.system.reactor import Reactor
 from elastic_plugin_kit import AgentHookConformance
 from elastic_plugin_kit.fake_run import FakeRun
 from elastic_watch.beat_file import BeatFiles
 from elastic_watch.beat_layout import FILE_VARIABLE
+from elastic_watch.collectives.evidence import Attribution, Cause
+from elastic_watch.hangs.asking import (
+    Conclusion,
+    concluded,
+    decoded_response,
+    encoded_conclusion,
+)
 from elastic_watch.hangs.hang_watch import MAX_WARNINGS, NO_MORE, HangWatch
+from elastic_watch.hangs.steps import RankStep, RunSteps
 from elastic_watch.hook import STARTUP, Watch
+from elastic_watch.options import HANG_TOPIC
 from elastic_watch.stacks import StackCollector
 
 ROUND = Round(
@@ -45,13 +54,28 @@ HANG_S = 0.8
 
 
 class Run(FakeRun):
-    """The handle over real workers, and time as it passes."""
+    """The handle over real workers, and time as it passes. A node alone is asked, and answers, as by the agent."""
 
     def __init__(self, reactor, folder):
         super().__init__()
         self.directory = str(folder)
         self.reactor = reactor
         self.pids, self.alive = {}, set()
+        self.watch, self.alone = None, True
+
+    def ask_nodes(self, topic, *, within_s=1.0):
+        super().ask_nodes(topic, within_s=within_s)
+        if self.alone:
+            asked = NodesAsked(serial=len(self.questions), topic=topic)
+            self.reactor.call_later(0, lambda: self.watch.on_nodes_asked(asked))
+
+    def answer_nodes(self, serial, data):
+        super().answer_nodes(serial, data)
+        if self.alone:
+            data = encoded_conclusion(concluded({"n3": data}))
+            self.reactor.call_later(
+                0, lambda: self.watch.on_concluded(Concluded(serial=serial, topic=HANG_TOPIC, data=data))
+            )
 
     def call_later(self, delay_s, call):
         if threading.current_thread() is threading.main_thread():
@@ -66,20 +90,34 @@ class Run(FakeRun):
         )
 
 
+class NoSnapshots:
+    """The scripts here don't use torch."""
+
+    def __init__(self, run):
+        self.run = run
+
+    def take_later(self, on_taken, *, ranks, dump):
+        self.run.call_later(0.0, lambda: on_taken({}))
+
+
 class Watched:
     """Workers that beat when they are told to."""
 
-    def __init__(self, folder, argv, count, nodes):
+    def __init__(self, folder, argv, count, nodes, hang_s=HANG_S, **given):
         self.reactor = Reactor()
         self.folder = folder
         self.handle = Run(self.reactor, folder)
         self.notices, self.reports = self.handle.notices, self.handle.reports
         self.files, self.closed = BeatFiles(), threading.Event()
         collector = StackCollector(self.handle, self.files, closed=self.closed)
-        self.watch = HangWatch(self.handle, HANG_S, 0.0, files=self.files, collector=collector)
+        self.handle.alone = nodes == 1
+        self.watch = self.handle.watch = HangWatch(
+            self.handle, hang_s, 0.0, files=self.files, collector=collector, snapshots=NoSnapshots(self.handle), **given
+        )
         self.workers = {}
         for rank, file in self.files.renew(count).items():
-            env = {**os.environ, FILE_VARIABLE: file, "ELASTIC_WORKER_HOOKS": "1", "ELASTIC_STARTUP": STARTUP}
+            hooks = {"ELASTIC_WORKER_HOOKS": "1", "ELASTIC_STARTUP": ",".join(STARTUP)}
+            env = {**os.environ, FILE_VARIABLE: file, "ELASTIC_ROUND": "0", **hooks}
             self.workers[rank] = subprocess.Popen(
                 argv, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True, text=True
             )
@@ -87,13 +125,16 @@ class Watched:
             self.beat(rank)
         self.handle.pids = {rank: worker.pid for rank, worker in self.workers.items()}
         self.handle.alive = set(self.workers)
-        round_ = ROUND if nodes == 1 else replace(ROUND, node_count=nodes, node_id="n3")
+        round_ = replace(ROUND, node_count=nodes, node_id="n3")
         self.watch.on_workers_started(WorkersStarted(round=round_, pids=tuple(self.handle.pids.values())))
 
     def beat(self, rank):
         self.workers[rank].stdin.write("\n")
         self.workers[rank].stdin.flush()
         self.workers[rank].stdout.readline()
+
+    def step_of(self, rank):
+        return self.files.read()[rank].step
 
     def run(self, seconds, *, beating=(), until=lambda: False):
         end_s = self.reactor.now_s() + seconds
@@ -124,8 +165,8 @@ class Watched:
 def start(tmp_path):
     made = []
 
-    def make(count=2, argv=(sys.executable, "-c", BEATS), nodes=1):
-        made.append(Watched(tmp_path, argv, count, nodes))
+    def make(count=2, argv=(sys.executable, "-c", BEATS), nodes=1, **given):
+        made.append(Watched(tmp_path, argv, count, nodes, **given))
         return made[-1]
 
     yield make
@@ -185,7 +226,7 @@ def test_ended_worker_is_not_missed(start):
 
 def test_nothing_is_told_after_the_end(start):
     it = start(1)
-    it.run(5, until=lambda: it.watch._awaits_stacks)
+    it.run(5, until=lambda: it.watch._collector.busy)
     it.end()
     it.run(2 * HANG_S)
     assert (it.notices, it.reports) == ([], [])
@@ -194,39 +235,57 @@ def test_nothing_is_told_after_the_end(start):
 # --- with other nodes
 
 
+def asked(it, serial):
+    it.watch.on_nodes_asked(NodesAsked(serial=serial, topic=HANG_TOPIC))
+
+
+def conclude(it, serial, attribution=None, **given):
+    conclusion = Conclusion(
+        token=given.pop("token", ROUND.token),
+        reporter=given.pop("reporter", ""),
+        disputed=given.pop("disputed", ""),
+        steps=RunSteps(node_count=2, **given),
+        attribution=attribution or Attribution(cause=Cause.UNKNOWN),
+    )
+    it.watch.on_concluded(Concluded(serial=serial, topic=HANG_TOPIC, data=encoded_conclusion(conclusion)))
+
+
 def test_question_of_another_node_is_answered_and_stacks_are_written_though_all_is_well(start):
-    it = start(nodes=2)
+    it = start(nodes=2, hang_s=600.0)
     it.beat(0)
-    it.watch.on_steps_asked(StepsAsked(serial=7))
-    (told,) = it.handle.steps_reported
-    assert (told.serial, told.node_id, told.ranks, told.max_step, told.min_step) == (7, "n3", (4, 5), 2, 1)
-    assert [(one.global_rank, one.step) for one in told.behind] == [(5, 1)]
-    it.run(5, beating=[0, 1], until=lambda: (it.folder / "hang/round_3_1/rank_5.txt").exists())
+    asked(it, 7)
+    it.run(60, beating=[1], until=lambda: it.handle.answers)
+    ((serial, data),) = it.handle.answers
+    told = decoded_response(data)
+    assert (serial, told.token, told.node_count) == (7, ROUND.token, 2)
+    assert (told.steps.node_id, told.steps.ranks, told.steps.max_step) == ("n3", (4, 5), it.step_of(1))
+    assert [(one.global_rank, one.step) for one in told.steps.behind] == [(4, 2)]
+    conclude(it, 7)
+    it.run(60, beating=[0, 1], until=lambda: (it.folder / "hang/round_3_1/rank_5.txt").exists())
     assert 'File "<string>"' in (it.folder / "hang/round_3_1/rank_4.txt").read_text()
-    assert (it.notices, it.reports, it.handle.steps_asked) == ([], [], 0)
+    assert (it.notices, it.reports, it.handle.questions) == ([], [], [])
 
 
 def test_who_stands_still_asks_first_and_names_those_who_are_behind_elsewhere(start):
     it = start(nodes=2)
-    it.run(5, until=lambda: it.handle.steps_asked)
+    it.run(5, until=lambda: it.handle.questions)
     assert it.notices == []
-    it.watch.on_steps_asked(StepsAsked(serial=1))
+    asked(it, 1)
     behind = (RankStep(global_rank=9, step=0, node_id="n4"),)
-    it.watch.on_steps_seen(
-        StepsSeen(seen=RunSteps(serial=1, node_count=2, max_step=1, min_step=0, behind=behind, quiet_s=0.1))
-    )
+    conclude(it, 1, max_step=1, min_step=0, behind=behind, quiet_s=0.1)
     it.run(5, until=lambda: it.notices)
     assert "; waiting for rank 9 on n4: step 1 not reached (at 0); stacks: " in it.notices[0]
+    assert it.handle.questions == [HANG_TOPIC]
     it.run(10, until=lambda: it.reports)
-    assert it.handle.steps_asked == 1
 
 
 def test_section_that_is_open_elsewhere_is_waited_for_and_nothing_is_said(start):
     it = start(nodes=2)
-    it.run(5, until=lambda: it.handle.steps_asked)
-    it.watch.on_steps_seen(StepsSeen(seen=RunSteps(serial=1, node_count=2, protected_s=60.0)))
+    it.run(5, until=lambda: it.handle.questions)
+    asked(it, 1)
+    conclude(it, 1, protected_s=60.0)
     it.run(3 * HANG_S)
-    assert (it.notices, it.reports, it.handle.steps_asked) == ([], [], 1)
+    assert (it.notices, it.reports, it.handle.questions) == ([], [], [HANG_TOPIC])
 
 
 def test_nodes_that_do_not_answer_are_not_waited_for(start):
@@ -254,7 +313,8 @@ class TestWatchWithALimit(AgentHookConformance):
         hooks = []
 
         def make(run_dir):
-            options = {"hang_timeout": 20.0, "startup_timeout": 30.0}
+            options = {"hang_timeout": 20.0, "startup_timeout": 30.0, "on_hang": "fail"}
+            options |= {"on_straggler": "off", "straggler_interval": 30.0}
             hooks.append(Watch(HookSettings(name="watch", run_dir=run_dir, options=options)))
             return hooks[-1]
 

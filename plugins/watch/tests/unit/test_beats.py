@@ -4,24 +4,26 @@ import os
 import signal
 import subprocess
 import sys
+from time import monotonic
 
 import pytest
 
 from elastic_core import worker
 from elastic_watch import beat_layout as layout
 from elastic_watch import beats
-from elastic_watch.beat_file import BeatFiles
+from elastic_watch.beat_file import BeatFiles, WorkerProgress
 
 
 @pytest.fixture
 def file(monkeypatch):
-    own = (beats._page, beats._words)
+    own = (beats._page, beats._words, beats._times, beats._alive, beats._high)
     made = BeatFiles()
     (path,) = made.renew(1).values()
     monkeypatch.setenv(layout.FILE_VARIABLE, path)
+    monkeypatch.setenv(layout.ROUND_VARIABLE, "0")
     beats.attach()
     yield made.get(0)
-    beats._page, beats._words = own
+    beats._page, beats._words, beats._times, beats._alive, beats._high = own
     made.close()
 
 
@@ -34,6 +36,87 @@ def test_beat_is_read_with_its_step_and_its_owner(file):
     second = file.read()
     assert second.step == 7
     assert second.beat_s > first.beat_s
+
+
+def test_first_heartbeat_and_first_and_last_step_have_their_times(file):
+    assert file.progress() is None
+    before = monotonic()
+    beats.heartbeat()
+    alive = file.progress()
+    assert before <= alive.alive_s <= monotonic()
+    assert alive == WorkerProgress(alive_s=alive.alive_s)
+    for step in (5, 6, 9):
+        between = monotonic()
+        beats.heartbeat(step=step)
+    own = file.progress()
+    assert (own.alive_s, own.first_step, own.step) == (alive.alive_s, 5, 9)
+    assert own.alive_s < own.first_step_s < between <= own.step_s <= monotonic()
+    beats.heartbeat()
+    beats.heartbeat(step="x")
+    assert (file.progress(), file.read().beat_s > own.step_s) == (own, True)
+
+
+class Index:
+    """An index that is no number, as a tensor's element may be."""
+
+    def __init__(self, value):
+        self.value = value
+
+    def __index__(self):
+        return self.value
+
+
+@pytest.mark.parametrize("count", [0, 1, 5, 127, 128, 129, 700])
+@pytest.mark.parametrize("stride", [1, 3, 10, 64, 100, 127])
+def test_the_last_steps_have_their_times(file, count, stride):
+    steps = [7 + stride * n for n in range(count)]
+    for step in steps:
+        beats.heartbeat(step=Index(step) if step % 2 else step)
+    found = file.step_times()
+    assert [step for step, _ in found] == [step for step in steps if step > (steps[-1] if steps else 0) - 128]
+    times = [ns for _, ns in found]
+    assert times == sorted(times)
+    assert not found or found[-1][1] / 1e9 == file.progress().step_s
+
+
+def test_steps_before_one_that_falls_are_left_out(file):
+    for step in (500, 501, 502, 3, 4, 9):
+        beats.heartbeat(step=step)
+    for wrong in ("x", 1.5, 1 << 70):
+        beats.heartbeat(step=wrong)
+    assert [step for step, _ in file.step_times()] == [3, 4, 9]
+    beats.heartbeat(step=-1)
+    assert file.step_times() == ()
+
+
+def test_first_step_above_another_has_its_time(file):
+    file.note_above(6)
+    for step in (5, 6):
+        beats.heartbeat(step=step)
+    assert file.progress().above_s is None
+    for step in (7, 8):
+        beats.heartbeat(step=step)
+    own = file.progress()
+    assert own.first_step_s < own.above_s < own.step_s
+    file.note_above(7)  # counts from now on
+    assert file.progress().above_s is None
+    beats.heartbeat(step=9)
+    own = file.progress()
+    assert own.above_s == own.step_s
+    file.note_above(layout.NONE)
+    beats.heartbeat(step=10)
+    assert file.progress().above_s is None
+
+
+def test_import_and_sections_are_no_progress(file):
+    with beats.section("compile", limit_s=60):
+        pass
+    assert file.progress() is None
+
+
+def test_heartbeats_of_an_older_version_have_a_step_without_times(file):
+    file._words[layout.STEP] = 4
+    assert file.progress() == WorkerProgress(step=4)
 
 
 @pytest.mark.parametrize("step", [0.5, "7", 1 << 70, object()])
@@ -107,11 +190,21 @@ def test_forked_child_is_silent(file):
     beats._in_forked_child()
     beats.heartbeat(step=9)
     assert file.read().step is None
+    assert file.progress() is None
+
+
+def test_spare_interpreter_leaves_the_memory_to_the_worker(file, monkeypatch):
+    beats._use(memoryview(bytearray(layout.PAGE_BYTES)))
+    file._words[layout.OWNER] = 0
+    monkeypatch.delenv(layout.ROUND_VARIABLE)
+    beats.attach()
+    assert (beats.attached(), file.read().owner) == (False, 0)
 
 
 @pytest.mark.parametrize("path", ["", "/nonexistent/fd/3", "/dev/null"])
 def test_without_the_agent_nothing_happens(monkeypatch, path):
     monkeypatch.setenv(layout.FILE_VARIABLE, path)
+    monkeypatch.setenv(layout.ROUND_VARIABLE, "0")
     beats.attach()
     assert not beats.attached()
     beats.heartbeat(step=1)
@@ -166,7 +259,9 @@ def test_what_a_process_that_has_ended_said_is_forgotten_but_for_the_step():
     read = files.read()
     assert [(read[rank].owner, read[rank].step) for rank in (0, 1)] == [(os.getpid(), 5), (0, None)]
     assert files.furthest_step() == 6
+    assert {rank: own.step for rank, own in files.progress().items()} == {0: 5, 1: 6}
     files.close()
+    assert files.progress() == {}
     assert (files.read(), files.furthest_step()) == ({}, None)
     assert [os.path.exists(path) for path in paths.values()] == [False, False]
 

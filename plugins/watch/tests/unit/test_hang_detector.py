@@ -3,8 +3,8 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
-from elastic_core.api.feed import RankStep, RunSteps
 from elastic_watch.beat_file import OpenSection
 from elastic_watch.hangs.detector import (
     Elsewhere,
@@ -14,11 +14,15 @@ from elastic_watch.hangs.detector import (
     Sighting,
     Stall,
     begin,
+    has_open_section,
     look,
     odd_ones_out,
+    protect,
+    silence,
     without,
 )
-from elastic_watch.hangs.peers import Others, answer, judged
+from elastic_watch.hangs.peers import Others, judged
+from elastic_watch.hangs.steps import RankStep, RunSteps, node_steps
 
 HANG = Limits(hang_s=10.0)
 BOTH = Limits(hang_s=10.0, startup_s=30.0)
@@ -278,6 +282,97 @@ def test_clock_stands_while_a_rank_is_debugged():
     assert node.hung_at() == [110.0]
 
 
+def test_clock_stands_while_all_of_several_workers_are_stopped():
+    node = Node()
+    node.beats(0, 1)
+    node.look()
+    for rank in (0, 1):
+        node.sees(rank, stopped=True)
+    node.lives(1000)
+    assert node.verdicts == []
+    assert node.watch.suspended
+    for rank in (0, 1):
+        node.sees(rank, stopped=False)
+    node.lives(10)
+    assert node.hung_at() == [1010.0]
+
+
+def test_suspend_that_stops_the_agent_in_between_does_not_count():
+    """As a scheduler does it: some workers, the agent, the other workers; and the other way round at the end."""
+    node = Node()
+    for _ in range(5):
+        node.beats(0, 1)
+        node.look()
+        node.sees(0, stopped=True)
+        node.lives(1)
+        node.now_s += 3600.0  # the agent is stopped
+        node.look()
+        node.sees(1, stopped=True)
+        node.lives(1)
+        for rank in (0, 1):
+            node.sees(rank, stopped=False)
+        node.lives(0)
+    assert node.verdicts == []
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_one_stopped_worker_is_a_hang(ranks):
+    node = Node(ranks=ranks)
+    node.beats(*range(ranks))
+    node.look()
+    node.sees(0, stopped=True)
+    node.lives(10, beating=range(1, ranks))
+    assert node.hung_at() == [10.0]
+    assert node.stalls[-1][1].suspects == (0,)
+
+
+@pytest.mark.parametrize("reason", ["held", "stopped"])
+def test_other_nodes_wait_while_workers_are_debugged_or_suspended(reason):
+    node, other = Node(), Node()
+    for each in (node, other):
+        each.beats(0, 1, step=4)
+        each.look()
+    for rank in (0, 1):
+        node.sees(rank, **{reason: True})
+    others = Others()
+    for _ in range(200):
+        node.lives(1)
+        before = len(other.stalls)
+        other.now_s += 1
+        other.elsewhere = others.now(other.watch)
+        other.look()
+        for _, stall in other.stalls[before:]:
+            assert not stall.hung
+            quiet = silence(node.watch)
+            seen = RunSteps(node_count=2, max_step=4, min_step=4, protected_s=quiet.protected_s)
+            others.take(seen, other.watch)
+            assert judged(stall, other.watch, others.now(other.watch)) is None
+            other.watch = replace(other.watch, warned=False)
+    assert len(other.stalls) > 10
+    for rank in (0, 1):
+        node.sees(rank, **{reason: False})
+    node.look()
+    assert silence(node.watch).protected_s == 0
+
+
+def test_operation_that_a_stack_shows_protects_until_the_next_sign_of_life():
+    node = Node()
+    node.beats(0, 1)
+    node.lives(5)
+    node.watch = replace(protect(node.watch, 0, "torch.compile", 60.0), warned=False)
+    node.lives(55)
+    assert not any(stall.hung for _, stall in node.stalls)
+    node.watch = protect(node.watch, 0, "torch.compile", 60.0)  # it counts from the first time
+    node.lives(10)
+    (hung_s,) = node.hung_at()
+    assert hung_s == 65.0
+    assert node.stalls[-1][1].section == "torch.compile"
+    node.beats(0, 1)
+    node.look()
+    assert not has_open_section(node.watch)
+    assert silence(node.watch).protected_s == 0
+
+
 # --- other nodes
 
 
@@ -320,8 +415,8 @@ def test_node_tells_how_far_its_ranks_are_and_for_how_long_they_are_silent():
     node.sees(1, sections=opened(node.now_s, 50.0))
     node.lives(4)
     sightings = {rank: watched.sighting for rank, watched in node.watch.workers.items()}
-    steps = answer(3, node.watch, sightings, node_id="n1", ranks={0: 8, 1: 9, 2: 10})
-    assert (steps.serial, steps.ranks, steps.max_step, steps.min_step) == (3, (8, 9, 10), 120, 119)
+    steps = node_steps(node.watch, sightings, node_id="n1", ranks={0: 8, 1: 9, 2: 10})
+    assert (steps.node_id, steps.ranks, steps.max_step, steps.min_step) == ("n1", (8, 9, 10), 120, 119)
     assert [(one.global_rank, one.step) for one in steps.behind] == [(9, 119)]
     assert steps.protected_s == pytest.approx(46.0)
     assert steps.quiet_s == pytest.approx(4.0)
@@ -332,7 +427,7 @@ def test_node_tells_how_far_its_ranks_are_and_for_how_long_they_are_silent():
 
 def heard(node, **given):
     others = Others()
-    others.take(RunSteps(serial=1, node_count=2, **given), node.watch)
+    others.take(RunSteps(node_count=2, **given), node.watch)
     return others
 
 

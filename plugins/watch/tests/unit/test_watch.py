@@ -3,6 +3,8 @@
 import json
 import os
 import shutil
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -11,10 +13,10 @@ from elastic_core.api import AgentStarted, ConfigError, HookSettings, RunningWor
 from elastic_plugin_kit import AgentHookConformance, FakeRun, sample_round
 from elastic_watch import beat_layout as layout
 from elastic_watch.beat_file import BeatFile
-from elastic_watch.hook import Watch
+from elastic_watch.hook import STARTUP, Watch
 from support import wait_for
 
-OFF = {"hang_timeout": 0.0, "startup_timeout": 0.0}
+OFF = {"hang_timeout": 0.0, "startup_timeout": 0.0, "on_straggler": "off", "straggler_interval": 30.0}
 DUMP = b"""Current thread 0x00007f2a3b4c5d6e (most recent call first):
   File "/code/train.py", line 7 in step
   File "/code/train.py", line 9 in <module>
@@ -31,8 +33,8 @@ class Node:
         )
         self.hook.on_agent_started(AgentStarted(run_id="r", node_id="n", run_dir="", pid=1))
 
-    def starts(self, **event):
-        round_ = sample_round(local_world_size=2)
+    def starts(self, index=0, **event):
+        round_ = sample_round(local_world_size=2, index=index)
         return self.hook.on_workers_starting(WorkersStarting(round=round_, restart_count=0, **event))
 
     def asked(self, name, **parameters):
@@ -49,7 +51,7 @@ def node(monkeypatch):
 
 def test_workers_get_memory_to_beat_into_and_offer_their_stacks(node):
     changes = node.starts().workers
-    assert [change.startup for change in changes.values()] == [("elastic_watch.stack_dumps:offer",)] * 2
+    assert [change.startup for change in changes.values()] == [STARTUP] * 2
     (first,), (second,) = (change.environment.values() for change in changes.values())
     assert first != second
     assert (node.starts(dry_run=True), node.starts(asked_again=True)) == (None, None)
@@ -64,6 +66,37 @@ def test_what_is_known_of_heartbeats_is_offered_to_others(node):
     words[layout.BEAT_NS], words[layout.STEP] = 1, 52
     (told,) = node.asked("heartbeats").values()
     assert (told["age_s"] > 0, told["step"], node.run.furthest_step()) == (True, 52, 52)
+
+
+def test_others_find_the_times_of_steps(node):
+    assert node.asked("heartbeats-progress", above="3") == {}
+    node.starts()
+    assert node.asked("heartbeats-progress", above="41") == {}
+    words = node.hook._files.get(1)._words
+    assert words[layout.HIGH] == 41
+    written = {
+        layout.ALIVE_NS: 1_500_000_000, layout.FIRST: 40, layout.FIRST_NS: 2 * 10**9, layout.STEP: 44,
+        layout.TIMES_AT + 44: 9 * 10**9, layout.ABOVE_NS: 4 * 10**9, layout.ABOVE_OF: 41,
+    }  # fmt: skip
+    for word, value in written.items():
+        words[word] = value
+    expected = {
+        "alive_s": 1.5, "first_step": 40, "first_step_s": 2.0, "step": 44, "step_s": 9.0, "above_s": 4.0,
+        "marks": [], "marks_dropped": 0,
+    }  # fmt: skip
+    assert node.asked("heartbeats-progress") == {"1": expected}
+    assert node.asked("heartbeats-progress", above="42") == {"1": expected | {"above_s": None}}
+    for text in ("x", "-2", str(1 << 63)):
+        with pytest.raises(ConfigError, match=r"above: '.*'; expected a step, or -1 for none"):
+            node.asked("heartbeats-progress", above=text)
+    node.starts(asked_again=True)
+    assert node.asked("heartbeats-progress")["1"]["step"] == 44
+    node.starts(1)
+    assert node.asked("heartbeats-progress") == node.asked("heartbeats-progress", round="1") == {}
+    assert node.asked("heartbeats-progress", round="0") == {"1": expected | {"above_s": None}}
+    assert node.asked("heartbeats-progress", round="2") == {}
+    with pytest.raises(ConfigError, match="round: '-1'; expected the number of a round"):
+        node.asked("heartbeats-progress", round="-1")
 
 
 def test_without_memory_workers_start_all_the_same_and_a_line_says_so(node, monkeypatch):
@@ -133,3 +166,24 @@ class TestWatch(AgentHookConformance):
         yield make
         for hook in hooks:
             hook.close()
+
+
+LOADS = """
+import sys
+from elastic_core.api import AgentStarted, HookSettings
+from elastic_plugin_kit import FakeRun
+from elastic_watch.hook import Watch
+hook = Watch(HookSettings(name="watch", options={"hang_timeout": 0.0, "startup_timeout": 0.0, "on_straggler": "note",
+    "straggler_interval": 30.0}))
+hook.run = FakeRun()
+hook.on_agent_started(AgentStarted(run_id="r", node_id="n", run_dir="", pid=1))
+before = set(sys.modules)
+hook.run.offered["heartbeats-progress"]({})
+print(*sorted(set(sys.modules) - before))
+hook.close()
+"""
+
+
+def test_the_progress_which_is_read_as_a_run_ends_loads_nothing_of_the_stacks():
+    loaded = subprocess.run([sys.executable, "-c", LOADS], capture_output=True, text=True, check=True).stdout.split()
+    assert loaded == ["elastic_watch.progress_answers"]

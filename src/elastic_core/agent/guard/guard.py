@@ -1,11 +1,12 @@
 """The guard: a process that outlives its agent until it has killed the processes that the agent's workers left running.
 
-`guardian` starts it with an empty environment, in its own session, with every signal blocked. It reads lines from its
+`guardian` starts it with no variable but `TZ`, in its own session, with every signal blocked. It reads lines from its
 standard input; the latest line of each kind counts:
 
 - `agent PID`, `incarnation TEXT`;
 - `workers [PID ...]`: the workers that are not yet reaped;
 - `fence SECONDS`: when the workers must be dead even if the agent lives, by CLOCK_MONOTONIC; `inf` means never;
+- `times FORMAT`: the local time before each line, as for `logger.local_time`;
 - `last TEXT`: the input of `last_act`, which acts once the agent and the workers are dead; `-` means none;
 - `forget SIGNAL`: the agent has seen that this signal is pending;
 - `farewell`: the agent ends normally, and the guard has nothing to do.
@@ -25,6 +26,7 @@ import select
 import sys
 import time
 
+from elastic_core.logger import local_time
 from elastic_core.processes import procfs
 from elastic_core.processes.lineage import Lineage
 
@@ -67,7 +69,7 @@ def main() -> None:
     if watch.incarnation and not watch.farewell and watch.may_act():
         last_act = LastAct(watch.last_act)  # it starts during the hunt
         cleared = hunt(watch.incarnation, watch.workers)
-        _report(watch.dead_agent)
+        _report(watch.dead_agent, watch.times)
         if cleared:
             last_act.go()
     os._exit(0)  # the interpreter's own shutdown would only take time
@@ -78,21 +80,21 @@ def _is_alone() -> bool:
     return sys.gettrace() is None and len(procfs.numbers_in("/proc/self/task")) <= 1
 
 
-def _report(agent_pid: int) -> None:
+def _report(agent_pid: int, times: str) -> None:
     """Write the line about an agent that ended without a result; 0 means that the agent lives, and writes no line."""
     what = f"agent {agent_pid} ended without a verdict, whatever its exit code: it was killed, or called os._exit"
     if agent_pid:
-        _write_line(f"{what}; its guard has ended its workers")
+        _write_line(f"{what}; its guard has ended its workers", times)
     _close(_PEOPLE)  # a reader may wait for the end of the agent's output
 
 
-def _write_line(what: str) -> None:
+def _write_line(what: str, times: str) -> None:
     """Write a line to the agent's stderr, unless that would block."""
     poll = select.poll()
     poll.register(_PEOPLE, select.POLLOUT)
     try:
         if any(events & select.POLLOUT for _, events in poll.poll(0)):
-            os.write(_PEOPLE, f"elastic: {what}\n".encode())
+            os.write(_PEOPLE, f"{local_time(times)}elastic: {what}\n".encode())
     except OSError:
         return  # the stream has no reader
 
@@ -119,6 +121,7 @@ class AgentWatch:
         self._alone = alone
         self.incarnation = ""
         self.farewell = False
+        self.times = ""
         self.last_act = b""
         self.fence_s = NEVER_S
         self.workers: dict[int, int] = {}
@@ -138,7 +141,8 @@ class AgentWatch:
         proves nothing then.
         """
         if not self._alone:
-            _write_line("a debugger or another tool runs in the guard of this agent: the guard ends no worker")
+            what = "a debugger or another tool runs in the guard of this agent: the guard ends no worker"
+            _write_line(what, self.times)
         return self._alone
 
     @property
@@ -225,6 +229,8 @@ class AgentWatch:
         elif word == "fence":
             self.fence_s = float(rest)
             self._fence_moved = True
+        elif word == "times":
+            self.times = rest
         elif word == "last":
             self.last_act = b"" if rest == "-" else rest.encode()
         elif word == "forget":
@@ -251,7 +257,7 @@ class LastAct:
     def __init__(self, instructions: bytes) -> None:
         """Start the process with the agent's instructions; empty means that there is nothing to do.
 
-        It inherits the guard's blocked signals, session and empty environment, so that no guard treats it as a worker.
+        It inherits the guard's blocked signals, session and environment, so that no guard treats it as a worker.
         """
         self._pid = self._pipe = -1
         if not instructions:

@@ -86,7 +86,8 @@ class Guardian:
         try:
             # Written before the guard exists: the agent may be killed immediately afterwards.
             greeting = (
-                f"agent {os.getpid()}\nincarnation {self._incarnation}\n{self._workers_line()}{self._fence_line()}"
+                f"agent {os.getpid()}\nincarnation {self._incarnation}\ntimes {self._log.times}\n"
+                f"{self._workers_line()}{self._fence_line()}"
             )
             self._pid, self._pipe = _spawn_guard(greeting.encode(), self._last_act.encode())
         except OSError as error:
@@ -266,7 +267,7 @@ def _spawn_guard(greeting: bytes, last_act_line: bytes) -> tuple[int, int]:
         pid = posix.posix_spawn(
             sys.executable,
             [sys.executable, "-I", "-S", "-c", code, "elastic-guard"],
-            {},
+            {"TZ": os.environ["TZ"]} if "TZ" in os.environ else {},
             file_actions=[
                 (os.POSIX_SPAWN_DUP2, reading, 0),  # first, because it may be 3 itself
                 *(((os.POSIX_SPAWN_DUP2, 2, 3),) if shown else ()),

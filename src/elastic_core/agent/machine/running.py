@@ -5,28 +5,11 @@ from collections.abc import Iterable
 from msgspec.structs import replace
 
 from elastic_core import messages as m
-from elastic_core.agent.machine.states import (
-    SETTLE,
-    SETTLE_S,
-    STOP_SETTLE_S,
-    AgentEnd,
-    AgentState,
-    Deciding,
-    End,
-    Ledger,
-    Outcome,
-    Rejoin,
-    Running,
-    Settling,
-    Step,
-    Stopping,
-    drain,
-    stop,
-)
+from elastic_core.agent.machine import states as s
 from elastic_core.types import WorkerExit
 
 
-def worker_ended(state: Running, event: m.WorkerExited, now_s: float) -> Step:
+def worker_ended(state: s.Running, event: m.WorkerExited, now_s: float) -> s.Step:
     """Record an exit with 0, or begin to examine a failure."""
     rank = event.exit.local_rank
     running, exits = without(state, (), event.exit)
@@ -35,75 +18,77 @@ def worker_ended(state: Running, event: m.WorkerExited, now_s: float) -> Step:
         # failure to report.
         return collect_evidence(running, exits, settle=event.exit.code > 0)
     if running.alive:
-        return Step(state=running, commands=report_finishing(state, running), reason=f"local rank {rank} finished")
+        return s.Step(state=running, commands=report_finishing(state, running), reason=f"local rank {rank} finished")
     return finished(running)
 
 
-def hang_found(state: Running, event: m.HangFound, now_s: float) -> Step:
+def hang_found(state: s.Running, event: m.HangFound, now_s: float) -> s.Step:
     """Request the policy's decision about a hang; the workers run on until then."""
     ask = m.AskPolicy(failure=event.failure, history=state.ledger.history)
     # There is no delay and no examination: the failure comes with its evidence, and no worker has ended.
-    deciding = Deciding(ledger=state.ledger, running=state, round=state.round)
-    return Step(state=deciding, commands=(ask,), reason=event.failure.summary)
+    deciding = s.Deciding(ledger=state.ledger, running=state, round=state.round)
+    return s.Step(state=deciding, commands=(ask,), reason=event.failure.summary)
 
 
-def stop_running(state: Running, event: m.StopRequested, now_s: float) -> Step:
+def stop_running(state: s.Running, event: m.StopRequested, now_s: float) -> s.Step:
     """Drain: pass the agent's signal to the workers."""
     finished = not state.alive
-    return drain(state.ledger, state.round, event.signum, now_s, finished=finished, grace_s=event.grace_s, planned=True)
+    return s.drain(
+        state.ledger, state.round, event.signum, now_s, finished=finished, grace_s=event.grace_s, planned=True
+    )
 
 
-def restart_asked(state: Running, event: m.RestartRequested, now_s: float) -> Step:
+def restart_asked(state: s.Running, event: m.RestartRequested, now_s: float) -> s.Step:
     """Begin the next round, with all nodes; no failure is recorded, and no restart is counted."""
     if not state.alive:  # this node has finished, and waits for the others
-        return Step(state=state, reason="no worker of this node runs")
+        return s.Step(state=state, reason="no worker of this node runs")
     ask = (m.RequestRestart(reason=event.reason),) if state.ledger.control else ()
     notice = m.PrintLine(text=f"round {state.round.index} is over: {event.reason}")
-    return stop(state.ledger, state.round, Rejoin(), event.reason, first=(*ask, notice), planned=True)
+    return s.stop(state.ledger, state.round, s.Rejoin(), event.reason, first=(*ask, notice), planned=True)
 
 
-def forward(state: AgentState, event: m.SignalForwarded, now_s: float) -> Step:
+def forward(state: s.AgentState, event: m.SignalForwarded, now_s: float) -> s.Step:
     """Forward a user signal to the workers, or to the workers that are started next."""
     # During a restart the signal is kept for the next round's workers; after the last round there are none.
-    if isinstance(state, Stopping) and isinstance(state.then, End):
-        return Step(state=state, reason="the workers are being stopped")
+    if isinstance(state, s.Stopping) and isinstance(state.then, s.End):
+        return s.Step(state=state, reason="the workers are being stopped")
     send = m.ForwardSignal(signum=event.signum)
-    return Step(state=state, commands=(send,), reason=f"signal {event.signum} passed on")
+    return s.Step(state=state, commands=(send,), reason=f"signal {event.signum} passed on")
 
 
-def another_ended(state: Settling, event: m.WorkerExited, now_s: float) -> Step:
+def another_ended(state: s.Settling, event: m.WorkerExited, now_s: float) -> s.Step:
     """Add the exit of another worker while the evidence settles."""
     running, exits = without(state.running, state.exits, event.exit)
     stops = any(_stopped_by_others(running.ledger, exit) for exit in exits)
     if not running.alive and not stops:
-        return _examine(running, exits, "no worker is left", (m.CancelTimer(name=SETTLE),))
+        return _examine(running, exits, "no worker is left", (m.CancelTimer(name=s.SETTLE),))
     longer: tuple[m.AgentCommand, ...] = ()
     # Only once: workers that are stopped from outside one after the other must not delay the decision without limit.
     if stops and not any(_stopped_by_others(running.ledger, exit) for exit in state.exits):
-        longer = (m.SetTimer(name=SETTLE, delay_s=STOP_SETTLE_S),)
-    return Step(
-        state=Settling(running=running, exits=exits),
+        longer = (m.SetTimer(name=s.SETTLE, delay_s=s.STOP_SETTLE_S),)
+    return s.Step(
+        state=s.Settling(running=running, exits=exits),
         commands=(*report_finishing(state.running, running), *longer),
         reason=f"local rank {event.exit.local_rank} ended too",
     )
 
 
-def settled(state: Settling, event: m.TimerFired, now_s: float) -> Step:
+def settled(state: s.Settling, event: m.TimerFired, now_s: float) -> s.Step:
     """Read the evidence."""
     return _examine(state.running, state.exits, "the evidence has settled")
 
 
-def stop_settling(state: Settling, event: m.StopRequested, now_s: float) -> Step:
+def stop_settling(state: s.Settling, event: m.StopRequested, now_s: float) -> s.Step:
     """Stop the workers without reading the evidence of the failure."""
     running = state.running
-    return drain(
-        running.ledger, running.round, event.signum, now_s, (m.CancelTimer(name=SETTLE),), grace_s=event.grace_s
+    return s.drain(
+        running.ledger, running.round, event.signum, now_s, (m.CancelTimer(name=s.SETTLE),), grace_s=event.grace_s
     )
 
 
 def without(
-    running: Running, exits: tuple[WorkerExit, ...], exit: WorkerExit
-) -> tuple[Running, tuple[WorkerExit, ...]]:
+    running: s.Running, exits: tuple[WorkerExit, ...], exit: WorkerExit
+) -> tuple[s.Running, tuple[WorkerExit, ...]]:
     """Return `running` without a worker that has ended, and `exits` with its exit if that was a failure."""
     alive = running.alive - {exit.local_rank}
     if exit.code == 0:
@@ -113,44 +98,44 @@ def without(
     return replace(running, alive=alive), (*exits, exit)
 
 
-def collect_evidence(running: Running, exits: tuple[WorkerExit, ...], *, settle: bool) -> Step:
+def collect_evidence(running: s.Running, exits: tuple[WorkerExit, ...], *, settle: bool) -> s.Step:
     """Examine a failure immediately, or with `settle` after peers have had a moment to report their errors."""
     reason = f"local rank {exits[0].local_rank} failed"
     if any(_stopped_by_others(running.ledger, exit) for exit in exits):
         # A stop signal from outside usually reaches the agent, too: then it is no failure but the end of the run.
-        delay_s, reason = STOP_SETTLE_S, f"local rank {exits[0].local_rank} got a stop signal from outside the agent"
+        delay_s, reason = s.STOP_SETTLE_S, f"local rank {exits[0].local_rank} got a stop signal from outside the agent"
     elif settle and running.alive:
         # The first worker to end is often not the first to fail: a peer may still be writing its error file.
-        delay_s = SETTLE_S
+        delay_s = s.SETTLE_S
     else:
         return _examine(running, exits, reason)
-    timer = m.SetTimer(name=SETTLE, delay_s=delay_s)
-    return Step(state=Settling(running=running, exits=exits), commands=(timer,), reason=reason)
+    timer = m.SetTimer(name=s.SETTLE, delay_s=delay_s)
+    return s.Step(state=s.Settling(running=running, exits=exits), commands=(timer,), reason=reason)
 
 
-def _stopped_by_others(ledger: Ledger, exit: WorkerExit) -> bool:
+def _stopped_by_others(ledger: s.Ledger, exit: WorkerExit) -> bool:
     """Return whether a worker ended by a stop signal that the agent did not send, or with that signal's exit code."""
     signum = -exit.code if exit.code < 0 else exit.code - 128
     return exit.stop_signal is None and signum in ledger.stop_signals
 
 
 def _examine(
-    running: Running, exits: tuple[WorkerExit, ...], reason: str, first: Iterable[m.AgentCommand] = ()
-) -> Step:
-    deciding = Deciding(ledger=running.ledger, running=running, round=running.round, exits=exits)
-    return Step(state=deciding, commands=(*first, m.Examine(exits=exits, round=running.round)), reason=reason)
+    running: s.Running, exits: tuple[WorkerExit, ...], reason: str, first: Iterable[m.AgentCommand] = ()
+) -> s.Step:
+    deciding = s.Deciding(ledger=running.ledger, running=running, round=running.round, exits=exits)
+    return s.Step(state=deciding, commands=(*first, m.Examine(exits=exits, round=running.round)), reason=reason)
 
 
-def report_finishing(before: Running, running: Running) -> tuple[m.AgentCommand, ...]:
+def report_finishing(before: s.Running, running: s.Running) -> tuple[m.AgentCommand, ...]:
     """Report that the first worker of this node has finished, if it is this one: new nodes can't begin a round then."""
     first = running.ledger.control and running.done and not before.done
     return (m.ReportFinishing(),) if first else ()
 
 
-def finished(running: Running, first: tuple[m.AgentCommand, ...] = ()) -> Step:
+def finished(running: s.Running, first: tuple[m.AgentCommand, ...] = ()) -> s.Step:
     """Report that all workers exited with 0 if the run decides; otherwise end."""
     if running.ledger.control:
         # The run has not ended yet: if another node fails, this node's workers are needed again.
-        return Step(state=running, commands=(m.ReportDone(), *first), reason="all workers of this node finished")
-    outcome = Outcome(ending=AgentEnd.SUCCEEDED, exit_code=0, reason="all workers finished")
-    return stop(running.ledger, running.round, End(outcome=outcome), outcome.reason)
+        return s.Step(state=running, commands=(m.ReportDone(), *first), reason="all workers of this node finished")
+    outcome = s.Outcome(ending=s.AgentEnd.SUCCEEDED, exit_code=0, reason="all workers finished")
+    return s.stop(running.ledger, running.round, s.End(outcome=outcome), outcome.reason)

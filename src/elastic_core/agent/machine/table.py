@@ -10,28 +10,11 @@ from typing import get_args
 
 from elastic_core import messages as m
 from elastic_core.agent.machine import deciding, round_changed, running, starting, stopping
-from elastic_core.agent.machine.states import (
-    AgentState,
-    Awaiting,
-    Created,
-    Deciding,
-    Ended,
-    Gating,
-    Joining,
-    Leaving,
-    Preparing,
-    Refused,
-    Running,
-    Settling,
-    Starting,
-    Step,
-    Stopping,
-    Waiting,
-)
+from elastic_core.agent.machine import states as s
 from elastic_core.errors import IllegalEventError
 from elastic_core.types import Record
 
-Handler = Callable[..., Step]
+Handler = Callable[..., s.Step]
 
 
 class Handled(Record, frozen=True, kw_only=True):
@@ -53,7 +36,7 @@ class Illegal(Record, frozen=True, kw_only=True):
 
 Rule = Handled | Ignored | Illegal
 EVENTS: tuple[type, ...] = get_args(m.AgentEvent)
-STATES: tuple[type, ...] = get_args(AgentState)
+STATES: tuple[type, ...] = get_args(s.AgentState)
 
 _LATE = "an answer to a question of an earlier state"
 _NO_WORKER = "no worker exists that could get it"
@@ -80,95 +63,105 @@ def _to(handler: Handler, *to: type) -> Handled:
 
 
 TABLE: dict[type, dict[type, Rule]] = {
-    Created: _row(
-        {m.StartRequested: _to(starting.begin, Gating), m.StopRequested: _to(starting.never_began, Ended)},
+    s.Created: _row(
+        {m.StartRequested: _to(starting.begin, s.Gating), m.StopRequested: _to(starting.never_began, s.Ended)},
         {(m.SignalForwarded,): _NO_WORKER},
     ),
-    Gating: _row(
+    s.Gating: _row(
         {
-            m.SignalForwarded: _to(running.forward, Gating),
-            m.JoinAllowed: _to(starting.join, Joining),
-            m.JoinRefused: _to(starting.join_refused, Refused, Leaving),
+            m.SignalForwarded: _to(running.forward, s.Gating),
+            m.JoinAllowed: _to(starting.join, s.Joining),
+            m.JoinRefused: _to(starting.join_refused, s.Refused, s.Leaving),
             # A node that waits aside keeps its seat: the run may end while its hooks are being called again.
-            m.RendezvousFailed: _to(starting.no_round, Leaving),
-            m.StopRequested: _to(starting.stop_before_start, Leaving),
+            m.RendezvousFailed: _to(starting.no_round, s.Leaving),
+            m.StopRequested: _to(starting.stop_before_start, s.Leaving),
         },
         {(m.RoundChanged, m.TimerFired): _LATE, (m.RestartRequested,): _STARTS},
     ),
-    Refused: _row(
+    s.Refused: _row(
         {
-            m.SignalForwarded: _to(running.forward, Refused),
-            m.TimerFired: _to(starting.ask_again, Refused, Gating, Preparing),
-            m.RendezvousFailed: _to(starting.no_round, Leaving),
-            m.RoundChanged: _to(round_changed.refused, Refused, Awaiting, Gating, Waiting, Leaving),
-            m.StopRequested: _to(starting.stop_refused, Leaving),
+            m.SignalForwarded: _to(running.forward, s.Refused),
+            m.TimerFired: _to(starting.ask_again, s.Refused, s.Gating, s.Preparing),
+            m.RendezvousFailed: _to(starting.no_round, s.Leaving),
+            m.RoundChanged: _to(round_changed.refused, s.Refused, s.Awaiting, s.Gating, s.Waiting, s.Leaving),
+            m.StopRequested: _to(starting.stop_refused, s.Leaving),
         },
         {(m.RestartRequested,): _STARTS},
     ),
-    Joining: _row(
+    s.Joining: _row(
         {
-            m.SignalForwarded: _to(running.forward, Joining),
-            m.RoundFormed: _to(starting.formed, Preparing),
-            m.RendezvousFailed: _to(starting.no_round, Leaving),
-            m.StopRequested: _to(starting.stop_before_start, Leaving),
+            m.SignalForwarded: _to(running.forward, s.Joining),
+            m.RoundFormed: _to(starting.formed, s.Preparing),
+            m.RendezvousFailed: _to(starting.no_round, s.Leaving),
+            m.StopRequested: _to(starting.stop_before_start, s.Leaving),
         },
         {(m.RoundChanged, m.TimerFired): _LATE, (m.RestartRequested,): _STARTS},
     ),
-    Preparing: _row(
+    s.Preparing: _row(
         {
-            m.SignalForwarded: _to(running.forward, Preparing),
-            m.StartAllowed: _to(starting.start, Starting, Awaiting, Gating, Waiting),
-            m.StartRefused: _to(starting.start_refused, Refused, Awaiting, Gating, Waiting, Leaving),
-            m.RoundChanged: _to(round_changed.preparing, Preparing, Leaving),
-            m.StopRequested: _to(starting.stop_before_start, Leaving),
+            m.SignalForwarded: _to(running.forward, s.Preparing),
+            m.StartAllowed: _to(starting.start, s.Starting, s.Awaiting, s.Gating, s.Waiting),
+            m.StartRefused: _to(starting.start_refused, s.Refused, s.Awaiting, s.Gating, s.Waiting, s.Leaving),
+            m.RoundChanged: _to(round_changed.preparing, s.Preparing, s.Leaving),
+            m.StopRequested: _to(starting.stop_before_start, s.Leaving),
         },
         {(m.TimerFired,): _LATE, (m.RestartRequested,): _STARTS},
     ),
-    Starting: _row(
+    s.Starting: _row(
         {
-            m.SignalForwarded: _to(running.forward, Starting),
+            m.SignalForwarded: _to(running.forward, s.Starting),
             # No exit arrives here: the loop starts all workers in one turn, and reads their exits in a later one.
-            m.WorkersSpawned: _to(starting.spawned, Running, Stopping),
-            m.SpawnFailed: _to(starting.spawn_failed, Deciding, Stopping),
-            m.RoundChanged: _to(round_changed.starting, Starting),
-            m.StopRequested: _to(starting.stop_starting, Stopping),
+            m.WorkersSpawned: _to(starting.spawned, s.Running, s.Stopping),
+            m.SpawnFailed: _to(starting.spawn_failed, s.Deciding, s.Stopping),
+            m.RoundChanged: _to(round_changed.starting, s.Starting),
+            m.StopRequested: _to(starting.stop_starting, s.Stopping),
         },
         {(m.TimerFired,): _LATE, (m.RestartRequested,): _STARTS},
     ),
-    Running: _row(
+    s.Running: _row(
         {
-            m.HangFound: _to(running.hang_found, Deciding),
-            m.WorkerExited: _to(running.worker_ended, Running, Settling, Deciding, Stopping),
-            m.RoundChanged: _to(round_changed.running, Running, Stopping),
-            m.StopRequested: _to(running.stop_running, Stopping),
-            m.RestartRequested: _to(running.restart_asked, Running, Stopping),
-            m.SignalForwarded: _to(running.forward, Running),
+            m.HangFound: _to(running.hang_found, s.Deciding),
+            m.WorkerExited: _to(running.worker_ended, s.Running, s.Settling, s.Deciding, s.Stopping),
+            m.RoundChanged: _to(round_changed.running, s.Running, s.Stopping),
+            m.StopRequested: _to(running.stop_running, s.Stopping),
+            m.RestartRequested: _to(running.restart_asked, s.Running, s.Stopping),
+            m.SignalForwarded: _to(running.forward, s.Running),
         },
         {(m.TimerFired,): _LATE},
     ),
-    Settling: _row(
+    s.Settling: _row(
         {
-            m.SignalForwarded: _to(running.forward, Settling),
-            m.WorkerExited: _to(running.another_ended, Settling, Deciding),
-            m.TimerFired: _to(running.settled, Deciding),
-            m.RoundChanged: _to(round_changed.settling, Settling, Stopping),
-            m.StopRequested: _to(running.stop_settling, Stopping),
+            m.SignalForwarded: _to(running.forward, s.Settling),
+            m.WorkerExited: _to(running.another_ended, s.Settling, s.Deciding),
+            m.TimerFired: _to(running.settled, s.Deciding),
+            m.RoundChanged: _to(round_changed.settling, s.Settling, s.Stopping),
+            m.StopRequested: _to(running.stop_settling, s.Stopping),
         },
         {
             (m.HangFound,): _FAILED,
             (m.RestartRequested,): _DECIDED,
         },
     ),
-    Deciding: _row(
+    s.Deciding: _row(
         {
-            m.SignalForwarded: _to(running.forward, Deciding),
-            m.WorkerExited: _to(deciding.ended_while_deciding, Deciding),
-            m.Examined: _to(deciding.examined, Deciding),
+            m.SignalForwarded: _to(running.forward, s.Deciding),
+            m.WorkerExited: _to(deciding.ended_while_deciding, s.Deciding),
+            m.Examined: _to(deciding.examined, s.Deciding),
             m.DecisionMade: _to(
-                deciding.decided, Running, Settling, Deciding, Stopping, Awaiting, Waiting, Gating, Leaving
+                deciding.decided,
+                s.Running,
+                s.Settling,
+                s.Deciding,
+                s.Stopping,
+                s.Awaiting,
+                s.Waiting,
+                s.Gating,
+                s.Leaving,
             ),
-            m.RoundChanged: _to(round_changed.deciding, Deciding, Stopping, Awaiting, Gating, Waiting, Leaving),
-            m.StopRequested: _to(deciding.stop_deciding, Stopping, Leaving),
+            m.RoundChanged: _to(
+                round_changed.deciding, s.Deciding, s.Stopping, s.Awaiting, s.Gating, s.Waiting, s.Leaving
+            ),
+            m.StopRequested: _to(deciding.stop_deciding, s.Stopping, s.Leaving),
         },
         {
             (m.HangFound,): _FAILED,
@@ -176,13 +169,13 @@ TABLE: dict[type, dict[type, Rule]] = {
             (m.TimerFired,): _LATE,
         },
     ),
-    Stopping: _row(
+    s.Stopping: _row(
         {
-            m.SignalForwarded: _to(running.forward, Stopping),
-            m.WorkersStopped: _to(stopping.workers_gone, Awaiting, Gating, Waiting, Leaving),
-            m.RoundChanged: _to(round_changed.stopping, Stopping),
-            m.TimerFired: _to(stopping.report_due, Stopping),
-            m.StopRequested: _to(stopping.stop_again, Stopping),
+            m.SignalForwarded: _to(running.forward, s.Stopping),
+            m.WorkersStopped: _to(stopping.workers_gone, s.Awaiting, s.Gating, s.Waiting, s.Leaving),
+            m.RoundChanged: _to(round_changed.stopping, s.Stopping),
+            m.TimerFired: _to(stopping.report_due, s.Stopping),
+            m.StopRequested: _to(stopping.stop_again, s.Stopping),
         },
         {
             (m.WorkerExited,): "the ladder counts them; the incident reads them",
@@ -191,28 +184,28 @@ TABLE: dict[type, dict[type, Rule]] = {
             (m.HangFound, m.RestartRequested): "the workers are being stopped",
         },
     ),
-    Awaiting: _row(
+    s.Awaiting: _row(
         {
-            m.SignalForwarded: _to(running.forward, Awaiting),
-            m.RoundChanged: _to(round_changed.awaiting, Awaiting, Deciding, Gating, Waiting, Leaving),
-            m.StopRequested: _to(stopping.stop_awaiting, Leaving),
+            m.SignalForwarded: _to(running.forward, s.Awaiting),
+            m.RoundChanged: _to(round_changed.awaiting, s.Awaiting, s.Deciding, s.Gating, s.Waiting, s.Leaving),
+            m.StopRequested: _to(stopping.stop_awaiting, s.Leaving),
         },
         {(*_POLICY, m.TimerFired): _LATE, (m.RestartRequested,): _DECIDED},
     ),
-    Waiting: _row(
+    s.Waiting: _row(
         {
-            m.SignalForwarded: _to(running.forward, Waiting),
-            m.TimerFired: _to(stopping.backoff_over, Gating),
-            m.RoundChanged: _to(round_changed.waiting, Waiting, Leaving),
-            m.StopRequested: _to(stopping.stop_waiting, Leaving),
+            m.SignalForwarded: _to(running.forward, s.Waiting),
+            m.TimerFired: _to(stopping.backoff_over, s.Gating),
+            m.RoundChanged: _to(round_changed.waiting, s.Waiting, s.Leaving),
+            m.StopRequested: _to(stopping.stop_waiting, s.Leaving),
         },
         {(m.RestartRequested,): _STARTS},
     ),
-    Leaving: _row(
+    s.Leaving: _row(
         {
-            m.RendezvousLeft: _to(stopping.left, Ended),
-            m.TimerFired: _to(stopping.left_anyway, Ended),
-            m.StopRequested: _to(stopping.stop_leaving, Leaving, Ended),
+            m.RendezvousLeft: _to(stopping.left, s.Ended),
+            m.TimerFired: _to(stopping.left_anyway, s.Ended),
+            m.StopRequested: _to(stopping.stop_leaving, s.Leaving, s.Ended),
         },
         {
             (*_HOOKS, *_ANSWERS, *_POLICY): _LATE,
@@ -220,11 +213,11 @@ TABLE: dict[type, dict[type, Rule]] = {
             (m.SignalForwarded,): _NO_WORKER,
         },
     ),
-    Ended: _row({}, {EVENTS: "the agent has ended"}),
+    s.Ended: _row({}, {EVENTS: "the agent has ended"}),
 }
 
 
-def advance(state: AgentState, event: m.AgentEvent, *, now_s: float) -> Step:
+def advance(state: s.AgentState, event: m.AgentEvent, *, now_s: float) -> s.Step:
     """Return the next state and commands for `event` in `state`, without side effects.
 
     Raises:
@@ -234,6 +227,6 @@ def advance(state: AgentState, event: m.AgentEvent, *, now_s: float) -> Step:
         case Handled(handler=handler):
             return handler(state, event, now_s)
         case Ignored(why=why):
-            return Step(state=state, reason=why)
+            return s.Step(state=state, reason=why)
         case Illegal():
             raise IllegalEventError(f"the agent can't take {type(event).__name__} in state {type(state).__name__}")

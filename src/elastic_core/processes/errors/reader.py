@@ -11,13 +11,7 @@ import msgspec
 from msgspec.structs import replace
 
 from elastic_core.processes.errors.causes import causes_in
-from elastic_core.processes.errors.frames import (
-    TRACEBACK_HEADER,
-    Frame,
-    at_top_level,
-    parse_frames,
-    without_launcher,
-)
+from elastic_core.processes.errors.frames import TRACEBACK_HEADER, Frame, at_top_level, parse_frames, without_launcher
 from elastic_core.processes.errors.text import parse_fault, parse_stderr
 from elastic_core.types import ErrorRecord, WorkerExit
 

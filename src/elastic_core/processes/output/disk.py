@@ -292,21 +292,17 @@ class Disk:
             self._log.notice(f"that file system responds again, after {now_s - self._stalled_s:.1f} s")
             self._stalled_s = None
 
-    def close(self, *, within_s: float = END_S, hurry: Callable[[], bool] = lambda: False) -> None:
-        """Wait a bounded time for the jobs, and report the bytes that are lost; idempotent.
+    def close(self, *, within_s: float = END_S) -> None:
+        """Wait at most `within_s` for the jobs, and report the bytes that are lost; idempotent.
 
         The reactor turns meanwhile. Called: after its loop has ended, on its thread.
-
-        Args:
-            within_s: The most seconds to wait.
-            hurry: Returns whether to stop waiting early.
         """
         if self._closed:
             return
         until_s = self._reactor.now_s() + within_s
         for lane in tuple(self._busy):
             lane.when_empty(lambda: None)  # wakes the loop
-        while self._busy and (left_s := until_s - self._reactor.now_s()) > 0 and not hurry():
+        while self._busy and (left_s := until_s - self._reactor.now_s()) > 0:
             self._reactor.turn(left_s)
         self._reactor.turn(0.0)
         self._closed = True

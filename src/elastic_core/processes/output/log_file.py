@@ -101,13 +101,11 @@ class LogFile:
         if end:
             return end
         most = 2 * limit - self._size
-        if (self._size and self._at_line_start(data)) or most <= 0:
+        at_line_start = self._last == _LF or (self._last == _CR and data[0] != _LF)
+        if (self._size and at_line_start) or most <= 0:
             return 0
         # In the middle of a line, or before one that is too long for any file.
         return _first_line_end(data, room, most) or min(len(data), most)
-
-    def _at_line_start(self, data: bytes) -> bool:
-        return self._last == _LF or (self._last == _CR and data[0] != _LF)
 
     # --- rotation
 

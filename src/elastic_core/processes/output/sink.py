@@ -12,9 +12,14 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from functools import partial
+from typing import TYPE_CHECKING
 
 from elastic_core.encoding import clean
+from elastic_core.logger import shows_colours
 from elastic_core.system.reactor import Reactor, Timer
+
+if TYPE_CHECKING:
+    from elastic_core.system.colours import Painter
 
 HIGH_WATER_BYTES = 1 << 20
 """If more bytes wait, the workers' pipes of this stream are not read."""
@@ -271,13 +276,20 @@ class Console:
         self.stdout = Sink(reactor, stdout_fd, stall_s=stall_s)
         same = _identity(stdout_fd) == _identity(stderr_fd)
         self.stderr = self.stdout if same else Sink(reactor, stderr_fd, stall_s=stall_s)
+        self.colours = shows_colours(os.environ, terminal=os.isatty(stderr_fd))
+        """Whether the agent's own lines have colours."""
 
-    def line(self, *lines: str) -> None:
+    def line(self, *lines: str, painter: "Painter | None" = None) -> None:
         """Write the agent's own lines to stderr, without other lines between them.
 
         All lines are cleaned here, because they may contain foreign texts (node ids, exceptions, reasons of plugins).
         """
-        data = "".join(f"{clean(line)}\n" for line in lines).encode("utf-8", "backslashreplace")
+        shown = map(clean, lines)
+        if self.colours:
+            from elastic_core.system.colours import paint_notice  # most runs are not started on a terminal
+
+            shown = map(painter or paint_notice, shown)
+        data = "".join(f"{line}\n" for line in shown).encode("utf-8", "backslashreplace")
         if threading.get_ident() == self._thread:
             self.stderr.submit(data, own=True)
         else:

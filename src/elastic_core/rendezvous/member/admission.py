@@ -205,8 +205,8 @@ def looks_again_s(state: State, control: ControlDocument) -> float:
 
 
 def _superseded(state: State, control: ControlDocument) -> Announced:
-    what = f"attempt {control.attempt} of run {state.me.run_id!r} has begun, and this node is of attempt"
-    what = f"{what} {state.me.attempt}"
+    me = state.me
+    what = f"attempt {control.attempt} of run {me.run_id!r} has begun, and this node is of attempt {me.attempt}"
     if state.want is Want.RUN or state.awaiting:
         failure = replace(store_failure(state, what), failure_class=FailureClass.RENDEZVOUS)
         return stop(state, Decided(decision=Stop(reason=what, rule="attempt"), failure=failure))

@@ -14,7 +14,7 @@ from elastic_core.errors import (
     RendezvousGracefulExitError,
     RendezvousTimeoutError,
 )
-from elastic_core.rendezvous.member import protocol
+from elastic_core.rendezvous.member import outage, protocol
 from elastic_core.rendezvous.member.admission import closed, meet
 from elastic_core.rendezvous.member.agreement import announce_agreed
 from elastic_core.rendezvous.member.documents import (
@@ -24,32 +24,15 @@ from elastic_core.rendezvous.member.documents import (
     RoundDocument,
     StopOrder,
     Verdict,
+    decided,
 )
 from elastic_core.rendezvous.member.duty import ended
 from elastic_core.rendezvous.member.forming import out_until
 from elastic_core.rendezvous.member.observe import LINE_EVERY_S, MEMBERS, crowded
-from elastic_core.rendezvous.member.outage import (
-    NOTHING,
-    Announced,
-    announce_grace,
-    announce_lost_seat,
-    announce_outage,
-    announce_silence,
-    announce_unreachable,
-    end_alone,
-    gives_up_joining_s,
-    grant_ends_s,
-    host_lost,
-    keep_lease,
-    leave_to_agent,
-    misses_host_s,
-    stayed_away,
-    stop,
-    store_failure,
-)
+from elastic_core.rendezvous.member.outage import NOTHING, Announced, stop, store_failure
 from elastic_core.rendezvous.member.protocol import Announcement
+from elastic_core.rendezvous.member.questions import announce_question, own_answer
 from elastic_core.rendezvous.member.state import LONG_AGO_S, NEVER_S, Progress, RoundWork, State, Want
-from elastic_core.rendezvous.member.steps import announce_steps
 from elastic_core.rendezvous.member.texts import lacks_refused, missing, nodes, timed_out, waiting
 from elastic_core.rendezvous.store import CONTROL_KEY
 from elastic_core.reports import Absence, NodeReport
@@ -83,7 +66,7 @@ def record_of(state: State, now_s: float) -> MemberRecord:
             what = "leaving"
     elif state.departure.leaving and state.lease.seat is not None:
         what = "leaving"  # no round is formed with it
-    elif now_s < grant_ends_s(state):
+    elif now_s < outage.grant_ends_s(state):
         what = "running"  # it gave a grant: it takes part in no later round until the grant ends
     if state.departure.farewell is not None:
         what = "gone"
@@ -104,7 +87,7 @@ def record_of(state: State, now_s: float) -> MemberRecord:
         rank_hint=me.node_rank,
         boot=me.boot,
         report=_report_in_time(state) if state.want is Want.STOP else None,
-        steps=work.steps if state.want is Want.RUN else None,
+        answer=own_answer(state, now_s),
         absence=state.waiting.absence or state.waiting.left_out,
         stated=work.stated if state.want in (Want.RUN, Want.STOP) else {},
     )
@@ -218,10 +201,11 @@ def _order_again(state: State) -> State:
 
 def _change(ending: Ending) -> RoundEnded | Decided:
     if ending.kind in ("restart", "asked"):
-        return ending.decided
+        return decided(ending)
     # If nodes joined, or left with notice, hooks and metrics count the change as planned.
     planned = not ending.unclean and not ending.out
-    return RoundEnded(reason=ending.reason, lost=ending.lost, arrived=ending.arrived, planned=planned)
+    reason, lost, left = ending.reason, ending.lost, ending.left
+    return RoundEnded(reason=reason, lost=lost, left=left, arrived=ending.arrived, planned=planned)
 
 
 def _verdict(state: State, verdict: Verdict, now_s: float) -> Announced:
@@ -230,7 +214,7 @@ def _verdict(state: State, verdict: Verdict, now_s: float) -> Announced:
     if state.want is Want.JOIN:
         state, (failed,) = closed(state, verdict, now_s)
         if isinstance(failed, protocol.JoinFailed) and verdict.decision.outcome == "failed":
-            failed = replace(failed, decided=verdict.decided)
+            failed = replace(failed, decided=decided(verdict))
         return state, (failed,)
     if state.want not in (Want.RUN, Want.STOP):
         return state, NOTHING
@@ -240,7 +224,7 @@ def _verdict(state: State, verdict: Verdict, now_s: float) -> Announced:
         failure = replace(store_failure(state, decision.reason), failure_class=FailureClass.NODE_LOST)
         failure = replace(failure, node_id=verdict.by, exit_code=verdict.exit_code)
     state = replace(state, want=Want.STOP, end=replace(state.end, verdict_announced=True))
-    return state, (m.RoundChanged(change=replace(verdict.decided, failure=failure)),)
+    return state, (m.RoundChanged(change=replace(decided(verdict), failure=failure)),)
 
 
 def _exclusion(state: State, now_s: float) -> Announced:
@@ -313,7 +297,7 @@ def _place(state: State, round_: RoundDocument, control: ControlDocument, now_s:
     lease = state.lease
     if lease.seat is None or state.last_lease_s != state.ttl_s or now_s - lease.confirmed_s > state.ttl_s / 2:
         return replace(state, lease=replace(lease, renew_s=now_s)), NOTHING
-    if now_s < grant_ends_s(state):
+    if now_s < outage.grant_ends_s(state):
         return state, NOTHING  # not before its grant to members of the previous round has ended
     return _formed(state, round_, rank, control, now_s)
 
@@ -428,7 +412,7 @@ def _wait(state: State, now_s: float) -> Announced:
     if trouble is not None and trouble.refused:
         failed = _unreachable(f"run {me.run_id!r}: {trouble.text}", trouble.hint)
         return replace(state, want=Want.NOTHING), (failed,)
-    if trouble is not None and now_s >= gives_up_joining_s(state):
+    if trouble is not None and now_s >= outage.gives_up_joining_s(state):
         away = "has not let this node in" if ever_connected else "could not be reached"
         what = f"run {me.run_id!r}: {me.where} {away} within {me.connect_timeout_s:g} s: {trouble.text}"
         look = "look at the store" if ever_connected else "check --rdzv-endpoint"
@@ -436,11 +420,11 @@ def _wait(state: State, now_s: float) -> Announced:
         return replace(state, want=Want.NOTHING), (_unreachable(what, hint),)
     if not ever_connected:
         return state, NOTHING
-    if now_s >= misses_host_s(state):
-        what = f"run {me.run_id!r}: {host_lost(state)}"
+    if now_s >= outage.misses_host_s(state):
+        what = f"run {me.run_id!r}: {outage.host_lost(state)}"
         return replace(state, want=Want.NOTHING), (_unreachable(what),)
     if trouble is not None and me.on_store_loss == "fail" and now_s >= trouble.since_s + me.store_outage_grace_s:
-        what = f"run {me.run_id!r}: {stayed_away(state)} (--on-store-loss is fail)"
+        what = f"run {me.run_id!r}: {outage.stayed_away(state)} (--on-store-loss is fail)"
         return replace(state, want=Want.NOTHING), (_unreachable(what, trouble.hint),)
     # The line and the error name the members. They are read first unless the store can't be reached.
     knows = trouble is not None or knows_members(state, now_s) or not state.run.epoch
@@ -460,21 +444,21 @@ def _unreachable(what: str, hint: str = "") -> protocol.JoinFailed:
 
 
 _RULES: tuple[Callable[[State, float], Announced], ...] = (
-    keep_lease,
+    outage.keep_lease,
     meet,
     _drain,  # before a verdict: a run that was stopped from outside ends by that order
     _control,
     _exclusion,
-    announce_steps,
+    announce_question,
     announce_agreed,
     _round,
     _wait,  # before `announce_outage`: a node that gives up reports the reason
-    announce_outage,
-    announce_lost_seat,
-    announce_grace,
-    announce_unreachable,
-    announce_silence,
-    end_alone,
-    leave_to_agent,
+    outage.announce_outage,
+    outage.announce_lost_seat,
+    outage.announce_grace,
+    outage.announce_unreachable,
+    outage.announce_silence,
+    outage.end_alone,
+    outage.leave_to_agent,
     _part,
 )

@@ -14,9 +14,9 @@ from msgspec.structs import replace
 from elastic_core.encoding import decode_json
 from elastic_core.errors import RendezvousStateError
 from elastic_core.history import remembered
-from elastic_core.messages import PublishDecision
+from elastic_core.messages import AnswerNodes, PublishDecision
 from elastic_core.rendezvous.store import Seat
-from elastic_core.reports import Absence, NodeReport, NodeSteps, RunSteps
+from elastic_core.reports import Absence, NodeReport
 from elastic_core.types import Decided, Failure, Record, Restart, Stop
 
 STORE_FORMAT = 5
@@ -69,8 +69,8 @@ class MemberRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
     boot: str = ""
     report: NodeReport | None = None
     """The node's report about the round, after the round was stopped."""
-    steps: NodeSteps | None = None
-    """The steps of its workers, after a node requested them."""
+    answer: AnswerNodes | None = None
+    """Its answer to the open question of its round."""
     absence: Absence | None = None
     """The reason why it is left out."""
     stated: Mapping[str, int] = {}
@@ -151,7 +151,8 @@ class Ending(Record, frozen=True, kw_only=True, omit_defaults=True):
 
     `kind`: `restart` after a failure, `regroup` because nodes joined or left, `asked` after a user's request, `outage`
     because nodes that had stopped their workers while the store was away are back. `lost` are node ids. `unclean` are
-    the lost nodes that left without notice, `out` those with hooks that refused to start workers.
+    the lost nodes that left without notice, `left` those that left with notice, `out` those with hooks that refused to
+    start workers.
     """
 
     token: int
@@ -166,17 +167,13 @@ class Ending(Record, frozen=True, kw_only=True, omit_defaults=True):
     """The policy that left nodes out."""
     lost: tuple[str, ...] = ()
     unclean: tuple[str, ...] = ()
+    left: tuple[str, ...] = ()
     out: tuple[str, ...] = ()
     arrived: int = 0
     age_s: float = 0.0
     """The age of the round at its end, in seconds."""
     failure: Failure | None = None
     evidence: str = ""
-
-    @property
-    def decided(self) -> Decided:
-        """The decision in the form that each node receives."""
-        return Decided(decision=self.decision, failure=self.failure, evidence=self.evidence)
 
 
 class Verdict(Record, frozen=True, kw_only=True, omit_defaults=True):
@@ -191,14 +188,14 @@ class Verdict(Record, frozen=True, kw_only=True, omit_defaults=True):
     evidence: str = ""
 
     @property
-    def decided(self) -> Decided:
-        """The decision in the form that each node receives."""
-        return Decided(decision=self.decision, failure=self.failure, evidence=self.evidence)
-
-    @property
     def from_outside(self) -> bool:
         """Whether the run was stopped from outside, so that the verdict counts whatever happens to the round."""
         return self.decision.rule == STOP_RULE
+
+
+def decided(end: Ending | Verdict) -> Decided:
+    """Return the decision in the form that each node receives."""
+    return Decided(decision=end.decision, failure=end.failure, evidence=end.evidence)
 
 
 STOP_RULE: Final = "elastic stop"
@@ -219,17 +216,15 @@ class StopOrder(Record, frozen=True, kw_only=True, omit_defaults=True):
     report: NodeReport
 
 
-class StepsOrder(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """The request that all nodes of this round report their workers' steps and dump their stacks: workers of `by` hang.
-
-    `seen` has the combined replies once the leader has written them.
-    """
+class NodesQuestion(Record, frozen=True, kw_only=True, omit_defaults=True):
+    """The last question to all nodes of this round; `conclusion` is the result for all of them, once there is one."""
 
     token: int
     nonce: str
     serial: int
-    by: str
-    seen: RunSteps | None = None
+    topic: str
+    within_s: float
+    conclusion: bytes | None = None
 
 
 class Agreement(Record, frozen=True, kw_only=True, omit_defaults=True):
@@ -277,7 +272,7 @@ class ControlDocument(Record, frozen=True, kw_only=True, omit_defaults=True):
     ending: Ending | None = None
     verdict: Verdict | None = None
     history: tuple[Failure, ...] = ()
-    steps: StepsOrder | None = None
+    question: NodesQuestion | None = None
     agreement: Agreement | None = None
     done_of: str = ""
     done: tuple[str, ...] = ()
@@ -301,7 +296,9 @@ class ControlDocument(Record, frozen=True, kw_only=True, omit_defaults=True):
             history = remembered(history, replace(post.failure, decision=post.decision))
         # The same write removes the order to stop: it does not apply to the next round.
         if isinstance(post, Ending):
-            return replace(self, history=history, ending=post, stopping=None)
+            # The end of a round ends its question; only the number is still needed.
+            question = None if self.question is None else replace(self.question, conclusion=b"")
+            return replace(self, history=history, ending=post, stopping=None, question=question)
         return replace(self, history=history, verdict=post, stopping=None)
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from elastic_core.messages import DecisionAsked
+from elastic_core.messages import AnswersGathered, DecisionAsked
 from elastic_core.rendezvous.member.documents import ControlDocument, RoundDocument
 from elastic_core.rendezvous.member.roster import Candidate
 from elastic_core.types import Record
@@ -58,8 +58,9 @@ class LeaderMemory(Record, frozen=True, kw_only=True):
     """When the number of waiting nodes reached the minimum: the last call begins then."""
     back_s: Mapping[str, float] = {}
     """When each node that had left without notice was seen again, by incarnation."""
-    steps: tuple[int, float] = (0, 0.0)
-    """The serial number of the last request for steps, and when this node first saw it."""
+    question: tuple[int, float] = (0, 0.0)
+    gathered: int = 0
+    """The number of the last question, when this node first saw it, and the last number whose answers its hook got."""
     done: frozenset[str] = frozenset()
     clean: frozenset[str] = frozenset()
     """The members with workers that all exited with 0 (`done`), and those that left with notice (`clean`)."""
@@ -79,7 +80,7 @@ class Publish(Record, frozen=True, kw_only=True):
     document: ControlDocument | RoundDocument
 
 
-Duty = Publish | DecisionAsked
+Duty = Publish | DecisionAsked | AnswersGathered
 
 
 class Judgement(Record, frozen=True, kw_only=True):

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec.structs import replace
 
-from elastic_core.messages import DecisionAsked
-from elastic_core.rendezvous.member import protocol
+from elastic_core.messages import AnswersGathered, DecisionAsked
+from elastic_core.rendezvous.member import forming, protocol
 from elastic_core.rendezvous.member.admission import KEEP_DONE_S, KEEP_FAILED_S
 from elastic_core.rendezvous.member.agreement import due
 from elastic_core.rendezvous.member.documents import (
@@ -24,28 +24,11 @@ from elastic_core.rendezvous.member.documents import (
     StopOrder,
     Verdict,
 )
-from elastic_core.rendezvous.member.duty import (
-    Judgement,
-    LeaderMemory,
-    Publish,
-    View,
-    ended,
-)
-from elastic_core.rendezvous.member.forming import (
-    SILENT,
-    carried,
-    excluded,
-    form,
-    out_until,
-    silent_until_s,
-    still_out,
-    unpark,
-    watch,
-)
+from elastic_core.rendezvous.member.duty import Judgement, LeaderMemory, Publish, View, ended
 from elastic_core.rendezvous.member.observe import MEMBERS
 from elastic_core.rendezvous.member.protocol import Operation
+from elastic_core.rendezvous.member.questions import gathered
 from elastic_core.rendezvous.member.state import LONG_AGO_S, NEVER_S, State, question_about
-from elastic_core.rendezvous.member.steps import GATHER_STEPS_S, answers, last_question, merged
 from elastic_core.rendezvous.member.texts import named, nodes
 from elastic_core.rendezvous.store import CONTROL_KEY, ROUND_KEY
 from elastic_core.reports import NodeReport
@@ -94,24 +77,21 @@ def judge(view: View, memory: LeaderMemory) -> Judgement:
     ending = view.control.ending
     if ending is not None and memory.ending != (ending.token, ending.nonce):
         memory = replace(memory, ending=(ending.token, ending.nonce), ending_s=view.now_s)
-    memory = watch(view, memory)
+    memory = forming.watch(view, memory)
     if current is not None and memory.silent_s is not None:
-        until_s = silent_until_s(view, memory, current)
+        until_s = forming.silent_until_s(view, memory, current)
         if view.now_s < until_s:
             # The next leader, or a new node, must know that members without a lease may still train.
             noted = view.control.silent_of == current.nonce
             document = replace(view.control, silent_of=current.nonce)
             duty = None if noted else Publish(name=f"silent {current.nonce}", document=document)
-            return Judgement(memory=memory, duty=duty, look_s=until_s, why=SILENT)
+            return Judgement(memory=memory, duty=duty, look_s=until_s, why=forming.SILENT)
     if current is None or ended(view.control, current):
         # A run that was stopped from outside gets no further round; the first node that leaves publishes its verdict.
         if view.control.stop_order is not None:
             return Judgement(memory=memory, why="the run is being stopped")
-        return form(view, memory)
-    order = view.control.stopping
-    if order is not None and (order.token, order.nonce) == (current.token, current.nonce):
-        return _gather(view, memory, current, order)
-    return _keep(view, memory, current)
+        return forming.form(view, memory)
+    return _in_round(view, memory, current)
 
 
 def _awaits_members(view: View, memory: LeaderMemory, current: RoundDocument) -> bool:
@@ -122,7 +102,7 @@ def _awaits_members(view: View, memory: LeaderMemory, current: RoundDocument) ->
 
 def leads(view: View, seat: int) -> int:
     """Return how many members come before the one with this seat as leader; 0 means that it leads."""
-    exclude = excluded(view)
+    exclude = forming.excluded(view)
     return sum(
         1
         for member in view.members
@@ -136,13 +116,16 @@ def leads(view: View, seat: int) -> int:
 # --- while a round runs
 
 
-def _keep(view: View, memory: LeaderMemory, current: RoundDocument) -> Judgement:
+def _in_round(view: View, memory: LeaderMemory, current: RoundDocument) -> Judgement:
     live = {member.incarnation: member.record for member in view.members if member.record.epoch == current.epoch}
     # A failover to a replica that missed the last writes: a member that has the later round writes it again.
     if any(record.seen > current.token for record in live.values()):
         return Judgement(memory=memory, why="a member has seen a later round: the store lost a write")
     noted = frozenset(view.control.done) if view.control.done_of == current.nonce else frozenset()
     memory = _remember(replace(memory, done=memory.done | noted), current, live)
+    order = view.control.stopping
+    if order is not None and (order.token, order.nonce) == (current.token, current.nonce):
+        return _gather(view, memory, current, order, live)
     if current.incarnations <= memory.done:
         return Judgement(memory=memory, duty=_all_done(view, current))
     # The leader's own workers are done, and it may leave before the other nodes: its successor needs this list.
@@ -158,26 +141,7 @@ def _keep(view: View, memory: LeaderMemory, current: RoundDocument) -> Judgement
             return Judgement(memory=memory, look_s=memory.losses_from_s, why="waiting for silent members to renew")
         return Judgement(memory=memory, duty=_change(view, memory, current, lost, 0))
     judgement = _newcomers(view, memory, current, live)
-    return judgement if judgement.duty is not None else _with_steps(view, judgement, current, live)
-
-
-def _with_steps(
-    view: View, judgement: Judgement, current: RoundDocument, live: Mapping[str, MemberRecord]
-) -> Judgement:
-    """Publish all workers' steps, if a node requested them and all nodes have replied or the time limit is over."""
-    order, memory = last_question(view.control, current), judgement.memory
-    if order is None or order.seen is not None:
-        return judgement
-    serial, since_s = memory.steps
-    if serial != order.serial:
-        serial, since_s = order.serial, view.now_s
-    answered, complete = answers(order, current, live)
-    memory = replace(memory, steps=(serial, since_s))
-    if complete or view.now_s >= since_s + GATHER_STEPS_S:
-        document = replace(view.control, steps=replace(order, seen=merged(order.serial, answered)))
-        return replace(judgement, memory=memory, duty=Publish(name=f"steps {order.serial}", document=document))
-    look_s = min(since_s + GATHER_STEPS_S, judgement.look_s if judgement.look_s is not None else float("inf"))
-    return replace(judgement, memory=memory, look_s=look_s, why="nodes say how far their workers are")
+    return judgement if judgement.duty is not None else gathered(view, judgement, current, live)
 
 
 def _remember(memory: LeaderMemory, current: RoundDocument, live: Mapping[str, MemberRecord]) -> LeaderMemory:
@@ -212,18 +176,16 @@ def _with_verdict(view: View, verdict: Verdict) -> Publish:
 # --- while a round is stopped
 
 
-def _gather(view: View, memory: LeaderMemory, current: RoundDocument, order: StopOrder) -> Judgement:
+def _gather(
+    view: View, memory: LeaderMemory, current: RoundDocument, order: StopOrder, live: Mapping[str, MemberRecord]
+) -> Judgement:
     """Collect the nodes' reports, then request a decision; a lost node alone is no failure of the run.
 
     Workers that only lost a peer report no cause. The leader then waits for a node without a report until its lease is
     over, because that node may be the cause.
     """
-    live = {member.incarnation: member.record for member in view.members if member.record.epoch == current.epoch}
-    if any(record.seen > current.token for record in live.values()):
-        return Judgement(memory=memory, why="a member has seen a later round: the store lost a write")
     began_s = view.now_s if memory.stopping_s is None else memory.stopping_s
-    noted = frozenset(view.control.done) if view.control.done_of == current.nonce else frozenset()
-    memory = _remember(replace(memory, stopping_s=began_s, done=memory.done | noted), current, live)
+    memory = replace(memory, stopping_s=began_s)
     reports = _reports(current, live, order, memory.done)
     asked = [entry for entry in current.roster if entry.incarnation not in memory.done]
     lost = [entry for entry in asked if _gone(entry, live, current)]
@@ -278,7 +240,7 @@ def _newcomers(view: View, memory: LeaderMemory, current: RoundDocument, live: M
         return Judgement(memory=memory, why="workers have begun to finish")
     if len(current.roster) >= view.max_nodes:
         return Judgement(memory=memory, why="the round is full")
-    out, back_s = still_out(view.control.ending, current, memory.ending_s, view.now_s)
+    out, back_s = forming.still_out(view.control.ending, current, memory.ending_s, view.now_s)
     ready = [
         member
         for member in view.members
@@ -287,7 +249,7 @@ def _newcomers(view: View, memory: LeaderMemory, current: RoundDocument, live: M
         and member.record.state == "ready"
         and member.record.node not in out
     ]
-    memory, free, look_s = unpark(view, memory, ready, current)
+    memory, free, look_s = forming.unpark(view, memory, ready, current)
     if free:
         return Judgement(memory=memory, duty=_change(view, memory, current, [], len(free)))
     look_s = min((s for s in (look_s, back_s) if s is not None), default=None)
@@ -300,7 +262,8 @@ def _change(
     names = tuple(entry.node for entry in lost)
     unclean = tuple(entry.node for entry in lost if entry.incarnation not in memory.clean)
     refused = _refused(view, lost)
-    reason = _reason_of(lost, unclean, refused, arrived)
+    left = tuple(node for node in names if node not in unclean and node not in refused)
+    reason = _reason_of(unclean, left, refused, arrived)
     # If the other nodes are too few without it, they wait for it: it may return immediately.
     goes_on = len(current.roster) - len(lost) >= view.min_nodes
     back = not arrived and _are_back(view, lost)
@@ -309,7 +272,7 @@ def _change(
     # Members that only stopped their workers while the store was away do not count as a membership change.
     if not back and view.max_changes is not None and current.changes >= view.max_changes:
         return _with_verdict(view, _too_many_changes(view, current, names, unclean, reason))
-    rest = carried(view.control.ending, current, memory.ending_s, view.now_s)
+    rest = forming.carried(view.control.ending, current, memory.ending_s, view.now_s)
     ending = Ending(
         token=current.token,
         nonce=current.nonce,
@@ -320,12 +283,12 @@ def _change(
         by=view.node,
         lost=names,
         unclean=unclean,
+        left=() if back else left,
         out=tuple(refused) if goes_on else (),
         arrived=arrived,
         age_s=_age_s(view, current),
     )
-    document = replace(view.control, ending=ending, stopping=None)
-    return Publish(name=f"end {ending.token} {ending.nonce}", document=document)
+    return Publish(name=f"end {ending.token} {ending.nonce}", document=view.control.after(ending))
 
 
 def _are_back(view: View, lost: Sequence[RosterEntry]) -> bool:
@@ -389,8 +352,7 @@ def _refused(view: View, lost: Sequence[RosterEntry]) -> dict[str, str]:
     return {node: absence.text for node, absence in absences if absence is not None}
 
 
-def _reason_of(lost: Sequence[RosterEntry], unclean: Sequence[str], refused: Mapping[str, str], arrived: int) -> str:
-    left = [entry.node for entry in lost if entry.node not in unclean and entry.node not in refused]
+def _reason_of(unclean: Sequence[str], left: Sequence[str], refused: Mapping[str, str], arrived: int) -> str:
     parts = [f"{node} stays out: {reason}" for node, reason in refused.items()]
     for names, what in ((unclean, "lost"), (left, "left")):
         if names:
@@ -419,10 +381,11 @@ def do_duty(state: State, now_s: float) -> Planned:
     if judgement.duty is None:
         return replace(state, duty=replace(duty, outstanding="")), None
     # This node is left out of the next round, so a node that takes part decides.
-    if state.me.node in excluded(view):
+    if state.me.node in forming.excluded(view):
         return replace(state, duty=duty), None
     wanted = judgement.duty
-    outstanding = wanted.name if isinstance(wanted, Publish) else f"decide {wanted.question}"
+    about = wanted.question if isinstance(wanted, DecisionAsked) else getattr(wanted, "serial", "")
+    outstanding = wanted.name if isinstance(wanted, Publish) else f"{type(wanted).__name__} {about}"
     if duty.outstanding != outstanding:
         duty = replace(duty, outstanding=outstanding, outstanding_s=now_s)
     due_s = duty.outstanding_s + behind * DUTY_PERIODS * state.period_s
@@ -431,6 +394,9 @@ def do_duty(state: State, now_s: float) -> Planned:
     state = replace(state, duty=duty)
     if behind and state.seen.members_read_s < due_s - state.period_s:
         return state, None  # a deputy acts on a recent read; it reads again within a period
+    if isinstance(wanted, AnswersGathered):
+        memory = replace(judgement.memory, gathered=wanted.serial)
+        return replace(state, duty=replace(duty, memory=memory, outstanding="")), wanted
     if isinstance(wanted, DecisionAsked):
         assert view.current is not None
         return _ask(state, wanted, view.current, now_s)
@@ -477,7 +443,7 @@ def _ask(state: State, question: DecisionAsked, current: RoundDocument, now_s: f
 def _left_out(state: State, now_s: float) -> Iterator[NodeReport]:
     """Yield a report for each node that is left out: by which policy or hook, why and for how long."""
     ending = state.seen.control.ending if state.seen.control is not None else None
-    until_s = out_until(ending, state.seen.round, state.duty.memory.ending_s)
+    until_s = forming.out_until(ending, state.seen.round, state.duty.memory.ending_s)
     for member in state.seen.members:
         node, absence = member.record.node, member.record.absence
         if absence is not None and not absence.refused and absence.for_s is not None and node in until_s:

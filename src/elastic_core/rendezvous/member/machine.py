@@ -14,26 +14,15 @@ from collections.abc import Callable
 from msgspec.structs import replace
 
 from elastic_core.rendezvous.address import is_ip
-from elastic_core.rendezvous.member import protocol
+from elastic_core.rendezvous.member import outage, protocol
 from elastic_core.rendezvous.member.admission import looks_again_s, puts_back
 from elastic_core.rendezvous.member.announce import GONE_S, PART_S, announce, knows_members, record_of
 from elastic_core.rendezvous.member.documents import ControlDocument, Verdict, encode
 from elastic_core.rendezvous.member.leader import DEPUTIES, Planned, do_duty, swap_control, swap_round
 from elastic_core.rendezvous.member.observe import MEMBERS, observe
-from elastic_core.rendezvous.member.outage import (
-    gives_up_joining_s,
-    gives_up_s,
-    grace_line_s,
-    grant,
-    grant_ends_s,
-    misses_host_s,
-    needs_lease,
-    outage_line_s,
-    undecided_s,
-)
 from elastic_core.rendezvous.member.protocol import MemberStep
+from elastic_core.rendezvous.member.questions import to_publish
 from elastic_core.rendezvous.member.state import LONG_AGO_S, NEVER_S, Progress, State, Want
-from elastic_core.rendezvous.member.steps import question
 from elastic_core.rendezvous.store import CONTROL_KEY, ROUND_KEY, Topic
 
 LAST_POST_S = 2.0
@@ -51,7 +40,7 @@ def step(state: State, events: tuple[protocol.Event, ...], *, now_s: float) -> M
     for event in events:
         state = observe(state, event, now_s)
     state, announcements = announce(state, now_s)
-    state = grant(state, now_s)
+    state = outage.grant(state, now_s)
     for rule in _RULES:
         state, operation = rule(state, now_s)
         if operation is not None:
@@ -102,21 +91,26 @@ def _trouble(state: State, now_s: float) -> Planned:
 
 def _deadline_s(state: State, now_s: float) -> float:
     """Return the latest time at which this member must run its rules again."""
-    due = [gives_up_s(state), misses_host_s(state), outage_line_s(state, now_s), undecided_s(state)]
-    due.append(grace_line_s(state))
+    due = [
+        outage.gives_up_s(state),
+        outage.misses_host_s(state),
+        outage.outage_line_s(state, now_s),
+        outage.undecided_s(state),
+        outage.grace_line_s(state),
+    ]
     if state.want is Want.LEAVE:
         due.append(_last_post_s(state))
     departure, waiting = state.departure, state.waiting
     if departure.parting:
         due += [due_s for due_s in (departure.leave_s + GONE_S, departure.leave_s + PART_S) if due_s > now_s]
-    if needs_lease(state):
+    if outage.needs_lease(state):
         # While the store is away, the cut comes first, otherwise the fence. The fence passes only if this agent got no
         # CPU time for long.
         due.append(state.cut_s if state.trouble is not None else state.fence_s)
     if state.want is Want.JOIN:
-        if grant_ends_s(state) > now_s:
-            due.append(grant_ends_s(state))
-        due.append(gives_up_joining_s(state))
+        if outage.grant_ends_s(state) > now_s:
+            due.append(outage.grant_ends_s(state))
+        due.append(outage.gives_up_joining_s(state))
         if state.connection.ever_connected and not waiting.spare:
             due += [waiting.line_s, waiting.since_s + state.me.join_timeout_s]
     if state.trouble is not None and state.me.on_store_loss == "fail" and state.want is Want.RUN:
@@ -247,21 +241,13 @@ def _order(state: State, now_s: float) -> Planned:
     return swap_control(state, replace(control, stopping=order))
 
 
-def _ask_steps(state: State, now_s: float) -> Planned:
-    """Publish the request for the steps of all nodes' workers."""
-    control = state.own_control
-    order = question(state, control) if control is not None else None
-    if order is None or control is None:
-        return state, None
-    return swap_control(state, replace(control, steps=order))
-
-
 def _post(state: State, now_s: float) -> Planned:
-    """Publish this node's decision; `announce` drops it once a decision is in the store."""
-    post, control = state.end.post, state.own_control
-    if post is None or control is None:
-        return state, None
-    return swap_control(state, control.after(post))
+    """Publish this node's decision, which `announce` drops once a decision is in the store; or else a question."""
+    control, post = state.own_control, state.end.post
+    if control is None or post is not None:
+        return (state, None) if control is None or post is None else swap_control(state, control.after(post))
+    question = to_publish(state, control, now_s)
+    return (state, None) if question is None else swap_control(state, replace(control, question=question))
 
 
 def _leave_at_last(state: State, now_s: float) -> Planned:
@@ -340,7 +326,6 @@ _RULES: tuple[MemberRule, ...] = (
     _order,
     _update,
     _post,
-    _ask_steps,
     _leave_at_last,
     _members,
     do_duty,

@@ -17,6 +17,7 @@ from elastic_core.rendezvous.member.documents import (
     Verdict,
     document_of,
 )
+from elastic_core.rendezvous.member.questions import requested
 from elastic_core.rendezvous.member.roster import Candidate
 from elastic_core.rendezvous.member.state import (
     LONG_AGO_S,
@@ -100,10 +101,8 @@ def _request(state: State, event: protocol.Request, now_s: float) -> State:
             return _stopped(state, failure.summary, report, now_s)
         case NodeReport():
             return replace(state, end=replace(state.end, report=event)) if state.awaiting else state
-        case m.AskSteps():
-            return replace(state, work=replace(state.work, steps_wanted=state.work.steps_asked + 1))
-        case m.ReportSteps(steps=steps):
-            return replace(state, work=replace(state.work, steps=steps))
+        case m.AskNodes() | m.AnswerNodes() | m.ConcludeNodes():
+            return requested(state, event)
         case m.StateNumber(topic=topic, value=value):
             return stated(state, topic, value)
         case m.AnnounceDeparture():

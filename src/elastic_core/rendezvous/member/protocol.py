@@ -167,8 +167,7 @@ Request = (
     | m.PublishDecision
     | m.OrderStop
     | NodeReport
-    | m.AskSteps
-    | m.ReportSteps
+    | m.NodesRequest
     | m.StateNumber
     | m.ReportFinishing
     | m.ReportDone
@@ -272,6 +271,7 @@ Operation = (
     | Swap
     | Watch
     | m.DecisionAsked
+    | m.AnswersGathered
     | Pause
     | Gone
 )
@@ -301,8 +301,8 @@ Announcement = (
     | m.LeftOut
     | m.DrainOrdered
     | m.PrintLine
-    | m.StepsAsked
-    | m.StepsSeen
+    | m.NodesAsked
+    | m.Concluded
     | m.Agreed
 )
 

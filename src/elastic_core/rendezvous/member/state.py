@@ -5,10 +5,12 @@ from collections.abc import Mapping
 
 from msgspec.structs import replace
 
+from elastic_core.messages import AnswerNodes
 from elastic_core.rendezvous.member.documents import (
     ControlDocument,
     DrainOrder,
     Ending,
+    NodesQuestion,
     RoundDocument,
     StopOrder,
     Verdict,
@@ -16,7 +18,7 @@ from elastic_core.rendezvous.member.documents import (
 from elastic_core.rendezvous.member.duty import LeaderMemory
 from elastic_core.rendezvous.member.roster import Candidate
 from elastic_core.rendezvous.store import CONTROL_KEY, ROUND_KEY, Revisions, Seat
-from elastic_core.reports import Absence, NodeReport, NodeSteps
+from elastic_core.reports import Absence, NodeReport
 from elastic_core.types import Record, RendezvousSettings
 
 NEVER_S = float("inf")
@@ -243,12 +245,14 @@ class RoundWork(Record, frozen=True, kw_only=True):
     """The work of this node in its round, and what the nodes of the round exchange about it."""
 
     progress: Progress = Progress.RUNNING
-    steps_wanted: int = 0
-    steps_asked: int = 0
-    steps_seen: int = 0
-    """The serial number of the request for steps that this node wants to publish, has read, and has the result of."""
-    steps: NodeSteps | None = None
-    """This node's reply to the last request."""
+    wanted: Mapping[str, float] = {}
+    """The questions that this node wants to publish: the time limit for answers by topic, in seconds."""
+    asked: int = 0
+    asked_s: float = 0.0
+    concluded: int = 0
+    """The number of the last question that this node has read, when, and of the last one with a conclusion."""
+    answer: AnswerNodes | None = None
+    """This node's answer to the last question."""
     stated: Mapping[str, int] = {}
     """The numbers that this node has stated, by topic."""
     agreed: frozenset[str] = frozenset()
@@ -287,6 +291,8 @@ class LeaderDuty(Record, frozen=True, kw_only=True):
     asked: tuple[int, str] | None = None
     """The token and the nonce of the round for which a decision was requested from this node's agent."""
     asked_s: float = LONG_AGO_S
+    conclusion: NodesQuestion | None = None
+    """The question that this node's hook has concluded, with the conclusion."""
 
 
 class JoinWait(Record, frozen=True, kw_only=True):
@@ -352,16 +358,14 @@ class State(Record, frozen=True, kw_only=True):
     @property
     def own_control(self) -> ControlDocument | None:
         """The control document of this member's run in the store; `None` if there is none or it is not known."""
-        control = self.seen.control
-        fresh = CONTROL_KEY in self.seen.fresh and control is not None
-        return control if fresh and control is not None and control.epoch == self.run.epoch else None
+        control = self.seen.control if CONTROL_KEY in self.seen.fresh else None
+        return control if control is not None and control.epoch == self.run.epoch else None
 
     @property
     def own_round(self) -> RoundDocument | None:
         """The last round of this member's run in the store; `None` if there is none or it is not known."""
-        round_ = self.seen.round
-        fresh = ROUND_KEY in self.seen.fresh and round_ is not None
-        return round_ if fresh and round_ is not None and round_.epoch == self.run.epoch else None
+        round_ = self.seen.round if ROUND_KEY in self.seen.fresh else None
+        return round_ if round_ is not None and round_.epoch == self.run.epoch else None
 
     @property
     def ttl_s(self) -> float:

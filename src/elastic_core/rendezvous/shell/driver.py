@@ -58,7 +58,7 @@ _STUCK_PAUSE_S = 0.2
 
 _NOTHING = Revisions()
 _T = TypeVar("_T")
-Emitted = protocol.Announcement | m.Fenced | m.SeatHeld | m.DecisionAsked | m.StoreCall
+Emitted = protocol.Announcement | m.Fenced | m.SeatHeld | m.DecisionAsked | m.AnswersGathered | m.StoreCall
 
 OPERATIONS: Final[Mapping[type, str]] = {
     protocol.Connect: "connect",
@@ -329,8 +329,8 @@ class Driver:
         if isinstance(operation, protocol.Pause):
             self._pause(operation.until_s)
             return None
-        if isinstance(operation, m.DecisionAsked):
-            # There is no wait: a policy may need minutes, and the lease must be renewed meanwhile.
+        if isinstance(operation, m.DecisionAsked | m.AnswersGathered):
+            # There is no wait: a policy or a hook may need minutes, and the lease must be renewed meanwhile.
             self._emit(operation)
             return protocol.WatchEnded(watched=None)
         # An agent that hangs must not look alive: without renewals its seat is removed, and the other nodes continue.
@@ -463,7 +463,7 @@ class Driver:
             case protocol.Watch(since=since, topics=topics, until_s=until_s):
                 watched = store.watch(since or _NOTHING, topics, timeout_s=max(0.0, until_s - sent_s), wait=wait)
                 return protocol.WatchEnded(watched=_given(watched, Watched))
-            case m.DecisionAsked() | protocol.Pause() | protocol.Gone():
+            case m.DecisionAsked() | m.AnswersGathered() | protocol.Pause() | protocol.Gone():
                 raise AssertionError("not the store's")
             case _:
                 assert_never(operation)

@@ -20,7 +20,7 @@ SHORTEST_LOOK_S = 0.1
 class MemberRounds(Rendezvous):
     """A member, from its first join until it leaves; its driver's thread is the only thread."""
 
-    control = gathers = takes_requests = stands_aside = agrees = True
+    control = gathers = takes_requests = stands_aside = True
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class MemberRounds(Rendezvous):
             case m.JoinRendezvous():
                 self._join()
             case m.StandAside():
-                self._stand_aside(request)
+                self._request(self._renew(), request)
             case m.WatchRound():  # without its delay, which only rendezvous that poll need
                 self._watching = True
                 self._change()
@@ -77,36 +77,29 @@ class MemberRounds(Rendezvous):
     # --- a round
 
     def _join(self) -> None:
-        self._cancel()
-        self._changes.begin()
-        join = self._begin()
+        join = self._renew()
 
         def ask(port: int | ElasticError) -> None:
             if isinstance(port, ElasticError):
                 self._joined(join, port)
             # Reserving a port can take seconds: meanwhile the agent may have cancelled this join and begun another.
             elif join == self._joins:
-                self.driver.request(JoinAsked(master_port=port))
-                if self._changes.ended:
-                    self._joined(join, self._changes.error())
-                elif not self.driver.started:
-                    self._start()
+                self._request(join, JoinAsked(master_port=port))
 
         self._agent.reserve_port(ask)
 
-    def _stand_aside(self, request: m.StandAside) -> None:
+    def _renew(self) -> int:
         self._cancel()
         self._changes.begin()
-        join = self._begin()
+        return self._begin()
+
+    def _request(self, join: int, request: JoinAsked | m.StandAside) -> None:
         self.driver.request(request)
         if self._changes.ended:
             self._joined(join, self._changes.error())
         elif not self.driver.started:
-            self._start()
-
-    def _start(self) -> None:
-        self.driver.start(measured=self._measured)
-        self._look_later()
+            self.driver.start(measured=self._measured)
+            self._look_later()
 
     def _take(self, event: Emitted) -> None:
         """Process an announcement of the driver."""

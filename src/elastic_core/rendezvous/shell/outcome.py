@@ -3,12 +3,7 @@
 from collections import deque
 from collections.abc import Callable
 
-from elastic_core.errors import (
-    ElasticError,
-    RendezvousClosedError,
-    RendezvousError,
-    RendezvousStateError,
-)
+from elastic_core.errors import ElasticError, RendezvousClosedError, RendezvousError, RendezvousStateError
 from elastic_core.plugin_faults import text_of
 from elastic_core.rendezvous.member.protocol import JoinFailed
 from elastic_core.rendezvous.shell.driver import StoreFault

@@ -102,15 +102,16 @@ def test_too_little_learned_is_an_exit_code(elastic, tmp_path):
     assert "below --min-accuracy 95.0%" in agent.err
 
 
-def test_the_script_runs_under_torchrun_as_it_is(tmp_path):
+def test_the_script_runs_under_torchrun_as_it_is(tmp_path, torch_python):
     imports = [line for line in DIGITS.read_text().splitlines() if re.match(r"\s*(import|from) ", line)]
     assert imports
     assert not [line for line in imports if "elastic" in line]
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
     options = ["--device", "cpu", "--epochs", str(EPOCHS), "--checkpoint", str(tmp_path / "digits.pt")]
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith(("PET_", "ELASTIC_"))}
     done = subprocess.run(
         [*torchrun, str(DIGITS), *options],
-        env={k: v for k, v in os.environ.items() if not k.startswith(("PET_", "ELASTIC_"))} | {"OMP_NUM_THREADS": "1"},
+        env=inherited | {"OMP_NUM_THREADS": "1", "PYTHON_EXEC": torch_python},
         cwd=tmp_path,
         stdin=subprocess.DEVNULL,
         capture_output=True,

@@ -13,5 +13,7 @@ NEED_TORCH = [
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("page", NEED_TORCH)
-def test_code_of_a_page_does_what_the_page_shows(page, tmp_path):
-    play(page, tmp_path)
+def test_code_of_a_page_does_what_the_page_shows(page, tmp_path, request):
+    # Other libraries start interpreters of their own, and import more than torch.
+    python = None if has("ecosystem", page) else request.getfixturevalue("torch_python")
+    play(page, tmp_path, python)

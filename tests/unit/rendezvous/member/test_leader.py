@@ -247,6 +247,18 @@ def test_only_failures_and_changes_of_membership_are_counted(kind, counts):
     assert (duty.document.index, duty.document.restarts, duty.document.changes) == (1, *counts)
 
 
+@pytest.mark.parametrize(
+    ("others", "left"), [((), ()), ((("b", "gone"),), ()), ((("b", "leaving"),), ("b",)), ((("b", "ready"),), ("b",))]
+)
+def test_an_ending_separates_nodes_that_left_from_lost_ones(others, left):
+    """A seat that a guard has withdrawn is lost; `c` is a lost node in each case."""
+    roster = (*ROUND.roster, RosterEntry("c#1", "c", "h", 1))
+    members = [member(1, "a", "running"), *(member(seat, node, state) for seat, (node, state) in enumerate(others, 2))]
+    ending = judge(replace(view(*members), round=replace(ROUND, roster=roster)), LeaderMemory()).duty.document.ending
+    assert (ending.lost, ending.left) == (("b", "c"), left)
+    assert ending.unclean == tuple(node for node in ("b", "c") if node not in left)
+
+
 # --- no more changes
 
 

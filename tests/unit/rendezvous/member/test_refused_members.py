@@ -25,7 +25,7 @@ from elastic_core.rendezvous.member.roster import Candidate
 from elastic_core.rendezvous.member.state import Me, OwnLease, OwnRun, SeenStore, State, StoreConnection, Want
 from elastic_core.rendezvous.store import CONTROL_KEY, ROUND_KEY, Revisions, Seat
 from elastic_core.reports import Absence, NodeReport
-from elastic_core.types import Failure, FailureClass, RendezvousInfo, Restart, Stop
+from elastic_core.types import Decided, Failure, FailureClass, RendezvousInfo, Restart, Stop
 
 HOT = Absence(by="hook 'gate' (acme 1.0)", reason="hot", for_s=2.0)
 WHY = "hook 'gate' (acme 1.0) refused: hot"
@@ -74,7 +74,7 @@ def test_a_round_whose_start_a_node_refuses_ends_at_no_cost_and_says_why(min_nod
     duty = judge(view(A, B, C, current=ABC, min_nodes=min_nodes), LeaderMemory()).duty
     assert duty.name.startswith("end ")
     ending = duty.document.ending
-    assert (ending.kind, ending.lost, ending.unclean, ending.out) == ("regroup", ("c",), (), out)
+    assert (ending.kind, ending.lost, ending.unclean, ending.left, ending.out) == ("regroup", ("c",), (), (), out)
     assert ending.reason == f"c stays out: {WHY}; {follows}"
     assert (ending.failure, ending.decision) == (None, Restart())
 
@@ -245,4 +245,5 @@ def test_a_node_without_a_place_hears_what_the_run_has_failed_of():
     verdict = Verdict(decision=Stop(reason="no budget"), exit_code=7, by="a", token=3, failure=FAILED, evidence="{}")
     over = out(control=replace(CONTROL, verdict=verdict))
     (failed,) = [one for one in step(over, (), now_s=101.0).announcements if isinstance(one, protocol.JoinFailed)]
-    assert (failed.decided, failed.exit_code) == (verdict.decided, 7)
+    decided = Decided(decision=verdict.decision, failure=FAILED, evidence="{}")
+    assert (failed.decided, failed.exit_code) == (decided, 7)

@@ -99,7 +99,7 @@ def test_nodes_that_stopped_while_the_store_was_away_are_no_loss():
     found = judge(view(member("a", "ready"), member("b", "ready"), max_changes=0), LeaderMemory())
     assert found.duty.name.startswith("end ")
     ending = found.duty.document.ending
-    assert (ending.kind, ending.unclean, ending.lost) == ("outage", (), ("a", "b"))
+    assert (ending.kind, ending.unclean, ending.left, ending.lost) == ("outage", (), (), ("a", "b"))
     assert ending.reason.startswith("a, b stopped while the store was away; ")
     formed = judge(view(member("a", "ready"), member("b", "ready"), ending=ending), found.memory)
     assert formed.duty.name.startswith("form ")

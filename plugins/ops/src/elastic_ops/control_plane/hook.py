@@ -1,7 +1,8 @@
 """The hook with the agent's control plane: on in every run, unless `--no-control-plane` is given.
 
-Before the workers run, it does nothing; then it has a listening socket and a thread that waits at it. If workers write
-log files and nodes meet in a store, it has another pair, for `elastic logs` on other hosts.
+Before the workers run, it does nothing; then it has a listening socket and a thread that waits at it. If nodes meet in
+a store, and workers write log files or a hook offers a time ledger, it has another pair, for `elastic logs` and
+`elastic report` on other hosts.
 """
 
 import os
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
 
 VARIABLE: Final = "TORCH_WORKER_SERVER_SOCKET"
 """The socket path of a worker's own server, if its script starts one."""
+LEDGER: Final = "ledger"
+"""The offer of a time ledger, which `elastic report` on other hosts requests."""
 _LISTEN_AFTER_S: Final = 0.5
 """How long a run must last before the hook listens."""
 
@@ -103,6 +106,8 @@ class ControlPlane(AgentHook):
             self.run.call_later(_LISTEN_AFTER_S, self._index_logs)
         if self._wanted:
             self.run.call_later(_LISTEN_AFTER_S, self._listen)
+            if LEDGER in self.run.offers():
+                self.run.call_later(_LISTEN_AFTER_S, self._serve_nodes)
 
     def _index_logs(self) -> None:
         """Write the paths of started workers' output, for `elastic logs`."""
@@ -113,18 +118,19 @@ class ControlPlane(AgentHook):
         started, self._started = self._started, []
         if started:
             self._logs.add(Path(self.run.run_dir()), started)
-        if self._wanted and self._log_server is None:
-            self._serve_logs()
+        self._serve_nodes()
 
-    def _serve_logs(self) -> None:
-        """Serve the logs to other hosts, if agents of several hosts have a common secret."""
+    def _serve_nodes(self) -> None:
+        """Serve logs and ledger to other hosts, if agents of several hosts have a common secret."""
         channel = self.run.channel()
-        if channel is None or self._logs_refused:
+        if not self._wanted or self._log_server is not None or channel is None or self._logs_refused:
             return
         from elastic_ops.logs.serving import LogServer
 
         try:
-            self._log_server = LogServer(channel.port, channel=self.run.channel, run_dir=self.run.run_dir)
+            self._log_server = LogServer(
+                channel.port, channel=self.run.channel, run_dir=self.run.run_dir, offers=self.run.offers
+            )
         except (OSError, RuntimeError) as err:
             self._logs_refused = True
             why = getattr(err, "strerror", None) or err

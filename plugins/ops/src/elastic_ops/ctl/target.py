@@ -8,7 +8,7 @@ from typing import Final, TypeVar
 
 import elastic_ops.control_plane.client as client
 from elastic_core.api import ConfigError, ElasticError, Record, decode_json
-from elastic_core.api.commands import run_places
+from elastic_core.api.records import run_places
 from elastic_ops.node_workers import WorkersDocument, WorkerState
 from elastic_ops.run_directories import FoundRun, find_runs, runs_named
 from elastic_ops.status.document import AgentStatus

@@ -107,8 +107,8 @@ class AgentEvents:
                 yield self._rdzv("store", text, "RUNNING")
             case "agent_stopped", {"exit_code": int(code), "reason": str(reason)}:
                 yield from self._stopped(seen, code, reason)
-            case "metric" | "listening", _:
-                pass  # of hooks, for metrics and for the status
+            case "metric" | "listening" | "fields_published", _:
+                pass  # of hooks, for metrics and for the status: the last ones follow the end of the run
             case _:
                 if seen.source:
                     yield self._recorded(seen)  # a hook says that it is one

@@ -1,4 +1,4 @@
-"""List the incidents (failures) of runs, or show one incident in full."""
+"""List failures and lost nodes of runs, or show one incident in full."""
 
 import shutil
 import sys
@@ -8,14 +8,14 @@ from typing import Final
 import click
 
 from elastic_core.api import ConfigError
-from elastic_core.api.commands import StoreChoice, echo, echo_json, render_incident
+from elastic_core.api.commands import StoreChoice, echo, echo_json, render_incident, report_painter
 from elastic_ops.incidents.listed import (
     IncidentDocument,
     ListedIncident,
     incidents_of_directories,
     incidents_of_store,
 )
-from elastic_ops.run_directories import find_runs, runs_named
+from elastic_ops.run_directories import find_runs, removed_runs, runs_named
 from elastic_ops.run_target import NoSuchRunError, complete_run, is_here, run_of, run_params, store_asked, store_params
 from elastic_ops.status.page import Table, aligned
 from elastic_ops.status.store_view import RunInStore
@@ -39,13 +39,15 @@ def _incidents(words: tuple[str, ...], run: str | None, last: bool, as_json: boo
             if not is_here(options, target):
                 raise
     if listed is None:
-        listed = incidents_of_directories(find_runs() if target is None else runs_named(target))
+        listed = _on_this_machine(target)
     if number is not None or last:
         listed = [_picked(listed, number)]
     if as_json:
         echo_json(IncidentDocument(incidents=tuple(listed)))
     elif number is not None or last:
-        echo(*_block(listed[0]).split("\n"))
+        incident = listed[0].incident
+        painter = report_painter(incident.failure_class, incident.summary, incident.decision)
+        echo(*_block(listed[0]).split("\n"), painter=painter)
     else:
         echo(*_table(listed).split("\n"))
     return 0
@@ -62,6 +64,17 @@ def _read_words(words: tuple[str, ...], *, last: bool) -> tuple[str | None, int 
             f"--last: incident {number} is given too; expected one of both", click.get_current_context()
         )
     return (rest[0] if rest else None), number
+
+
+def _on_this_machine(target: str | None) -> list[ListedIncident]:
+    removed = removed_runs(target)
+    try:
+        runs = find_runs() if target is None else runs_named(target)
+    except ConfigError:
+        if not removed:
+            raise
+        runs = []
+    return incidents_of_directories([*removed, *runs])
 
 
 def _stored(choice: StoreChoice) -> list[ListedIncident]:
@@ -116,9 +129,9 @@ def _row(listed: ListedIncident) -> tuple[str, ...]:
 _HELP = """\
 List the incidents of runs, the oldest first, or show one of them in full.
 
-RUN is a run directory, or the id of a run on this machine; without RUN, all run directories of this user on this
-machine, of running agents and of failed runs. With the --rdzv options, the failures of RUN (or --rdzv-id) are read from
-its store. N is the number of an incident in the list.
+An incident is a failure, or a node that was lost. RUN is a run directory, or the id of a run on this machine; without
+RUN, all last runs of this user on this machine are read. With the --rdzv options, the failures of RUN (or --rdzv-id)
+are read from its store, which has no lost nodes. N is the number of an incident in the list.
 """
 _EPILOG = """\b
 Examples:

@@ -13,6 +13,8 @@ from elastic_ops.run_directories import FoundRun
 from elastic_ops.stored_run import StoredFailure
 
 SCHEMA_VERSION: Final = 2
+SAME_LOSS_S: Final = 120
+"""How far apart nodes record the same lost node, in seconds: later records are of another run with the same id."""
 
 
 class ListedIncident(Record, frozen=True, kw_only=True):
@@ -44,10 +46,18 @@ def incidents_of_directories(runs: Sequence[FoundRun]) -> list[ListedIncident]:
         except ConfigError:  # of another version: the list has those of the other directories
             if len(runs) == 1:
                 raise
+    found.sort(key=lambda one: one.incident.at_ns)
+    seen: dict[tuple[str, int, str], int] = {}
     for one in found:
         incident = one.incident
-        # Agents on one machine may have written down the same word of the whole run.
-        distinct.setdefault((incident.run_id, incident.at_ns, incident.round_index, incident.summary), one)
+        # Agents on one machine may have written the same incident of the whole run. Each writes an incident of a lost
+        # node with its own time.
+        at_ns, key = incident.at_ns, (incident.run_id, incident.round_token, incident.summary)
+        if incident.failure_class is FailureClass.NODE_LOST:
+            if at_ns - seen.get(key, at_ns) < SAME_LOSS_S * 10**9:
+                at_ns = seen.get(key, at_ns)
+            seen[key] = at_ns
+        distinct.setdefault((incident.run_id, at_ns, incident.round_index, incident.summary), one)
     ordered = sorted(distinct.values(), key=lambda one: one.incident.at_ns)
     return [
         ListedIncident(number=number, incident=one.incident, path=one.path)

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from elastic_core.api import ConfigError, WaitBudget
-from elastic_core.api.commands import StoreChoice, echo, run_places
+from elastic_core.api.commands import StoreChoice, echo
+from elastic_core.api.records import run_places
 from elastic_core.api.tools import user_name
 from elastic_ops.logs.follow import STREAMS, HostLogs, LogLine
 from elastic_ops.logs.wire import Wanted, ranks_of, text_of

@@ -1,12 +1,13 @@
-"""The agent's side of logs that other hosts request."""
+"""The agent's side of logs, and of its time ledger, that other hosts request."""
 
 import threading
-from collections.abc import Callable, Collection, Generator, Iterator
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping
 from contextlib import closing
 from typing import Final
 
 from elastic_core.api import decode_json, encode_json
 from elastic_core.api.feed import AgentChannel
+from elastic_core.api.feed import Offer as HookOffer
 from elastic_ops.control_plane.handlers import Handler, Offer, Request, Response
 from elastic_ops.control_plane.listeners import TcpServer
 from elastic_ops.logs.follow import STREAMS, HostLogs, LogLine
@@ -14,6 +15,8 @@ from elastic_ops.logs.wire import BATCH, HANDLER, Over, Sent, Wanted, ranks_of, 
 
 BEAT_S: Final = 5.0
 """The interval of signs of life to followers, if there are no lines."""
+LEDGER: Final = "ledger"
+"""A hook's offer that readers on other hosts may request too: elastic-report's time ledger, which has no secrets."""
 _LOOK_S: Final = 0.3
 """The interval in which followed files are read."""
 _LAST_S: Final = 1.0
@@ -21,7 +24,9 @@ _LAST_S: Final = 1.0
 
 
 class LogServer(TcpServer):
-    """Sends the lines of this node's workers to readers that know the run's secret, until `shutdown`.
+    """Sends the lines of this node's workers, and its time ledger, to readers that know the run's secret.
+
+    It serves until `shutdown`.
 
     It listens on a TCP port with the number of the UDP port at which the other agents reach this one, at all addresses.
 
@@ -29,18 +34,26 @@ class LogServer(TcpServer):
         port: The number.
         channel: Returns the run's secret channel between agents. Threading: any, as is `run_dir`'s.
         run_dir: Returns the run directory.
+        offers: Returns the offers of hooks by name; of these, only the time ledger is served. Threading: any.
 
     Raises:
         OSError: the port can't be opened.
         RuntimeError: no thread can be started.
     """
 
-    def __init__(self, port: int, *, channel: Callable[[], AgentChannel | None], run_dir: Callable[[], str]) -> None:
+    def __init__(
+        self,
+        port: int,
+        *,
+        channel: Callable[[], AgentChannel | None],
+        run_dir: Callable[[], str],
+        offers: Callable[[], Mapping[str, HookOffer]] = dict,
+    ) -> None:
         """Listen, and begin to serve."""
         self._run_dir = run_dir
         self._ended = threading.Event()
         self._served: set[threading.Thread] = set()
-        super().__init__(None, port, _Logs(self._answer), name="elastic-logs", channel=channel)
+        super().__init__(None, port, _Logs(self._answer, offers), name="elastic-logs", channel=channel)
 
     def end(self) -> None:
         """Let followers receive the last lines."""
@@ -98,13 +111,19 @@ class LogServer(TcpServer):
 
 
 class _Logs(Offer):
-    """The logs only, without pages."""
+    """The logs and the time ledger only, without pages."""
 
-    def __init__(self, answer: Handler) -> None:
-        self._answer = answer
+    def __init__(self, answer: Handler, offers: Callable[[], Mapping[str, HookOffer]]) -> None:
+        self._answer, self._offers = answer, offers
 
     def find(self, name: str) -> Handler | None:
+        if name == LEDGER and LEDGER in self._offers():
+            return self._ledger
         return self._answer if name == HANDLER else None
+
+    def _ledger(self, request: Request, response: Response) -> None:
+        answer = self._offers()[LEDGER]({})
+        response.set_content(answer.content, answer.content_type)
 
     def page(self, path: str) -> Response | None:
         return None

@@ -49,6 +49,19 @@ FAMILIES: Final = (
     ),
     _family("elastic_failures_total", Kind.COUNTER, "failures that were examined, by the first cause's class", "class"),
     _family("elastic_restarts_total", Kind.COUNTER, "restarts after failures, by the first cause's class", "class"),
+    _family(
+        "elastic_hangs_total",
+        Kind.COUNTER,
+        "hangs that this node reported, by the kind of cause; with elastic-watch only",
+        "cause",
+    ),
+    _family(
+        "elastic_hang_suspect",
+        Kind.GAUGE,
+        "1 for a rank of the run for which ranks of this node wait, 0 when they make progress again; with "
+        "elastic-watch only",
+        "rank",
+    ),
     _family("elastic_membership_changes_total", Kind.COUNTER, "rounds that ended because nodes came or went"),
     _family(
         "elastic_phase_seconds",
@@ -71,6 +84,28 @@ FAMILIES: Final = (
     _family(
         "elastic_hook_field", Kind.GAUGE, "a number that a hook publishes, or 1 for yes and 0 for no", "hook", "field"
     ),
+    _family(
+        "elastic_goodput_ratio",
+        Kind.GAUGE,
+        "productive share of this node's time by the formula `google` or `nvidia`, the lowest value of a range; with "
+        "elastic-report only",
+        "formula",
+    ),
+    _family(
+        "elastic_lost_seconds_total",
+        Kind.COUNTER,
+        "this node's time that was not productive, by the state of the time ledger; with elastic-report only",
+        "cause",
+    ),
+    _family(
+        "elastic_straggler_score",
+        Kind.GAUGE,
+        "the others' work divided by that of a straggler; 1 after it ended; `rank` is empty for a node; with "
+        "elastic-watch only",
+        "rank",
+        "node",
+    ),
+    _family("elastic_stragglers", Kind.GAUGE, "stragglers that this node knows; node rank 0 knows those of the run"),
     _family("elastic_exit_code", Kind.GAUGE, "the run's exit code, at its end"),
 )
 

@@ -29,7 +29,9 @@ class PastRound(Record, frozen=True, kw_only=True):
     """One of the rounds that this node was in.
 
     `ended_ns` is 0 if it is not over, or this agent did not see its end. `ended_by`: `membership` (nodes joined or
-    left), `failure`, or `restart` (a requested restart).
+    left), `failure`, or `restart` (a requested restart). `joined`, `left` and `lost` are the changes since the round
+    before it in the list, each with at most 32 node ids and a count of all. A lost node that is in the round again has
+    joined, too.
     """
 
     index: int
@@ -40,6 +42,12 @@ class PastRound(Record, frozen=True, kw_only=True):
     ended_ns: int = 0
     ended_by: str = ""
     reason: str = ""
+    joined: tuple[str, ...] = ()
+    joined_count: int = 0
+    left: tuple[str, ...] = ()
+    left_count: int = 0
+    lost: tuple[str, ...] = ()
+    lost_count: int = 0
 
 
 class AbsenceStatus(Absence, frozen=True, kw_only=True):
@@ -81,7 +89,9 @@ class AgentStatus(Record, frozen=True, kw_only=True):
     round: Round | None = None
     """This node's place in its last round, without its nonce and history. `None` if there was none yet."""
     rounds: tuple[PastRound, ...] = ()
-    """Its last 16 rounds, oldest first."""
+    """Its last 64 rounds, oldest first."""
+    earlier_rounds: int = 0
+    """The number of rounds before these."""
     workers: tuple[WorkerStatus, ...] = ()
     """Its workers, by local rank; empty if none were started."""
     restart_count: int = 0

@@ -1,4 +1,4 @@
-"""Writes `status.json` and `journal.jsonl` of a run directory, on a thread that lives only as long as it writes.
+"""Writes `status.json`, `journal.jsonl` and incidents of lost nodes, on a thread that lives only as long as it writes.
 
 A disk that hangs blocks only that thread.
 """
@@ -19,6 +19,7 @@ from elastic_core.api.feed import RunEvent
 from elastic_core.api.tools import replace_file
 from elastic_ops.status.document import STATUS_FILE, AgentStatus
 from elastic_ops.status.keeper import StatusKeeper
+from elastic_ops.status.lost_nodes import LostNodeFiles, LostNodes
 
 JOURNAL_FILE: Final = "journal.jsonl"
 OLDER_FILE: Final = "journal.1.jsonl"
@@ -28,16 +29,19 @@ GATHER_S: Final = 0.05
 """The delay before a write: changes come in bursts (a round forms, workers start), and one file has all of them."""
 MOST_WAITING: Final = 10_000
 """The limit of pending events of the journal; if there are more, the oldest are dropped."""
+MOST_MEMBERS: Final = 16
+"""A round with more nodes is in the journal without their names: a thousand nodes would fill it within 50 rounds."""
 _NOT_IN_JOURNAL: Final = frozenset({"fields_published"})
 """Events that are not in the journal: hooks publish their fields often, and the status has them."""
 _FLAGS: Final = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class StatusFiles:
-    """The two files of one run. Threading: any; only `close` waits.
+    """The files of one run. Threading: any; only `close` waits.
 
     Args:
         keeper: Makes the status.
+        lost_nodes: Makes the incidents of lost nodes.
         run_dir: Returns the run directory.
         where: Returns the rendezvous store, as text for people.
         notice: Shows a line to people, once, about a file that can't be written. Threading: any.
@@ -47,6 +51,7 @@ class StatusFiles:
     def __init__(
         self,
         keeper: StatusKeeper,
+        lost_nodes: LostNodes,
         *,
         run_dir: Callable[[], str],
         where: Callable[[], str],
@@ -54,6 +59,7 @@ class StatusFiles:
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self._keeper = keeper
+        self._lost_nodes = lost_nodes
         self._run_dir = run_dir
         self._where = where
         self._notice: Callable[[str], None] | None = notice
@@ -64,12 +70,14 @@ class StatusFiles:
         self._dirty = self._writing = self._closing = False
         # The writing thread's alone.
         self._journal_bytes: int | None = None
+        self._lost_node_files = LostNodeFiles()
 
     def take(self, events: Iterable[RunEvent]) -> None:
         """Add the next events, and have the files written soon."""
         with self._changed:
             for event in events:
                 self._keeper.observe(event)
+                self._lost_nodes.observe(event)
                 if event.name not in _NOT_IN_JOURNAL:
                     self._events.append(event)
             self._dirty = True
@@ -116,13 +124,19 @@ class StatusFiles:
 
     def _write(self, events: list[RunEvent]) -> None:
         folder = Path(self._run_dir())
+        with self._changed:
+            incidents = self._lost_nodes.take()
         try:
             self._append(folder, events)
             events = []
+            for number in sorted(incidents):
+                self._lost_node_files.write(folder, number, incidents[number])
+                del incidents[number]
             replace_file(folder / STATUS_FILE, encode_json(self.status()) + b"\n")
         except OSError as err:
             with self._changed:
                 self._events.extendleft(reversed(events))
+                self._lost_nodes.return_unwritten(incidents)
                 notice, self._notice = self._notice, None
             if notice is not None:
                 notice(f"the agent's status and journal could not be written to {str(folder)!r}: {err.strerror}")
@@ -151,6 +165,10 @@ class StatusFiles:
 def journal_line(event: RunEvent) -> bytes:
     """Return an event as a line of the journal. Values that JSON can't hold are written as Python's `repr`."""
     values = {name: _shortened(value) for name, value in event.values.items() if _belongs(name, event.values)}
+    if event.name == "round_joined" and len(event.values.get("members", ())) > MOST_MEMBERS:  # type: ignore[arg-type]
+        del values["members"]
+    if event.name == "answers_gathered":
+        values.pop("answers", None)  # up to 16 KiB of each node of the run
     try:
         return encode_json(replace(event, values=values)) + b"\n"
     except (TypeError, ValueError, RecursionError):
@@ -163,5 +181,7 @@ def _belongs(name: str, values: Mapping[str, object]) -> bool:
 
 
 def _shortened(value: object) -> object:
-    """Return a round without the failures of earlier rounds, which have their own lines."""
+    """Return a round without the failures of earlier rounds, which have their own lines, and the length of bytes."""
+    if isinstance(value, bytes):
+        return f"{len(value)} bytes"
     return replace(value, history=()) if isinstance(value, Round) else value

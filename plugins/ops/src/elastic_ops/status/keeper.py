@@ -7,11 +7,14 @@ from msgspec.structs import asdict, replace
 
 from elastic_core.api import Failure, HookSettings, Restart, Round, Stop, WorkerExit
 from elastic_core.api.feed import Absence, RunEvent
-from elastic_core.api.rendezvous import Decided, Resumed, RoundEnded, Suspended
+from elastic_core.api.rendezvous import Decided, Resumed, RosterMember, Suspended
 from elastic_core.api.tools import AgentIdentity
 from elastic_ops.status.document import AbsenceStatus, AgentStatus, EndStatus, PastRound, WorkerStatus
+from elastic_ops.status.lost_nodes import end_of_round, lost_nodes
 
-MOST_ROUNDS: Final = 16
+MOST_ROUNDS: Final = 64
+MOST_NODES: Final = 32
+"""The most nodes that a round lists as joined, as left, and as lost."""
 _REASON_CHARS: Final = 240
 _MAY_RUN: Final = frozenset({"joining", "running", "ended"})
 """States in which no hook of this node rejects rounds any more."""
@@ -38,6 +41,11 @@ class StatusKeeper:
             max_restarts=settings.max_restarts if settings.policy == "intensity" else None,
             max_membership_changes=settings.max_membership_changes,
         )
+        self._members: tuple[str, ...] = ()
+        """The nodes of the last round, in rank order; empty if not known."""
+        self._lost: tuple[str, ...] = ()
+        self._left: tuple[str, ...] = ()
+        """The nodes by which the last round ended."""
 
     def status(self, *, where: str, written_ns: int) -> AgentStatus:
         """Return the status, with the store's text and the time of writing."""
@@ -49,6 +57,8 @@ class StatusKeeper:
         match event.name, event.values:
             case "step", values:
                 self._step(values, event.at_ns)
+            case "round_joined", {"members": [*members]}:
+                self._note_members(tuple(member.node_id for member in members if isinstance(member, RosterMember)))
             case "workers_started", {"round": Round() as round_, "pids": [*pids]}:
                 self._change(
                     workers=tuple(
@@ -116,16 +126,45 @@ class StatusKeeper:
                     node_count=round_.node_count,
                     world_size=round_.world_size,
                     began_ns=at_ns,
+                    left=self._left[:MOST_NODES],
+                    left_count=len(self._left),
+                    lost=self._lost[:MOST_NODES],
+                    lost_count=len(self._lost),
                 )
-                self._change(rounds=(*self._now.rounds, formed)[-MOST_ROUNDS:])
-            case {"event": "RoundChanged", "change": RoundEnded(reason=reason)}:
-                self._end_round("membership", reason, at_ns)
+                rounds = (*self._now.rounds, formed)
+                earlier = self._now.earlier_rounds + max(0, len(rounds) - MOST_ROUNDS)
+                self._change(rounds=rounds[-MOST_ROUNDS:], earlier_rounds=earlier)
             case {"event": "RoundChanged", "change": Decided(failure=None, decision=decision)}:
                 self._end_round("restart", decision.rule, at_ns)
             case {"event": "RoundChanged", "change": Decided(failure=Failure() as failure)}:
                 self._end_round("failure", failure.summary, at_ns)
             case {"event": "DecisionMade", "failure": Failure() as failure, "decision": Restart() | Stop()}:
                 self._end_round("failure", failure.summary, at_ns)
+        change = end_of_round(values)
+        if change is not None:
+            self._end_round("membership", change.reason, at_ns)
+            self._lost = lost_nodes(change)
+            self._left = tuple(node for node in change.lost if node not in self._lost)
+
+    def _note_members(self, members: tuple[str, ...]) -> None:
+        """Compare the nodes of a round that has just formed with those of the round before."""
+        before, lost, left = self._members, self._lost, self._left
+        self._members, self._lost, self._left = members, (), ()
+        rounds = self._now.rounds
+        if not rounds or not before or not members:
+            return
+        stayed = {*before} - {*lost, *left}
+        now = {*members}
+        joined = tuple(node for node in members if node not in stayed)
+        left = (*left, *(node for node in before if node in stayed and node not in now))
+        noted = replace(
+            rounds[-1],
+            joined=joined[:MOST_NODES],
+            joined_count=len(joined),
+            left=left[:MOST_NODES],
+            left_count=len(left),
+        )
+        self._change(rounds=(*rounds[:-1], noted))
 
     def _end_round(self, by: str, reason: str, at_ns: int) -> None:
         rounds = self._now.rounds

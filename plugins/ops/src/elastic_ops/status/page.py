@@ -6,8 +6,9 @@ from typing import Final
 import msgspec
 from msgspec.structs import force_setattr
 
-from elastic_core.api import Record
+from elastic_core.api import FailureClass, Record
 from elastic_core.api.tools import clean, duration_text
+from elastic_ops.status.ledger_line import LEDGER, ledger_line
 from elastic_ops.status.view import AbsenceView, IncidentView, NodeView, PastRoundView, RunView, StoreView
 
 NODE_HEADS: Final = ("NODE", "ADDRESS", "STATE", "RANKS", "WORKERS", "SINCE")
@@ -47,7 +48,7 @@ class Page(Record, frozen=True, kw_only=True):
 
 def page_of_run(run: RunView, *, now_ns: int) -> Page:
     """Return one run in full. `now_ns` is this host's wall clock, for ages."""
-    tables = [Table(heads=NODE_HEADS, rows=tuple(_node_row(node, now_ns) for node in run.nodes))] if run.nodes else []
+    tables = [Table(heads=NODE_HEADS, rows=tuple(node_cells(node, now_ns) for node in run.nodes))] if run.nodes else []
     if run.workers:
         rows = tuple((str(w.local_rank), str(w.global_rank), str(w.pid), w.state) for w in run.workers)
         tables.append(Table(heads=WORKER_HEADS, rows=rows))
@@ -59,7 +60,7 @@ def page_of_run(run: RunView, *, now_ns: int) -> Page:
 
 def page_of_runs(runs: Sequence[RunView], *, now_ns: int) -> Page:
     """Return several runs, one line each."""
-    rows = tuple(_run_row(run, now_ns) for run in runs)
+    rows = tuple(run_cells(run, now_ns) for run in runs)
     return Page(above=(), tables=(Table(heads=RUN_HEADS, rows=rows),), below=("One in full: elastic status RUN",))
 
 
@@ -96,6 +97,8 @@ def incident_line(incident: IncidentView) -> str:
     node = f" on {incident.node_id}" if incident.node_id else ""
     where = f", round {incident.round_index}" if incident.round_index >= 0 else ""
     decision = f"; {incident.decision}" if incident.decision else ""
+    if incident.rank is None and incident.failure_class == FailureClass.NODE_LOST.value and incident.decision:
+        return f"{incident.summary} ({incident.failure_class}{where}){decision}"
     return f"{subject}{node} failed: {incident.summary} ({incident.failure_class}{where}){decision}"
 
 
@@ -109,9 +112,7 @@ def _above(run: RunView, now_ns: int) -> list[str]:
         lines[0] += f", round {run.round.index}{token}"
         master = f"; master {run.round.master_addr}:{run.round.master_port}" if run.round.master_addr else ""
         lines.append(f"{_count(run.round.node_count, 'node')}, {_count(run.round.world_size, 'worker')}{master}")
-    restarts = f"{_count(run.restart_count, 'restart')}{_limit(run.max_restarts)}"
-    changes = f"{_count(run.membership_changes, 'membership change')}{_limit(run.max_membership_changes)}"
-    lines.append(f"{restarts}, {changes}")
+    lines.append(", ".join(restarts_text(run, most=run.max_restarts)))
     agent = run.agent
     if agent is not None:
         life = {True: "", False: "; it is dead", None: "; it can't be seen from here"}[agent.alive]
@@ -121,13 +122,20 @@ def _above(run: RunView, now_ns: int) -> list[str]:
     elif run.source == "directory":
         lines.append("its agent left no status: it began just now, or ended before it wrote one")
     if run.store is not None:
-        lines.append(_store_line(run.store, now_ns))
+        lines.append(store_line(run.store, now_ns))
         if run.store.reachable is False and run.source == "store":
             lines.append("the values on this page were read before that")
     return lines
 
 
-def _store_line(store: StoreView, now_ns: int) -> str:
+def restarts_text(run: RunView, *, most: int | None) -> tuple[str, str]:
+    """Return `1 restart of 3` and `0 membership changes`."""
+    changes = f"{_count(run.membership_changes, 'membership change')}{_limit(run.max_membership_changes)}"
+    return f"{_count(run.restart_count, 'restart')}{_limit(most)}", changes
+
+
+def store_line(store: StoreView, now_ns: int) -> str:
+    """Return the store's address, and since when it is unreachable or how long the read took."""
     where = f"store: {store.where}"
     if store.reachable is False:
         since = f" for {age(store.unreachable_since, now_ns)}" if store.unreachable_since else ""
@@ -136,14 +144,15 @@ def _store_line(store: StoreView, now_ns: int) -> str:
     return where if store.latency_s is None else f"{where}, read in {store.latency_s * 1000:.1f} ms"
 
 
-def _below(run: RunView, now_ns: int) -> list[str]:
+def notes(run: RunView, *, now_ns: int) -> list[str]:
+    """Return lines about nodes that wait or are left out, and about the values of hooks."""
     lines = []
     if run.waiting:
         named = ", ".join(run.waiting[:MOST_NAMED])
         more = f" and {len(run.waiting) - MOST_NAMED} more" if len(run.waiting) > MOST_NAMED else ""
         lines.append(f"waiting for a place: {named}{more}")
     hooks = sorted(run.hooks.items())
-    lines += [f"hook {name!r}: {_fields(fields)}" for name, fields in hooks[:MOST_NAMED] if fields]
+    lines += [_hook_line(name, fields) for name, fields in hooks[:MOST_NAMED] if fields]
     if len(hooks) > MOST_NAMED:
         lines.append(f"{_count(len(hooks) - MOST_NAMED, 'more hook')}: --json has all")
     lines += [
@@ -151,6 +160,11 @@ def _below(run: RunView, now_ns: int) -> list[str]:
         for node in run.nodes[:MOST_NAMED]
         if node.absence is not None
     ]
+    return lines
+
+
+def _below(run: RunView, now_ns: int) -> list[str]:
+    lines = notes(run, now_ns=now_ns)
     if run.last_incident is not None:
         when = f", {age(run.last_incident.at, now_ns)} ago" if run.last_incident.at else ""
         lines.append(f"last incident (of {run.incident_count}{when}): {incident_line(run.last_incident)}")
@@ -163,6 +177,11 @@ def _below(run: RunView, now_ns: int) -> list[str]:
     if run.run_dir:
         lines.append(f"run directory: {run.run_dir}")
     return lines
+
+
+def _hook_line(name: str, fields: Mapping[str, object]) -> str:
+    own = ledger_line(fields) if name == LEDGER else ""
+    return own or f"hook {name!r}: {_fields(fields)}"
 
 
 def _fields(fields: Mapping[str, object]) -> str:
@@ -187,7 +206,8 @@ def _absence(absence: AbsenceView, now_ns: int) -> str:
     return f"is left out {until} by {absence.by}: {absence.reason}"
 
 
-def _node_row(node: NodeView, now_ns: int) -> tuple[str, ...]:
+def node_cells(node: NodeView, now_ns: int) -> tuple[str, ...]:
+    """Return a node's cells in the order of `NODE_HEADS`."""
     first, count = node.first_rank, node.worker_count
     ranks = _NOTHING
     if first is not None and count > 0:
@@ -218,7 +238,8 @@ def _round_row(past: PastRoundView, now_ns: int) -> tuple[str, ...]:
     )
 
 
-def _run_row(run: RunView, now_ns: int) -> tuple[str, ...]:
+def run_cells(run: RunView, now_ns: int) -> tuple[str, ...]:
+    """Return a run's cells in the order of `RUN_HEADS`."""
     agent, node = run.agent, run.nodes[0] if run.nodes else None
     return (
         run.run_id,

@@ -1,4 +1,4 @@
-"""The hook that records a run in its run directory: `status.json` and `journal.jsonl`."""
+"""The hook that records a run in its run directory: `status.json`, `journal.jsonl`, and incidents of lost nodes."""
 
 import socket
 import threading
@@ -22,7 +22,7 @@ _JSON: Final = "application/json"
 
 
 class RunRecorder(AgentHook):
-    """Records the agent: its status after each change, and each event of its feed.
+    """Records the agent: its status after each change, each event of its feed, and an incident for each lost node.
 
     Nothing is loaded or written within the first half second, so the start of a run does not wait for it.
     """
@@ -64,6 +64,7 @@ class RunRecorder(AgentHook):
         from elastic_core.api.tools import AgentIdentity
         from elastic_ops.status.files import StatusFiles
         from elastic_ops.status.keeper import StatusKeeper
+        from elastic_ops.status.lost_nodes import LostNodes
 
         with self._lock:
             if self._files is None:
@@ -71,6 +72,7 @@ class RunRecorder(AgentHook):
                 agent = AgentIdentity.own(host=socket.gethostname(), started_ns=began_ns)
                 self._files = StatusFiles(
                     StatusKeeper(self.settings, agent),
+                    LostNodes(self.settings),
                     run_dir=self.run.run_dir,
                     where=self.run.store_place,
                     notice=lambda text: self.run.notice(text, named=False),

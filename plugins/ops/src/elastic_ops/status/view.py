@@ -12,10 +12,11 @@ from elastic_core.api import ConfigError, Decision, Record, Restart
 from elastic_core.api.commands import FoundIncident, find_incidents
 from elastic_core.api.tools import duration_text
 from elastic_ops.run_directories import FoundRun
-from elastic_ops.status.document import AgentStatus, WorkerStatus
+from elastic_ops.status.document import AgentStatus, PastRound, WorkerStatus
 
 SCHEMA_VERSION: Final = 1
 
+_SHOWN_AS_THEY_ARE: Final = tuple(name for name in PastRound.__struct_fields__ if not name.endswith("_ns"))
 OUT: Final = "out"
 """The state of a node that is left out, by its own hook or by the policy."""
 _STATES: Final = {
@@ -77,7 +78,9 @@ class RoundView(Record, frozen=True, kw_only=True):
 class PastRoundView(Record, frozen=True, kw_only=True):
     """One of the last rounds of the node. `ended` is empty if it is not over, or its agent did not see its end.
 
-    `ended_by`: `membership` (nodes joined or left), `failure`, or `restart` (a requested restart).
+    `ended_by`: `membership` (nodes joined or left), `failure`, or `restart` (a requested restart). `began_s` and
+    `ended_s`: the same times from a store, in seconds since the run began; `None` with a directory, or if not known.
+    `joined`, `left` and `lost` are as in `PastRound`.
     """
 
     index: int
@@ -88,6 +91,14 @@ class PastRoundView(Record, frozen=True, kw_only=True):
     ended: str = ""
     ended_by: str = ""
     reason: str = ""
+    began_s: float | None = None
+    ended_s: float | None = None
+    joined: tuple[str, ...] = ()
+    joined_count: int = 0
+    left: tuple[str, ...] = ()
+    left_count: int = 0
+    lost: tuple[str, ...] = ()
+    lost_count: int = 0
 
 
 class IncidentView(Record, frozen=True, kw_only=True):
@@ -135,7 +146,8 @@ class RunView(Record, frozen=True, kw_only=True):
     """One run. `source`: `directory` or `store`; `run_dir` is empty with the latter.
 
     `waiting`: ids of nodes that have no place in the round and are not left out. `hooks`: the fields that hooks of this
-    node publish, by their names. `rounds`: its last ones, the oldest first. Both are empty with a store.
+    node publish, by their names; empty with a store. `rounds`: its last ones, the oldest first, and `earlier_rounds`
+    how many came before them; with a store only with `--history`, as far as the store and agents here have them.
     """
 
     run_id: str
@@ -158,6 +170,7 @@ class RunView(Record, frozen=True, kw_only=True):
     verdict: VerdictView | None = None
     hooks: Mapping[str, Mapping[str, object]] = {}
     rounds: tuple[PastRoundView, ...] = ()
+    earlier_rounds: int = 0
 
 
 class StatusDocument(Record, frozen=True, kw_only=True):
@@ -210,7 +223,8 @@ def view_of_directory(found: FoundRun) -> RunView:
         store=_store(status),
         verdict=_verdict(status),
         hooks=status.hooks,
-        rounds=_rounds(status),
+        rounds=past_rounds(status),
+        earlier_rounds=status.earlier_rounds,
     )
 
 
@@ -229,17 +243,13 @@ def _round(status: AgentStatus) -> RoundView | None:
     return RoundView(**{field: getattr(place, field) for field in RoundView.__struct_fields__})
 
 
-def _rounds(status: AgentStatus) -> tuple[PastRoundView, ...]:
+def past_rounds(status: AgentStatus) -> tuple[PastRoundView, ...]:
+    """Return the last rounds of an agent's node."""
     return tuple(
         PastRoundView(
-            index=past.index,
-            token=past.token,
-            node_count=past.node_count,
-            world_size=past.world_size,
             began=iso_time(past.began_ns),
             ended=iso_time(past.ended_ns),
-            ended_by=past.ended_by,
-            reason=past.reason,
+            **{name: getattr(past, name) for name in _SHOWN_AS_THEY_ARE},
         )
         for past in status.rounds
     )

@@ -7,18 +7,20 @@ import msgspec
 import pytest
 
 from elastic_core.agent.feed import StepTaken, described
-from elastic_core.agent.machine.states import Created, Joining, Ledger, Step
+from elastic_core.agent.machine.states import Created, Joining, Ledger, Rejoin, Step, Stopping
 from elastic_core.agent.machine.table import EVENTS, advance
 from elastic_core.api import ConfigError, HookSettings, Round, encode_json
+from elastic_core.api.commands import find_incidents
 from elastic_core.api.feed import RunEvent
 from elastic_core.api.tools import AgentIdentity
-from elastic_core.messages import JoinAllowed, RoundFormed, StartRequested
-from elastic_core.types import Failure, FailureClass
+from elastic_core.messages import JoinAllowed, RoundChanged, RoundFormed, StartRequested
+from elastic_core.types import Failure, FailureClass, RosterMember, RoundEnded
 from elastic_ops.run_directories import run_at, runs_named
 from elastic_ops.status import files as status_files
 from elastic_ops.status.document import STATUS_FILE, UNREADABLE, AgentStatus, read_status
-from elastic_ops.status.files import JOURNAL_FILE, OLDER_FILE, StatusFiles, journal_line
+from elastic_ops.status.files import JOURNAL_FILE, MOST_MEMBERS, OLDER_FILE, StatusFiles, journal_line
 from elastic_ops.status.keeper import StatusKeeper
+from elastic_ops.status.lost_nodes import LostNodes
 
 SETTINGS = HookSettings(name="recorder", run_id="bert-7", node_id="n0", backend="local")
 ROUND = Round(
@@ -41,7 +43,7 @@ def told():
 @pytest.fixture
 def files(tmp_path, told):
     keeper = StatusKeeper(SETTINGS, AgentIdentity(pid=1))
-    return StatusFiles(keeper, run_dir=lambda: str(tmp_path), where=lambda: "", notice=told.append)
+    return StatusFiles(keeper, LostNodes(SETTINGS), run_dir=lambda: str(tmp_path), where=lambda: "", notice=told.append)
 
 
 def test_both_files_are_their_owners_and_the_end_is_waited_for(files, tmp_path, told):
@@ -74,6 +76,20 @@ def test_a_disk_that_fails_is_a_line_and_what_it_missed_is_written_later(files, 
     files.take([step(JoinAllowed())])
     files.close(kept=True, within_s=10)
     assert len((tmp_path / "missing" / JOURNAL_FILE).read_text().splitlines()) == 2
+
+
+def test_an_incident_of_a_lost_node_that_could_not_be_written_is_written_later(files, tmp_path, told):
+    joined = RunEvent(name="round_joined", at_s=1.0, at_ns=5, values={"round": ROUND, "members": ()})
+    lost = RoundEnded(reason="b lost; 1 node with 1 worker goes on", lost=("b",))
+    files._lost_nodes.observe(joined)
+    files._lost_nodes.observe(step(RoundChanged(change=lost), Stopping(ledger=Ledger(), round=ROUND, then=Rejoin())))
+    (tmp_path / OLDER_FILE).mkdir()  # in the way of the journal's first lines
+    files._write([])
+    assert (len(told), find_incidents(tmp_path)) == (1, [])
+    (tmp_path / OLDER_FILE).rmdir()
+    files._write([])
+    (found,) = find_incidents(tmp_path)
+    assert (found.incident.summary, found.path) == ("b was lost", str(tmp_path / "incident-lost-0.json"))
 
 
 def test_a_link_in_the_journals_place_is_not_followed(files, tmp_path, told):
@@ -117,6 +133,22 @@ def test_a_line_of_the_journal_is_short_and_always_json():
     )
     long = msgspec.structs.replace(ROUND, restart_count=1, membership_changes=0, history=(failure,) * 500)
     assert len(journal_line(step(RoundFormed(round=long)))) < 2_000
+    members = tuple(RosterMember(node_id=f"node{number}", local_world_size=8) for number in range(MOST_MEMBERS + 1))
+    for kept, most in ((MOST_MEMBERS, 3_000), (0, 1_000)):
+        joined = {"round": ROUND, "members": members[: kept or None]}
+        text = journal_line(RunEvent(name="round_joined", at_s=1.0, at_ns=1, values=joined))
+        assert len(text) < most
+        assert len(json.loads(text)["values"].get("members", ())) == kept
+    answers = {f"n{number}": b"x" * 16_384 for number in range(1000)}
+    for name, values in (
+        ("answers_gathered", {"topic": "t", "answers": answers}),
+        ("concluded", {"data": b"x" * 16_384}),
+    ):
+        text = journal_line(RunEvent(name=name, at_s=1.0, at_ns=1, values=values))
+        assert len(text) < 200
+    assert json.loads(text)["values"] == {"data": "16384 bytes"}
+    of_a_hook = journal_line(RunEvent(name="answers_gathered", at_s=1.0, at_ns=1, source="other"))
+    assert json.loads(of_a_hook)["source"] == "other"
     line = json.loads(journal_line(RunEvent(name="x", at_s=1.0, at_ns=1, values={"odd": object()})))
     assert line["values"]["odd"].startswith("<object")
 

@@ -19,15 +19,19 @@ from elastic_core.api import HookSettings
 from elastic_core.api.feed import RunEvent
 from elastic_core.api.tools import AgentIdentity
 from elastic_core.messages import DecisionMade, JoinAllowed, LeftOut, RoundChanged, RoundFormed
-from elastic_core.moments import AgentStopped, FieldsPublished, StoreReachable, WorkerEnded, WorkersStarted
+from elastic_core.moments import AgentStopped, FieldsPublished, RoundJoined, StoreReachable, WorkerEnded, WorkersStarted
+from elastic_core.rendezvous.member.leader import _reason_of
 from elastic_core.reports import Absence
 from elastic_core.types import (
     Decided,
     Failure,
     FailureClass,
     Ignore,
+    MemberLost,
+    NodesWaiting,
     Restart,
     Resumed,
+    RosterMember,
     Round,
     RoundEnded,
     Suspended,
@@ -44,6 +48,7 @@ ROUND = Round(
     role="default", role_base_rank=4, role_world_size=6, master_addr="10.0.0.1", master_port=7, node_id="n0@10.0.0.2",
 )  # fmt: skip
 LEDGER = Ledger(restart_count=1, membership_changes=2)
+STOPPING = Stopping(ledger=LEDGER, round=ROUND, then=Again())
 RUNNING = Running(ledger=LEDGER, round=ROUND, alive=frozenset({0, 1}))
 
 
@@ -203,6 +208,71 @@ def test_the_last_rounds_say_what_ended_them(kept):
     ]
     assert [bool(one.ended_ns) for one in past] == [True, True, True, False]
     assert (past[3].node_count, past[3].world_size, past[3].began_ns > 0) == (2, 6, True)
-    for index in range(4, 40):
+    assert kept.now.earlier_rounds == 0
+    for index in range(4, 100):
         formed(index)
-    assert [one.index for one in kept.now.rounds] == list(range(24, 40))
+    assert [one.index for one in kept.now.rounds] == list(range(36, 100))
+    assert kept.now.earlier_rounds == 36
+
+
+def members(names):
+    return tuple(RosterMember(node_id=name, local_world_size=2) for name in names)
+
+
+def rounds_of(kept, *rounds):
+    """Play rounds, each with its nodes and the change that ended it, and return what is kept about them."""
+    for index, (names, change) in enumerate(rounds):
+        round_ = replace(ROUND, index=index, token=index + 1, node_count=len(names))
+        kept.take(Joining(ledger=LEDGER), event=RoundFormed(round=round_))
+        kept.observe(RoundJoined(round=round_, members=members(names)))
+        if change is not None:
+            kept.take(STOPPING, event=RoundChanged(change=change))
+    return [(past.joined, past.left, past.lost) for past in kept.now.rounds]
+
+
+def test_a_round_has_the_nodes_that_joined_left_and_were_lost_since_the_one_before(kept):
+    assert rounds_of(
+        kept,
+        ("ab", RoundEnded(reason="1 node joined; 3 nodes go on", arrived=1, planned=True)),
+        ("abc", RoundEnded(reason="b lost; 2 nodes go on", lost=("b",))),
+        ("ac", RoundEnded(reason="c left; b lost; 1 node joined", lost=("c", "b"), left=("c",), arrived=1)),
+        ("ad", RoundEnded(reason="d lost; 1 node left of at least 2", lost=("d",))),
+        ("ad", Decided(decision=Restart(exclude_nodes=("d",)))),
+        ("ae", None),
+    ) == [
+        ((), (), ()),
+        (("c",), (), ()),
+        ((), (), ("b",)),
+        (("d",), ("c",), ("b",)),
+        (("d",), (), ("d",)),  # it is back
+        (("e",), ("d",), ()),
+    ]
+    assert kept.now.rounds[3].ended_by == "membership"
+
+
+def test_a_node_whose_hook_refuses_has_left(kept):
+    reason = f"{_reason_of((), (), {'b': 'ECC errors'}, 0)}; 1 node goes on"
+    assert rounds_of(kept, ("ab", RoundEnded(reason=reason, lost=("b",))), ("a", None))[1] == ((), ("b",), ())
+
+
+def test_many_nodes_are_counted_and_some_are_named(kept):
+    names = [f"n{number:03}" for number in range(1000)]
+    lost, arrived = tuple(names[:500]), names[500:]
+    rounds_of(kept, (names[:600], RoundEnded(reason="rack down", lost=lost)), (arrived, None))
+    past = kept.now.rounds[1]
+    assert (past.lost, past.lost_count) == (tuple(names[:32]), 500)
+    assert (past.joined, past.joined_count) == (tuple(names[600:632]), 400)
+    assert (past.left, past.left_count) == ((), 0)
+
+
+def test_without_names_of_nodes_a_round_has_only_those_by_which_the_one_before_ended(kept):
+    assert rounds_of(kept, ("", RoundEnded(reason="b lost", lost=("b",))), ("", None)) == [
+        ((), (), ()),
+        ((), (), ("b",)),
+    ]
+
+
+def test_a_handler_without_decisions_for_all_nodes_ends_a_round_by_nodes_that_come_or_go(kept):
+    found = rounds_of(kept, ("ab", MemberLost(node_id="b")), ("a", NodesWaiting(count=1)), ("ac", None))
+    assert found == [((), (), ()), ((), (), ("b",)), (("c",), (), ())]
+    assert [past.reason for past in kept.now.rounds] == ["b lost", "1 node joined", ""]

@@ -35,6 +35,7 @@ from elastic_core.embedding import (
     RendezvousFailed,
     RendezvousLeft,
     RoundChanged,
+    RoundFormed,
     WatchRound,
 )
 
@@ -229,23 +230,22 @@ class _Caller:
         """Call back with the port that this node would have as rank 0."""
         done(self._services().reserve_port())
 
-    def form(self, info: RendezvousInfo, done: Callable[[Round], None]) -> None:
+    def form(self, info: RendezvousInfo, done: Callable[[RoundFormed], None]) -> None:
         """Keep the place; the round is for an agent."""
         self.place = info
-        done(
-            Round(
-                index=info.index or 0,
-                token=info.round_token,
-                nonce=info.nonce,
-                node_rank=info.rank,
-                node_count=info.world_size,
-                local_world_size=1,
-                base_rank=info.rank,
-                world_size=info.world_size,
-                role="",
-                role_base_rank=info.rank,
-                role_world_size=info.world_size,
-                master_addr=info.master_addr or "",
-                master_port=info.master_port or 0,
-            )
+        round_ = Round(
+            index=info.index or 0,
+            token=info.round_token,
+            nonce=info.nonce,
+            node_rank=info.rank,
+            node_count=info.world_size,
+            local_world_size=1,
+            base_rank=info.rank,
+            world_size=info.world_size,
+            role="",
+            role_base_rank=info.rank,
+            role_world_size=info.world_size,
+            master_addr=info.master_addr or "",
+            master_port=info.master_port or 0,
         )
+        done(RoundFormed(round=round_))

@@ -29,6 +29,7 @@ from elastic_train.checkpoint.layout import (
     described,
 )
 from elastic_train.checkpoint.ranks import Ranks
+from elastic_train.marks import restoring, saving
 from elastic_train.time_limits import time_limit
 from elastic_train.variables import error
 
@@ -128,6 +129,10 @@ class Checkpointer:
             ConfigError: the step is not a whole number of 0 or more, torch is missing or not supported, or the state
                 contains a value that `load` could not read, on any rank.
         """
+        with saving():
+            self._save(state, step, wait)
+
+    def _save(self, state: Mapping[str, Any], step: int, wait: bool) -> None:
         call = f"save(step={step!r}{'' if wait else ', wait=False'})"
         _, problem = _tried(lambda: _check_step(step))
         ranks = self._meet(call, problem)
@@ -281,9 +286,12 @@ class Checkpointer:
             raise failed
 
     def _join(self) -> None:
-        if self._saving is not None:
-            self._saving.join()
-            self._saving = None
+        if self._saving is None:
+            return
+        if self._saving.is_alive():
+            with saving():
+                self._saving.join()
+        self._saving = None
 
     def __enter__(self) -> "Checkpointer":
         return self
@@ -335,6 +343,16 @@ class Checkpointer:
             CheckpointError: as `latest`; or there are checkpoints, but none can be read.
             ConfigError: `into` or `step` is malformed, or torch is missing or not supported, on any rank.
         """
+        with restoring():
+            return self._load(into, step, map_location, verify)
+
+    def _load(
+        self,
+        into: Mapping[str, Any] | None,
+        step: int | None,
+        map_location: Any,  # noqa: ANN401  # torch's
+        verify: bool,
+    ) -> Loaded | None:
         call = "load()" if step is None else f"load(step={step!r})"
         _, problem = _tried(lambda: _check_load(into, step))
         ranks = self._meet(call, problem)

@@ -2,7 +2,8 @@
 
 A worker with heartbeats is judged by them. On a node without any heartbeats, all workers are judged together, by the
 data that any of them reads or writes, since a rank that waits for others is silent, too. Ages count on a clock that
-stops while the agent does not run, or a worker is debugged: no rank is late because the agent was stopped.
+stops while the agent does not run, a worker is debugged, or all of several workers are stopped by a signal: no rank is
+late because of a scheduler's suspend.
 """
 
 from collections.abc import Iterable, Mapping
@@ -18,21 +19,26 @@ LONGEST_GAP_LOOKS = 2
 """If a check is this many intervals later than the last one, the agent was stopped, and the rest is not counted."""
 PATIENCE = 0.5
 """The part of a limit by which ranks are waited for longer if another node has a slower one."""
+UNKNOWN_LIMIT_S = 60.0
+"""While workers are paused and this node has no limit, the ranks of other nodes wait for this time once more."""
 
 
 class Limits(Record, frozen=True, kw_only=True):
     """Limits in seconds; 0 means no limit.
 
-    `hang_s` between two signs of life, `startup_s` from start to the first one.
+    `hang_s` between two signs of life, `startup_s` from start to the first one. `most_look_s`: the longest interval
+    between checks, needed if there is no limit yet; 0 means that only the limits count.
     """
 
     hang_s: float = 0.0
     startup_s: float = 0.0
+    most_look_s: float = 0.0
 
     @property
     def look_s(self) -> float:
         """The interval between checks."""
-        return max(SHORTEST_LOOK_S, min(limit for limit in (self.hang_s, self.startup_s) if limit) / LOOKS_A_LIMIT)
+        looks = [max(SHORTEST_LOOK_S, limit / LOOKS_A_LIMIT) for limit in (self.hang_s, self.startup_s) if limit]
+        return min([*looks, self.most_look_s] if self.most_look_s else looks)
 
 
 class Sighting(Record, frozen=True, kw_only=True):
@@ -40,7 +46,7 @@ class Sighting(Record, frozen=True, kw_only=True):
 
     `beat_s` and `sections` are on the clock of `look`; `will_beat`: it has announced heartbeats. `written` and
     `traffic` are marks that change when the worker or its child writes (reads or writes); `None` if not readable.
-    `held`: by a debugger.
+    `held`: by a debugger. `stopped`: by a signal, such as SIGSTOP.
     """
 
     will_beat: bool = False
@@ -50,6 +56,7 @@ class Sighting(Record, frozen=True, kw_only=True):
     written: int | None = None
     traffic: int | None = None
     held: bool = False
+    stopped: bool = False
 
 
 class Elsewhere(Record, frozen=True, kw_only=True):
@@ -81,6 +88,8 @@ class Watched(Record, frozen=True, kw_only=True):
     """Whether it has given the first sign of life: a heartbeat, or a byte of output."""
     since: Mapping[int, float] = {}
     """The start times of its open sections, by serial."""
+    shown: OpenSection | None = None
+    """A long operation that its stack has shown since its last sign of life; `since_s` is on the watch's clock."""
 
 
 class Watch(Record, frozen=True, kw_only=True):
@@ -92,6 +101,13 @@ class Watch(Record, frozen=True, kw_only=True):
     workers: Mapping[int, Watched] = {}
     warned: bool = False
     reported_s: float | None = None
+    suspended: bool = False
+    """Whether all of several workers are stopped by a signal: by a scheduler or a person, and not by the script."""
+
+    @property
+    def paused(self) -> bool:
+        """Whether the time does not count at present: the workers are suspended, or one of them is debugged."""
+        return self.suspended or any(each.sighting.held for each in self.workers.values())
 
 
 class Late(Record, frozen=True, kw_only=True):
@@ -140,6 +156,24 @@ def without(watch: Watch, rank: int) -> Watch:
     return replace(watch, workers={other: watched for other, watched in watch.workers.items() if other != rank})
 
 
+def protect(watch: Watch, rank: int, name: str, limit_s: float) -> Watch:
+    """Return the watch with a long operation that a worker's stack shows.
+
+    It counts as an open section until the worker's next sign of life, for at most `limit_s` seconds from the first
+    call.
+    """
+    each = watch.workers.get(rank)
+    if each is None or (each.shown is not None and each.shown.name == name):
+        return watch
+    shown = OpenSection(serial=0, name=name, since_s=watch.lived_s, limit_s=limit_s)
+    return replace(watch, workers={**watch.workers, rank: replace(each, shown=shown)})
+
+
+def has_open_section(watch: Watch) -> bool:
+    """Return whether any worker has an open section, or is in a long operation that its stack has shown."""
+    return any(each.sighting.sections or each.shown for each in watch.workers.values())
+
+
 def look(
     watch: Watch, sightings: Mapping[int, Sighting], *, now_s: float, elsewhere: Elsewhere | None = None
 ) -> tuple[Watch, Verdict]:
@@ -154,9 +188,10 @@ def look(
         elsewhere: The state of the other nodes.
     """
     gap_s = max(0.0, now_s - watch.looked_s)
-    # While a rank is debugged, the others wait for it.
+    # While a rank is debugged, the others wait for it. A single worker that is stopped may be a hang.
     held = any(sighting.held for sighting in sightings.values())
-    counted_s = 0.0 if held else min(gap_s, LONGEST_GAP_LOOKS * watch.limits.look_s)
+    suspended = len(sightings) > 1 and all(sighting.stopped for sighting in sightings.values())
+    counted_s = 0.0 if held or suspended else min(gap_s, LONGEST_GAP_LOOKS * watch.limits.look_s)
     lived_s = watch.lived_s + counted_s
     workers = {
         rank: _seen(watched, sightings[rank], now_s=now_s, lived_s=lived_s, counted_s=counted_s)
@@ -164,15 +199,19 @@ def look(
         else watched
         for rank, watched in watch.workers.items()
     }
-    watch = replace(watch, looked_s=now_s, lived_s=lived_s, workers=workers)
+    watch = replace(watch, looked_s=now_s, lived_s=lived_s, workers=workers, suspended=suspended)
     return _judge(watch, elsewhere or Elsewhere())
 
 
 def silence(watch: Watch) -> Silence:
-    """Return the data, besides steps, by which other nodes judge their own ranks."""
+    """Return the data, besides steps, by which other nodes judge their own ranks.
+
+    While the workers of this node are paused, the other nodes wait as for an open section, for another limit.
+    """
     signs = [each.sign_s for each in watch.workers.values()]
+    pause_s = (watch.limits.hang_s or watch.limits.startup_s or UNKNOWN_LIMIT_S) if watch.paused else 0.0
     return Silence(
-        protected_s=max(0.0, _protected_until(watch) - watch.lived_s),
+        protected_s=max(pause_s, _protected_until(watch) - watch.lived_s),
         quiet_s=watch.lived_s - max(signs, default=watch.lived_s),
     )
 
@@ -194,7 +233,8 @@ def _seen(watched: Watched, now: Sighting, *, now_s: float, lived_s: float, coun
         section.serial: watched.since.get(section.serial, lived_s - min(max(0.0, now_s - section.since_s), counted_s))
         for section in now.sections
     }
-    return Watched(sighting=now, sign_s=sign_s, begun=begun, since=since)
+    shown = watched.shown if sign_s == watched.sign_s else None
+    return Watched(sighting=now, sign_s=sign_s, begun=begun, since=since, shown=shown)
 
 
 # --- judgement
@@ -261,6 +301,7 @@ def _protected_until(watch: Watch) -> float:
         for each in watch.workers.values()
         for section in each.sighting.sections
     ]
+    ends += [each.shown.since_s + each.shown.limit_s for each in watch.workers.values() if each.shown is not None]
     return max(ends, default=0.0)
 
 
@@ -311,6 +352,8 @@ def _expired(watch: Watch, ranks: Iterable[int]) -> str:
         for section in each.sighting.sections:
             if watch.lived_s >= each.since[section.serial] + section.limit_s:
                 return section.name
+        if each.shown is not None and watch.lived_s >= each.shown.since_s + each.shown.limit_s:
+            return each.shown.name
     return ""
 
 

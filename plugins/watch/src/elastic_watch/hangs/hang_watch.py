@@ -10,6 +10,7 @@ from elastic_core.api import (
     SYSTEM_CLOCK,
     AgentStopped,
     Clock,
+    Record,
     Round,
     RunHandle,
     RunTimer,
@@ -17,39 +18,80 @@ from elastic_core.api import (
     WorkersStarted,
     WorkersStopping,
 )
-from elastic_core.api.feed import StepsAsked, StepsSeen
-from elastic_watch import vitals
-from elastic_watch.beat_file import BeatFiles, WorkerBeats
+from elastic_core.api.feed import Concluded, NodesAsked
+from elastic_watch.beat_file import BeatFiles
+from elastic_watch.collectives.evidence import NodeEvidence
+from elastic_watch.hangs import asking, peers
 from elastic_watch.hangs import detector as hangs
-from elastic_watch.hangs.activity import Activity, ActivityMeter
+from elastic_watch.hangs.asking import Conclusion, content_of
+from elastic_watch.hangs.auto_limit import AutoLimit
+from elastic_watch.hangs.collecting import Collected, Collector, Snapshots, Stacks, node_evidence
 from elastic_watch.hangs.hang_evidence import failure_report
-from elastic_watch.hangs.hang_report import RECOVERED, HangReport, RankReport, blame, headline, waits_elsewhere, warning
-from elastic_watch.hangs.peers import Others, answer, judged
-from elastic_watch.hangs.stack_files import write_stacks
-from elastic_watch.stacks import StackCollector, StacksTaken, WorkerStack
+from elastic_watch.hangs.hang_report import (
+    RECOVERED,
+    HangReport,
+    RankReport,
+    blame,
+    headline,
+    may_wait_elsewhere,
+    summary,
+    waits_elsewhere,
+    warning,
+)
+from elastic_watch.hangs.hang_status import HangStatus
+from elastic_watch.hangs.long_operations import long_operation
+from elastic_watch.hangs.script_beats import ScriptBeats
+from elastic_watch.hangs.sightings import Sightings
+from elastic_watch.hangs.stack_files import RECORDER, write_conclusion, write_stacks
+from elastic_watch.hangs.steps import node_steps
+from elastic_watch.options import HANG_TOPIC
+from elastic_watch.published import PublishedFields
+from elastic_watch.ras.queries import RasQueries
+from elastic_watch.stacks import WorkerStack
 
 FOLDER: Final = "hang"
 """The folder of stacks in the run directory."""
 MAX_WARNINGS: Final = 5
 """The limit of warnings in a round: workers that are late repeatedly are just slow."""
+NO_FAILURE: Final = "not a failure, as --on-hang is note"
 NO_MORE: Final = "this round's later warnings are left out. Try: a longer --hang-timeout"
-
-_SHORTEST_CPU_S: Final = 0.2
-"""The resolution of the kernel's processor time, hundredths of a second."""
-LONGEST_ANSWER_S: Final = 3.0
-ANSWER_LOOKS: Final = 2.5
-"""The number of checks for which responses of other nodes are waited for: a quarter of the limit."""
+BLIND: Final = (
+    "--hang-timeout can't judge workers of another user that send no heartbeats: neither their output nor their "
+    "/proc/PID/io is to be seen. Try: --redirects 3, or heartbeats in the script"
+)
+SUSPENDED: Final = (
+    "all workers of this node are stopped by a signal: this time does not count for --hang-timeout. Try: kill -CONT"
+)
 MAX_DUMPS: Final = 2 * MAX_WARNINGS
 """The number of times in a round that workers write their stacks on another node's request."""
+LONGEST_WAIT_S: Final = 6.0
+SHORTEST_WAIT_S: Final = 3.0
+WAIT_LOOKS: Final = 3
+"""How long a node waits for a conclusion: as many checks, within these bounds."""
+NODES_SHARE: Final = 0.8
+"""The part of that time in which the leader waits for responses."""
+OWN_SHARE: Final = 0.6
+"""The part of that time after which a node responds without the evidence that it still collects."""
+LONGEST_GAP_S: Final = 1.0
+"""The longest time between two snapshots of a worker; a check, if that is shorter."""
 
-Stacks = Mapping[int, WorkerStack]
-"""By local rank."""
+
+class Known(Record, frozen=True, kw_only=True):
+    """The evidence of a stall: this node's, and what follows from that of all nodes.
+
+    `conclusion` is that of this node's evidence alone if there was none in time. `None` means none at all.
+    """
+
+    at_s: float
+    collected: Collected
+    conclusion: Conclusion | None
 
 
 class HangWatch:
     """Checks the workers of one round after another. Between rounds, and without a limit, it does nothing.
 
-    A hang is reported when a limit is reached, and again after another limit if the workers were not stopped.
+    At half of a limit, and at the limit, all nodes are asked for evidence, and each node acts on their conclusion. A
+    hang is reported again after another limit if the workers were not stopped.
 
     Args:
         run: The run's handle.
@@ -57,7 +99,12 @@ class HangWatch:
         startup_s: `--startup-timeout`; 0 means none.
         files: The memory with the workers' heartbeats.
         collector: Takes their stacks.
+        snapshots: Takes snapshots of their process groups.
+        fails: Whether a hang is a failure. If not, it is only printed and published.
+        fields: The hook's fields in the status.
         clock: This node's.
+        auto: Learns `hang_s` from the run. `None` means that it stays as given.
+        ras: Queries NCCL's RAS service. `None` means that it is not used.
     """
 
     def __init__(
@@ -67,48 +114,63 @@ class HangWatch:
         startup_s: float,
         *,
         files: BeatFiles,
-        collector: StackCollector,
+        collector: Stacks,
+        snapshots: Snapshots,
+        fails: bool = True,
+        fields: PublishedFields | None = None,
         clock: Clock = SYSTEM_CLOCK,
+        auto: AutoLimit | None = None,
+        ras: RasQueries | None = None,
     ) -> None:
         self.run = run
+        self._auto = auto
+        self._ras = ras
         self.clock = clock
-        self._files = files
-        self._collector = collector
+        self._script_beats = ScriptBeats(run, files)
+        self._collector = Collector(run, collector, snapshots, clock=clock)
         self._limits = hangs.Limits(hang_s=hang_s, startup_s=startup_s)
-        self._pids: dict[int, int] = {}
+        self._fails = fails
+        self._status = HangStatus(run, fields or PublishedFields(run.publish))
+        self._told_blind = False
         self._round: Round | None = None
+        self._seen = Sightings(run, self._script_beats, {}, clock=clock, on_blind=self._notice_blind)
         self._watch: hangs.Watch | None = None
         self._timer: RunTimer | None = None
-        self._asked = 0
-        """Which request for stacks was the last one."""
-        self._awaits_stacks = False
-        self._episode = 0
-        self._cpu: dict[int, tuple[float, float]] = {}
-        self._told_blind = False
-        self._meter = ActivityMeter({}, {})
-        self._others = Others()
-        self._wonders: hangs.Stall | None = None
-        self._answered = False
-        self._dumped: Stacks | None = None
+        self._others = peers.Others()
+        # The stall about which all nodes are asked, what has arrived for it so far, and the last that was complete.
+        self._stall: hangs.Stall | None = None
+        self._alone = False
+        self._excused = False
+        """Whether stacks that were just collected show a long operation that is no hang."""
+        self._collected: Collected | None = None
+        self._conclusion: Conclusion | None = None
+        self._known: Known | None = None
+        # The question that waits for this node's response, and the heartbeats when its evidence was collected.
+        self._serial: int | None = None
+        self._respond_timer: RunTimer | None = None
+        self._beats: Mapping[int, float | None] = {}
         self._dump_count = 0
+        self._episode = 0
         self._deferred = False
+        self._reported = False
 
     # --- a round
 
     def on_workers_started(self, event: WorkersStarted) -> None:
         """Begin to check workers that were just started."""
         self._end()
-        if not (self._limits.hang_s or self._limits.startup_s):
+        self._status.over()
+        if self._auto is not None:
+            self._limits = self._auto.begin(self._limits, event.round.world_size)
+        elif not (self._limits.hang_s or self._limits.startup_s):
             return
         self._round = event.round
-        self._pids = dict(enumerate(event.pids))
-        logs = {worker.local_rank: (worker.stdout, worker.stderr) for worker in self.run.workers()}
-        self._meter = ActivityMeter(self._pids, logs, self._written_for_us)
-        self._watch = hangs.begin(self._limits, self._pids, now_s=self.clock.monotonic_s())
-        self._cpu = {}
-        self._others = Others()
-        self._answered, self._dumped, self._dump_count = False, None, 0
-        self._deferred = False
+        pids = dict(enumerate(event.pids))
+        self._seen = Sightings(self.run, self._script_beats, pids, clock=self.clock, on_blind=self._notice_blind)
+        self._watch = hangs.begin(self._limits, pids, now_s=self.clock.monotonic_s())
+        self._others = peers.Others()
+        self._dump_count = 0
+        self._deferred = self._reported = False
         self._episode = 1
         self._look_later()
 
@@ -128,74 +190,35 @@ class HangWatch:
 
     def _end(self) -> None:
         self._watch = None
-        self._wonders = None
-        self._awaits_stacks = False
-        self._asked += 1
+        self._stall = self._known = self._collected = self._conclusion = self._serial = None
+        self._alone = self._excused = False
+        self._forget_ras()
+        self._collector.cancel()
         self._cancel_timer()
+        self._cancel_response()
+        self._status.stopped()
 
     def _cancel_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
+    def _cancel_response(self) -> None:
+        if self._respond_timer is not None:
+            self._respond_timer.cancel()
+            self._respond_timer = None
+
+    def _forget_ras(self) -> None:
+        if self._ras is not None:
+            self._ras.forget()
+
     def _notice(self, text: str) -> None:
         self.run.notice(text, named=False)  # each of our lines says what it is about
 
-    def _written_for_us(self, rank: int) -> int:
-        return self._files.read().get(rank, WorkerBeats()).stack_bytes
-
-    # --- all nodes of the round
-
-    def on_steps_asked(self, event: StepsAsked) -> None:
-        """Publish this node's steps on request, and have all its ranks write their stacks."""
-        watch, round_ = self._watch, self._round
-        if watch is None or round_ is None:
-            return
-        ranks = {rank: round_.global_rank(rank) for rank in self._pids}
-        seen = self._sightings(watch)
-        self.run.report_steps(answer(event.serial, watch, seen, node_id=round_.node_id, ranks=ranks))
-        if not self._awaits_stacks and self._dump_count < MAX_DUMPS:
-            self._dump_count += 1
-            self._request_stacks(watch, self._have_dump)
-
-    def on_steps_seen(self, event: StepsSeen) -> None:
-        """Use the responses of all nodes."""
-        if self._watch is not None:
-            self._others.take(event.seen, self._watch)
-            self._go_on()
-
-    def _ask_around(self, stall: hangs.Stall) -> None:
-        """Request the steps of other nodes before a stall is reported."""
-        self._wonders, self._answered, self._dumped = stall, False, None
-        self._timer = self.run.call_later(min(LONGEST_ANSWER_S, self._limits.look_s * ANSWER_LOOKS), self._go_on)
-        self.run.ask_steps()
-
-    def _have_dump(self, stacks: Stacks) -> None:
-        if self._wonders is not None:
-            self._dumped = stacks
-            if self._answered:
-                self._go_on()
-        elif self._watch is not None:
-            self._write(self._reports(self._watch, stacks, {}))
-
-    def _go_on(self) -> None:
-        """Judge a stall after all nodes have responded, or had time to."""
-        stall, watch = self._wonders, self._watch
-        if stall is None or watch is None:
-            return
-        self._cancel_timer()
-        self._answered = True
-        if self._awaits_stacks:
-            return  # until there are some
-        self._wonders = None
-        judged_now = judged(stall, watch, self._others.now(watch))
-        if judged_now is None:
-            self._watch = replace(watch, warned=False)
-            self._look_later()
-        elif self._dumped is not None:
-            self._have_stacks(judged_now, self._dumped)
-        else:
-            self._ask_for_stacks(judged_now)
+    def _notice_blind(self) -> None:
+        if not self._told_blind:
+            self._told_blind = True
+            self._notice(BLIND)
 
     # --- looks
 
@@ -204,155 +227,319 @@ class HangWatch:
 
     def _look(self) -> None:
         self._timer = None
-        if self._watch is None or self._round is None or not self._watch.workers:
+        if self._watch is None or not self._watch.workers:
             return
-        now_s = self.clock.monotonic_s()
-        sightings = self._sightings(self._watch)
-        self._watch, verdict = hangs.look(self._watch, sightings, now_s=now_s, elsewhere=self._others.now(self._watch))
-        match verdict:
-            case hangs.Stall() if verdict.hung or self._round.node_count == 1:
-                if verdict.hung or self._episode <= MAX_WARNINGS:
-                    self._ask_for_stacks(verdict)
-                    return
-            case hangs.Stall() if self._episode <= MAX_WARNINGS:
-                self._ask_around(verdict)
-                return
-            case hangs.Recovered():
-                if self._episode <= MAX_WARNINGS:
-                    self._notice(RECOVERED if self._episode < MAX_WARNINGS else f"{RECOVERED}; {NO_MORE}")
-                self._episode += 1
-                self._cpu = {}
-                self._deferred = False
-        self._look_later()
+        before = self._watch
+        self._watch, verdict = self._looked(before)
+        if self._auto is not None:
+            self._watch = self._auto.learn(before, self._watch, self._others.now(before))
+            self._limits = self._watch.limits
+        if self._watch.suspended and not before.suspended:
+            self._notice(SUSPENDED)
+        self._act(verdict)
+
+    def _looked(self, watch: hangs.Watch) -> tuple[hangs.Watch, hangs.Verdict]:
+        sightings = self._sightings(watch)
+        return hangs.look(watch, sightings, now_s=self.clock.monotonic_s(), elsewhere=self._others.now(watch))
 
     def _sightings(self, watch: hangs.Watch) -> dict[int, hangs.Sighting]:
-        said = self._files.read()
-        beats = {rank: said.get(rank, WorkerBeats()) for rank in watch.workers}
-        silent = [rank for rank, seen in beats.items() if seen.beat_s is None]
-        activity = self._meter.look(silent) if silent else {}
-        self._tell_blind(beats=any(each.owner for each in beats.values()), activity=activity)
-        found = {}
-        for rank, watched in watch.workers.items():
-            own, seen, before = activity.get(rank, Activity()), beats[rank], watched.sighting
-            still = (seen.beat_s, own.mark) == (before.beat_s, before.traffic)
-            found[rank] = hangs.Sighting(
-                will_beat=seen.owner != 0,
-                beat_s=seen.beat_s,
-                step=seen.step,
-                sections=seen.sections,
-                written=own.written,
-                traffic=own.mark,
-                held=still and vitals.is_debugged(self._pids[rank]),
-            )
-        return found
+        return self._seen.look(watch, collecting=watch.workers if self._collector.busy else ())
 
-    def _tell_blind(self, *, beats: bool, activity: Mapping[int, Activity]) -> None:
-        blind = [rank for rank in activity if activity[rank].mark is None and vitals.lives(self._pids[rank])]
-        if blind and not beats and not self._told_blind:
-            self._told_blind = True
-            self._notice(
-                "--hang-timeout can't judge workers of another user that send no heartbeats: neither their output nor "
-                "their /proc/PID/io is to be seen. Try: --redirects 3, or heartbeats in the script"
-            )
+    def _act(self, verdict: hangs.Verdict) -> None:
+        match verdict:
+            case hangs.Stall() if verdict.hung or self._episode <= MAX_WARNINGS:
+                self._consult(verdict)
+                return
+            case hangs.Recovered():
+                if self._episode <= MAX_WARNINGS and not self._has_failed():
+                    self._notice(RECOVERED if self._episode < MAX_WARNINGS else f"{RECOVERED}; {NO_MORE}")
+                self._episode += 1
+                self._seen.forget_cpu()
+                self._forget_ras()
+                self._deferred = self._reported = False
+                self._known = None
+                self._status.over()
+        self._look_later()
 
-    # --- stacks, and what follows
+    def _has_failed(self) -> bool:
+        """Return whether a worker has written an error: what it printed about that is no progress."""
+        return any(each.error_file and Path(each.error_file).exists() for each in self.run.workers())
 
-    def _ask_for_stacks(self, stall: hangs.Stall) -> None:
+    # --- the evidence of all nodes
+
+    @property
+    def _wait_s(self) -> float:
+        return min(LONGEST_WAIT_S, max(SHORTEST_WAIT_S, WAIT_LOOKS * self._limits.look_s))
+
+    def _consult(self, stall: hangs.Stall) -> None:
+        """Have all nodes collect evidence before a stall is reported, unless that was done just now."""
+        known, now_s = self._known, self.clock.monotonic_s()
+        if known is not None and now_s - known.at_s <= self._limits.look_s:
+            self._judge(stall, known)
+            return
+        self._stall, self._alone = stall, False
+        self._timer = self.run.call_later(self._wait_s, self._go_on_alone)
+        self.run.ask_nodes(HANG_TOPIC, within_s=self._wait_s * NODES_SHARE)
+
+    def on_nodes_asked(self, event: NodesAsked) -> None:
+        """Collect this node's evidence, as its workers or those of another node may hang."""
+        watch = self._watch
+        if event.topic != HANG_TOPIC or watch is None:
+            return
+        self._serial, self._conclusion = event.serial, None
+        self._cancel_response()
+        if self._stall is None and self._dump_count >= MAX_DUMPS:
+            self._respond(watch, None)
+            return
+        if self._several:  # a node alone has no other node that waits for its response
+            self._respond_timer = self.run.call_later(self._wait_s * OWN_SHARE, self._respond_late)
+        if not self._collector.busy:
+            self._collect(watch)
+
+    def _collect(self, watch: hangs.Watch) -> None:
+        self._dump_count += 1
+        self._collected = None
+        self._seen.begin_cpu(watch.workers)
+        self._beats = self._seen.beats()
+        gap_s = min(LONGEST_GAP_S, self._limits.look_s)
+        self._collector.take(tuple(watch.workers), self._have_collected, gap_s=gap_s, recorder=self._folder / RECORDER)
+
+    def _have_collected(self, collected: Collected) -> None:
+        if self._watch is None:
+            return
+        self._collected = collected
+        self._shows_operation(self._watch, collected.stacks)
+        if self._ras is not None:
+            self._ras.begin(collected.before.values())
+        # What workers read and wrote for their snapshots is no sign of life.
+        self._watch = self._seen.without_traffic(self._watch, collected.before.keys() & self._watch.workers.keys())
+        self._respond(self._watch, collected)
+        self._go_on()
+
+    def _respond_late(self) -> None:
+        """Respond without evidence of collectives, as it takes too long to collect."""
+        self._respond_timer = None
         if self._watch is not None:
-            self._request_stacks(self._watch, lambda stacks: self._have_stacks(stall, stacks))
+            self._respond(self._watch, None)
 
-    def _request_stacks(self, watch: hangs.Watch, on_taken: StacksTaken) -> None:
-        for rank in watch.workers:
-            seen = vitals.look_at(self._pids[rank])
-            if seen is not None:  # what it uses from the warning on
-                self._cpu.setdefault(rank, (self.clock.monotonic_s(), seen.cpu_s))
-        self._asked += 1
-        asked, self._awaits_stacks = self._asked, True
+    def _respond(self, watch: hangs.Watch, collected: Collected | None) -> None:
+        serial, self._serial = self._serial, None
+        self._cancel_response()
+        if serial is not None:
+            self.run.answer_nodes(serial, self._response(watch, collected))
 
-        def taken(stacks: Stacks) -> None:
-            if asked == self._asked:  # else they are of another round, or others are wanted
-                self._awaits_stacks = False
-                on_taken(stacks)
+    def _response(self, watch: hangs.Watch, collected: Collected | None) -> bytes:
+        """Return this node's response; without evidence of collectives if there is none."""
+        round_, sightings = self._current_round, self._sightings(watch)
+        ranks = {rank: round_.global_rank(rank) for rank in self._seen.pids}
+        steps = {rank: seen.step for rank, seen in sightings.items()}
+        waiting = [ranks[rank] for rank in (() if collected is None else collected.waiting)]
+        return asking.encoded_response(
+            None if collected is None else self._evidence(watch, collected, ranks, steps),
+            node_steps(watch, sightings, node_id=round_.node_id, ranks=ranks, waiting=waiting),
+            token=round_.token,
+            node_count=round_.node_count,
+            heartbeats=any(seen.beat_s is not None for seen in sightings.values()),
+        )
 
-        self._collector.take_later(taken, ranks=tuple(watch.workers))
+    def _evidence(
+        self, watch: hangs.Watch, collected: Collected, ranks: Mapping[int, int], steps: Mapping[int, int | None]
+    ) -> NodeEvidence:
+        beats = self._seen.beats()
+        return node_evidence(
+            self._current_round.node_id,
+            ranks,
+            collected,
+            world_size=self._current_round.world_size,
+            running=watch.workers,
+            moved={rank for rank in ranks if beats.get(rank) != self._beats.get(rank)},
+            steps=steps,
+        )
 
-    def _have_stacks(self, stall: hangs.Stall, stacks: Stacks) -> None:
+    def on_concluded(self, event: Concluded) -> None:
+        """Use what follows from the evidence of all nodes."""
+        watch, round_ = self._watch, self._round
+        if event.topic != HANG_TOPIC or watch is None or round_ is None:
+            return
+        try:
+            conclusion = asking.decoded_conclusion(event.data)
+        except ValueError:  # of a leader with another version: this node goes on alone
+            return
+        if conclusion.token != round_.token:
+            return
+        self._conclusion = conclusion
+        if self._several:
+            self._others.take(conclusion.steps, watch)
+        self._go_on()
+
+    def _go_on_alone(self) -> None:
+        """Judge a stall by this node's evidence: there is no conclusion in time."""
+        self._timer = None
+        self._alone = True
+        collected = self._collected
+        if collected is not None and collected.begun_s < self.clock.monotonic_s() - 2 * LONGEST_WAIT_S:
+            self._collected = None  # of an earlier question
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """Judge a stall, or keep the evidence that another node requested, when all is there that can be expected."""
+        watch, stall = self._watch, self._stall
+        if watch is None or self._collector.busy or (self._conclusion is None and not self._alone):
+            return
+        if self._collected is None:
+            self._conclusion = self._conclusion if stall is not None else None
+            if stall is not None:
+                self._collect(watch)
+            return
+        collected, conclusion = self._collected, self._conclusion
+        if conclusion is None:
+            node_id = self._current_round.node_id
+            conclusion = asking.concluded({node_id: self._response(watch, collected)})
+        self._known = Known(at_s=self.clock.monotonic_s(), collected=collected, conclusion=conclusion)
+        self._collected, self._conclusion, self._alone = None, None, False
+        if stall is None:
+            self._excused = False
+            self._keep(self._known, self._reports(watch, collected, {}))
+            return
+        self._cancel_timer()
+        self._judge(stall, self._known)
+
+    # --- what follows
+
+    def _judge(self, stall: hangs.Stall, known: Known) -> None:
+        """Report a stall, unless workers make progress, or the other nodes are a reason to wait."""
+        self._stall = None
         watch = self._watch
         if watch is None:
             return
+        if self._excused:
+            self._excused = False
+            self._look_later()
+            return
+        if not stall.hung:
+            judged = peers.judged(stall, watch, self._others.now(watch))
+            if judged is None:
+                self._watch = replace(watch, warned=False)
+                self._look_later()
+                return
+            stall = judged
+        elif self._several:  # by the current state of all nodes, which excuses more than that at half of the limit
+            self._watch, verdict = self._looked(replace(watch, reported_s=None))
+            watch = self._watch
+            if not isinstance(verdict, hangs.Stall) or not verdict.hung:
+                self._act(verdict)
+                return
+            stall = verdict
         # A worker that has ended or makes progress meanwhile is no longer a cause of the hang.
-        still = watch.workers.keys() - self._moved(watch)
+        active = known.collected.unstable & watch.workers.keys()
+        still = watch.workers.keys() - self._seen.moved(watch) - active
+        watch = self._watch = peers.alive(watch, active)
         late = tuple(each for each in stall.late if each.local_rank in still)
         if late:
             behind = tuple(rank for rank in stall.behind if rank in still)
-            self._tell(watch, replace(stall, late=late, behind=behind), stacks)
+            self._tell(watch, replace(stall, late=late, behind=behind), known)
+        elif not stall.hung:
+            self._watch = replace(watch, warned=False)
         self._look_later()
 
-    def _moved(self, watch: hangs.Watch) -> set[int]:
-        """Return the ranks with a sign of life since the last check; all of them if none uses heartbeats."""
-        now = self._sightings(watch)
-        if any(each.beat_s is not None for each in now.values()):
-            return {rank for rank, own in watch.workers.items() if now[rank].beat_s != own.sighting.beat_s}
-        traffic = any(now[rank].traffic != own.sighting.traffic for rank, own in watch.workers.items())
-        return set(watch.workers) if traffic else set()
+    def _shows_operation(self, watch: hangs.Watch, stacks: Mapping[int, WorkerStack]) -> None:
+        """Protect workers whose stacks show a long operation that is no hang, and which was not known."""
+        guarded = watch
+        for rank, stack in stacks.items():
+            if rank in guarded.workers and (seen := long_operation(stack.frames)):
+                before, guarded = guarded, hangs.protect(guarded, rank, seen.name, seen.limit_s)
+                if guarded is not before:
+                    who = f"the stack of rank {self._current_round.global_rank(rank)}"
+                    self._notice(f"{who} shows {seen.name}: no hang for up to {seen.limit_s:.0f} s")
+        if guarded is not watch:
+            self._watch, self._excused = replace(guarded, warned=False), True
 
-    def _tell(self, watch: hangs.Watch, stall: hangs.Stall, stacks: Stacks) -> None:
+    def _tell(self, watch: hangs.Watch, stall: hangs.Stall, known: Known) -> None:
         quiet_s = {each.local_rank: each.quiet_s for each in stall.late}
-        folder, ranks = self._write(self._reports(watch, stacks, quiet_s))
+        folder, ranks = self._keep(known, self._reports(watch, known.collected, quiet_s))
         report = HangReport(
             stall=stall,
             ranks=ranks,
-            blamed=blame(stall, ranks),
+            blamed=blame(stall, ranks, known.conclusion),
             folder=folder,
-            elsewhere=self._others.behind(stall, map(self._global_rank, self._pids)),
+            recorder=known.collected.recorder,
+            elsewhere=self._others.behind(stall, map(self._current_round.global_rank, self._seen.pids)),
+            conclusion=known.conclusion,
+            ras=None if self._ras is None else self._ras.said,
         )
         if stall.hung:
             self._report(report)
         else:
             self._notice(warning(report))
+            self._status.suspect(report)
 
     def _report(self, report: HangReport) -> None:
-        """Report a hang, later if its cause is on another node, which knows more and reports it itself."""
-        several = self._round is not None and self._round.node_count > 1
-        if several and not self._deferred and (waits_elsewhere(report) or report.blames_others):
+        """Report a hang, later if another node has its cause: that node knows more, and reports it itself."""
+        if self._leaves_it(report) and not (self._deferred and self._fails):
             self._deferred = True
+            self._status.hung(report, counts=False)
             return
-        self.run.report(failure_report(report))
+        first, self._reported = not self._reported, True
+        self._status.hung(report, counts=first)
+        if self._fails:
+            self.run.report(failure_report(report))
+            if self._auto is not None:
+                self._auto.after_hang()
+        elif first:
+            self._notice(f"{summary(report)}; {NO_FAILURE}")
 
-    def _reports(self, watch: hangs.Watch, stacks: Stacks, quiet_s: Mapping[int, float]) -> tuple[RankReport, ...]:
+    def _leaves_it(self, report: HangReport) -> bool:
+        if not self._several:
+            return False
+        node_id, conclusion = self._current_round.node_id, report.conclusion
+        if conclusion is not None and conclusion.reporter:
+            return conclusion.reporter != node_id
+        if conclusion is not None and set(conclusion.free) - {node_id} and may_wait_elsewhere(report):
+            return True
+        return waits_elsewhere(report) or report.blames_others
+
+    def _reports(
+        self, watch: hangs.Watch, collected: Collected, quiet_s: Mapping[int, float]
+    ) -> tuple[RankReport, ...]:
+        global_rank = self._current_round.global_rank
         return tuple(
-            self._seen(rank, watched, stacks.get(rank, WorkerStack()), quiet_s.get(rank))
+            self._seen.report(
+                rank,
+                global_rank(rank),
+                watched,
+                collected.stacks.get(rank, WorkerStack()),
+                call=collected.calls.get(rank, ""),
+                quiet_s=quiet_s.get(rank),
+            )
             for rank, watched in sorted(watch.workers.items())
         )
 
-    def _seen(self, rank: int, watched: hangs.Watched, stack: WorkerStack, quiet_s: float | None) -> RankReport:
-        pid = self._pids[rank]
-        seen = vitals.look_at(pid)
-        now_s = self.clock.monotonic_s()
-        since_s, cpu_s = self._cpu.get(rank, (now_s, 0.0))
-        known = seen is not None and now_s - since_s >= _SHORTEST_CPU_S
-        return RankReport(
-            local_rank=rank,
-            global_rank=self._global_rank(rank),
-            pid=pid,
-            step=watched.sighting.step,
-            quiet_s=quiet_s,
-            state="" if seen is None else seen.state,
-            wait="" if seen is None else seen.wait,
-            cpu_share=(seen.cpu_s - cpu_s) / (now_s - since_s) if seen is not None and known else None,
-            stack=stack,
-        )
+    # --- the round, and its files
 
-    def _global_rank(self, local_rank: int) -> int:
+    @property
+    def _current_round(self) -> Round:
         assert self._round is not None
-        return self._round.global_rank(local_rank)
+        return self._round
 
-    def _write(self, ranks: tuple[RankReport, ...]) -> tuple[str, tuple[RankReport, ...]]:
-        """Write a file for each rank, if there are stacks. Return their folder, and the ranks with their files."""
-        if self._round is None or not any(each.stack.text for each in ranks):
+    @property
+    def _several(self) -> bool:
+        return self._round is not None and self._round.node_count > 1
+
+    @property
+    def _folder(self) -> Path:
+        return Path(self.run.run_dir()) / FOLDER / f"round_{self._current_round.index}_{self._episode}"
+
+    def _keep(self, known: Known, ranks: tuple[RankReport, ...]) -> tuple[str, tuple[RankReport, ...]]:
+        """Write a file for each rank, if there are stacks, and the conclusion. Return their folder, and the ranks."""
+        folder = self._folder
+        has_stacks = any(each.stack.text for each in ranks)
+        if not has_stacks and not known.collected.recorder:
             return "", ranks
-        folder = Path(self.run.run_dir()) / FOLDER / f"round_{self._round.index}_{self._episode}"
         try:
+            if known.conclusion is not None:
+                write_conclusion(folder, content_of(known.conclusion))
+            if not has_stacks:
+                return str(folder), ranks
             names = write_stacks(folder, {each.global_rank: (headline(each), each.stack.text) for each in ranks})
         except OSError as error:
             self._notice(f"stacks can't be written to {str(folder)!r}: {error.strerror}")

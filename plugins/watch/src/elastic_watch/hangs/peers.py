@@ -1,43 +1,11 @@
-"""Messages between nodes about stalled workers, and their evaluation. Pure."""
+"""The evaluation of a stall in view of other nodes. Pure."""
 
-from collections.abc import Iterable, Mapping
-from typing import Final
+from collections.abc import Iterable
 
 from msgspec.structs import replace
 
-from elastic_core.api.feed import NodeSteps, RankStep, RunSteps
 from elastic_watch.hangs import detector as hangs
-
-MOST_RANKS: Final = 8
-"""The limit of ranks that a node names: all nodes read the message."""
-
-
-def answer(
-    serial: int, watch: hangs.Watch, sightings: Mapping[int, hangs.Sighting], *, node_id: str, ranks: Mapping[int, int]
-) -> NodeSteps:
-    """Return the progress of this node's workers.
-
-    Args:
-        serial: The request's.
-        watch: The result of the last check.
-        sightings: The current observations, by local rank.
-        node_id: This node.
-        ranks: Global ranks by local ones.
-    """
-    steps = {ranks[rank]: seen.step for rank, seen in sightings.items() if seen.step is not None}
-    top = max(steps.values(), default=None)
-    behind = sorted(rank for rank, step in steps.items() if top is not None and step < top)
-    silence = hangs.silence(watch)
-    return NodeSteps(
-        serial=serial,
-        node_id=node_id,
-        ranks=tuple(sorted(steps)[:MOST_RANKS]),
-        max_step=top,
-        min_step=min(steps.values(), default=None),
-        behind=tuple(RankStep(global_rank=rank, step=steps[rank]) for rank in behind[:MOST_RANKS]),
-        protected_s=silence.protected_s,
-        quiet_s=silence.quiet_s,
-    )
+from elastic_watch.hangs.steps import RankStep, RunSteps
 
 
 class Others:
@@ -66,11 +34,18 @@ class Others:
         )
 
     def behind(self, stall: hangs.Stall, own: Iterable[int]) -> tuple[RankStep, ...]:
-        """Return the ranks of other nodes that have not reached the furthest step; `own`: this node's global ranks."""
+        """Return the ranks of other nodes that are behind the furthest step, and do not wait for ranks themselves.
+
+        `own`: this node's global ranks.
+        """
         if self._seen is None or stall.top_step is None:
             return ()
         mine = frozenset(own)
-        return tuple(one for one in self._seen.behind if one.step < stall.top_step and one.global_rank not in mine)
+        return tuple(
+            one
+            for one in self._seen.behind
+            if one.step < stall.top_step and one.global_rank not in mine and not one.waits
+        )
 
 
 def judged(stall: hangs.Stall, watch: hangs.Watch, elsewhere: hangs.Elsewhere | None) -> hangs.Stall | None:
@@ -91,3 +66,12 @@ def judged(stall: hangs.Stall, watch: hangs.Watch, elsewhere: hangs.Elsewhere | 
         sorted(each.local_rank for each in stall.late if top is not None and each.step is not None and each.step < top)
     )
     return replace(stall, top_step=top, behind=behind)
+
+
+def alive(watch: hangs.Watch, ranks: Iterable[int]) -> hangs.Watch:
+    """Return the watch after these local ranks gave a sign of life that no check can see, such as a collective."""
+    seen = frozenset(ranks)
+    workers = {
+        rank: replace(each, sign_s=watch.lived_s) if rank in seen else each for rank, each in watch.workers.items()
+    }
+    return replace(watch, workers=workers)

@@ -1,0 +1,1 @@
+"""The ledger: how an agent records in which state its node spends each second."""

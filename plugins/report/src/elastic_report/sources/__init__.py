@@ -1,0 +1,1 @@
+"""Finds and reads what a report needs: this machine's runs, a run's store, or collected directories."""

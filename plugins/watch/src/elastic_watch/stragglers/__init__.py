@@ -1,0 +1,1 @@
+"""The search for ranks and nodes that are lastingly slow."""

@@ -1,0 +1,64 @@
+"""Stacks of workers without torch, which must survive each request."""
+
+import shutil
+
+import pytest
+
+from recorder_kit import BUSY, HOLDS_LOCK, only_worker, stacks_of
+from support import wait_for
+
+MAIN = (
+    HOLDS_LOCK
+    + """
+import threading, time
+threading.Thread(target=time.sleep, args=(600,), daemon=True).start()
+print("ready", flush=True)
+hold()
+"""
+)
+
+
+@pytest.fixture
+def worker(tmp_path, monkeypatch):
+    monkeypatch.setattr(shutil, "which", lambda _: None)  # py-spy
+    yield from only_worker(tmp_path)
+
+
+def is_whole(text):
+    """Whether a main thread's stack is read from its first line to its last."""
+    return text.startswith("Stack (most recent call first):\n") and text.endswith(" in <module>\n")
+
+
+def test_a_waiting_worker_with_busy_threads_survives_requests_of_stacks(worker, monkeypatch):
+    # The handler does not run while the main thread waits for a lock.
+    monkeypatch.setattr("elastic_watch.stacks._HANDLER_S", 0.02)
+    monkeypatch.setattr("elastic_watch.stacks._ANSWER_S", 30.0)
+    monkeypatch.setattr("elastic_watch.stacks._LOOK_S", 0.005)
+    node = worker(f"{BUSY}\ndef wait():\n    threading.Event().wait()\n\nbusy(4)\nprint('ready', flush=True)\nwait()\n")
+    found = []
+    # A main thread that was not scheduled within these short times gives no stack, or the beginning of one now and the
+    # rest to the next request. Those that are whole count.
+    while len(found) < 200:
+        found += [each for each in stacks_of(node) if each and is_whole(each.text)]
+    assert {each.frames[1][2] for each in found} == {"wait"}
+
+
+def test_a_busy_worker_gives_the_stacks_of_all_threads(worker, monkeypatch):
+    monkeypatch.setattr("elastic_watch.stacks._HANDLER_S", 30.0)
+    monkeypatch.setattr("elastic_watch.stacks._LOOK_S", 0.3)  # a worker that is not scheduled may pause while it writes
+    node = worker(f"{BUSY}\nbusy(2)\nprint('ready', flush=True)\nwork()\n")
+    found = stacks_of(node, 20)
+    assert None not in found
+    assert {each.text.count("(most recent call first)") for each in found} == {3}
+    assert {tuple(frame[2] for frame in each.frames[:2]) for each in found} == {("<module>", "work")}
+
+
+def test_a_main_thread_that_holds_the_lock_gives_its_stack(worker):
+    node = worker(MAIN)
+
+    def held():
+        (found,) = stacks_of(node)
+        return found if found and found.text.startswith("Stack (most recent call first):\n") else None
+
+    found = wait_for(held, what="the lock to be held")
+    assert [frame[2] for frame in found.frames] == ["<module>", "hold"]
