@@ -33,7 +33,7 @@ class Seen:
         self.normal: list[str] = [""]
         self.rows: dict[int, str] = {}
         self.whole = ""
-        """The last complete frame."""
+        """The last complete frame of the screen, in its present size. Empty before."""
         self.overflows: list[str] = []
         self._row = 0
         self._rest = ""
@@ -49,7 +49,8 @@ class Seen:
     def _apply(self, token: re.Match[str]) -> None:
         match token[0], token[1], token[2]:
             case _, "?1049", "h":
-                self.alternate, self.rows, self._row = True, {}, 0
+                self.alternate, self._row = True, 0
+                self.forget()
             case _, "?1049", "l":
                 self.alternate = False
             case _, "?25", "h" | "l" as last:
@@ -78,10 +79,14 @@ class Seen:
             case other:
                 raise AssertionError(f"a control sequence that no screen needs: {other!r}")
 
+    def forget(self) -> None:
+        """Begin with an empty screen, whose first complete frame is still to come."""
+        self.rows, self.whole = {}, ""
+
     @property
     def text(self) -> str:
-        """What is visible now: the screen, or the lines of the shell."""
-        return self._screen() if self.alternate else self.shell
+        """The last complete frame of the screen, or the lines of the shell."""
+        return self.whole if self.alternate else self.shell
 
     def _screen(self) -> str:
         return "\n".join(line.rstrip() for _, line in sorted(self.rows.items()))
@@ -134,7 +139,7 @@ class TerminalWindow:
         """Change the size, as a user's mouse does."""
         with self._lock:
             self._seen.columns, self._seen.lines = columns, lines
-            self._seen.rows = {}
+            self._seen.forget()
         fcntl.ioctl(self._master, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
 
     def seen(self) -> Seen:
@@ -145,7 +150,7 @@ class TerminalWindow:
             return self._seen
 
     def shows(self, *parts: str, within_s: float = 20.0) -> str:
-        """Wait until all parts are visible, and return the whole text."""
+        """Wait until one complete frame shows all parts, and return its whole text."""
 
         def text() -> str:
             with self._lock:

@@ -216,7 +216,7 @@ def test_a_store_that_is_down_meanwhile(elastic, script, places, window, redis_s
         elastic("--nnodes", "2", "--node-id", name, *store, script(WAITS), tmp_path, env=places) for name in ("a", "b")
     ]
     wait_for((tmp_path / "up-0-1").exists, within_s=40, what="workers")
-    shown = window("--watch", "0.2", "--connect-timeout", "2", *store, columns=160, lines=40)
+    shown = window("--watch", "0.2", "--connect-timeout", f"{patience(2):g}", *store, columns=160, lines=40)
     shown.shows("2 nodes: 2 running", "round 0", "read in")
     redis_server.pause()
     try:

@@ -922,11 +922,14 @@ def slow_by_sleep(ranks: list[int], factor: float) -> None:
 
 @fault
 def slow_by_stops(ranks: list[int]) -> None:
-    """Another process stops the rank for most of the time."""
+    """Another process stops the rank for most of the time, once in each step.
+
+    With two or three steps between two stops, a window of a second has too few stops: most of its steps are fast.
+    """
     worker = os.getpid()
     if RANK in ranks and os.fork() == 0:
         while os.getppid() == worker:
-            for signum, seconds in ((signal.SIGSTOP, 0.09), (signal.SIGCONT, 0.03)):
+            for signum, seconds in ((signal.SIGSTOP, 3 * WORK_S), (signal.SIGCONT, WORK_S)):
                 os.kill(worker, signum)
                 time.sleep(seconds)
         os._exit(0)
