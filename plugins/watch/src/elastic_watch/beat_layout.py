@@ -102,3 +102,5 @@ MEMORY_BYTES = STACKS_AT + MAX_STACKS_BYTES
 
 STACKS_BELOW_RTMAX = 5
 """The higher signal for stacks is this much below SIGRTMAX: a number that few programs use. The other is next."""
+STACKS_WHOLE = b"Stacks end\n"
+"""The handler in Python appends this after the stacks. The one in C can't."""

@@ -58,3 +58,4 @@ def kept(signum: int) -> bool:
 
 def _write(_signum: int, _frame: "FrameType | None") -> None:
     faulthandler.dump_traceback(_stacks, all_threads=True)
+    os.write(_stacks, layout.STACKS_WHOLE)

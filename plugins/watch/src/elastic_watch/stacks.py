@@ -18,7 +18,7 @@ from elastic_core.api import SYSTEM_CLOCK, Record, RunHandle
 from elastic_core.api.workers import is_user_file, parse_fault_frames, without_launcher
 from elastic_watch import vitals
 from elastic_watch.beat_file import BeatFile, BeatFiles
-from elastic_watch.beat_layout import MAX_STACKS_BYTES
+from elastic_watch.beat_layout import MAX_STACKS_BYTES, STACKS_WHOLE
 
 Frame = tuple[str, int, str, str]
 """File, line, function, and the source's line, which is empty here."""
@@ -116,9 +116,8 @@ class StackCollector:
         files = {rank: file for rank in pids if (file := self._files.get(rank)) is not None}
         with self._files.snapshots:
             found = _from_recorders(files, self._closed)
-            for ask, limit_s in ((BeatFile.ask_handler_for_stacks, _HANDLER_S), (BeatFile.ask_for_stacks, _ANSWER_S)):
-                silent = {rank: file for rank, file in files.items() if rank not in found}
-                found |= _from_signals(pids, silent, ask, limit_s, self._closed)
+            for take in (_from_handlers, _from_signals):
+                found |= take(pids, {rank: file for rank, file in files.items() if rank not in found}, self._closed)
         missing = {rank: pid for rank, pid in pids.items() if rank not in found}
         # The worker may be a shell around the process that beats.
         owners = {rank: files[rank].read().owner or pid if rank in files else pid for rank, pid in missing.items()}
@@ -148,6 +147,7 @@ _RECORDER_LOOK_S: Final = 0.01
 _HANDLER_S: Final = 0.3
 """How long a handler of Python may take; it does not run while the main thread is in a function of C."""
 _PY_SPY_S: Final = 10.0
+_WHOLE: Final = STACKS_WHOLE.decode()
 
 
 def _from_recorders(files: Mapping[int, BeatFile], closed: threading.Event) -> dict[int, WorkerStack]:
@@ -164,23 +164,44 @@ def _from_recorders(files: Mapping[int, BeatFile], closed: threading.Event) -> d
     return found
 
 
+def _from_handlers(
+    pids: Mapping[int, int], files: Mapping[int, BeatFile], closed: threading.Event
+) -> dict[int, WorkerStack]:
+    """Return the stacks that handlers of Python write. They mark the end: a starved worker may pause before it."""
+    begins = {rank: file.stacks_end for rank, file in files.items()}
+    waiting = {rank for rank, file in files.items() if file.ask_handler_for_stacks(pids[rank])}
+    found: dict[int, WorkerStack] = {}
+    began_s = SYSTEM_CLOCK.monotonic_s()
+    while waiting and not closed.wait(_LOOK_S):
+        begun = False
+        for rank in sorted(waiting):
+            text, whole, _ = files[rank].stacks(begins[rank]).partition(_WHOLE)
+            begun = begun or bool(text)
+            if whole:
+                found[rank] = _stack(text, faulthandler_frames(text), "faulthandler")
+            if whole or not vitals.lives(pids[rank]):
+                waiting.discard(rank)
+        if SYSTEM_CLOCK.monotonic_s() >= began_s + (_HANDLER_S + _ANSWER_S if begun else _HANDLER_S):
+            break
+    return found
+
+
 def _from_signals(
-    pids: Mapping[int, int],
-    files: Mapping[int, BeatFile],
-    ask: Callable[[BeatFile, int], bool],
-    limit_s: float,
-    closed: threading.Event,
+    pids: Mapping[int, int], files: Mapping[int, BeatFile], closed: threading.Event
 ) -> dict[int, WorkerStack]:
     begins = {rank: file.stacks_end for rank, file in files.items()}
-    ends = {rank: begins[rank] for rank, file in files.items() if ask(file, pids[rank])}
-    until_s, waiting = SYSTEM_CLOCK.monotonic_s() + limit_s, bool(ends)
+    ends = {rank: begins[rank] for rank, file in files.items() if file.ask_for_stacks(pids[rank])}
+    until_s, waiting = SYSTEM_CLOCK.monotonic_s() + _ANSWER_S, bool(ends)
     while waiting and SYSTEM_CLOCK.monotonic_s() < until_s and not closed.wait(_LOOK_S):
         before, ends = ends, {rank: files[rank].stacks_end for rank in ends}
         # Some are still being written, or not begun by a worker that lives.
         waiting = any(
             end != before[rank] or (end == begins[rank] and vitals.lives(pids[rank])) for rank, end in ends.items()
         )
-    texts = {rank: files[rank].stacks(begins[rank]) for rank, end in ends.items() if end > begins[rank]}
+    # The handler in Python may have run after all, and marked its end.
+    texts = {
+        rank: files[rank].stacks(begins[rank]).replace(_WHOLE, "") for rank, end in ends.items() if end > begins[rank]
+    }
     return {rank: _stack(text, faulthandler_frames(text), "faulthandler") for rank, text in texts.items()}
 
 

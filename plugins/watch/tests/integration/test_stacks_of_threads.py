@@ -34,7 +34,8 @@ def test_a_waiting_worker_with_busy_threads_survives_requests_of_stacks(worker, 
     monkeypatch.setattr("elastic_watch.stacks._HANDLER_S", 0.02)
     monkeypatch.setattr("elastic_watch.stacks._ANSWER_S", 30.0)
     monkeypatch.setattr("elastic_watch.stacks._LOOK_S", 0.005)
-    node = worker(f"{BUSY}\ndef wait():\n    threading.Event().wait()\n\nbusy(4)\nprint('ready', flush=True)\nwait()\n")
+    wait = "def wait():\n    print('ready', flush=True)\n    threading.Event().wait()\n"
+    node = worker(f"{BUSY}\n{wait}\nbusy(4)\nwait()\n")
     found = []
     # A main thread that was not scheduled within these short times gives no stack, or the beginning of one now and the
     # rest to the next request. Those that are whole count.
@@ -45,12 +46,12 @@ def test_a_waiting_worker_with_busy_threads_survives_requests_of_stacks(worker, 
 
 def test_a_busy_worker_gives_the_stacks_of_all_threads(worker, monkeypatch):
     monkeypatch.setattr("elastic_watch.stacks._HANDLER_S", 30.0)
-    monkeypatch.setattr("elastic_watch.stacks._LOOK_S", 0.3)  # a worker that is not scheduled may pause while it writes
-    node = worker(f"{BUSY}\nbusy(2)\nprint('ready', flush=True)\nwork()\n")
+    begin = "def begin():\n    print('ready', flush=True)\n    work()\n"
+    node = worker(f"{BUSY}\n{begin}\nbusy(2)\nbegin()\n")
     found = stacks_of(node, 20)
     assert None not in found
     assert {each.text.count("(most recent call first)") for each in found} == {3}
-    assert {tuple(frame[2] for frame in each.frames[:2]) for each in found} == {("<module>", "work")}
+    assert {tuple(frame[2] for frame in each.frames[:2]) for each in found} == {("<module>", "begin")}
 
 
 def test_a_main_thread_that_holds_the_lock_gives_its_stack(worker):

@@ -143,6 +143,30 @@ def test_others_ask_for_stacks_of_some_workers(node, monkeypatch):
         node.asked("stacks", ranks="x")
 
 
+def test_a_handler_that_pauses_while_it_writes_is_waited_for(node, monkeypatch):
+    half, looks = len(DUMP) // 2, []
+    read = BeatFile.stacks
+
+    def asked(file, _):
+        os.pwrite(file.fd, DUMP[:half], file.stacks_end)
+        return True
+
+    def seen(file, begin):
+        text = read(file, begin)
+        looks.append(text)
+        if len(looks) == 3:
+            os.pwrite(file.fd, DUMP[half:] + layout.STACKS_WHOLE, file.stacks_end)
+        return text
+
+    monkeypatch.setattr(BeatFile, "ask_handler_for_stacks", asked)
+    monkeypatch.setattr(BeatFile, "stacks", seen)
+    node.starts()
+    found = node.hook._collector().take([0])[0]
+    assert looks == [DUMP[:half].decode()] * 3 + [DUMP.decode() + layout.STACKS_WHOLE.decode()]
+    assert found.text == DUMP.decode()
+    assert found.frames[-1][:3] == ("/code/train.py", 7, "step")
+
+
 def test_the_end_of_the_run_ends_what_is_under_way(node, monkeypatch):
     monkeypatch.setattr(BeatFile, "ask_for_stacks", lambda *_: True)
     monkeypatch.setattr("elastic_watch.stacks._ANSWER_S", 3600.0)

@@ -17,6 +17,7 @@ def worker(tmp_path, monkeypatch):
 def test_a_worker_with_busy_threads_survives_requests_of_stacks(worker, monkeypatch):
     monkeypatch.setattr("elastic_watch.stacks._RECORDER_S", 30.0)
     node = worker("busy(4)\nprint('ready', flush=True)\nhang()\n")
+    assert node.line() == "hangs"
     size = node.files.get(0).stacks_end
     found = stacks_of(node, 200)
     assert None not in found
@@ -36,6 +37,7 @@ def test_of_many_threads_and_frames_the_main_thread_is_included(worker):
     many = "for _ in range(130):\n    threading.Thread(target=time.sleep, args=(600,), daemon=True).start()\n"
     deep = "def down(n):\n    hang() if n == 0 else down(n - 1)\nprint('ready', flush=True)\ndown(150)\n"
     node = worker(many + deep)
+    assert node.line() == "hangs"
     (found,) = stacks_of(node)
     assert found.text.count("Thread 0x") == 100
     assert "\n\n...\n\nThread 0x" in found.text
