@@ -5,11 +5,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from elastic_core.api import ConfigError, Record
+from elastic_core.api import SYSTEM_CLOCK, ConfigError, Record, WaitBudget
 from elastic_core.api.records import run_places, run_records
 from elastic_ops.status.document import STATUS_FILE, UNREADABLE, AgentStatus, OtherVersionError, read_status
 
 _LISTED: Final = "elastic status, which lists this machine's runs"
+_STARTING_S: Final = 2.0
+"""How long a command waits for the first status of an agent that has just started."""
+_LOOK_S: Final = 0.02
 
 
 class FoundRun(Record, frozen=True, kw_only=True):
@@ -66,12 +69,17 @@ def run_at(path: Path) -> FoundRun:
 def runs_named(target: str) -> list[FoundRun]:
     """Return all runs with an id, or the run of a run directory. An id takes precedence over a folder.
 
+    If an agent of that id has just started, its first status is waited for, two seconds at most.
+
     Raises:
         ConfigError: there is none, or its status was written by another version.
     """
     if not target:  # `Path("")` is the working directory, which may be one of a run
         raise ConfigError("RUN: ''; expected a run id or a run directory", hint=_LISTED)
     if os.sep not in target:  # an id first: the folder in which one works is often named as the run
+        pause, until_s = WaitBudget(), SYSTEM_CLOCK.monotonic_s() + _STARTING_S
+        while _is_starting(target) and SYSTEM_CLOCK.monotonic_s() < until_s:
+            pause.sleep(_LOOK_S)
         named = [run for run in find_runs() if run.status is not None and run.status.run_id == target]
         if named:
             return named
@@ -81,6 +89,18 @@ def runs_named(target: str) -> list[FoundRun]:
     raise ConfigError(
         f"no run directory {target!r}, and no run of that id in {run_places()}",
         hint="elastic status, which lists this machine's runs; or --rdzv-backend and --rdzv-endpoint with RUN",
+    )
+
+
+def _is_starting(run_id: str) -> bool:
+    """Return whether a live agent of that run has written its record, but no status yet."""
+    return any(
+        record.run_id == run_id
+        and not record.ended_ns
+        and Path(record.run_dir).is_dir()
+        and not (Path(record.run_dir) / STATUS_FILE).exists()
+        and record.agent.running
+        for record in run_records()
     )
 
 

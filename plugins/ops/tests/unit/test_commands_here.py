@@ -15,7 +15,7 @@ from elastic_core.cli.main import main
 from elastic_core.failure.incident import build_incident, write_incident
 from elastic_core.rundir.directory import RunDirectory
 from elastic_core.rundir.run_records import RunEntry
-from elastic_ops import jobs
+from elastic_ops import jobs, run_directories
 from elastic_ops.ctl import command as ctl
 from elastic_ops.ending.drain import _read_words
 from elastic_ops.run_directories import runs_named
@@ -127,6 +127,32 @@ def test_a_folder_that_is_named_as_the_run_does_not_hide_it(agent, tmp_path):
     assert [run.path for run in runs_named("bert-7")] == [str(path)]
     with pytest.raises(ConfigError, match="is not a run directory"):
         runs_named("./bert-7")
+
+
+def test_the_first_status_of_an_agent_that_has_just_started_is_waited_for(agent, monkeypatch):
+    path = agent("bert-7")
+    (path / STATUS_FILE).rename(path / "later")
+    looks = []
+
+    def passes(*_):
+        looks.append(1)
+        if len(looks) == 3:
+            (path / "later").rename(path / STATUS_FILE)
+
+    monkeypatch.setattr(run_directories.WaitBudget, "sleep", passes)
+    assert [run.path for run in runs_named("bert-7")] == [str(path)]
+    assert len(looks) == 3
+    with pytest.raises(ConfigError, match="no run directory 'bert-8'"):
+        runs_named("bert-8")
+    assert len(looks) == 3
+
+
+def test_an_agent_that_writes_no_status_is_not_waited_for_without_end(agent, monkeypatch):
+    path = agent("bert-7")
+    (path / STATUS_FILE).unlink()
+    monkeypatch.setattr(run_directories, "_STARTING_S", 0.0)
+    with pytest.raises(ConfigError, match="no run directory 'bert-7'"):
+        runs_named("bert-7")
 
 
 def test_an_empty_word_is_not_the_run_of_the_working_directory(agent, monkeypatch):
