@@ -18,6 +18,7 @@ from elastic_report.ledger.document import LEDGER_FILE, RoundLine, Span, WorkerL
 from elastic_report.ledger.reading import read_ledger
 from elastic_report.ledger.states import LedgerState as S
 from elastic_report.ledger.totals import totals_of
+from patience import patience
 from ports import free_port
 from support import wait_for
 
@@ -161,17 +162,20 @@ def fault_of(kind: str, agents: list[Agent], index: int) -> str:
             at_s = line.end_s
     totals = totals_of(ledger)
     if kind == "agent killed":
-        return "" if ledger.end is None and totals.present_s <= agent.present_s + SLACK_S else "wrong end"
+        return "" if ledger.end is None and totals.present_s <= agent.present_s + patience(SLACK_S) else "wrong end"
     if ledger.end is None or ledger.end.exit_code != agent.code:
         return f"its end is {ledger.end}; exit code {agent.code}: {agent.text.decode()!r}"
-    if abs(totals.present_s - agent.present_s) > SLACK_S:
+    if abs(totals.present_s - agent.present_s) > patience(SLACK_S):
         return f"the states are {totals.present_s:.3f} s, the presence {agent.present_s:.3f} s: {totals.states}"
     workers = [line for line in ledger.lines if isinstance(line, WorkerLine)]
     rounds = [line for line in ledger.lines if isinstance(line, RoundLine)]
-    if kind in ("good", "crash", "killed worker") and (
-        len(workers) != len(rounds) * ledger.begin.local_world_size or S.PRODUCTIVE not in totals.states
-    ):
-        return f"{len(workers)} workers in {len(rounds)} rounds"
+    if kind in ("good", "crash", "killed worker"):
+        if len(workers) != len(rounds) * ledger.begin.local_world_size:
+            return f"{len(workers)} workers in {len(rounds)} rounds"
+        # On a busy machine, an agent may see the end of a short program together with its start.
+        longest_s = max(worker.end_s - worker.begin_s for worker in workers)
+        if longest_s > 0.01 and S.PRODUCTIVE not in totals.states:
+            return f"a worker ran for {longest_s:.3f} s, and no second is productive: {totals.states}"
     if kind == "crash" and len(rounds) != 2:
         return f"{len(rounds)} rounds"
     if kind == "stopped" and agent.code >= 128 and rounds and S.DRAINED not in totals.states:

@@ -55,6 +55,55 @@ def test_a_run_with_steps_saves_and_a_restart():
     assert [line.step for line in of(node.lines, Progress)] == [90, 99]
 
 
+def test_a_worker_that_reports_later_than_another_is_starting_until_then():
+    node = Node(workers=2)
+    node.begin(0.0)
+    t = node.now_s
+    first = {0: beats(t + 1, first_step=0, first_step_s=t + 2, step=2, step_s=t + 4)}
+    node.wait(4)
+    node.progress = first
+    node.tick()
+    node.wait(16)
+    node.progress = {
+        0: beats(t + 1, first_step=0, first_step_s=t + 2, step=9, step_s=t + 19),
+        1: beats(t + 5, first_step=0, first_step_s=t + 6, step=9, step_s=t + 19),
+    }
+    node.fail()
+    assert node.course[:2] == [("starting", 6.0), ("productive", 14.0)]
+    node.begin(0.0)
+    t = node.now_s
+    for wait in (4, 20):  # also after the time for which a worker that never reported is waited for
+        node.wait(wait)
+        node.progress = {0: beats(t + 1, first_step=5, first_step_s=t + 2, step=9, step_s=t + wait, above_s=t + 12)}
+        node.tick()
+    node.wait(6)
+    node.progress = {
+        0: beats(t + 1, first_step=5, first_step_s=t + 2, step=12, step_s=t + 29, above_s=t + 12),
+        1: beats(t + 25, first_step=5, first_step_s=t + 26, step=12, step_s=t + 29, above_s=t + 28),
+    }
+    node.succeed()
+    assert node.course[-4:] == [("starting", 26.0), ("redone", 2.0), ("productive", 2.0), ("stopping", 0.2)]
+
+
+def test_a_worker_that_never_reports_is_left_out():
+    node = Node(workers=2)
+    for number in range(2):
+        node.begin(0.0)
+        t = node.now_s
+        node.wait(4)
+        node.progress = {0: beats(t + 1, first_step=number, first_step_s=t + 2, step=2, step_s=t + 4)}
+        node.tick()
+        assert node.accounting.state is S.STARTING  # the other may still report
+        node.wait(8)
+        node.tick()
+        assert node.accounting.state is (S.REDONE if number else S.PRODUCTIVE)
+        node.fail()
+    assert node.course == [
+        ("starting", 2.0), ("productive", 10.0), ("deciding", 0.1), ("stopping", 2.0),
+        ("starting", 2.0), ("redone", 10.0), ("deciding", 0.1), ("stopping", 2.0),
+    ]  # fmt: skip
+
+
 def test_one_worker_that_loads_counts_if_no_other_one_still_starts():
     node = Node(workers=2)
     node.begin(0.0)

@@ -34,6 +34,8 @@ SIGN_LIMIT_S: Final = 600.0
 """If no worker has shown a sign of life for so long, none is expected: the workers count as productive."""
 LIKELY_S: Final = 60.0
 """How long workers without a sign are shown as starting. Later they are shown as productive; neither is counted."""
+SILENT_S: Final = 10.0
+"""How long after the start of workers those without a sign may hold the count back, while others report."""
 CLOCK_JUMP_S: Final = 1.0
 MOST_NOTES: Final = 64
 """The most notes about events of hooks between two reads of the progress."""
@@ -115,6 +117,8 @@ class Accounting:
         self._next_high: int | None = None
         # The run.
         self._had_steps = self._had_signs = False
+        self._reporting: set[int] = set()
+        """The local ranks that reported steps in an earlier round."""
         self._notes = 0
         self._end: tuple[str, int, str] = ("", 0, "")
 
@@ -484,6 +488,7 @@ class Accounting:
         self._read = True
         self._had_steps = self._had_steps or self._steps_known
         self._had_signs = self._had_signs or any(each.alive_s is not None for each in workers.values())
+        self._reporting |= {rank for rank, each in workers.items() if each.step is not None}
         for rank in sorted(self._workers):
             self._put(self._worker_line(rank, workers.get(rank)))
         if self._steps_known and self.step is not None and self._work_end_s is not None:
@@ -527,11 +532,14 @@ class Accounting:
         `only_known` means that no progress was read.
         """
         ends = {rank: each.end_s for rank, each in self._workers.items() if each.end_s is not None}
+        # The least advanced worker counts, so one that is expected to report is still starting.
+        workers = {**{rank: WorkerProgress() for rank in self._reporting & self._workers.keys()}, **workers}
         known = Known(
             final=final,
             steps=self._had_steps,
             signs=self._had_signs,
             waited=at_s - self._spawned_s >= SIGN_LIMIT_S,
+            silent=not final and at_s - self._spawned_s < SILENT_S and not self._workers.keys() <= {*workers, *ends},
             high_step=self.high_step,
         )
         while self._queue:

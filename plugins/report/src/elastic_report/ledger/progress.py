@@ -75,13 +75,15 @@ class Known(Record, frozen=True, kw_only=True):
     """What is known about the signs of a node's workers.
 
     `final`: the round's workers have ended. `steps`: they reported steps in an earlier round. `signs`: they reported
-    any sign of life in an earlier round. `waited`: no sign for so long that none is expected.
+    any sign of life in an earlier round. `waited`: no sign for so long that none is expected. `silent`: some have given
+    no sign yet, which may come soon.
     """
 
     final: bool = False
     steps: bool = False
     signs: bool = False
     waited: bool = False
+    silent: bool = False
     high_step: int | None = None
     """The highest step of the run before this round."""
 
@@ -96,7 +98,7 @@ def worked(
     """Return what the node's least advanced worker did, and the moment from which on that is not determined yet.
 
     Args:
-        workers: The progress of the workers that report any.
+        workers: The progress of the workers that report any, or have done so in an earlier round.
         ends: When workers ended, by local rank.
         begin_s: The begin of the time in question.
         end_s: Its end.
@@ -104,7 +106,7 @@ def worked(
     """
     if not workers:
         return _without_signs(begin_s, end_s, known)
-    changes: list[tuple[float, S | None, int]] = []
+    changes: list[tuple[float, S | None, int]] = [(begin_s, None, 1)] if known.silent else []
     for rank, worker in workers.items():
         until_s = min(end_s, ends.get(rank, end_s))
         for state, from_s, to_s in _intervals(worker, until_s, known):

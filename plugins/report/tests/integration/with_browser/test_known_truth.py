@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from elastic_report.ledger.states import LedgerState as S
+from patience import patience
 from ports import free_port
 from redis_servers import PASSWORD, RedisServer
 from support import wait_for
@@ -146,7 +147,7 @@ def test_a_crash_with_redone_steps_and_a_second_that_ends_the_run(place, show):
     check_page(shown, report)
 
     states = report["account"]["states"]
-    assert report["account"]["present_s"] == pytest.approx(agent.present_s, abs=0.5)
+    assert report["account"]["present_s"] == pytest.approx(agent.present_s, abs=patience(0.5))
     crashes, stops = truth.of("crash"), truth.of("stop signal")
     exits = truth.of("exit")
     high = truth.highest_step[0]
@@ -180,7 +181,7 @@ def test_a_crash_with_redone_steps_and_a_second_that_ends_the_run(place, show):
         check_near(row["at_s"], at_s(report, crash), at_s(report, crash), "the incident's time")
         check_near(row["detect_s"], 0.0, stop.s - crash.s, "detect")
         on_page = shown.incident(row["number"])
-        assert float(on_page["at"]) == pytest.approx(crash.ns / 1e9, abs=SLACK_S)
+        assert float(on_page["at"]) == pytest.approx(crash.ns / 1e9, abs=patience(SLACK_S))
         check_near(seconds_of(on_page["Time to detect"]), 0.0, stop.s - crash.s, "the page: detect")
     back_s = max(truth.of("step", round=1, rank=rank)[0].s for rank in range(2))
     check_near(first["recover_s"], back_s - stops[0].s, back_s - crashes[0].s, "recover")
@@ -189,7 +190,7 @@ def test_a_crash_with_redone_steps_and_a_second_that_ends_the_run(place, show):
     assert "did not recover" in shown.incident(2)["Time to recover"]
     for row in (first, second):
         saved = max(event.ns for event in truth.of("save ended", restart=row["number"] - 1)) / 1e9
-        assert row["last_save_s"] + report["run"]["began_ns"] / 1e9 == pytest.approx(saved, abs=SLACK_S)
+        assert row["last_save_s"] + report["run"]["began_ns"] / 1e9 == pytest.approx(saved, abs=patience(SLACK_S))
     low, high_s = expected[S.REDONE]
     check_near(first["lost_s"], back_s - stops[0].s + low, back_s - crashes[0].s + high_s, "lost by the first")
     check_near(second["lost_s"], exits[1].s - stops[1].s, exits[1].s - crashes[1].s, "lost by the second")
@@ -206,7 +207,7 @@ def test_a_crash_with_redone_steps_and_a_second_that_ends_the_run(place, show):
             for event in truth.events
             if (event.rank, event.round) == (rank, number) and event.what.startswith(("save", "restore"))
         ]
-        assert [moment for mark in marks for moment in mark[1:]] == pytest.approx(noted, abs=SLACK_S)
+        assert [moment for mark in marks for moment in mark[1:]] == pytest.approx(noted, abs=patience(SLACK_S))
 
     account = report["account"]
     productive_s, present_s = states["productive"], account["present_s"]
@@ -226,7 +227,7 @@ def test_a_hang_counts_from_the_last_progress_to_its_detection(place, show):
     check_sums(report)
     check_page(shown, report)
     states = report["account"]["states"]
-    assert report["account"]["present_s"] == pytest.approx(agent.present_s, abs=0.5)
+    assert report["account"]["present_s"] == pytest.approx(agent.present_s, abs=patience(0.5))
     steps = truth.of("step", round=0)
     last = [max(event.s for event in steps if event.rank == rank) for rank in range(2)]
     stopped_s = truth.of("stop signal")[0].s
@@ -306,18 +307,21 @@ def test_nodes_that_leave_join_and_die(place, show, server):
 
     # What workers did, in each round, until they were stopped.
     for name in ("n0", "n1"):
-        expected = Counter()
+        noted, reported = Counter(), Counter()
         high = -1
         for number in range(last + 2):
             alive = truth.of("alive", node=name, round=number)
             if alive:
                 end = stops.get((name, number)) or truth.one("end")
-                expected.update(truth.states(number, alive[0].s, end.s, high=high, node=name))
+                noted.update(truth.states(number, alive[0].s, end.s, high=high, node=name))
+                # A worker that was stopped may have reported one step more than it noted.
+                reported.update(truth.states(number, alive[0].s, end.s, high=high + (number > 0), node=name))
             high = max(high, truth.highest_step.get(number, -1))
         for state in (S.PRODUCTIVE, S.REDONE, S.SAVING):
-            check_near(lanes[name]["states"].get(state, 0.0), expected[state], expected[state], (name, state))
+            low_s, high_s = sorted((noted[state], reported[state]))
+            check_near(lanes[name]["states"].get(state, 0.0), low_s, high_s, (name, state))
         presence_s = sum(lanes[name]["states"].values())
-        assert presence_s == pytest.approx(agents[name].present_s, abs=0.5)
+        assert presence_s == pytest.approx(agents[name].present_s, abs=patience(0.5))
 
     # The drain.
     drained = truth.one("stop signal", node="n1")
@@ -357,7 +361,7 @@ def check_other_clocks(place, report):
         assert other["states"] == pytest.approx(mine["states"], abs=0.05)
         assert (other["begin_s"], other["end_s"]) == pytest.approx((mine["begin_s"], mine["end_s"]), abs=0.05)
     offsets = {lane["node_id"]: lane["clock_offset_s"] for lane in collected["nodes"]}
-    assert offsets == pytest.approx({"n0": 0.0, "n1": 3600.0, "n2": -3600.0}, abs=0.5)
+    assert offsets == pytest.approx({"n0": 0.0, "n1": 3600.0, "n2": -3600.0}, abs=patience(0.5))
     for name in ("begin_s", "end_s"):
         moments = [row[name] for row in collected["rounds"]]
         assert moments == pytest.approx([row[name] for row in report["rounds"]], abs=0.05)
@@ -399,7 +403,7 @@ def test_without_step_numbers_the_figures_are_ranges(place, show):
     lasted = [truth.one("end", round=number).s - truth.one("alive", round=number).s for number in range(2)]
     born = [truth.one("born", round=number).s for number in range(2)]
     most = [born[1] - born[0], agent.ended_s - born[1]]  # with the start and the end of the interpreter
-    assert account["present_s"] == pytest.approx(agent.present_s, abs=0.5)
+    assert account["present_s"] == pytest.approx(agent.present_s, abs=patience(0.5))
     check_near(account["redone_bound_s"], lasted[0], most[0], "bound")
     check_near(account["states"]["productive"], sum(lasted), sum(most), "productive")
     low, high = account["goodput"]["low"], account["goodput"]["high"]
@@ -426,8 +430,8 @@ def test_attempts_of_one_run_and_a_good_run_after_them(place, show):
     assert report["run"]["state"] == "succeeded"
     assert [lane["attempt"] for lane in report["nodes"]] == [0, 1]
     for lane, agent in zip(report["nodes"], agents, strict=True):
-        assert sum(lane["states"].values()) == pytest.approx(agent.present_s, abs=0.5)
-    assert report["account"]["present_s"] == pytest.approx(sum(agent.present_s for agent in agents), abs=1)
+        assert sum(lane["states"].values()) == pytest.approx(agent.present_s, abs=patience(0.5))
+    assert report["account"]["present_s"] == pytest.approx(sum(agent.present_s for agent in agents), abs=patience(1))
     steps = list(truth.of("step"))
     again = next(at for at, event in enumerate(steps) if at and event.step == 15 and steps[at - 1].step == 24)
     above_s = next(event.s for event in steps[again:] if event.step == 25)
@@ -471,7 +475,7 @@ def test_a_live_run_and_the_same_run_after_its_end(place, show):
     check_near(fields["rendezvous_s"], *[report["account"]["states"]["rendezvous"]] * 2, "status: rendezvous")
     check_near(fields["starting_s"], *[report["account"]["states"]["starting"]] * 2, "status: starting")
     assert sum(fields[name] for name in fields if name.endswith("_s") and name in STATE_FIELDS) == pytest.approx(
-        fields["present_s"], abs=0.3
+        fields["present_s"], abs=patience(0.3)
     )
     line = re.search(r"^time: (\d+) % productive; ", place.elastic("status", "live"), re.MULTILINE)
     assert line is not None
@@ -549,4 +553,4 @@ def test_secrets_are_in_no_output_and_the_printed_command_works(place, show, ser
     }
     fields = incident["hooks"]["ledger"]
     assert fields["state"] in [state.value for state in S]
-    assert sum(fields.get(name, 0) for name in STATE_FIELDS) == pytest.approx(fields["present_s"], abs=0.3)
+    assert sum(fields.get(name, 0) for name in STATE_FIELDS) == pytest.approx(fields["present_s"], abs=patience(0.3))
