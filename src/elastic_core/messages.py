@@ -281,10 +281,7 @@ class ForwardSignal(Record, frozen=True, kw_only=True):
 
 
 class Examine(Record, frozen=True, kw_only=True):
-    """Read the evidence of the exits; answered by Examined."""
-
-    exits: tuple[WorkerExit, ...]
-    round: Round
+    """Read the evidence of the workers that failed, until it shows the first cause; answered by Examined."""
 
 
 class AskPolicy(Record, frozen=True, kw_only=True):

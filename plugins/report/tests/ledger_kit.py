@@ -92,9 +92,8 @@ class Node:
             self.step("deciding", "HangFound", failure=failure)
         else:
             self.exit(0, 1)
-            self.step("settling")
-            self.wait(0.1)
             self.step("deciding")
+            self.wait(0.1)
         self.add("failure_seen", {"failure": failure, "workers": self.blamed})
         decision = Restart(rule="max-restarts")
         self.add("decision_taken", {"failure": failure, "decision": decision, "policy": "intensity"})

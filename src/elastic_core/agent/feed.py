@@ -106,9 +106,8 @@ def described(what: Observation) -> tuple[str, dict[str, object]]:
     values: dict[str, object] = {**asdict(what.event), "event": type(what.event).__name__}
     values.pop("members", None)  # up to a thousand nodes, which `round_joined` has
     values |= {"state": type(state).__name__.lower(), "entered": what.entered, "phases": what.phases}
-    ledger = state.running.ledger if isinstance(state, s.Settling) else state.ledger
-    values |= {"state_reason": what.step.reason, "restart_count": ledger.restart_count}
-    values |= {"membership_changes": ledger.membership_changes}
+    values |= {"state_reason": what.step.reason, "restart_count": state.ledger.restart_count}
+    values |= {"membership_changes": state.ledger.membership_changes}
     for name in ("round", "absence"):
         value: object = getattr(state, name, None)
         if value is not None:

@@ -8,6 +8,7 @@ import signal
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import assert_never
 
 from msgspec.structs import replace
@@ -36,7 +37,6 @@ from elastic_core.types import (
     Decision,
     Failure,
     Ignore,
-    Origin,
     Restart,
     Round,
     RoundEnded,
@@ -82,6 +82,10 @@ class Agent:
         self._timers = _Timers(reactor, lambda name: self.dispatch(m.TimerFired(name=name)))
         self._round: Round | None = None
         self._exits: list[WorkerExit] = []
+        self._recorded: dict[int, WorkerExit] = {}
+        """Expected exits of workers that have recorded an exception and not ended, by local rank."""
+        self._examined_s: float | None = None
+        self._evidence_timer: Timer | None = None
         self._restart_count = 0
         self._question = 0
         self._spawned_s = 0.0
@@ -189,6 +193,7 @@ class Agent:
     def on_worker_exit(self, exit: WorkerExit) -> None:
         """Process the end of a worker. Called: by the worker group."""
         self._exits.append(exit)
+        self._recorded.pop(exit.local_rank, None)
         self._note_alive()
         self._feed.publish(moments.WorkerEnded(round_index=self._round_index, exit=exit))
         if exit.code == -signal.SIGKILL and exit.stop_signal is None and self._guardian.fence_passed(exit.at_s):
@@ -196,7 +201,31 @@ class Agent:
             ended = RoundEnded(reason=FENCED, lost=(self.node_id,), stop_within_s=0.0)
             self.dispatch(m.RoundChanged(change=ended))
         self.dispatch(m.WorkerExited(exit=exit))
+        self._judge_again()
         self._ladder.worker_ended()
+
+    def on_recorded(self, exit: WorkerExit) -> None:
+        """Keep the expected exit of a worker that has recorded an uncaught exception. Called: by the worker group."""
+        if all(known.local_rank != exit.local_rank for known in self._exits):
+            self._recorded[exit.local_rank] = exit
+            self._judge_again()
+            self._await_end(exit)
+
+    def _await_end(self, exit: WorkerExit) -> None:
+        if self._options.stops.exit_timeout_s > 0:
+            self._reactor.call_later(self._options.stops.exit_timeout_s, partial(self._end_overdue, exit))
+
+    def _end_overdue(self, exit: WorkerExit) -> None:
+        """Report a worker that recorded an uncaught exception and does not end."""
+        if self._recorded.get(exit.local_rank) is not exit:  # it ended, or its failure is ignored
+            return
+        self._await_end(exit)
+        state = self._state
+        if not isinstance(state, s.Running) or exit.local_rank not in state.alive & self._workers.alive:
+            return
+        late = f"{self._options.stops.exit_timeout_s:g} s after its exception, for its threads or exit handlers"
+        self._log.notice(f"rank {exit.global_rank} has not ended {late}: it has failed (--exit-timeout)")
+        self.dispatch(m.HangFound(failure=self._examine((exit,), state.round)))
 
     def _note_alive(self) -> None:
         pids, alive = self._workers.pids, self._workers.alive
@@ -215,15 +244,6 @@ class Agent:
                 self._workers.send(fault.local_rank, fault.signal)
         self.dispatch(m.HangFound(failure=failure))
 
-    def on_overdue(self, exit: WorkerExit) -> None:
-        """Report a worker that recorded an uncaught exception and does not end; `exit` is its expected exit."""
-        state = self._state
-        if not isinstance(state, s.Running) or exit.local_rank not in state.alive - state.ignored:
-            return
-        late = f"{self._options.stops.exit_timeout_s:g} s after its exception, for its threads or exit handlers"
-        self._log.notice(f"rank {exit.global_rank} has not ended {late}: it has failed (--exit-timeout)")
-        self.dispatch(m.HangFound(failure=self._examine((exit,), state.round)))
-
     def release_stop(self, hook: str) -> None:
         """End one hook's hold on the stop sequence."""
         self._ladder.release(hook)
@@ -237,7 +257,7 @@ class Agent:
     def _perform(self, command: m.AgentCommand) -> None:
         match command:
             case m.AskToJoin():
-                self._exits = []  # the last round's exits are in its incident
+                self._exits, self._recorded = [], {}  # the last round's exits are in its incident
                 self._ask_to_join(command)
             case m.JoinRendezvous():
                 self._rendezvous.post(command)
@@ -261,8 +281,9 @@ class Agent:
                 self._ladder.kill()
             case m.ForwardSignal(signum=signum):
                 self._workers.forward(signum)
-            case m.Examine(exits=exits, round=round_):
-                self._judge(self._examine(exits, round_), round_)
+            case m.Examine():
+                self._examined_s = None
+                self._judge()
             case m.AskPolicy(failure=failure, history=history):
                 self._ask_policy(failure, history)
             case m.RecordIncident(failure=failure, decision=decision, evidence=evidence):
@@ -282,7 +303,8 @@ class Agent:
                     self._run_decision.publish_decision(failure, decision, evidence=evidence)
             case m.OrderStop(failure=failure):
                 assert self._round is not None
-                self._run_decision.order_stop(self._located(failure), self._round, self._exits, self._restart_count)
+                ends = (*self._exits, *self._recorded.values())
+                self._run_decision.order_stop(self._located(failure), self._round, ends, self._restart_count)
             case m.ReportEvidence(round=round_, final=final):
                 self._rendezvous.post(self._report(round_, final=final))
             case m.DecideAlone():
@@ -377,32 +399,38 @@ class Agent:
             raise WorkerError(f"the workers can't be started: {err}") from err
 
     def _examine(self, exits: tuple[WorkerExit, ...], round_: Round) -> Failure:
+        known = {exit.local_rank for exit in exits}
+        exits = (*exits, *(exit for rank, exit in self._recorded.items() if rank not in known))
         return self._context.of_worker(self._incidents.examine(round_, exits, self._restart_count), exits, round_)
+
+    def _judge(self) -> None:
+        """Report that the evidence was read, as soon as no other evidence can change the first cause."""
+        if self._evidence_timer is not None:
+            self._evidence_timer.cancel()
+        state, self._evidence_timer = self._state, None
+        if not isinstance(state, s.Deciding) or state.running is None:
+            return  # the user or the run has decided meanwhile
+        failure, now_s = self._examine(state.exits, state.round), self._reactor.now_s()
+        if self._examined_s is None:  # the wait begins now, because an examination can take long on a busy machine
+            self._examined_s = now_s
+        others = state.running.alive - state.running.ignored - self._recorded.keys()
+        peers = state.ledger.gathers and state.round.node_count > 1
+        wait_s = self._incidents.wait_s(others, stop_signals=state.ledger.stop_signals, peers=peers)
+        left_s = self._examined_s + wait_s - now_s
+        if left_s > 0:
+            self._evidence_timer = self._reactor.call_later(left_s, self._judge)
+        else:
+            self.dispatch(m.Examined(failure=failure))
+
+    def _judge_again(self) -> None:
+        if self._evidence_timer is not None:
+            self._judge()
 
     # --- one decision for the whole run
 
-    def _judge(self, failure: Failure, round_: Round) -> None:
-        """Report that the evidence was read: immediately, or later if it only shows that workers lost a peer.
-
-        The lost peer, on another node, may still write its error record or exit with a code. If it were stopped before
-        that, the run would not have the first cause.
-        """
-        origins = {worker.origin for worker in self._incidents.failed_workers} - {Origin.STOPPED}
-        gathers = isinstance(self._state, s.Deciding) and self._state.ledger.gathers
-        if not (gathers and round_.node_count > 1 and origins == {Origin.COLLATERAL}):
-            self.dispatch(m.Examined(failure=failure))
-            return
-
-        def judge() -> None:
-            state = self._state
-            # Other workers of this node may have ended since.
-            if isinstance(state, s.Deciding) and state.round is round_:
-                self.dispatch(m.Examined(failure=self._examine(state.exits, round_)))
-
-        self._reactor.call_later(s.PEERS_SETTLE_S, judge)
-
     def _report(self, round_: Round, *, final: bool) -> NodeReport:
-        return self._run_decision.report(round_, self._exits, self._restart_count, final=final)
+        ends = (*self._exits, *self._recorded.values())
+        return self._run_decision.report(round_, ends, self._restart_count, final=final)
 
     def decide_for_run(self, reports: Sequence[NodeReport], history: Sequence[Failure], question: str) -> None:
         """Request the policy's decision for all nodes; the result goes to the rendezvous."""
@@ -446,6 +474,8 @@ class Agent:
         def decide(decision: Decision, fallback_reason: str) -> None:
             if asked != self._question or not isinstance(self._state, s.Deciding):
                 return  # the user or the run has decided meanwhile
+            if isinstance(decision, Ignore) and stamped.local_rank is not None:
+                self._recorded.pop(stamped.local_rank, None)
             if isinstance(decision, Ignore) or not self._run_decides:
                 self._incidents.decided(stamped, decision, fallback_reason)
                 self._run_decision.publish_decision(stamped, decision, fallback_reason)

@@ -3,7 +3,7 @@
 import itertools
 import re
 import signal
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from elastic_core.failure.device_errors import fault_among
 from elastic_core.processes.errors.causes import ELSEWHERE, MEMBER
@@ -12,7 +12,20 @@ from elastic_core.types import DeviceFault, ErrorRecord, FailedWorker, FailureCl
 COLLATERAL_WINDOW_NS = 100_000_000
 """A lost connection may be noticed this much earlier than its cause is recorded: the cause still ranks first."""
 ENDING_NS = 1_000_000_000
-"""The same for a cause without an error time: its connections close first, then its interpreter, then it exits."""
+"""The same for a cause without an error time: its connections close first, then its interpreter, then it exits.
+
+It is also the longest wait for a record that has begun, because the reason of an exit is recorded at its end.
+"""
+SETTLE_S = COLLATERAL_WINDOW_NS / 1e9
+"""The longest wait for evidence of this node's other workers that is not known to come, in seconds."""
+LOST_PEER_S = 0.5
+"""A failure that only reports a lost peer ranks behind another node's own failure that is at most this much later, in
+seconds. A node with such a failure waits as long before it orders the stop."""
+STOP_S = 0.5
+"""Seconds in which a worker's death by another process's stop signal may turn out to be the stop of this whole node.
+
+A scheduler that signals all processes of a node needs milliseconds, or some tens of them on a busy machine.
+"""
 TIMED_SOURCES = ("hook", "record")
 """Sources that record when the error happened; for other sources only the time of the worker's exit is known."""
 
@@ -122,6 +135,45 @@ def _cause_order(worker: FailedWorker) -> tuple[int, int, int]:
 def is_timed(error: ErrorRecord | None) -> bool:
     """Return whether the worker recorded when it failed; if not, only the time of its exit is known."""
     return error is not None and error.source in TIMED_SOURCES
+
+
+def wait_s(
+    workers: Iterable[FailedWorker],
+    *,
+    begun_ns: Iterable[int] = (),
+    others: bool = False,
+    peers: bool = False,
+    stop_signals: Collection[int] = (),
+) -> float:
+    """Return how long other evidence may still change the first cause, in seconds from the first examination.
+
+    Args:
+        workers: The known evidence: at least one worker.
+        begun_ns: When other workers of this node began to record a failure, in nanoseconds since the epoch.
+        others: Whether this node has workers without a known failure.
+        peers: Whether workers of other nodes may have failed before, and are stopped with these.
+        stop_signals: The signals that stop the agent.
+    """
+    known = tuple(workers)
+    stopped = [worker.exit.at_s for worker in known if _stopped_from_outside(worker.exit, stop_signals)]
+    if stopped:  # a stop signal from outside usually reaches the agent, too: then it is no failure but the run's end
+        return STOP_S + min(stopped) - min(worker.exit.at_s for worker in known)
+    first = rank_causes(known)[0]
+    most_s = 0.0
+    if first.origin is Origin.COLLATERAL:
+        most_s = SETTLE_S * others + LOST_PEER_S * peers
+    elif first.origin is Origin.STOPPED or first.exit.code < 0:
+        return 0.0  # a death by signal (out of memory, a crash in native code) has no earlier cause
+    elif not is_timed(first.error):  # an exit code alone may be the script's reaction to a stop signal
+        most_s = SETTLE_S * others
+    # A failure that precedes a recorded one has begun to be recorded before.
+    earlier = any(at_ns <= _cause_order(first)[0] for at_ns in begun_ns)
+    return max(most_s, ENDING_NS / 1e9) if earlier else most_s
+
+
+def _stopped_from_outside(exit: WorkerExit, stop_signals: Collection[int]) -> bool:
+    """Return whether a worker ended by a stop signal that the agent did not send, or with that signal's exit code."""
+    return exit.stop_signal is None and (exit.signal or exit.code - 128) in stop_signals
 
 
 def _ended_slowly(worker: FailedWorker, first: FailedWorker) -> bool:

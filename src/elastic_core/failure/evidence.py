@@ -12,7 +12,7 @@ import msgspec
 from msgspec.structs import replace
 
 from elastic_core.encoding import decode_json, encode_json, joined_spans
-from elastic_core.failure.classify import ENDING_NS, rank_causes
+from elastic_core.failure.classify import ENDING_NS, LOST_PEER_S, rank_causes
 from elastic_core.failure.incident import (
     MAX_CAUSE_CHARS,
     Incident,
@@ -25,9 +25,6 @@ from elastic_core.failure.incident import (
 from elastic_core.reports import Absence, NodeReport
 from elastic_core.types import FailedWorker, Failure, FailureClass, Origin, Record
 
-LOST_PEER_S = 0.5
-"""A failure that only reports a lost peer ranks behind another node's own failure that is at most this much later, in
-seconds. A node with such a failure waits as long before it orders the stop (`PEERS_SETTLE_S` of the agent)."""
 CALLSTACK_CHARS = 8_192
 MESSAGE_CHARS = 2_048
 FRAMES = 16

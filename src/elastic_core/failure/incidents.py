@@ -18,7 +18,7 @@ from elastic_core.system.clock import SYSTEM_CLOCK
 from elastic_core.types import FailedWorker, Failure, FailureClass, Ignore, Origin, Restart, Stop
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from elastic_core.failure.console import FailureConsole
     from elastic_core.failure.incident import Incident
@@ -125,6 +125,13 @@ class Incidents:
             done()
         else:
             self._left().read_ahead(exit, done, disk=self._disk, log=self._log)
+
+    def wait_s(self, others: Collection[int], *, stop_signals: Collection[int], peers: bool) -> float:
+        """Return `classify.wait_s` of the last examination; `others` are local ranks without a known failure."""
+        from elastic_core.failure.classify import wait_s
+
+        begun_ns, known = self._left().begun_ns(others), self.failed_workers
+        return wait_s(known, begun_ns=begun_ns, others=bool(others), peers=peers, stop_signals=stop_signals)
 
     def examine(self, round_: Round, exits: Iterable[WorkerExit], restart_count: int) -> Failure:
         """Read the evidence of the exits, and return the first cause."""

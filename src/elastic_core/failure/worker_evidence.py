@@ -11,6 +11,7 @@ from elastic_core.failure.classify import is_timed, judge
 from elastic_core.failure.reported import Reported
 from elastic_core.logger import Logger
 from elastic_core.processes.errors.reader import read_error
+from elastic_core.processes.errors.record_pipe import BEGUN_SUFFIX
 from elastic_core.processes.output.disk import Disk
 from elastic_core.processes.spec import WorkerPaths
 from elastic_core.types import FailedWorker, FailureClass, Origin, Record, WorkerExit
@@ -40,19 +41,31 @@ class WorkerEvidence:
         self._paths = paths
         self._script = script
         self._judged: dict[int, FailedWorker] = {}
+        self._begun: dict[int, int] = {}
+        """When each worker began to record a failure, as of the last `read_ahead`, in nanoseconds since the epoch."""
 
     def read_ahead(self, exit: WorkerExit, done: Callable[[], None], *, disk: Disk, log: Logger) -> None:
         """Read the evidence of a worker that ended, then call `done`, after `EVIDENCE_S` even if the disk hangs."""
         paths = self._paths[exit.local_rank]
 
-        def take(worker: FailedWorker | None, error: Exception | None) -> None:
-            if worker is None:
+        def take(found: tuple[FailedWorker, dict[int, int]] | None, error: Exception | None) -> None:
+            if found is None:
                 reason = getattr(error, "strerror", None) or error
                 log.notice(f"what local rank {exit.local_rank} left beside {paths.error_file!r} is not read: {reason}")
-            self._judged[exit.local_rank] = judge(exit, None) if worker is None else worker
+                found = judge(exit, None), {}
+            self._judged[exit.local_rank], self._begun = found
             done()
 
-        disk.run(paths.error_file, lambda: self._judge(exit, paths), take, within_s=EVIDENCE_S)
+        # A failure that precedes this one has begun to be recorded before this worker ended, and so before this job.
+        disk.run(paths.error_file, lambda: (self._judge(exit, paths), self._begun_now()), take, within_s=EVIDENCE_S)
+
+    def begun_ns(self, local_ranks: Iterable[int]) -> list[int]:
+        """Return when these workers began to record a failure, in nanoseconds since the epoch; 0 means not known."""
+        return [self._begun[rank] for rank in local_ranks if rank in self._begun]
+
+    def _begun_now(self) -> dict[int, int]:
+        found = {rank: _begun_ns(paths) for rank, paths in self._paths.items()}
+        return {rank: at_ns for rank, at_ns in found.items() if at_ns is not None}
 
     def gather(self, exits: Iterable[WorkerExit], reported: Reported | None) -> Evidence:
         """Return the evidence of the exits, and of workers that a report blames, even if they have not ended."""
@@ -113,6 +126,19 @@ class WorkerEvidence:
 
     def _script_missing(self, exit: WorkerExit) -> bool:
         return exit.code == 2 and self._script is not None and not os.access(self._script, os.R_OK)
+
+
+def _begun_ns(paths: WorkerPaths) -> int | None:
+    """Return when a worker began to record a failure; 0 if the record is complete, because it has its own time."""
+    if not paths.error_file:
+        return None
+    begun = paths.error_file + BEGUN_SUFFIX
+    for path in (paths.error_file, paths.fault_file, begun):
+        with suppress(OSError):
+            found = Path(path).stat()
+            if found.st_size or path == begun:
+                return 0 if path == paths.error_file else found.st_mtime_ns
+    return None
 
 
 def _logs_in(paths: WorkerPaths) -> tuple[str, ...]:

@@ -250,7 +250,6 @@ class _Job:
                 starters=starters,
                 disk=disk,
                 sent_to_all=guardian.signalled,
-                exit_timeout_s=settings.stops.exit_timeout_s,
                 read_ahead=incidents.read_ahead,
             )
         )
@@ -276,7 +275,7 @@ class _Job:
             incidents=incidents,
             log=log,
         )
-        workers.attach(on_exit=agent.on_worker_exit, on_stopped=agent.on_workers_stopped, on_overdue=agent.on_overdue)
+        workers.attach(on_exit=agent.on_worker_exit, on_stopped=agent.on_workers_stopped, on_recorded=agent.on_recorded)
         side = RunSide(
             reactor,
             agent=agent,

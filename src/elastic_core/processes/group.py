@@ -43,7 +43,6 @@ class WorkerGroup:
         starters: The starters, called in this order before the group starts a worker itself; the caller closes them.
         disk: Writes log files; the caller closes it. `None` means that the group makes and closes its own.
         sent_to_all: As for `UserSignals`.
-        exit_timeout_s: Seconds that a worker may live after its uncaught exception was recorded. 0 means no limit.
         read_ahead: Reads the files of an ended worker before its end is reported, and then calls its second argument.
 
     It can be started once it is attached, and again after a stop was reported. Threading: the reactor's thread.
@@ -59,7 +58,6 @@ class WorkerGroup:
         starters: Sequence[WorkerStarter] = (),
         disk: Disk | None = None,
         sent_to_all: Callable[[int], bool] | None = None,
-        exit_timeout_s: float = 0.0,
         read_ahead: Callable[[WorkerExit, Callable[[], None]], None] = lambda _, done: done(),
     ) -> None:
         self._reactor = reactor
@@ -79,7 +77,6 @@ class WorkerGroup:
         self._look_serial = 0
         self._finished = False  # a stop is done, and its end not reported yet
         self._denied: set[int] = set()
-        self._exit_timeout_s = exit_timeout_s
         self._record_pipes = RecordPipes(reactor, self._disk, self._on_record)
         self._user_signals = UserSignals(
             reactor,
@@ -97,7 +94,7 @@ class WorkerGroup:
         *,
         on_exit: Callable[[WorkerExit], None],
         on_stopped: Callable[[], None],
-        on_overdue: Callable[[WorkerExit], None] = lambda _: None,
+        on_recorded: Callable[[WorkerExit], None] = lambda _: None,
     ) -> None:
         """Report to a supervisor, which is built after the group. Called: once, before the first `start`.
 
@@ -106,10 +103,10 @@ class WorkerGroup:
                 that passed through the agent is in the worker's files by then, unless these are held up.
             on_stopped: Called once, however often a stop was ordered, when nothing is left of any worker; never from
                 inside `stop`.
-            on_overdue: Called if a worker has recorded an exception and does not end, with an end as if it had, and
-                again after each `exit_timeout_s`.
+            on_recorded: Called once if a worker has recorded an uncaught exception, with an end as if it had ended
+                then. The worker's own end may be reported before.
         """
-        self._on_exit, self._on_stopped, self._on_overdue = on_exit, on_stopped, on_overdue
+        self._on_exit, self._on_stopped, self._on_recorded = on_exit, on_stopped, on_recorded
 
     # --- the workers
 
@@ -135,8 +132,7 @@ class WorkerGroup:
 
     def prepare(self, error_files: Iterable[str]) -> None:
         """Make the record pipes beside these error files. Called: in a job of the disk, before `start`."""
-        if self._exit_timeout_s > 0:
-            self._record_pipes.open_ahead(error_files)
+        self._record_pipes.open_ahead(error_files)
 
     def start(self, launches: Iterable[WorkerLaunch]) -> None:
         """Start all workers.
@@ -167,8 +163,7 @@ class WorkerGroup:
             starter.round_started()
 
     def _start_one(self, launch: WorkerLaunch) -> None:
-        if self._exit_timeout_s > 0:
-            self._record_pipes.open(launch)
+        self._record_pipes.open(launch)
         with self._sweeper.marking():
             worker = spawn(
                 launch,
@@ -188,16 +183,9 @@ class WorkerGroup:
         worker = self._workers.get(pid)
         if worker is not None and worker.launch.local_rank == local_rank:
             worker.raised_s = self._reactor.now_s()
-            self._reactor.call_later(self._exit_timeout_s, partial(self._report_overdue, worker))
-
-    def _report_overdue(self, worker: WorkerProcess) -> None:
-        # The worker ended in time, or a stop is under way that has a time limit of its own.
-        if worker not in self._running() or self._state.order is not None:
-            return
-        self._reactor.call_later(self._exit_timeout_s, partial(self._report_overdue, worker))
-        at_ns, at_s = SYSTEM_CLOCK.wall_ns(), SYSTEM_CLOCK.monotonic_s()
-        exit_ = self._exit_of(worker, 1, at_s=at_s, at_ns=at_ns)
-        self._read_ahead(exit_, partial(self._on_overdue, exit_))
+            at_ns, at_s = SYSTEM_CLOCK.wall_ns(), SYSTEM_CLOCK.monotonic_s()
+            exit_ = self._exit_of(worker, 1, at_s=at_s, at_ns=at_ns)
+            self._read_ahead(exit_, partial(self._on_recorded, exit_))
 
     def _forget_round(self) -> None:
         # A worker that was given up is still reaped if it ends later.

@@ -37,6 +37,8 @@ PROGRAM_VARIABLE = "ELASTIC_WORKER_PROGRAM"
 """The end of the command line of the only interpreter to arm, if another program precedes it."""
 RECORD_PIPE_SUFFIX = ".pipe"
 """The suffix of the pipe beside the error file, through which the agent is notified of a record at once."""
+BEGUN_SUFFIX = ".begun"
+"""The suffix of the empty file beside the error file that is made when a failure begins to be recorded."""
 
 
 class _Armed:
@@ -46,7 +48,7 @@ class _Armed:
         self.error_file = error_file
         self.previous: Callable[[type[BaseException], BaseException, TracebackType | None], object] = sys.excepthook
         self.written = self.reported = False
-        self.exits = _Exits()
+        self.exits = _Exits(self.begin)
 
     def excepthook(self, kind: type[BaseException], value: BaseException, trace: "TracebackType | None") -> None:
         self.write(value)
@@ -62,8 +64,13 @@ class _Armed:
             self.report()
         elif _never_ran():
             self.write(None)
-        else:
-            self.write_exit()
+        elif end := self.exits.end():
+            self.write(end)
+        if os.getpid() == self.pid:
+            try:
+                os.unlink(self.error_file + BEGUN_SUFFIX)  # noqa: PTH108  # pathlib would be slow to import
+            except OSError:
+                return  # it was not made
 
     def report(self) -> None:
         # Once, and only if the agent made the pipe.
@@ -71,41 +78,36 @@ class _Armed:
             self.reported = True
             _put(self.error_file + RECORD_PIPE_SUFFIX, os.O_NONBLOCK, b"%d" % self.pid)  # fails if there is no pipe
 
-    def write(self, value: BaseException | None) -> None:
+    def write(self, value: "BaseException | _Exit | None") -> None:
         # Once, in the armed process only. `None` means that there was no program to run.
         if self.written or os.getpid() != self.pid:
             return
         self.written = True
+        self.begin()
         at_ns = time.time_ns()  # before the imports: ranks are ordered by it
-        # If SIGINT goes to all processes, the agent sends a second one, which must not interrupt the record.
-        before = _at_interrupt(_signal.SIG_IGN)
+        resume = _undisturbed()
         try:
             # Imported here because nearly every worker ends without it.
             from elastic_core.processes.errors import writer
 
             if value is None:
                 writer.write_never_ran(self.error_file, sys.argv[0], sys.orig_argv, at_ns=at_ns)
+            elif isinstance(value, _Exit):
+                writer.write_exit(self.error_file, value.code, value.message or "", usage=value.usage,
+                                  handled=value.handled, frames=value.frames, at_ns=value.at_ns)  # fmt: skip
             else:
                 writer.write_exception(self.error_file, value, at_ns=at_ns)
         except Exception as reason:  # noqa: BLE001  # a failure to report must not become the script's failure
             _note(self.error_file, reason)
         finally:
-            _at_interrupt(before)
+            resume()
         if type(value) is KeyboardInterrupt:
             _remember_interrupt()
 
-    def write_exit(self) -> None:
-        end = self.exits.end()
-        if end is None or self.written or os.getpid() != self.pid:
-            return
-        self.written = True
-        try:
-            from elastic_core.processes.errors import writer
-
-            writer.write_exit(self.error_file, end.code, end.message or "", usage=end.usage, handled=end.handled,
-                              frames=end.frames, at_ns=end.at_ns)  # fmt: skip
-        except Exception as reason:  # noqa: BLE001  # as in `write`
-            _note(self.error_file, reason)
+    def begin(self) -> None:
+        # A file beside the error file shows, before the time of the failure is taken, that a record may follow. The
+        # agent waits for it if another worker fails later and ends earlier.
+        _put(self.error_file + BEGUN_SUFFIX, os.O_CREAT, b"")
 
 
 class _Exit:
@@ -120,7 +122,8 @@ class _Exits:
     # The last call of `sys.exit`, and the message that the interpreter prints for a SystemExit that ends the process.
     # The interpreter passes a SystemExit to no hook. It prints the message by `sys.stderr.write` without a Python
     # frame, as nothing else does. For an exit with a number, only the call of `sys.exit` can be observed.
-    def __init__(self) -> None:
+    def __init__(self, begin: "Callable[[], None]") -> None:
+        self.begin = begin
         self.pid, self.thread = os.getpid(), _thread.get_ident()
         self.called: _Exit | None = None
         self.printed: _Exit | None = None
@@ -175,6 +178,7 @@ class _Exits:
         self.called = None
         if status is None or (isinstance(status, int) and not status & 0xFF):
             return
+        self.begin()
         frame = sys._getframe(2)  # the caller of `exit`
         if not isinstance(status, int):
             called = _Exit(1, None if self.observed else str(status))
@@ -252,12 +256,26 @@ def _call(name: str, error_file: str) -> None:
         _note(error_file, reason)
 
 
-def _at_interrupt(action: "Any") -> "Any":  # noqa: ANN401  # as `signal` has it
-    # Returns the former action, or `None` if it cannot be changed (in another thread).
+def _undisturbed() -> "Callable[[], None]":
+    # Until the returned function is called, no signal interrupts a record. If SIGINT goes to all processes, the agent
+    # sends a second one, which is ignored. If the agent stops this worker for a peer's failure, SIGTERM acts later.
+    came: list[int] = []
+    actions = {_signal.SIGINT: _signal.SIG_IGN, _signal.SIGTERM: lambda signum, _: came.append(signum)}
+    before: dict[int, Any] = {}
     try:
-        return _signal.signal(_signal.SIGINT, action)
-    except (TypeError, ValueError):
-        return None
+        for signum, action in actions.items():
+            if _signal.getsignal(signum) is not None:  # if not, the action of native code could not be restored
+                before[signum] = _signal.signal(signum, action)
+    except ValueError:  # in another thread
+        pass
+
+    def resume() -> None:
+        for signum, action in before.items():
+            _signal.signal(signum, action)
+        if came:
+            os.kill(os.getpid(), _signal.SIGTERM)
+
+    return resume
 
 
 def _remember_interrupt() -> None:

@@ -7,8 +7,8 @@ import pytest
 from elastic_core import messages as m
 from elastic_core.agent.feed import Feed, StepTaken
 from elastic_core.agent.loop import FENCED, Agent
-from elastic_core.agent.machine.states import PEERS_SETTLE_S
 from elastic_core.agent.parts import AgentOptions
+from elastic_core.failure.classify import LOST_PEER_S, SETTLE_S, wait_s
 from elastic_core.moments import AgentStarted
 from elastic_core.reports import FailureReport
 from elastic_core.system.reactor import Reactor
@@ -17,6 +17,7 @@ from elastic_core.types import (
     FailedWorker,
     Failure,
     FailureClass,
+    Ignore,
     Origin,
     Restart,
     Round,
@@ -101,6 +102,10 @@ class Incidents:
 
     def examine(self, round_, exits, restart_count):
         return make_failure(exits[-1].global_rank)
+
+    def wait_s(self, others, *, stop_signals, peers):
+        known = self.failed_workers
+        return wait_s(known, others=bool(others), peers=peers, stop_signals=stop_signals) if known else 0.0
 
     def decided(self, failure, decision, fallback_reason):
         self.told.append(("decided", failure.global_rank))
@@ -229,8 +234,49 @@ def test_where_all_have_merely_lost_a_peer_it_is_judged_later_and_with_what_came
         it.reactor.turn()
     took_s = it.reactor.now_s() - began_s
     (failure, _), late = it.policy.answers[0], origin is Origin.COLLATERAL
-    assert (failure.global_rank, took_s >= PEERS_SETTLE_S) == (3 if late else 2, late)
+    assert (failure.global_rank, took_s >= LOST_PEER_S) == (3 if late else 2, late)
     kept(took_s, 1.0)
+
+
+def failed(exit, origin=Origin.INTRINSIC, at_ns=0):
+    return FailedWorker(
+        exit=exit, origin=origin, failure_class=FailureClass.USER_EXCEPTION, summary="boom", at_ns=at_ns
+    )
+
+
+@pytest.mark.parametrize("how", ["record", "exit"])
+def test_a_wait_for_evidence_ends_when_the_evidence_comes(play, how):
+    it = play()
+    it.incidents.failed_workers = (failed(killed(0, code=1), Origin.COLLATERAL),)
+    began_s = it.reactor.now_s()
+    it.agent.on_worker_exit(killed(0, code=1))
+    it.incidents.wait_s = lambda others, **_: 600.0 * len(others)
+    it.agent.on_recorded(killed(0, code=1))  # late: it has ended
+    assert it.policy.answers == []
+    (it.agent.on_recorded if how == "record" else it.agent.on_worker_exit)(killed(1, code=1))
+    ((failure, _),) = it.policy.answers
+    assert failure.global_rank == 3  # both were examined
+    kept(it.reactor.now_s() - began_s, SETTLE_S)
+
+
+def test_a_stop_of_the_agent_ends_the_wait_for_evidence(play):
+    it = play()
+    it.incidents.failed_workers = (failed(killed(0, code=1), Origin.COLLATERAL),)
+    it.agent.on_worker_exit(killed(0, code=1))
+    it.agent.dispatch(m.StopRequested(signum=signal.SIGTERM))
+    it.agent.on_worker_exit(killed(1, code=1))
+    assert [signum for signum, _ in it.workers.stops] == [signal.SIGTERM]
+    assert it.policy.answers == []
+
+
+def test_a_worker_whose_failure_is_ignored_is_not_examined_again(play):
+    it = play()
+    it.agent.on_recorded(killed(1, code=1))
+    it.agent.on_worker_exit(killed(0, code=1))
+    (failure, answer), *_ = it.policy.answers
+    assert failure.global_rank == 3
+    answer(Ignore(), "")
+    assert [failure.global_rank for failure, _ in it.policy.answers] == [3, 2]
 
 
 def test_nothing_is_made_for_workers_where_a_hook_answers_only_when_the_agent_is_stopping(play):

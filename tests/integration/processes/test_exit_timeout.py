@@ -35,7 +35,7 @@ def run(elastic, script, tmp_path):
 
 
 def test_the_agent_and_the_workers_mean_the_same_pipe():
-    names = ("ERROR_FILE_VARIABLE", "HOOKS_VARIABLE", "RECORD_PIPE_SUFFIX")
+    names = ("ERROR_FILE_VARIABLE", "HOOKS_VARIABLE", "RECORD_PIPE_SUFFIX", "BEGUN_SUFFIX")
     assert all(getattr(record_pipe, name) == getattr(startup, name) for name in names)
 
 

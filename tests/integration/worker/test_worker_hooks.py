@@ -176,6 +176,43 @@ def test_an_interrupt_while_an_exception_is_written_costs_neither_the_record_nor
     assert worker.exit.code == 1
 
 
+INTERRUPTS = """
+import os, pathlib, signal, sys
+class Interrupting:
+    def find_spec(self, name, path=None, target=None):
+        if name.endswith("writer"):
+            seen = pathlib.Path(os.environ["TORCHELASTIC_ERROR_FILE"] + ".begun").exists()
+            print("begun" if seen else "not begun", flush=True)
+            os.kill(os.getpid(), signal.SIGTERM)
+sys.meta_path.insert(0, Interrupting())
+"""
+
+
+@pytest.mark.parametrize("failure", ["raise ValueError('boom')", "sys.exit('no lr')"])
+def test_a_stop_of_the_worker_waits_until_its_failure_is_recorded(run, failure):
+    worker = run(INTERRUPTS + failure)
+    assert worker.stdout == "begun\n"
+    assert worker.exit.code == -signal.SIGTERM
+    assert worker.error_file.exists()
+
+
+def test_a_script_that_goes_on_after_an_exit_leaves_no_sign_of_one(run):
+    worker = run("import sys\ntry:\n    sys.exit(3)\nexcept SystemExit:\n    print('goes on')")
+    assert (worker.exit.code, worker.stdout) == (0, "goes on\n")
+    assert not list(worker.error_file.parent.glob("error*"))
+
+
+def test_a_scripts_own_handler_gets_the_stop_signal_after_the_record(run):
+    handler = (
+        "def handle(*_):\n"
+        "    print('handled', pathlib.Path(os.environ['TORCHELASTIC_ERROR_FILE']).exists(), flush=True)\n"
+        "signal.signal(signal.SIGTERM, handle)\n"
+    )
+    worker = run(INTERRUPTS + handler + "raise ValueError('boom')")
+    assert worker.stdout == "begun\nhandled True\n"
+    assert worker.exit.code == 1
+
+
 @pytest.mark.parametrize("call", ["hook()", "thread = threading.Thread(target=hook); thread.start(); thread.join()"])
 def test_what_an_interrupt_does_is_the_scripts_again_once_an_exception_is_written(run, call):
     worker = run(

@@ -27,7 +27,7 @@ TO_PREPARING = (
     m.StartRequested(control=True, gathers=True), m.JoinAllowed(), m.RoundFormed(round=make_round()),
 )  # fmt: skip
 TO_RUNNING = (*TO_PREPARING, m.StartAllowed(), m.WorkersSpawned())
-TO_SETTLING = (*TO_RUNNING, ended(1, 7))
+TO_EXAMINING = (*TO_RUNNING, ended(1, 7))
 TO_DECIDING = (*TO_RUNNING, ended(1, -9), m.Examined(failure=OURS))
 ORDERS = (*TO_DECIDING, m.DecisionMade(failure=OURS, decision=Restart()))
 AWAITS = (*ORDERS, m.WorkersStopped())
@@ -51,7 +51,7 @@ def test_the_policys_word_that_a_worker_does_not_matter_is_taken_here():
     assert not commands(step, m.OrderStop)
 
 
-@pytest.mark.parametrize("before", [TO_RUNNING, TO_SETTLING, TO_DECIDING], ids=["running", "settling", "deciding"])
+@pytest.mark.parametrize("before", [TO_RUNNING, TO_EXAMINING, TO_DECIDING], ids=["running", "examining", "deciding"])
 def test_an_order_stops_the_workers_whatever_happens_here(before):
     step = drive(*before, told(ORDERED))
     assert isinstance(step.state, Stopping)

@@ -4,12 +4,9 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
-from msgspec.structs import replace
 
 from elastic_core import messages as m
 from elastic_core.agent.machine.states import (
-    SETTLE_S,
-    STOP_SETTLE_S,
     AgentEnd,
     Await,
     Awaiting,
@@ -23,7 +20,6 @@ from elastic_core.agent.machine.states import (
     Preparing,
     Refused,
     Running,
-    Settling,
     Starting,
     Step,
     Stopping,
@@ -128,18 +124,14 @@ def test_all_workers_finishing_ends_with_success_after_the_sweep():
     assert names(step) == ["CancelTimer"]
 
 
-def test_exit_by_itself_settles_and_death_by_signal_does_not():
-    assert isinstance(drive(*TO_RUNNING, m.WorkerExited(exit=make_exit(1, 7))).state, Settling)
-    step = drive(*TO_RUNNING, m.WorkerExited(exit=make_exit(1, -9)))
+@pytest.mark.parametrize("code", [7, -9, -15, 143])
+def test_a_failure_is_examined_and_later_exits_are_added_to_it(code):
+    step = drive(*TO_RUNNING, m.WorkerExited(exit=make_exit(1, code)))
     assert isinstance(step.state, Deciding)
     assert names(step) == ["Examine"]
-
-
-def test_settling_ends_early_when_no_worker_is_left_and_examines_all_of_them():
-    exits = [m.WorkerExited(exit=make_exit(r, 1)) for r in range(WORKERS)]
-    step = drive(*TO_RUNNING, *exits)
-    assert names(step) == ["CancelTimer", "Examine"]
-    assert [e.local_rank for e in step.commands[1].exits] == [0, 1, 2]
+    step = drive(*(m.WorkerExited(exit=make_exit(r, 1)) for r in (0, 2)), state=step.state)
+    assert names(step) == []
+    assert [e.local_rank for e in step.state.exits] == [1, 0, 2]
 
 
 def told_to_stop(*codes, control=False):
@@ -152,38 +144,13 @@ def told_to_stop(*codes, control=False):
 @pytest.mark.parametrize("control", [False, True])
 def test_death_by_a_stop_signal_is_the_stop_of_the_node_when_the_agent_gets_it_in_time(codes, control):
     step = told_to_stop(*codes, control=control)
-    assert isinstance(step.state, Settling)
+    assert isinstance(step.state, Deciding)
     drained = drive(m.StopRequested(signum=15), state=step.state)
-    assert names(drained)[-2:] == (["StopWorkers", "WatchRound"] if control else ["CancelTimer", "StopWorkers"])
-    assert not {"OrderStop", "PublishDecision", "Examine", "AskPolicy"} & set(names(step) + names(drained))
+    assert names(drained)[-2:] == (["StopWorkers", "WatchRound"] if control else ["StopWorkers"])
+    assert not {"OrderStop", "PublishDecision", "AskPolicy"} & set(names(step) + names(drained))
     end = drive(m.WorkersStopped(), m.RendezvousLeft(), state=drained.state)
     assert (end.state.outcome.ending, end.state.outcome.exit_code) == (AgentEnd.STOPPED, 143)
     assert end.state.ledger.history == ()
-
-
-def test_death_by_a_stop_signal_is_a_failure_when_the_agent_gets_none_in_time():
-    step = told_to_stop(-15)
-    assert step.commands == (m.SetTimer(name="settle", delay_s=STOP_SETTLE_S),)
-    assert names(drive(m.TimerFired(name="settle"), state=step.state)) == ["Examine"]
-
-
-def test_time_for_a_stop_signal_counts_from_the_first_death_by_one():
-    assert told_to_stop(7).commands == (m.SetTimer(name="settle", delay_s=SETTLE_S),)
-    assert told_to_stop(7, -15).commands == (m.SetTimer(name="settle", delay_s=STOP_SETTLE_S),)
-    assert told_to_stop(7, -15, -2).commands == ()
-
-
-@pytest.mark.parametrize("code", [-9, -11, -10, 137, 15, 1])
-def test_other_deaths_do_not_wait_for_a_stop_signal(code):
-    step = told_to_stop(code)
-    assert m.SetTimer(name="settle", delay_s=STOP_SETTLE_S) not in step.commands
-    assert isinstance(told_to_stop(code, code, code).state, Deciding)
-
-
-def test_worker_that_we_had_signalled_does_not_wait_for_a_stop_signal():
-    timed_out = replace(make_exit(0, -15), stop_signal=15, stop_sent_ns=1)
-    step = drive(m.WorkerExited(exit=timed_out), state=told_to_stop().state)
-    assert names(step) == ["Examine"]
 
 
 def failed_with(decision, *, code=-9, rank=1):
@@ -258,7 +225,7 @@ def test_ignore_of_one_failure_examines_the_others_that_failed_meanwhile():
         m.TimerFired(name="settle"), m.Examined(failure=failure), m.DecisionMade(failure=failure, decision=Ignore()),
     )  # fmt: skip
     assert names(step) == ["Examine"]
-    assert [e.local_rank for e in step.commands[0].exits] == [2]
+    assert [e.local_rank for e in step.state.exits] == [2]
 
 
 def test_what_hung_and_was_ignored_may_end_in_any_way_later():
@@ -354,8 +321,8 @@ def test_restart_that_was_asked_for_elsewhere_is_said_and_costs_nothing():
 
 def test_restart_is_not_begun_where_no_worker_runs_or_a_failure_comes_first():
     asked = m.RestartRequested(reason="asked")
-    settling = drive(*TO_RUNNING, m.WorkerExited(exit=make_exit(1, 7))).state
-    for state in (settling, failed_with(Restart()).state, drive(m.StartRequested()).state):
+    deciding = drive(*TO_RUNNING, m.WorkerExited(exit=make_exit(1, 7))).state
+    for state in (deciding, failed_with(Restart()).state, drive(m.StartRequested()).state):
         assert drive(asked, state=state).state is state
     waits = drive(
         m.StartRequested(control=True), *TO_RUNNING[1:], *(m.WorkerExited(exit=make_exit(r, 0)) for r in range(WORKERS))
@@ -508,11 +475,9 @@ class Histories(RuleBasedStateMachine):
                 self.reported_done = True
             case m.WatchRound():
                 self.watching = True
-            case m.Examine(exits=exits):
-                assert exits
-                if any(exit.code in (-15, 143) for exit in exits):
-                    assert isinstance(self.event, m.TimerFired), "the agent may be about to get that signal, too"
-                self.owed.append(m.Examined(failure=make_failure(exits[0].local_rank)))
+            case m.Examine():
+                assert self.state.exits
+                self.owed.append(m.Examined(failure=make_failure(self.state.exits[0].local_rank)))
             case m.AskPolicy(failure=failure):
                 self.owed.append(failure)
             case m.LeaveRendezvous():
@@ -540,7 +505,7 @@ class Histories(RuleBasedStateMachine):
         self.alive.discard(rank)
         self.give(m.WorkerExited(exit=make_exit(rank, code)))
 
-    @precondition(lambda self: self.alive and isinstance(self.state, (Running, Settling, Deciding, Stopping)))
+    @precondition(lambda self: self.alive and isinstance(self.state, (Running, Deciding, Stopping)))
     @rule(data=st.data())
     def worker_hangs(self, data):
         rank = data.draw(st.sampled_from(sorted(self.alive)))
@@ -553,11 +518,11 @@ class Histories(RuleBasedStateMachine):
         self.stop_ladder = False
         self.give(m.WorkersStopped())
 
-    @precondition(lambda self: isinstance(self.state, (Settling, Waiting, Refused)))
+    @precondition(lambda self: isinstance(self.state, (Waiting, Refused)))
     @rule()
     def timer(self):
         self.now_s += 5.0
-        self.give(m.TimerFired(name={Settling: "settle", Waiting: "backoff", Refused: "gate"}[type(self.state)]))
+        self.give(m.TimerFired(name={Waiting: "backoff", Refused: "gate"}[type(self.state)]))
 
     @precondition(lambda self: self.aside and isinstance(self.state, (Refused, Gating)))
     @rule()
@@ -579,10 +544,9 @@ class Histories(RuleBasedStateMachine):
         assert self.restart_count() == restarts
 
     def restart_count(self):
-        ledger = self.state.running.ledger if isinstance(self.state, Settling) else self.state.ledger
-        return ledger.restart_count
+        return self.state.ledger.restart_count
 
-    @precondition(lambda self: isinstance(self.state, (Running, Settling, Deciding, Stopping)) or self.watching)
+    @precondition(lambda self: isinstance(self.state, (Running, Deciding, Stopping)) or self.watching)
     @rule(data=st.data())
     def round_changes(self, data):
         change = data.draw(st.sampled_from(self.changes))
@@ -592,7 +556,7 @@ class Histories(RuleBasedStateMachine):
     @invariant()
     def workers_exist_only_where_the_state_says_so(self):
         if self.alive:
-            assert isinstance(self.state, (Starting, Running, Settling, Deciding, Stopping))
+            assert isinstance(self.state, (Starting, Running, Deciding, Stopping))
         if isinstance(self.state, Ended) and self.stops and self.state.outcome.ending is AgentEnd.STOPPED:
             assert self.state.outcome.exit_code in (130, 143)
 
@@ -625,18 +589,15 @@ class RunHistories(Histories):
 
     @invariant()
     def what_the_run_decides_can_be_heard(self):
-        states = (Preparing, Starting, Running, Settling, Stopping)
+        states = (Preparing, Starting, Running, Stopping)
         states = (*states, Awaiting)
-        if isinstance(self.state, states) and self.state_ledger().control:
+        if isinstance(self.state, states) and self.state.ledger.control:
             assert self.watching, self.state
 
     @invariant()
     def nobody_waits_for_the_run_without_having_told_it(self):
         if isinstance(self.state, Running) and not self.state.alive:
             assert self.reported_done
-
-    def state_ledger(self):
-        return self.state.running.ledger if isinstance(self.state, Settling) else self.state.ledger
 
 
 class GatheringHistories(RunHistories):

@@ -13,7 +13,6 @@ from elastic_core.agent.machine.states import (
     Preparing,
     Rejoin,
     Running,
-    Settling,
     Starting,
     Stopping,
     Waiting,
@@ -87,7 +86,7 @@ def ended(rank, code):
 TO_PREPARING = (m.StartRequested(control=True), m.JoinAllowed(), m.RoundFormed(round=make_round()))
 TO_STARTING = (*TO_PREPARING, m.StartAllowed())
 TO_RUNNING = (*TO_STARTING, m.WorkersSpawned())
-TO_SETTLING = (*TO_RUNNING, ended(1, 7))
+TO_EXAMINING = (*TO_RUNNING, ended(1, 7))
 TO_DECIDING = (*TO_RUNNING, ended(1, -9), m.Examined(failure=OURS))
 
 
@@ -164,7 +163,7 @@ def test_first_and_last_worker_that_finish_are_reported_and_the_node_waits_for_t
 
 
 def test_a_worker_that_finishes_beside_a_failure_is_reported_too():
-    assert names(drive(*TO_SETTLING, ended(0, 0))) == ["CancelTimer", "Examine"]
+    assert names(drive(*TO_EXAMINING, ended(0, 0))) == ["ReportFinishing"]
     assert names(drive(*TO_DECIDING, ended(0, 0))) == ["ReportFinishing"]
 
 
@@ -267,7 +266,7 @@ def test_what_is_told_while_workers_are_started_is_done_when_they_are():
 # --- while a failure is looked at
 
 
-@pytest.mark.parametrize("before", [TO_SETTLING, TO_DECIDING], ids=["settling", "deciding"])
+@pytest.mark.parametrize("before", [TO_EXAMINING, TO_DECIDING], ids=["examining", "deciding"])
 @pytest.mark.parametrize(
     ("change", "then"), [(LOST, Rejoin), (CUT_OFF, Rejoin), (RESTART, Rejoin), (FAILED, End), (DONE, End)]
 )
@@ -280,11 +279,11 @@ def test_what_the_run_decides_wins_over_a_failure_here(before, change, then):
     assert (late.state, late.commands) == (step.state, ())
 
 
-@pytest.mark.parametrize("before", [TO_SETTLING, TO_DECIDING], ids=["settling", "deciding"])
+@pytest.mark.parametrize("before", [TO_EXAMINING, TO_DECIDING], ids=["examining", "deciding"])
 @pytest.mark.parametrize("change", [Suspended(reason="s"), Resumed(), NodesWaiting(count=1)])
 def test_other_changes_leave_the_failure_first_and_the_watch_on(before, change):
     step = drive(*before, told(change))
-    assert isinstance(step.state, (Settling, Deciding))
+    assert isinstance(step.state, Deciding)
     assert names(step) == ["WatchRound"]
 
 

@@ -5,11 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from elastic_core.agent.machine.states import PEERS_SETTLE_S
 from elastic_core.encoding import encode_json
-from elastic_core.failure.classify import judge, rank_causes
+from elastic_core.failure.classify import LOST_PEER_S, judge, rank_causes, wait_s
 from elastic_core.failure.evidence import (
-    LOST_PEER_S,
     RUN_BYTES,
     first_cause,
     node_evidence,
@@ -131,7 +129,7 @@ def test_of_a_kind_the_older_failure_is_first_whichever_node_tells_first(failure
 
 
 def test_a_node_waits_as_long_for_the_cause_as_it_yields_to_it():
-    assert LOST_PEER_S == PEERS_SETTLE_S
+    assert wait_s([worker(0, RESET)], peers=True) == LOST_PEER_S
 
 
 # --- the incident

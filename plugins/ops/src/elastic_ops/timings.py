@@ -29,7 +29,6 @@ _ENDS: Final[Mapping[str, str]] = {
 }
 """The part that ends with each event of the agent."""
 _TIMER_ENDS: Final[Mapping[str, str]] = {
-    "settle": "wait for more evidence",
     "backoff": "wait before the restart",
     "leave": "rendezvous left",
 }

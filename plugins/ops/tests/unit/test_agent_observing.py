@@ -178,7 +178,8 @@ def test_a_start_is_measured():
 
 
 def test_each_change_is_told_once():
-    found = metrics(*START, entered(7.0, s.Settling(running=RUNNING, exits=())), entered(7.1, RUNNING))
+    deciding = s.Deciding(ledger=RUNNING.ledger, running=RUNNING, round=RUNNING.round)
+    found = metrics(*START, entered(7.0, deciding), entered(7.1, RUNNING))
     assert [metric.name for metric in found].count("workers.trainer.healthy") == 1
     assert [metric.name for metric in found].count("workers.trainer.remaining_restarts") == 1
 

@@ -54,14 +54,14 @@ def test_waiting_for_evidence_and_for_the_restart_are_told_apart():
     lines = timed(
         [
             step(1.0, "StartRequested"),
-            step(1.1, "TimerFired", name="settle"),
+            step(1.1, "Examined"),
             step(1.1, "WorkersStopped"),
             step(1.6, "TimerFired", name="backoff"),
             step(1.6, "WorkersStopped"),
         ]
     )
     assert lines[1:3] == [
-        "timings: round 0: wait for more evidence 100.0 ms",
+        "timings: round 0: evidence read 100.0 ms",
         "timings: round 1: wait before the restart 500.0 ms",
     ]
 

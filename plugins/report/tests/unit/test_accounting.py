@@ -319,7 +319,7 @@ def test_the_order_is_published():
 
 WAITS = st.floats(0, 1000, allow_nan=False).map(lambda value: round(value, 4))
 STATES = st.sampled_from(
-    ["gating", "joining", "refused", "preparing", "starting", "running", "settling", "deciding", "stopping", "awaiting",
+    ["gating", "joining", "refused", "preparing", "starting", "running", "deciding", "stopping", "awaiting",
      "waiting", "leaving"]
 )  # fmt: skip
 MARKS = st.lists(st.tuples(st.sampled_from(["save", "restore"]), WAITS, st.none() | WAITS), max_size=4)

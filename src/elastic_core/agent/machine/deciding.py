@@ -4,7 +4,7 @@ from msgspec.structs import replace
 
 from elastic_core import messages as m
 from elastic_core.agent.machine import states as s
-from elastic_core.agent.machine.running import collect_evidence, finished, report_finishing, without
+from elastic_core.agent.machine.running import examine, finished, report_finishing, without
 from elastic_core.errors import IllegalEventError
 from elastic_core.types import Failure, FailureClass, Ignore, Restart, Stop
 
@@ -100,10 +100,9 @@ def _ignore(state: s.Deciding, failure: Failure, decision: Ignore) -> s.Step:
     if rank is not None and not slow:  # a straggler runs on, and its exit counts
         ignored |= {rank}
     running = replace(state.running, ledger=ledger, ignored=ignored)
-    # Other failures are examined now, without a delay: they had the time of the decision to settle.
     others = tuple(e for e in state.exits if e.local_rank not in running.ignored)
     if others:
-        return collect_evidence(running, others, settle=False)
+        return examine(running, others)
     if not running.alive:
         return finished(running, s.watch_on(ledger))
     return s.Step(state=running, commands=(m.WatchRound(),), reason=f"going on without local rank {rank}")

@@ -4,8 +4,6 @@ A rendezvous with control reports each change once, so every state of an agent i
 run overrides this node's own. Without control, changes are reported only while workers run.
 """
 
-from collections.abc import Iterable
-
 from msgspec.structs import replace
 
 from elastic_core import messages as m
@@ -72,35 +70,26 @@ def _closed(state: s.Running) -> s.Step:
     return s.stop(alone.ledger, state.round, s.End(outcome=outcome), outcome.reason)
 
 
-def follow(running: s.Running, over: s.RoundOver, first: Iterable[m.AgentCommand] = ()) -> s.Step:
+def follow(running: s.Running, over: s.RoundOver) -> s.Step:
     """Stop the workers because the round is over for all nodes."""
     ledger, round_ = running.ledger, running.round
     if isinstance(over, StopOrdered):
-        return s.stop_and_wait(ledger, round_, over.reason, first)
+        return s.stop_and_wait(ledger, round_, over.reason)
     if isinstance(over, RoundEnded):
         ledger, changed = _regrouped(ledger, round_, over)
-        return s.stop(
-            ledger,
-            round_,
-            s.Rejoin(),
-            over.reason,
-            first=(*first, *changed),
-            grace_s=over.stop_within_s,
-            planned=over.planned,
-        )
+        within_s, planned = over.stop_within_s, over.planned
+        return s.stop(ledger, round_, s.Rejoin(), over.reason, first=changed, grace_s=within_s, planned=planned)
     decision, failure = over.decision, over.failure
     if isinstance(decision, Restart):
         ledger, incident, report = _restarted(ledger, over)
         reason = "the run decided to restart" if failure is None else f"restart: {failure.summary}"
         then = s.Rejoin(delay_s=decision.delay_s)
         planned = failure is None
-        return s.stop(ledger, round_, then, reason, first=(*first, *report), incident=incident, planned=planned)
+        return s.stop(ledger, round_, then, reason, first=report, incident=incident, planned=planned)
     # The run ends because its node was taken away: no worker has failed, and each may save.
     planned = failure is not None and failure.failure_class is FailureClass.PREEMPTED
     ledger, outcome, incident = _ended(ledger, decision, over, round_.index)
-    return s.stop(
-        ledger, round_, s.End(outcome=outcome), outcome.reason, first=first, incident=incident, planned=planned
-    )
+    return s.stop(ledger, round_, s.End(outcome=outcome), outcome.reason, incident=incident, planned=planned)
 
 
 def _regrouped(ledger: s.Ledger, round_: Round, change: RoundChange) -> tuple[s.Ledger, tuple[m.AgentCommand, ...]]:
@@ -215,14 +204,6 @@ def refused(state: s.Refused, event: m.RoundChanged, now_s: float) -> s.Step:
 
 
 # --- while a failure is looked at
-
-
-def settling(state: s.Settling, event: m.RoundChanged, now_s: float) -> s.Step:
-    """Follow the run's decision even after a failure here; otherwise the failure comes first."""
-    ledger = state.running.ledger
-    if ledger.control and isinstance(event.change, s.RoundOver):
-        return follow(state.running, event.change, (m.CancelTimer(name=s.SETTLE),))
-    return s.Step(state=state, commands=_watch_after(ledger, event.change), reason="the failure comes first")
 
 
 def deciding(state: s.Deciding, event: m.RoundChanged, now_s: float) -> s.Step:

@@ -1,6 +1,4 @@
-"""Transitions while workers run, until the evidence of a failure has settled."""
-
-from collections.abc import Iterable
+"""Transitions while workers run, until one of them fails."""
 
 from msgspec.structs import replace
 
@@ -14,9 +12,7 @@ def worker_ended(state: s.Running, event: m.WorkerExited, now_s: float) -> s.Ste
     rank = event.exit.local_rank
     running, exits = without(state, (), event.exit)
     if exits:
-        # A death by signal (out of memory, a crash in native code) is usually the first cause: no peer has an earlier
-        # failure to report.
-        return collect_evidence(running, exits, settle=event.exit.code > 0)
+        return examine(running, exits)
     if running.alive:
         return s.Step(state=running, commands=report_finishing(state, running), reason=f"local rank {rank} finished")
     return finished(running)
@@ -56,36 +52,6 @@ def forward(state: s.AgentState, event: m.SignalForwarded, now_s: float) -> s.St
     return s.Step(state=state, commands=(send,), reason=f"signal {event.signum} passed on")
 
 
-def another_ended(state: s.Settling, event: m.WorkerExited, now_s: float) -> s.Step:
-    """Add the exit of another worker while the evidence settles."""
-    running, exits = without(state.running, state.exits, event.exit)
-    stops = any(_stopped_by_others(running.ledger, exit) for exit in exits)
-    if not running.alive and not stops:
-        return _examine(running, exits, "no worker is left", (m.CancelTimer(name=s.SETTLE),))
-    longer: tuple[m.AgentCommand, ...] = ()
-    # Only once: workers that are stopped from outside one after the other must not delay the decision without limit.
-    if stops and not any(_stopped_by_others(running.ledger, exit) for exit in state.exits):
-        longer = (m.SetTimer(name=s.SETTLE, delay_s=s.STOP_SETTLE_S),)
-    return s.Step(
-        state=s.Settling(running=running, exits=exits),
-        commands=(*report_finishing(state.running, running), *longer),
-        reason=f"local rank {event.exit.local_rank} ended too",
-    )
-
-
-def settled(state: s.Settling, event: m.TimerFired, now_s: float) -> s.Step:
-    """Read the evidence."""
-    return _examine(state.running, state.exits, "the evidence has settled")
-
-
-def stop_settling(state: s.Settling, event: m.StopRequested, now_s: float) -> s.Step:
-    """Stop the workers without reading the evidence of the failure."""
-    running = state.running
-    return s.drain(
-        running.ledger, running.round, event.signum, now_s, (m.CancelTimer(name=s.SETTLE),), grace_s=event.grace_s
-    )
-
-
 def without(
     running: s.Running, exits: tuple[WorkerExit, ...], exit: WorkerExit
 ) -> tuple[s.Running, tuple[WorkerExit, ...]]:
@@ -98,32 +64,10 @@ def without(
     return replace(running, alive=alive), (*exits, exit)
 
 
-def collect_evidence(running: s.Running, exits: tuple[WorkerExit, ...], *, settle: bool) -> s.Step:
-    """Examine a failure immediately, or with `settle` after peers have had a moment to report their errors."""
-    reason = f"local rank {exits[0].local_rank} failed"
-    if any(_stopped_by_others(running.ledger, exit) for exit in exits):
-        # A stop signal from outside usually reaches the agent, too: then it is no failure but the end of the run.
-        delay_s, reason = s.STOP_SETTLE_S, f"local rank {exits[0].local_rank} got a stop signal from outside the agent"
-    elif settle and running.alive:
-        # The first worker to end is often not the first to fail: a peer may still be writing its error file.
-        delay_s = s.SETTLE_S
-    else:
-        return _examine(running, exits, reason)
-    timer = m.SetTimer(name=s.SETTLE, delay_s=delay_s)
-    return s.Step(state=s.Settling(running=running, exits=exits), commands=(timer,), reason=reason)
-
-
-def _stopped_by_others(ledger: s.Ledger, exit: WorkerExit) -> bool:
-    """Return whether a worker ended by a stop signal that the agent did not send, or with that signal's exit code."""
-    signum = -exit.code if exit.code < 0 else exit.code - 128
-    return exit.stop_signal is None and signum in ledger.stop_signals
-
-
-def _examine(
-    running: s.Running, exits: tuple[WorkerExit, ...], reason: str, first: Iterable[m.AgentCommand] = ()
-) -> s.Step:
+def examine(running: s.Running, exits: tuple[WorkerExit, ...]) -> s.Step:
+    """Examine a failure, as soon as no other worker can have failed before."""
     deciding = s.Deciding(ledger=running.ledger, running=running, round=running.round, exits=exits)
-    return s.Step(state=deciding, commands=(*first, m.Examine(exits=exits, round=running.round)), reason=reason)
+    return s.Step(state=deciding, commands=(m.Examine(),), reason=f"local rank {exits[0].local_rank} failed")
 
 
 def report_finishing(before: s.Running, running: s.Running) -> tuple[m.AgentCommand, ...]:

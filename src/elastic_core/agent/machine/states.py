@@ -150,15 +150,8 @@ class Running(Record, frozen=True, kw_only=True):
     ignored: frozenset[int] = frozenset()
 
 
-class Settling(Record, frozen=True, kw_only=True):
-    """A worker has failed by itself: its peers may still report errors, and the agent may receive a stop signal."""
-
-    running: Running
-    exits: tuple[WorkerExit, ...]
-
-
 class Deciding(Record, frozen=True, kw_only=True):
-    """The evidence is read, then the policy decides. `running` is `None` if no worker of the round was started."""
+    """The evidence is gathered, then the policy decides. `running` is `None` if no worker of the round was started."""
 
     ledger: Ledger
     running: Running | None
@@ -214,7 +207,6 @@ AgentState = (
     | Preparing
     | Starting
     | Running
-    | Settling
     | Deciding
     | Stopping
     | Awaiting
@@ -224,15 +216,6 @@ AgentState = (
 )
 
 
-SETTLE_S = 0.1
-"""Seconds for peers of a failed worker to report their errors; a death by signal is examined immediately."""
-STOP_SETTLE_S = 0.5
-"""Seconds in which a worker's death by another process's stop signal may turn out to be the stop of this whole node.
-
-A scheduler that signals all processes of a node needs milliseconds, or some tens of them on a busy machine.
-"""
-PEERS_SETTLE_S = 0.5
-"""The same for peers on other nodes, if workers here only lost a peer, which may still be ending."""
 URGE_S = 0.5
 """A second stop signal counts only this many seconds after the first, because one Ctrl-C can arrive twice."""
 LEAVE_S = 3.0
@@ -243,7 +226,7 @@ PARKED_WATCH_S = 1.0
 REPORT_S = 1.0
 """Seconds until this node's report is sent even if its workers have not stopped."""
 
-SETTLE, BACKOFF, LEAVE, REPORT, GATE = "settle", "backoff", "leave", "report", "gate"
+BACKOFF, LEAVE, REPORT, GATE = "backoff", "leave", "report", "gate"
 SIGTERM = 15
 
 
@@ -329,7 +312,6 @@ def drain(
     round: Round,
     signum: int,
     now_s: float,
-    first: Iterable[m.AgentCommand] = (),
     *,
     finished: bool = False,
     grace_s: float | None = None,
@@ -343,7 +325,7 @@ def drain(
     stopping = Stopping(ledger=ledger, round=round, then=End(outcome=outcome), stop_asked_s=now_s)
     halt = m.StopWorkers(signum=signum, reason=outcome.reason, drain=True, grace_s=grace_s, planned=planned)
     gone = () if finished else depart(ledger)
-    return Step(state=stopping, commands=(*first, *gone, halt, *watch_on(ledger)), reason=outcome.reason)
+    return Step(state=stopping, commands=(*gone, halt, *watch_on(ledger)), reason=outcome.reason)
 
 
 def watch_on(ledger: Ledger) -> tuple[m.AgentCommand, ...]:

@@ -121,26 +121,13 @@ TABLE: dict[type, dict[type, Rule]] = {
     s.Running: _row(
         {
             m.HangFound: _to(running.hang_found, s.Deciding),
-            m.WorkerExited: _to(running.worker_ended, s.Running, s.Settling, s.Deciding, s.Stopping),
+            m.WorkerExited: _to(running.worker_ended, s.Running, s.Deciding, s.Stopping),
             m.RoundChanged: _to(round_changed.running, s.Running, s.Stopping),
             m.StopRequested: _to(running.stop_running, s.Stopping),
             m.RestartRequested: _to(running.restart_asked, s.Running, s.Stopping),
             m.SignalForwarded: _to(running.forward, s.Running),
         },
         {(m.TimerFired,): _LATE},
-    ),
-    s.Settling: _row(
-        {
-            m.SignalForwarded: _to(running.forward, s.Settling),
-            m.WorkerExited: _to(running.another_ended, s.Settling, s.Deciding),
-            m.TimerFired: _to(running.settled, s.Deciding),
-            m.RoundChanged: _to(round_changed.settling, s.Settling, s.Stopping),
-            m.StopRequested: _to(running.stop_settling, s.Stopping),
-        },
-        {
-            (m.HangFound,): _FAILED,
-            (m.RestartRequested,): _DECIDED,
-        },
     ),
     s.Deciding: _row(
         {
@@ -150,7 +137,6 @@ TABLE: dict[type, dict[type, Rule]] = {
             m.DecisionMade: _to(
                 deciding.decided,
                 s.Running,
-                s.Settling,
                 s.Deciding,
                 s.Stopping,
                 s.Awaiting,

@@ -13,6 +13,7 @@ from elastic_core.system.reactor import Reactor
 ERROR_FILE_VARIABLE = "TORCHELASTIC_ERROR_FILE"
 HOOKS_VARIABLE = "ELASTIC_WORKER_HOOKS"
 RECORD_PIPE_SUFFIX = ".pipe"
+BEGUN_SUFFIX = ".begun"
 """The same as in `worker.startup`, which the agent does not import."""
 _LONGEST_REPORT_BYTES = 64
 

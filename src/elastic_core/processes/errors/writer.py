@@ -70,16 +70,7 @@ def write_never_ran(path: str, program: str, orig_argv: Sequence[str], *, at_ns:
         text = f"module {_module_of(orig_argv)!r} can't be run: it was not found, or importing it failed"
     else:
         kind, text = "FileNotFoundError", f"can't run {_plain(program)!r}: the interpreter could not open it"
-    information = {
-        "py_callstack": "",
-        "timestamp": str(at_ns // 10**9),
-        "timestamp_ns": at_ns,
-        "source": "hook",
-        "type": kind,
-        "frames": [],
-        "top_level_import": True,
-        "never_ran": True,
-    }
+    information = _hooks_part(kind, at_ns) | {"frames": [], "top_level_import": True, "never_ran": True}
     write_record(path, {"message": {"message": f"{kind}: {text}", "extraInfo": information}})
 
 
@@ -101,13 +92,8 @@ def write_exit(
         return
     lines = [line for line in _clip(message).splitlines() if line.strip()]
     text = lines[-1] if usage and lines else "\n".join(lines)
-    information = {
-        "py_callstack": "",
-        "timestamp": str(at_ns // 10**9),
-        "timestamp_ns": at_ns,
-        "source": "hook",
+    information = _hooks_part("SystemExit", at_ns) | {
         "pid": os.getpid(),
-        "type": "SystemExit",
         "frames": [_with_source(*frame) for frame in without_launcher(frames)],
         "causes": [],
         "notes": [],
@@ -121,6 +107,12 @@ def describe_handled(error: BaseException) -> dict[str, Any]:
     """Return the record of the exception that a script was handling when it exited."""
     first = (HANDLING, name_of(type(error)), _clip(text_of(error), MAX_TEXT_CHARS), place(error))
     return {"causes": [first, *causes_of(error)], "notes": notes_of(error), "py_callstack": _callstack(error)}
+
+
+def _hooks_part(kind: str, at_ns: int) -> dict[str, Any]:
+    # A record of the hook without a traceback.
+    seconds = str(at_ns // 10**9)
+    return {"py_callstack": "", "timestamp": seconds, "timestamp_ns": at_ns, "source": "hook", "type": kind}
 
 
 def _with_source(file: str, line: int, function: str, _: str) -> Frame:

@@ -24,7 +24,6 @@ _STATES: Final = {
     "gating": "starting",
     "joining": "waiting for a round",
     "preparing": "starting",
-    "settling": "failing",
     "deciding": "failing",
     "waiting": "restarting",
     "refused": OUT,

@@ -5,12 +5,12 @@ from msgspec.structs import replace
 
 from elastic_core.agent.feed import StepTaken, described
 from elastic_core.agent.machine.states import (
+    Deciding,
     Gating,
     Joining,
     Ledger,
     Refused,
     Running,
-    Settling,
     Step,
     Stopping,
 )
@@ -117,7 +117,8 @@ def test_only_the_built_in_policy_has_a_number_of_restarts():
 
 
 @pytest.mark.parametrize(
-    "state", [Settling(running=RUNNING, exits=()), Stopping(ledger=LEDGER, round=ROUND, then=Again())]
+    "state",
+    [Deciding(ledger=LEDGER, running=RUNNING, round=ROUND), Stopping(ledger=LEDGER, round=ROUND, then=Again())],
 )
 def test_every_kind_of_state_has_its_counts(kept, state):
     kept.take(RUNNING)

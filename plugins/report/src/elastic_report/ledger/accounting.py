@@ -58,11 +58,10 @@ _WITHOUT_WORKERS: Final = {
 _OTHERS: Final = {
     "preparing": S.STARTING,
     "starting": S.STARTING,
-    "settling": S.DECIDING,
     "deciding": S.DECIDING,
     "stopping": S.STOPPING,
 }
-_UNTIL_OVER: Final = ("preparing", "starting", "running", "settling", "deciding", "stopping")
+_UNTIL_OVER: Final = ("preparing", "starting", "running", "deciding", "stopping")
 """The states of an agent whose workers may exist."""
 _QUIET: Final = frozenset({"metric", "listening", "queued", "fields_published"})
 
