@@ -7,6 +7,7 @@ NOT_NEEDED = {
     "argparse",
     "asyncio",
     "click",
+    "ctypes",
     "importlib.metadata",
     "inspect",  # by way of pluggy or typing_extensions
     "json",
