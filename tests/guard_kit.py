@@ -55,7 +55,8 @@ def obey():
         print(json.dumps(pids), flush=True)
 
 reactor.add_reader(0, obey)
-reactor.run()
+while True:
+    reactor.turn()
 """
 
 

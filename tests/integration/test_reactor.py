@@ -34,6 +34,19 @@ def test_timers_fire_in_order_and_a_cancelled_one_never(reactor):
     assert fired == ["early", "late"]
 
 
+def test_a_call_that_is_awaited_is_not_requested_again_and_later_it_is(reactor):
+    called = []
+
+    def call():
+        called.append(len(called))
+
+    for awaited in (1, 2):
+        for _ in range(3):
+            reactor.call_once(0.0, call)
+        reactor.turn(0.0)
+        assert called == list(range(awaited))
+
+
 class Stoppable(SystemClock):
     """The host's clock, ahead by what a test leaves out."""
 

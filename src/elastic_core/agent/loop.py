@@ -46,6 +46,8 @@ from elastic_core.types import (
 )
 
 FENCED = "this agent stood still for longer than its lease"
+# Seconds after the end of a worker, or of another child, until the guard is informed and ended orphans are reaped.
+_TIDY_S = 0.02
 
 
 class Agent:
@@ -157,6 +159,11 @@ class Agent:
 
     def _child_ended(self) -> None:
         self._workers.reap()
+        self._reactor.call_once(_TIDY_S, self._tidy)
+
+    def _tidy(self) -> None:
+        # Once for all workers that end together: for each, it would take as long as all else that its end needs.
+        self._note_alive()
         self._workers.reap_adopted()
 
     def _suspend(self) -> None:
@@ -194,7 +201,7 @@ class Agent:
         """Process the end of a worker. Called: by the worker group."""
         self._exits.append(exit)
         self._recorded.pop(exit.local_rank, None)
-        self._note_alive()
+        self._reactor.call_once(_TIDY_S, self._tidy)
         self._feed.publish(moments.WorkerEnded(round_index=self._round_index, exit=exit))
         if exit.code == -signal.SIGKILL and exit.stop_signal is None and self._guardian.fence_passed(exit.at_s):
             # The guard killed it, so the worker did not fail by itself; the round continues without this node.

@@ -1,6 +1,5 @@
 """The fingerprint that identifies a repeated failure: class, exception, place and message, without varying numbers."""
 
-import hashlib
 import re
 from typing import Final
 
@@ -34,6 +33,8 @@ def fingerprint(*, failure_class: str, exception_type: str, place: str, message:
     text = "|".join((failure_class, exception_type, place, normalised(message)))
     if len(text) <= MAX_CHARS:
         return text
+    import hashlib  # loads OpenSSL, half a MiB: few texts are so long
+
     mark = hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:16]
     return f"{text[: MAX_CHARS - len(mark) - 1]}#{mark}"
 

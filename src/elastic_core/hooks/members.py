@@ -81,6 +81,8 @@ class RunningHook:
 
     def __init__(self, named: NamedHook) -> None:
         self.named = named
+        kind, called = type(named.hook), (*METHODS.values(), CATCH_ALL)
+        self._overridden = {name for name in called if getattr(kind, name, None) is not getattr(AgentHook, name)}
         self.label = named.label
         self.powers = named.hook.powers
         self.abandoned = False
@@ -95,8 +97,8 @@ class RunningHook:
         """The method of a `fail_closed` gate that has not returned: the gate refuses until it does."""
 
     def overrides(self, method: str) -> bool:
-        """Return whether the hook overrides a method."""
-        return getattr(type(self.named.hook), method, None) is not getattr(AgentHook, method)
+        """Return whether the hook overrides a method that the runner calls."""
+        return method in self._overridden
 
     def takes(self, method: str) -> bool:
         """Return whether to call the hook's method: no thread is woken for a method that does nothing."""

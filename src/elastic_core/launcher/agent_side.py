@@ -50,10 +50,8 @@ class RunSide:
         self._feed = feed
 
     def turned_s(self) -> float:
-        """Return when the loop last turned, and make it turn again. Threading: any."""
-        turned_s = self._reactor.turned_s
-        self.post(lambda: None)
-        return turned_s
+        """Return when the loop last turned. Threading: any."""
+        return self._reactor.turned_s
 
     def raised(self, operation: str, error: BaseException, fate: str = "") -> Fault:
         """Keep an exception of a backend's call, and return the line about it, ending with `fate`. Threading: any."""

@@ -74,7 +74,7 @@ class WorkerGroup:
         self._oom = OomCounter()
         self._timer: Timer | None = None
         self._poll: Timer | None = None
-        self._look_serial = 0
+        self._looked: Timer | None = None
         self._finished = False  # a stop is done, and its end not reported yet
         self._denied: set[int] = set()
         self._record_pipes = RecordPipes(reactor, self._disk, self._on_record)
@@ -414,12 +414,9 @@ class WorkerGroup:
         abandoned = [found.pid for found in self._state.abandoned]
         # As an event of its own, at the next turn: an answer inside the step that requested it would nest steps.
         found = self._sweeper.look(workers=workers, abandoned=abandoned)
-        self._look_serial += 1
-        self._reactor.call_later(0.0, partial(self._answer_look, self._look_serial, found))
-
-    def _answer_look(self, serial: int, found: tuple[ladder.Found, ...]) -> None:
-        if serial == self._look_serial:  # if not, another look was requested meanwhile
-            self._advance(ladder.Looked(found=found))
+        if self._looked is not None:
+            self._looked.cancel()
+        self._looked = self._reactor.call_later(0.0, partial(self._advance, ladder.Looked(found=found)))
 
     def _finish(self) -> None:
         self._record_pipes.close()
@@ -447,8 +444,8 @@ class WorkerGroup:
         """Close every descriptor. A worker that still runs gets KILL, and is not waited for."""
         self._record_pipes.close()
         self._record_pipes.forget_ahead()
-        # The answer to a look that is on its way must not reach a closed group.
-        self._look_serial += 1
+        if self._looked is not None:
+            self._looked.cancel()
         for worker in (*self._workers.values(), *self._lost):
             if worker.reap() is None:
                 send = worker.send_group if worker.leads_group else worker.send

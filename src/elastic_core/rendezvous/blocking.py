@@ -231,4 +231,5 @@ class HandlerServices(AgentServices):
 
     def ticked_s(self) -> float:
         """Return when the agent's loop last ran, and make it run again."""
+        self._agent.post(lambda: None)
         return self._agent.turned_s()

@@ -37,7 +37,7 @@ class AgentSide(Protocol):
         """The backend as messages name it."""
 
     def turned_s(self) -> float:
-        """Return when the loop last ran, in monotonic seconds, and make it run again. Threading: any."""
+        """Return when the loop last ran, in monotonic seconds. Threading: any."""
 
     def reserve_port(self, done: Callable[[int | ElasticError], None]) -> None:
         """Reserve a new port for the worker of rank 0, in place of the previous one, and call `done` with it."""

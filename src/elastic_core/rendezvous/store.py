@@ -135,8 +135,7 @@ class Revisions(Record, frozen=True, kw_only=True):
 
     def of(self, topic: Topic) -> int:
         """Return one topic's revision."""
-        revision: int = getattr(self, topic.value)
-        return revision
+        return int(getattr(self, topic))
 
 
 class Watched(Record, frozen=True, kw_only=True):
@@ -157,6 +156,8 @@ class Watched(Record, frozen=True, kw_only=True):
 
 def compare(since: Revisions, now: Revisions, topics: Collection[Topic]) -> Watched:
     """Return the result of a watch that began at `since`, if the revisions are `now`."""
+    if now == since:  # as in each wait of an idle run
+        return Watched(revisions=now, changed=frozenset())
     back = any(now.of(topic) < since.of(topic) for topic in Topic)
     reset = bool(since.birth) and (now.birth != since.birth or back)
     changed = frozenset(topic for topic in topics if reset or now.of(topic) > since.of(topic))

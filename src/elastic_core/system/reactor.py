@@ -12,7 +12,6 @@ import signal
 from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from typing import Protocol
 
 from elastic_core.system.clock import SYSTEM_CLOCK, Clock
 
@@ -22,20 +21,16 @@ _STOPPED_S = 1.0
 _LONGEST_SLEEP_S = 86_400.0
 
 
-class Timer(Protocol):
-    """A pending callback."""
+class Timer:
+    """A pending callback; `callback` is `None` once it was cancelled."""
 
-    def cancel(self) -> None:
-        """Cancel the callback; no effect after it has run. Threading: any, but it may be running then."""
-
-
-class _ScheduledCall:
     __slots__ = ("callback",)
 
     def __init__(self, callback: Callable[[], None]) -> None:
         self.callback: Callable[[], None] | None = callback
 
     def cancel(self) -> None:
+        """Cancel the callback; no effect after it has run. Threading: any, but it may be running then."""
         self.callback = None
 
 
@@ -49,10 +44,10 @@ class Reactor:
         """When the last turn ended, in monotonic seconds. Threading: written on the loop, read on any."""
         self._selector = selectors.DefaultSelector()
         self._interest: dict[int, dict[int, Callable[[], None]]] = {}
-        self._timers: list[tuple[float, int, _ScheduledCall]] = []
+        self._timers: list[tuple[float, int, Timer]] = []
         self._serial = itertools.count()
+        self._awaited: set[Callable[[], None]] = set()
         self._mailbox: deque[Callable[[], None]] = deque()
-        self._stopped = False
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self.add_reader(self._wake_read, self._drain_wake)
         self._on_signal: Callable[[int], None] | None = None
@@ -107,9 +102,20 @@ class Reactor:
 
     def call_later(self, delay_s: float, callback: Callable[[], None]) -> Timer:
         """Call `callback` once after `delay_s` seconds (0: at the next turn)."""
-        timer = _ScheduledCall(callback)
+        timer = Timer(callback)
         heapq.heappush(self._timers, (self.now_s() + max(0.0, delay_s), next(self._serial), timer))
         return timer
+
+    def call_once(self, delay_s: float, callback: Callable[[], None]) -> None:
+        """Do as `call_later`, unless an earlier call of `callback` is still awaited."""
+
+        def call() -> None:
+            self._awaited.discard(callback)
+            callback()
+
+        if callback not in self._awaited:
+            self._awaited.add(callback)
+            self.call_later(delay_s, call)
 
     def post(self, callback: Callable[[], None]) -> None:
         """Call `callback` at the next turn. Threading: any thread, never blocks."""
@@ -145,16 +151,6 @@ class Reactor:
 
     # --- running
 
-    def run(self) -> None:
-        """Run until `stop`."""
-        self._stopped = False
-        while not self._stopped:
-            self.turn()
-
-    def stop(self) -> None:
-        """End `run` after the current callback."""
-        self._stopped = True
-
     def turn(self, timeout_s: float | None = None) -> None:
         """Wait for the next event, at most `timeout_s` (`None` means no limit), and run what is due."""
         sleep_s, began_s = self._timeout(timeout_s), self.now_s()
@@ -179,7 +175,7 @@ class Reactor:
         self.turned_s = self._clock.monotonic_s()
 
     def _timeout(self, timeout_s: float | None) -> float | None:
-        if self._mailbox or self._arrived or self._stopped:
+        if self._mailbox or self._arrived:
             return 0.0
         while self._timers and self._timers[0][2].callback is None:
             heapq.heappop(self._timers)

@@ -45,7 +45,8 @@ print("guard", guardian.pid, flush=True)
 if mode == "dismiss":
     guardian.dismiss()
     sys.exit()
-reactor.run()
+while True:
+    reactor.turn()
 """
 
 HEAD = """

@@ -73,6 +73,7 @@ class Hooks:
 class Workers:
     def __init__(self):
         self.pids, self.alive, self.raised_s, self.stops = {0: 100, 1: 101}, frozenset({0, 1}), {}, []
+        self.reaped = 0
 
     def start(self, launches):
         self.alive = frozenset({0, 1})
@@ -80,13 +81,16 @@ class Workers:
     def stop(self, signum, *, grace_s):
         self.stops.append((signum, grace_s))
 
+    def reap_adopted(self):
+        self.reaped += 1
+
 
 class Guardian:
     def __init__(self, fence_s):
-        self.fence_s = fence_s
+        self.fence_s, self.named = fence_s, []
 
     def note_workers(self, pids):
-        pass
+        self.named.append(list(pids))
 
     def fence_passed(self, now_s):
         return now_s >= self.fence_s
@@ -137,10 +141,11 @@ class Played:
         self.rendezvous, self.policy, self.workers, self.incidents = Rendezvous(), Policy(), Workers(), Incidents()
         self.events, feed, self.prepared = [], Feed(), []
         feed.subscribe(lambda what: self.events.append(what.event) if isinstance(what, StepTaken) else None)
+        self.guardian = Guardian(fence_s)
         self.agent = Agent(
             AgentOptions(started=AgentStarted(run_id="r", node_id="b", run_dir="/run", pid=1)),
             reactor=reactor, feed=feed,
-            guardian=Guardian(fence_s), workers=self.workers, planner=self, policy=self.policy,
+            guardian=self.guardian, workers=self.workers, planner=self, policy=self.policy,
             incidents=self.incidents, log=self.incidents,
         )  # fmt: skip
         self.agent.attach(rendezvous=self.rendezvous, hooks=hooks or Hooks(), progress=lambda: None)
@@ -174,6 +179,18 @@ def test_workers_that_the_guard_killed_did_not_fail(play):
     assert it.policy.answers == []
     assert it.workers.stops[0] == (signal.SIGTERM, 0.0)
     assert it.incidents.told[0] == f"round 4 is over: {FENCED}"
+
+
+def test_the_guard_is_informed_once_of_workers_that_end_together(play):
+    it = play()
+    assert it.guardian.named == [[100, 101]]
+    it.workers.alive = frozenset()
+    for rank in (0, 1):
+        it.agent.on_worker_exit(killed(rank, code=0))
+    while not it.workers.reaped:
+        it.reactor.turn()
+    assert it.guardian.named == [[100, 101], []]
+    assert it.workers.reaped == 1
 
 
 @pytest.mark.parametrize("exit", [killed(0, at_s=48.0), killed(0, code=-11), killed(0, code=7)])

@@ -7,12 +7,16 @@ NOT_NEEDED = {
     "argparse",
     "asyncio",
     "click",
+    "ctypes",
+    "hashlib",  # OpenSSL: half a MiB
     "importlib.metadata",
     "inspect",  # by way of pluggy or typing_extensions
     "json",
     "logging",
     "numpy",
     "pluggy",
+    "random",
+    "secrets",
     "shutil",
     "tempfile",
     "torch",
@@ -25,6 +29,15 @@ def test_a_run_loads_nothing_that_it_does_not_need(tmp_path):
     loaded = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines() if line.startswith("import time:")}
     assert "elastic_core.launcher.job" in loaded
     assert loaded & NOT_NEEDED == set()
+
+
+def test_what_is_loaded_for_failures_while_workers_run_needs_no_openssl():
+    code = (
+        "import sys; from elastic_core.failure.incidents import Incidents\n"
+        "Incidents.warm(None); print('elastic_core.failure.incident' in sys.modules, 'hashlib' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.split() == ["True", "False"]
 
 
 def test_typing_extensions_can_be_imported_in_the_supervisor_all_the_same():

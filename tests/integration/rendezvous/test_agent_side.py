@@ -109,8 +109,10 @@ def test_what_the_machine_is_to_know_is_dispatched(served):
     assert served.noted.given == [("dispatch", m.RendezvousLeft())]
 
 
-def test_asking_for_the_pulse_makes_the_loop_turn(served):
+def test_asking_for_the_pulse_makes_the_loop_turn_only_for_a_handler_that_blocks(served):
     assert served.side.turned_s() == 7.5
+    assert served.loop.posted == []
+    assert HandlerServices(served.side, handler=None).ticked_s() == 7.5
     assert len(served.loop.posted) == 1
 
 

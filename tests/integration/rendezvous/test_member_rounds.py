@@ -2,6 +2,7 @@
 
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 from msgspec.structs import replace
@@ -10,10 +11,11 @@ from elastic_core import messages as m
 from elastic_core.launcher.agent_side import open_rendezvous
 from elastic_core.plugin_faults import Fault, PluginLabel, described
 from elastic_core.rendezvous.coordinated import CoordinatedRendezvous
+from elastic_core.rendezvous.shell.member_rounds import MemberRounds
 from elastic_core.reports import NodeReport
 from elastic_core.system.reactor import Reactor
 from elastic_core.types import Decided, Restart, Round, RoundEnded, Stop, StopOrdered, Undecided
-from elastic_plugin_kit import MemoryServer, MemoryStore, rendezvous_settings, sample_failure
+from elastic_plugin_kit import ManualClock, MemoryServer, MemoryStore, rendezvous_settings, sample_failure
 from patience import kept
 from support import wait_for
 
@@ -113,6 +115,29 @@ def test_a_round_is_formed_after_its_fence_and_with_the_port_held(meet):
     kinds = [type(event) for event in a.events]
     assert m.SeatHeld in kinds
     assert kinds.index(m.Fenced) < kinds.index(m.RoundFormed)
+
+
+def test_nothing_but_a_moved_fence_wakes_the_loop_of_an_idle_node(meet):
+    a = meet.node()
+    joined(meet, a)
+    meet.until(lambda: isinstance(a.events[-1], m.Fenced))
+    a.events.clear()
+    run, post = [], a.post
+    a.post = lambda callback: post(lambda: (run.append(callback), callback()))
+    meet.until(lambda: len(a.events) >= 3)
+    assert {type(event) for event in a.events} == {m.Fenced}
+    assert len(run) == len(a.events)
+
+
+@pytest.mark.parametrize(("cut_s", "delay_s"), [(float("inf"), 2.0), (101.5, 1.5), (100.5, 1.0), (99.0, 1.0)])
+def test_store_calls_are_looked_at_in_time_for_the_cut(cut_s, delay_s):
+    asked = []
+    agent = SimpleNamespace(call_later=lambda delay_s, callback: asked.append(delay_s), turned_s=None)
+    settings = rendezvous_settings(run_id="bert")
+    rounds = MemberRounds(MemoryStore(settings, server=MemoryServer()), settings, agent, clock=ManualClock(100.0))
+    rounds.driver = SimpleNamespace(stops_s=(cut_s, cut_s + 1.0), ttl_s=6.0, call=None)
+    rounds._look_later()
+    assert asked == [delay_s]
 
 
 def test_a_failure_stops_all_one_decides_and_all_hear_of_it(meet):

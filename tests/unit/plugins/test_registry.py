@@ -151,6 +151,25 @@ def test_missing_directory_on_the_path_is_skipped(tmp_path, monkeypatch):
     assert "local" in {entry.name for entry in discovery.find_entries()}
 
 
+def test_one_file_is_read_of_a_distribution_without_plugins(tmp_path, monkeypatch):
+    for name in ("a", "b", "c"):
+        (tmp_path / f"{name}-1.dist-info").mkdir()
+        (tmp_path / f"{name}-1.dist-info" / "METADATA").write_text(f"Name: {name}\n")
+    read = []
+    text_of = discovery._text
+    monkeypatch.setattr(discovery, "_text", lambda path: (read.append(path), text_of(path))[1])
+    assert discovery._scan([str(tmp_path)]) == []
+    assert read == [f"{tmp_path}/{name}-1.dist-info/entry_points.txt" for name in ("a", "b", "c")]
+
+
+def test_metadata_with_the_line_ends_of_windows_is_read(tmp_path):
+    info = tmp_path / "other-1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_bytes(b"Name: other\r\nVersion: 1\r\n\r\nName: of a field in its description\r\n")
+    (info / "entry_points.txt").write_bytes(b"[elastic_core.hooks]\r\none = m:H\r\n")
+    assert [(entry.label, entry.value) for entry in discovery._scan([str(tmp_path)])] == [("other 1", "m:H")]
+
+
 def test_directory_name_stands_in_for_missing_metadata(tmp_path):
     info = tmp_path / "bare_plugin-0.9.dist-info"
     info.mkdir()

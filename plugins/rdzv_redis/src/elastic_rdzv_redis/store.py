@@ -120,6 +120,9 @@ class RedisStore(CoordinationStore):
     def _session(self) -> "Session":
         """Return the connections; the first call imports redis."""
         if self._live_session is None:
+            from elastic_rdzv_redis.client_parts import import_parts
+
+            import_parts()
             from elastic_rdzv_redis.connector import Sentinels
             from elastic_rdzv_redis.session import Session
 

@@ -4,15 +4,17 @@ import threading
 
 import pytest
 
-from elastic_core.api import FailureClass, RunningWorker, WorkersStarted
-from elastic_core.api.feed import AnswersGathered, Concluded, NodesAsked
+from elastic_core.api import FailureClass, HookSettings, RunningWorker, WorkersStarted, encode_json
+from elastic_core.api.feed import Answer, AnswersGathered, Concluded, NodesAsked
 from elastic_plugin_kit import FakeRun, ManualClock, sample_round
+from elastic_watch import beat_layout as layout
 from elastic_watch.beat_file import BeatFiles
 from elastic_watch.published import PublishedFields
 from elastic_watch.recorder.collector import SnapshotCollector
 from elastic_watch.stragglers.exchange import Conclusion, pack_conclusion, unpack, unpack_conclusion
 from elastic_watch.stragglers.scores import Slow
-from elastic_watch.stragglers.straggler_watch import REPORT_AGAIN, STEPS, TOPIC, StragglerWatch
+from elastic_watch.stragglers.starting import STEPS, TOPIC, Stragglers
+from elastic_watch.stragglers.straggler_watch import REPORT_AGAIN, StragglerWatch
 
 INTERVAL_S = 30.0
 
@@ -36,9 +38,6 @@ class Node:
         self.watch.begin(WorkersStarted(round=round_, pids=(1, 1)))
 
     def answer(self, _):
-        from elastic_core.api import encode_json
-        from elastic_core.api.feed import Answer
-
         return Answer(content=encode_json({"workers": self.steps}).decode())
 
     def window(self, *seconds):
@@ -138,3 +137,39 @@ def test_the_end_of_a_round_forgets_its_stragglers():
     assert len(node.run.notices) == 1
     node.run.pass_time(10 * INTERVAL_S)
     assert len(node.run.notices) == 1
+
+
+@pytest.fixture
+def beginning():
+    files, collectors = BeatFiles(), []
+
+    def collector():
+        collectors.append(SnapshotCollector(run, files, closed=threading.Event()))
+        return collectors[-1]
+
+    run = FakeRun((RunningWorker(local_rank=0, global_rank=0, pid=1),))
+    settings = HookSettings(name="watch", options={"on_straggler": "note", "straggler_interval": INTERVAL_S})
+    it = Stragglers(settings, files=files, collector=collector, fields=PublishedFields(run.publish))
+    it.run = run
+    files.renew(1)
+    it.on_workers_started(WorkersStarted(round=sample_round(world_size=2), pids=(1,)))
+    yield run, files, collectors
+    files.close()
+
+
+@pytest.mark.parametrize("how", ["beats", "calls", "collectives"])
+def test_the_watch_is_built_when_a_worker_reports_something(beginning, how):
+    run, files, collectors = beginning
+    run.offered[STEPS] = lambda _: Answer(content=encode_json({"workers": {0: []}}).decode())
+    for _ in range(3):
+        run.pass_time(INTERVAL_S)
+        assert collectors == []
+    if how == "beats":
+        files.get(0)._words[layout.STEP] = 1
+        files.get(0)._words[layout.TIMES_AT + 1] = 7
+    elif how == "collectives":
+        files.get(0)._words[layout.SERVER] = 1
+    else:
+        run.offered[STEPS] = lambda _: Answer(content=encode_json({"workers": {0: [(1, 7)]}}).decode())
+    run.pass_time(INTERVAL_S)
+    assert len(collectors) == 1

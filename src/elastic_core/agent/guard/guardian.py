@@ -254,9 +254,8 @@ def _spawn_guard(greeting: bytes, last_act_line: bytes) -> tuple[int, int]:
     """
     if not sys.executable:
         raise FileNotFoundError("this process does not know its Python interpreter")
-    root = str(Path(__file__).absolute()).rpartition("/elastic_core/")[
-        0
-    ]  # -I and -S keep the guard from finding the package on its own
+    # -I and -S keep the guard from finding the package on its own.
+    root = str(Path(__file__).absolute()).rpartition("/elastic_core/")[0]
     code = f"import sys; sys.path.append({root!r}); from elastic_core.agent.guard.guard import main; main()"
     shown = _has_stderr()
     reading, writing = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)

@@ -148,7 +148,9 @@ class MemberRounds(Rendezvous):
     # --- a store that does not return
 
     def _look_later(self) -> None:
-        self._agent.call_later(max(SHORTEST_LOOK_S, self.driver.ttl_s / 6), self._look)
+        # Also shows the driver that the loop runs. It is in time for the cut, and then frequent.
+        left_s, ttl_s = self.driver.stops_s[0] - self._clock.monotonic_s(), self.driver.ttl_s
+        self._agent.call_later(max(SHORTEST_LOOK_S, ttl_s / 6, min(left_s, ttl_s / 3)), self._look)
 
     def _look(self) -> None:
         """Check the current store call at intervals until the member has left."""

@@ -4,7 +4,6 @@ import os
 import socket
 import stat
 from pathlib import Path
-from secrets import token_hex
 from typing import Final
 
 from elastic_core.api import ConfigError
@@ -25,7 +24,7 @@ def listen(path: str) -> socket.socket:
     """
     check_directory(Path(path).parent)
     # Bound under another name first: between `bind` and `listen` a client is refused, as by a dead server.
-    made = Path(path).with_name(f".{token_hex(4)}")
+    made = Path(path).with_name(f".{os.urandom(4).hex()}")
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         # The mode that the file is made with; the umask, which all threads share, can only take from it.

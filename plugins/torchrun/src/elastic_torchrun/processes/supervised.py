@@ -53,7 +53,7 @@ class SupervisedWorkers:
         self._values: dict[int, object] = {}
         self._unloadable: WorkerError | None = None
         self._reactor: Reactor | None = None
-        self._stopping = False
+        self._stopping = self._stopped = False
         self._unwanted = False
 
     @property
@@ -136,7 +136,7 @@ class SupervisedWorkers:
             log=log,
             starters=() if workers is None else (workers,),
         )
-        group.attach(on_exit=self._on_exit, on_stopped=reactor.stop)
+        group.attach(on_exit=self._on_exit, on_stopped=self._on_stopped)
         closing.callback(group.close)
         try:
             group.start(self._launches)
@@ -148,7 +148,8 @@ class SupervisedWorkers:
             self._began.set()
             if self._unwanted or not self._launches:
                 self._stop(signal.SIGKILL, 0.0)
-        reactor.run()
+        while not self._stopped:
+            reactor.turn()
         if kept := group.left_running():
             LOG.warning("left running on purpose (ELASTIC_KEEP=1): %s", ", ".join(kept))
         console.flush()
@@ -166,6 +167,9 @@ class SupervisedWorkers:
             self._stop(signal.SIGTERM, STOP_GRACE_S)
         elif len(self.exits) == len(self._launches):
             self._stop(signal.SIGTERM, 0.0)
+
+    def _on_stopped(self) -> None:
+        self._stopped = True
 
     def _stop(self, signum: int, grace_s: float) -> None:
         self._stopping = True

@@ -1,8 +1,11 @@
-"""The start of the watch of `--on-straggler`. Its code is imported when it first compares ranks."""
+"""The start of the watch of `--on-straggler`. Its code is imported when there is something to compare."""
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
-from elastic_core.api import HookSettings, RunHandle, RunTimer, WorkerEnded, WorkersStarted
+import msgspec
+
+from elastic_core.api import HookSettings, RunHandle, RunTimer, WorkerEnded, WorkersStarted, decode_json
 from elastic_core.api.feed import AnswersGathered, Concluded, NodesAsked
 from elastic_watch.beat_file import BeatFiles
 from elastic_watch.published import PublishedFields
@@ -11,8 +14,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from elastic_watch.recorder.collector import SnapshotCollector
+    from elastic_watch.stragglers.measures import StepTimes
     from elastic_watch.stragglers.straggler_watch import StragglerWatch
 
+STEPS: Final = "planned-stops-steps"
+"""The offer of elastic-train with the steps of `should_stop`."""
 TOPIC: Final = "watch-steps"
 """The topic of requests to all nodes."""
 
@@ -20,7 +26,8 @@ TOPIC: Final = "watch-steps"
 class Stragglers:
     """Has a `StragglerWatch` for each round with several workers, unless `--on-straggler` is `off`.
 
-    The watch begins one interval after the workers' start: the first steps take longer than others.
+    The watch begins one interval after the workers' start, because the first steps take longer than others, or later:
+    when a worker reports steps, or can report its collectives.
 
     Threading: the hooks' thread.
     """
@@ -49,11 +56,23 @@ class Stragglers:
         self.end()
         if self._mode != "off" and event.round.world_size > 1:
             self._gone = set()
-            self._timer = self.run.call_later(self._interval_s, lambda: self._begin(event))
+            self._begin_later(event)
+
+    def _begin_later(self, event: WorkersStarted) -> None:
+        self._timer = self.run.call_later(self._interval_s, lambda: self._begin(event))
 
     def _begin(self, event: WorkersStarted) -> None:
+        if not self._has_reports(event):
+            self._begin_later(event)
+            return
         self._timer = None
         self._own().begin(event, without=self._gone)
+
+    def _has_reports(self, event: WorkersStarted) -> bool:
+        if any(called_steps(self.run).values()) or any(self._files.step_times().values()):
+            return True
+        pages = map(self._files.get, range(len(event.pids)))
+        return any(page is not None and page.server > 0 for page in pages)
 
     def _own(self) -> "StragglerWatch":
         if self._watch is None:
@@ -100,3 +119,15 @@ class Stragglers:
         """Use the result for all nodes."""
         if event.topic == TOPIC and self._watch is not None:
             self._watch.on_concluded(event)
+
+
+class _LastSteps(msgspec.Struct, frozen=True):
+    workers: dict[int, tuple[tuple[int, int], ...]]
+
+
+def called_steps(run: RunHandle) -> "Mapping[int, StepTimes]":
+    """Return the steps for which workers called `should_stop`."""
+    try:
+        return decode_json(run.offers()[STEPS]({}).content.encode(), _LastSteps).workers
+    except (LookupError, ValueError, msgspec.DecodeError):  # elastic-train is not there, or of another version
+        return {}

@@ -3,7 +3,6 @@
 from collections.abc import Collection, Mapping
 from typing import Final
 
-import msgspec
 from msgspec.structs import replace
 
 from elastic_core.api import (
@@ -17,7 +16,6 @@ from elastic_core.api import (
     WorkerEnded,
     WorkerFault,
     WorkersStarted,
-    decode_json,
 )
 from elastic_core.api.feed import AnswersGathered, Concluded, NodesAsked
 from elastic_watch import vitals
@@ -34,11 +32,9 @@ from elastic_watch.stragglers.exchange import (
 )
 from elastic_watch.stragglers.lasting import Change, Straggler, Subject, after_window, subject
 from elastic_watch.stragglers.measures import Arrivals, StepTimes, since
-from elastic_watch.stragglers.starting import TOPIC
+from elastic_watch.stragglers.starting import TOPIC, called_steps
 from elastic_watch.stragglers.window import Judged, NodeWindow, Past, Window, is_whole, judge
 
-STEPS: Final = "planned-stops-steps"
-"""The offer of elastic-train with the steps of `should_stop`."""
 ASK_EVERY: Final = 2
 """The number of windows between two requests to all nodes."""
 ANSWER_S: Final = 5.0
@@ -183,7 +179,7 @@ class StragglerWatch:
     def _steps(self, round_: Round) -> dict[int, StepTimes]:
         """Return the steps since the last window of ranks that report any: heartbeats, or calls of `should_stop`."""
         beats = self._files.step_times()
-        calls = _called(self.run) if STEPS in self.run.offers() else {}
+        calls = called_steps(self.run)
         found = {}
         for rank in self._pids:
             own: StepTimes = max(beats.get(rank, ()), calls.get(rank, ()), key=len)
@@ -304,18 +300,6 @@ def _is_mixed(snapshots: Collection[Snapshot]) -> bool:
 
 def _escaped(label: str) -> str:
     return label.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
-
-
-class _LastSteps(msgspec.Struct, frozen=True):
-    workers: dict[int, tuple[tuple[int, int], ...]]
-
-
-def _called(run: RunHandle) -> Mapping[int, StepTimes]:
-    """Return the steps for which workers called `should_stop`."""
-    try:
-        return decode_json(run.offers()[STEPS]({}).content.encode(), _LastSteps).workers
-    except (LookupError, ValueError, msgspec.DecodeError):  # another version of elastic-train
-        return {}
 
 
 def _report(straggler: Straggler, round_: Round, pids: Mapping[int, int], *, now_s: float) -> FailureReport:
