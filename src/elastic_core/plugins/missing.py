@@ -81,7 +81,7 @@ _PLUGINS: Final[Mapping[str, Mapping[str, str]]] = {
         "elastic-env-slurm": "requeue, requeue-limit",
         "elastic-numa": "numa-binding",
         "elastic-ops": "event-log-handler, metrics-handler, metrics-port, no-control-plane, timings",
-        "elastic-standby": "standby, standby-imports",
+        "elastic-standby": "standby, standby-imports, standby-start",
         "elastic-torchrun": "agent-store",
         "elastic-train": "save-signal, save-timeout",
         "elastic-watch": "hang-timeout, on-hang, startup-timeout, uninterruptible-timeout",
