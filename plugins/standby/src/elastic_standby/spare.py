@@ -373,6 +373,8 @@ def _renew() -> None:
     """Give this process what each interpreter makes for itself, and forks of one would share."""
     if (numpy := sys.modules.get("numpy.random")) is not None:
         numpy.seed()
+    if (torch := sys.modules.get("torch")) is not None:
+        torch.default_generator.seed()  # of the processor; those of devices have a fixed seed, and are made later
     if (process := sys.modules.get("multiprocessing.process")) is not None:
         process.current_process().authkey = os.urandom(32)
     if (logging := sys.modules.get("logging")) is not None:
