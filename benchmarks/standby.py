@@ -1,8 +1,8 @@
 """How long a restart takes: kill -9 of one worker until all have torch imported and gloo ready.
 
-Compares `torchrun`, `elastic run`, the same with spares and with forks, and the floor (a few lines of Python that watch a
-pidfd and have interpreters with torch ready), in turns, on one machine; prints medians, and how many times faster than
-torchrun each is. Needs torch. torchrun gets TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1, without which gloo often fails at its
+Compares `torchrun`, `elastic run`, the same with spares and with forks, and the floor (a few lines of Python that watch
+a pidfd and have interpreters with torch ready), in turns, on one machine; prints medians, and how much faster each is
+than torchrun. Needs torch. torchrun gets TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1, without which gloo often fails at its
 restart: it finds the addresses of the dead workers in the store.
 
     python benchmarks/standby.py [--workers N] [--repetitions N]

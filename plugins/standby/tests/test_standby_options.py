@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from elastic_core.api import ConfigError
+from elastic_core.api import ConfigError, HookSettings
 from elastic_core.launcher.plan import hook_settings
 from elastic_core.options.devices import Node
 from elastic_core.options.resolve import resolve
@@ -82,6 +82,17 @@ def test_a_membership_change_or_another_policy_may_restart_without_a_budget(sett
     assert settle(**spawn, policy="rules").wanted
 
 
+@pytest.mark.parametrize(("how", "lines"), [("auto", 1), ("fork", 1), ("spawn", 0)])
+def test_a_library_call_forks_nothing(how, lines):
+    options = {"standby": True, "standby_start": how, "standby_imports": "json"}
+    loop = RealLoop()
+    starter = Standby(HookSettings(name="standby", options=options, own_process=False)).worker_starter(loop)
+    assert not starter.pids()
+    assert len(loop.notices) == lines
+    assert all("not forked (--standby): a library call" in line for line in loop.notices)
+    starter.close()
+
+
 def test_imports_without_spares_are_told(settle):
     hook = settle(standby_imports="numpy")
     assert hook.notices == ("--standby-imports 'numpy' has no effect without --standby",)
@@ -108,8 +119,6 @@ def test_agent_and_spare_speak_the_same_language():
 class TestStandby(AgentHookConformance):
     @pytest.fixture
     def make_hook(self):
-        from elastic_core.api import HookSettings
-
         options = {"standby": True, "standby_start": "auto", "standby_imports": "json"}
         return lambda run_dir: Standby(HookSettings(name="standby", run_dir=run_dir, options=options))
 

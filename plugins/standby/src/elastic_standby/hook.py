@@ -48,7 +48,10 @@ class Standby(AgentHook):
         from elastic_standby.forks import ForksAndSpares, ForkServer
 
         forks, spares = None, None
-        if self.how != "spawn":
+        if self.how != "spawn" and not self.settings.own_process:
+            # Only `elastic run` becomes the parent of orphans, which forks of the interpreter with the imports are.
+            loop.notice("workers are not forked (--standby): a library call runs this agent; they are started by exec")
+        elif self.how != "spawn":
             forks = ForkServer(
                 loop,
                 command=self.settings.command,
