@@ -46,7 +46,7 @@ print(json.dumps({
     "young": logging.LogRecord("", 0, "", 0, "", None, None).relativeCreated < 600_000,
     "preload": os.environ.get("LD_PRELOAD"), "bytecode": sys.dont_write_bytecode,
     "different": {
-        "frozen": gc.get_freeze_count() > 0, "modules": "marker" in sys.modules, "depth": depth(sys._getframe()),
+        "frozen": gc.get_freeze_count(), "modules": "marker" in sys.modules, "depth": depth(sys._getframe()),
         "started with": "\\0RANK=" in read("environ"), "padded": read("cmdline").endswith("\\0\\0"),
     },
 }, indent=1))
