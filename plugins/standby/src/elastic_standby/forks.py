@@ -17,6 +17,8 @@ from elastic_standby.orders import command_for, send_orders, working_folder
 
 READY_S: Final = 120.0
 """How long the workers' start waits for the imports and the forks."""
+MAX_DEATHS: Final = 3
+"""The number of servers that may end by themselves without a fork between them; after more, none is started."""
 _END_WAIT_S: Final = 0.2
 _LIMITS: Final = 16
 """How many resource limits the kernel has; Python has no names for some."""
@@ -92,6 +94,9 @@ class ForkServer(WorkerStarter):
         self._environment = {name: value for name, value in environment.items() if not fault_of_variable(name, value)}
         self._folder = working_folder()
         self._processors = os.sched_getaffinity(0)
+        self._marks = dict(marks)
+        self._imports = tuple(imports)
+        self._deaths = 0
         self._server: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
         self._ready = self._counted = False
@@ -105,17 +110,20 @@ class ForkServer(WorkerStarter):
         """Forked processes that wait for their orders, each with its socket."""
         self._differences: set[str] = set()
         self._forked_any = self._refused_any = False
+        self._begin()
+
+    def _begin(self) -> None:
         try:
-            self._begin(marks, imports)
+            self._start_server()
         except (OSError, ValueError) as error:
             self._give_up(f"can't start the interpreter that forks them: {error}")
 
-    def _begin(self, marks: Mapping[str, str], imports: Sequence[str]) -> None:
+    def _start_server(self) -> None:
         self._control, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with its:
             self._server = subprocess.Popen(
-                command_for(self._command, its.fileno(), imports, "--fork"),
-                env={**self._environment, **marks},
+                command_for(self._command, its.fileno(), self._imports, "--fork"),
+                env={**self._environment, **self._marks},
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
                 pass_fds=(its.fileno(),),
@@ -203,6 +211,7 @@ class ForkServer(WorkerStarter):
             self._adopt([int(word) for word in message.split()[1:]])
         elif message == _ADOPTED:
             self._forking = False
+            self._deaths = 0
             if self._batch:  # the system refused more processes, and would again
                 self._count = len(self._waiting)
             self._drop_batch()
@@ -210,7 +219,7 @@ class ForkServer(WorkerStarter):
         elif message.startswith(_FAILED):
             self._give_up(message.removeprefix(_FAILED).decode("utf-8", "replace"))
         else:
-            self._give_up("")
+            self._on_death()
         self._go_on()
 
     def _adopt(self, pids: Sequence[int]) -> None:
@@ -228,11 +237,18 @@ class ForkServer(WorkerStarter):
                 self._give_up("this process can't be the parent of orphans (a sandbox)")
                 return
 
-    def _give_up(self, reason: str) -> None:
+    def _on_death(self) -> None:
+        """Start another server, unless several have ended by themselves. The guard, for example, ends all processes."""
         code = self.close_server(_END_WAIT_S)
-        if not reason:
-            how = "its socket is closed" if code is None else f"exit code {code}" if code >= 0 else f"signal {-code}"
-            reason = f"the interpreter that forks them has ended ({how})"
+        self._deaths += 1
+        if self._deaths < MAX_DEATHS:
+            self._begin()
+            return
+        how = "its socket is closed" if code is None else f"exit code {code}" if code >= 0 else f"signal {-code}"
+        self._give_up(f"{self._deaths} interpreters that fork them have ended, the last one with {how}")
+
+    def _give_up(self, reason: str) -> None:
+        self.close_server(_END_WAIT_S)
         self._loop.notice(f"workers are not forked (--standby): {reason}; they are started by exec")
 
     # --- a round
@@ -311,6 +327,7 @@ class ForkServer(WorkerStarter):
             self._loop.remove_reader(self._control.fileno())
             self._control.close()
             self._control = None
+        self._ready = self._forking = False
         waiting, self._waiting = self._waiting, {}
         for pid, to in waiting.items():
             to.close()
