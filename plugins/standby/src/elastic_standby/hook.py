@@ -8,7 +8,7 @@ from elastic_core.api.starters import AgentLoop, WorkerStarter
 from elastic_standby.options import STANDBY, STANDBY_IMPORTS, STANDBY_START
 
 if TYPE_CHECKING:
-    from elastic_standby.forks import Starts
+    from elastic_standby.forks_and_spares import Starts
 
 
 class Standby(AgentHook):
@@ -45,7 +45,8 @@ class Standby(AgentHook):
         """Return the starter of workers."""
         if not self.wanted:
             return None
-        from elastic_standby.forks import ForksAndSpares, ForkServer
+        from elastic_standby.forks import ForkServer
+        from elastic_standby.forks_and_spares import ForksAndSpares
 
         forks, spares = None, None
         if self.how != "spawn" and not self.settings.own_process:
