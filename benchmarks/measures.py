@@ -151,7 +151,7 @@ def restart_ready(bench: Bench) -> Iterator[Result]:
             takes[f"{FLOOR} (standby)"] = partial(least, count)
         if OURS in bench.launchers:
             takes[OURS] = partial(under, bench.launchers[OURS], failures[OURS])
-            takes[STANDBY] = partial(under, bench.launchers[OURS], failures[STANDBY], "--standby")
+            takes[STANDBY] = partial(under, bench.launchers[OURS], failures[STANDBY], *standby.SPARES)
         if TORCHRUN in bench.launchers:
             takes[TORCHRUN] = partial(under, bench.launchers[TORCHRUN], failures[TORCHRUN])
         title = f"kill -9 of one of {count} workers until torch is imported and gloo is ready"

@@ -1,9 +1,9 @@
 """How long a restart takes: kill -9 of one worker until all have torch imported and gloo ready.
 
-Compares `torchrun`, `elastic run`, `elastic run --standby` and the floor (a few lines of Python that watch a pidfd and
-have interpreters with torch ready), in turns, on one machine; prints medians, and how many times faster than torchrun
-each is. Needs torch. torchrun gets TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1, without which gloo often fails at its restart:
-it finds the addresses of the dead workers in the store.
+Compares `torchrun`, `elastic run`, the same with spares and with forks, and the floor (a few lines of Python that watch
+a pidfd and have interpreters with torch ready), in turns, on one machine; prints medians, and how much faster each is
+than torchrun. Needs torch. torchrun gets TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1, without which gloo often fails at its
+restart: it finds the addresses of the dead workers in the store.
 
     python benchmarks/standby.py [--workers N] [--repetitions N]
 """
@@ -40,6 +40,7 @@ with open(path + ".part", "w") as file:
 os.rename(path + ".part", path)
 time.sleep(600)
 """
+SPARES = ("--standby", "--standby-start", "spawn")
 SPARE_MARK = b"elastic_standby/spare.py"
 DEADLINE_S = 120.0
 SETTLED_S = 1.0
@@ -206,7 +207,8 @@ def main() -> None:
     ways: dict[str, Callable[[Path, Path], float]] = {
         "torchrun": lambda s, f: launched(torchs, s, f, workers, spares=False),
         "elastic run": lambda s, f: launched(ours, s, f, workers, spares=False),
-        "elastic run --standby": lambda s, f: launched([*ours, "--standby"], s, f, workers, spares=True),
+        "elastic run, spares": lambda s, f: launched([*ours, *SPARES], s, f, workers, spares=True),
+        "elastic run, forks": lambda s, f: launched([*ours, "--standby"], s, f, workers, spares=False),
         "floor": lambda s, f: floor(s, f, workers),
     }
     taken: dict[str, list[float]] = {name: [] for name in ways}

@@ -95,6 +95,10 @@ class WorkerStarter:
     Threading: the agent's loop. The agent waits for every call, so none may block.
     """
 
+    def prepare(self, count: int, done: Callable[[], None]) -> None:
+        """Prepare what so many workers need, then call `done`, within 5 minutes. Called: before each round's start."""
+        done()
+
     def start(self, worker: WorkerStart) -> StartedProcess | None:
         """Return the started process of this worker, or `None` to let the core start it."""
         return None
@@ -121,10 +125,6 @@ class WorkerStarter:
 
 class CallStarter(WorkerStarter):
     """Starts workers that run a function instead of a program. Only an embedding program provides one."""
-
-    def prepare(self, count: int, done: Callable[[], None]) -> None:
-        """Prepare what so many workers need, then call `done`. Called: before each round's start."""
-        done()
 
     def value(self, local_rank: int) -> object:
         """Return the result of the last worker with a local rank. `None` if its function did not return.

@@ -337,6 +337,10 @@ class HookSettings(Record, OptionValues, frozen=True, kw_only=True):
     """Whether the hook was built only to show its changes (`--dry-run`). It must open no port and no file."""
     workers_run: str = "python"
     """What the workers run: `python` (a script or a module), `program` or `function`."""
+    command: tuple[str, ...] = ()
+    """The workers' command, with `${local_rank}` in place of the rank and without changes by hooks."""
+    environment: Mapping[str, str] = {}
+    """The variables that all workers have in every round, without changes by hooks. It may contain secrets."""
     may_restart: bool = True
     """Whether workers can be started again: restarts are left, the policy may restart, or nodes may join."""
     debugging: bool = False

@@ -1,19 +1,21 @@
 """What `--standby` makes of its options, and where it has no effect."""
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
 
-from elastic_core.api import ConfigError
+from elastic_core.api import ConfigError, HookSettings
 from elastic_core.launcher.plan import hook_settings
 from elastic_core.options.devices import Node
 from elastic_core.options.resolve import resolve
 from elastic_core.plugins.missing import option_not_installed
 from elastic_core.plugins.registry import PluginRegistry
 from elastic_plugin_kit import AgentHookConformance, RealLoop, WorkerStarterConformance
-from elastic_standby import pool, spare
+from elastic_standby import forks, orders, pool, spare
 from elastic_standby.hook import Standby
+from group_kit import set_subreaper
 
 
 @pytest.fixture
@@ -57,7 +59,7 @@ def test_what_is_no_module_is_refused(settle):
         ({"no_python": True, "max_restarts": "1"}, "only Python scripts"),
         ({"debug_rank": "0", "max_restarts": "1"}, "--debug-rank"),
         ({"run_path": True, "max_restarts": "1"}, "functions as workers (--run-path among them) start afresh"),
-        ({}, "--max-restarts 0"),
+        ({"standby_start": "spawn"}, "--max-restarts 0"),
     ],
 )
 def test_where_it_can_do_nothing_it_is_off_and_says_so(settle, given, why):
@@ -69,35 +71,55 @@ def test_where_it_can_do_nothing_it_is_off_and_says_so(settle, given, why):
     assert why in line
 
 
+def test_forks_help_without_a_restart(settle):
+    assert settle(standby=True).how == "auto"
+    assert settle(standby=True, standby_start="fork").wanted
+
+
 def test_a_membership_change_or_another_policy_may_restart_without_a_budget(settle):
-    assert settle(standby=True, nnodes="1:2", rdzv_backend="redis", rdzv_id="x", rdzv_endpoint="h:1").wanted
-    assert settle(standby=True, policy="rules").wanted
+    spawn = {"standby": True, "standby_start": "spawn"}
+    assert settle(**spawn, nnodes="1:2", rdzv_backend="redis", rdzv_id="x", rdzv_endpoint="h:1").wanted
+    assert settle(**spawn, policy="rules").wanted
+
+
+@pytest.mark.parametrize(("how", "lines"), [("auto", 1), ("fork", 1), ("spawn", 0)])
+def test_a_library_call_forks_nothing(how, lines):
+    options = {"standby": True, "standby_start": how, "standby_imports": "json"}
+    loop = RealLoop()
+    starter = Standby(HookSettings(name="standby", options=options, own_process=False)).worker_starter(loop)
+    assert not starter.pids()
+    assert len(loop.notices) == lines
+    assert all("not forked (--standby): a library call" in line for line in loop.notices)
+    starter.close()
 
 
 def test_imports_without_spares_are_told(settle):
     hook = settle(standby_imports="numpy")
     assert hook.notices == ("--standby-imports 'numpy' has no effect without --standby",)
     assert hook.worker_starter(RealLoop()) is None
+    (line,) = settle(standby_start="fork").notices
+    assert line == "--standby-start 'fork' has no effect without --standby"
+    assert len(settle(standby_start="fork", standby_imports="numpy").notices) == 2
 
 
-@pytest.mark.parametrize("flag", ["standby", "standby-imports"])
+@pytest.mark.parametrize("flag", ["standby", "standby-imports", "standby-start"])
 def test_without_this_distribution_one_line_says_so(flag):
     needed = "pip install . ./plugins/standby, in a checkout of elastic-core"
     assert str(option_not_installed(flag)) == f"--{flag} comes with elastic-standby. Try: {needed}"
 
 
 def test_agent_and_spare_speak_the_same_language():
-    assert Path(pool._PROGRAM) == Path(spare.__file__)
-    assert pool._FAILED == spare.FAILED
+    assert Path(orders._PROGRAM) == Path(spare.__file__)
+    assert pool._FAILED == forks._FAILED == spare.FAILED
     assert not spare.READY.startswith(spare.FAILED)
+    for name in ("READY", "COUNTED", "FORKED", "ADOPTED", "MAX_BATCH"):
+        assert getattr(forks, f"_{name}") == getattr(spare, name)
 
 
 class TestStandby(AgentHookConformance):
     @pytest.fixture
     def make_hook(self):
-        from elastic_core.api import HookSettings
-
-        options = {"standby": True, "standby_imports": "json"}
+        options = {"standby": True, "standby_start": "auto", "standby_imports": "json"}
         return lambda run_dir: Standby(HookSettings(name="standby", run_dir=run_dir, options=options))
 
 
@@ -108,3 +130,15 @@ class TestStandbyPool(WorkerStarterConformance):
 
     def is_ready(self, starter):
         return starter.ready_count > 0
+
+
+class TestForkServer(WorkerStarterConformance):
+    @pytest.fixture
+    def make_starter(self, tmp_path):
+        set_subreaper(True)
+        command = (sys.executable, "-u", str(tmp_path / "report.py"))
+        environment = {"PATH": os.defpath}
+        yield lambda loop: forks.ForkServer(
+            loop, command=command, environment=environment, marks={"ELASTIC_INCARNATION": "the-kit"}, imports=("json",)
+        )
+        set_subreaper(False)

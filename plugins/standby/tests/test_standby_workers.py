@@ -3,115 +3,17 @@
 import json
 import os
 import signal
-import subprocess
-import sys
 import textwrap
-import time
 from pathlib import Path
 
 import pytest
-from msgspec.structs import replace
 
-from elastic_core.processes.spec import ROUND_VARIABLES, WorkerLaunch
-from elastic_core.starters import ReactorLoop
-from elastic_core.system.reactor import Reactor
-from elastic_standby.pool import MAX_DEATHS, StandbyPool
-from group_kit import open_fds, start_of
-from patience import Deadline, patience
+from elastic_core.processes.spec import ROUND_VARIABLES
+from elastic_standby.pool import MAX_DEATHS
+from group_kit import open_fds
 from proc_kit import command_line, state_of
-from standby_kit import kill_a_worker
-from support import Lines, processes_with, wait_for
-
-DEADLINE_S = 30.0
-MARK = f"test-standby-{os.getpid()}-{time.monotonic_ns()}"
-
-DUMP = """\
-kept = sorted(globals())
-import ctypes, json, os, signal, sys
-main, module = sys.modules["__main__"], globals()
-getenv = ctypes.CDLL(None).getenv
-getenv.restype = ctypes.c_char_p
-print(json.dumps({
-    "environment": dict(os.environ), "for C": str(getenv(b"RANK")), "argv": sys.argv, "command": sys.orig_argv,
-    "path": sys.path, "folder": os.getcwd(), "executable": sys.executable, "flags": str(sys.flags),
-    "names": kept, "main": main.__dict__ is module, "name": __name__, "package": __package__, "doc": __doc__,
-    "file": __file__, "cached": module.get("__cached__"), "loader": type(__loader__).__name__,
-    "spec": [getattr(__spec__, key, None) for key in ("name", "origin")],
-    "loads": getattr(__loader__, "path", ""), "hook": getattr(sys.excepthook, "__qualname__", ""),
-    "stdout": [sys.stdout.encoding, sys.stdout.errors, sys.stdout.line_buffering, sys.stdout.write_through],
-    "signals": {str(each): str(signal.getsignal(each)) for each in signal.valid_signals()},
-    "blocked": sorted(signal.pthread_sigmask(signal.SIG_BLOCK, ())),
-    "descriptors": sorted(os.listdir("/proc/self/fd")), "session": os.getsid(0) == os.getpgid(0) == os.getpid(),
-    "policy": os.sched_getscheduler(0), "nice": os.nice(0), "threads": len(os.listdir("/proc/self/task")),
-    "umask": os.umask(0o22), "stdin": os.fstat(0).st_ino, "cores": sorted(os.sched_getaffinity(0)),
-}, indent=1).replace('"%d"' % os.getpid(), '"PID"'))
-"""
-
-
-class Bench:
-    """Starts the same worker afresh and through a spare."""
-
-    def __init__(self, folder: Path, imports=()):
-        self.folder = folder
-        self.notices = Lines()
-        self.reactor = Reactor()
-        loop = ReactorLoop(self.reactor, log=self.notices)
-        self.pool = StandbyPool(loop, imports=imports, delay_s=0.0)
-
-    def launch(self, *words, round_=0, hooks=True, rank=0, **variables):
-        env = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "ELASTIC_"))}
-        env |= {"MARK": MARK, "RANK": str(round_), "ELASTIC_ROUND": str(round_)}
-        if hooks:
-            error_file = str(self.folder / f"error.{round_}.json")
-            env |= {"ELASTIC_WORKER_HOOKS": "1", "TORCHELASTIC_ERROR_FILE": error_file}
-        argv = (sys.executable, "-u", *map(str, words))
-        return start_of(WorkerLaunch(local_rank=rank, global_rank=rank, argv=argv, env=env | variables))
-
-    def turn_until(self, condition):
-        end = Deadline(DEADLINE_S)
-        while not condition():
-            assert not end.passed(), self.notices
-            self.reactor.turn(0.02)
-
-    def stand_by(self, *launches):
-        self.pool.prepare(launches)
-        self.turn_until(lambda: self.pool.ready_count == len(launches))
-
-    def take(self, launch):
-        """Return the process and what to call for its end: exit code, stdout, stderr."""
-        with (self.folder / "spare.out").open("wb") as out, (self.folder / "spare.err").open("wb") as err:
-            process = self.pool.take(replace(launch, stdout=out.fileno(), stderr=err.fileno()))
-
-        def end():
-            ended = wait_for(lambda: os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT))
-            assert ended
-            code = os.waitstatus_to_exitcode(os.waitpid(process.pid, 0)[1])
-            return code, (self.folder / "spare.out").read_text(), (self.folder / "spare.err").read_text()
-
-        return process, end
-
-    def cold(self, launch):
-        done = subprocess.run(
-            launch.argv,
-            env=launch.environment,
-            capture_output=True,
-            text=True,
-            timeout=patience(DEADLINE_S),
-            start_new_session=True,
-        )
-        return done.returncode, done.stdout, done.stderr
-
-    def both(self, *words, **more):
-        """Return what a fresh start gives, and what a spare gives that was started in another round."""
-        launch = self.launch(*words, **more)
-        self.stand_by(self.launch(*words, **(more | {"round_": 7})))
-        _, end = self.take(launch)
-        warm = end()
-        return self.cold(launch), warm
-
-    def close(self):
-        self.pool.close()
-        self.reactor.close()
+from standby_kit import ENDS, MARK, Bench, kill_a_worker, lay_out, recorded
+from support import processes_with, wait_for
 
 
 @pytest.fixture
@@ -123,30 +25,6 @@ def bench(tmp_path, monkeypatch):
     bench.close()
     assert open_fds() == before
     assert wait_for(lambda: not processes_with(f"MARK={MARK}"), what="the end of every spare")
-
-
-def lay_out(kind, folder):
-    """Write the dump as a program of some kind; return the words of its command."""
-    below = folder / "below"
-    below.mkdir()
-    (below / "train.py").write_text(DUMP)
-    if kind == "script":
-        return [below / "train.py"]
-    if kind == "relative":
-        return ["below/train.py"]
-    if kind == "link":
-        (folder / "linked.py").symlink_to("below/train.py")
-        return ["linked.py"]
-    (below / "__init__.py").write_text("")
-    (below / "__main__.py").write_text(DUMP)
-    if kind == "archive":
-        import zipfile
-
-        with zipfile.ZipFile(folder / "app.zip", "w") as archive:
-            archive.write(below / "__main__.py", "__main__.py")
-    return {"folder": ["below"], "archive": ["app.zip"], "module": ["-m", "below.train"], "package": ["-m", "below"]}[
-        kind
-    ]
 
 
 @pytest.mark.parametrize("kind", ["script", "relative", "link", "folder", "archive", "module", "package"])
@@ -164,67 +42,6 @@ def test_nor_with_other_settings_and_without_hooks(bench, variables, tmp_path):
     cold, warm = bench.both(*lay_out("script", tmp_path), hooks=False, **variables)
     assert cold[0] == 0
     assert warm == cold
-
-
-NESTED = """
-    def outer():
-        inner()
-    def inner():
-        {body}
-    outer()
-    """
-ENDS = {
-    "nothing": "pass",
-    "exception": NESTED.format(body="raise ValueError('boom')"),
-    "chain": """
-        try:
-            raise KeyError("first")
-        except KeyError as error:
-            raise RuntimeError("second") from error
-        """,
-    "syntax": "x = 1\ndef (:\n",
-    "undecodable": "x = '\udcff'",
-    "exit with a code": NESTED.format(body="raise SystemExit(7)"),
-    "exit with a text": "import sys; sys.exit('no data')",
-    "exit without": "raise SystemExit",
-    "interrupt": NESTED.format(body="raise KeyboardInterrupt"),
-    "hook of its own": "import sys\nsys.excepthook = lambda *of: print(len(of), of[2].tb_lineno)\n1 / 0",
-    "at exit and threads": """
-        import atexit, threading
-        atexit.register(print, "at exit")
-        threading.Thread(target=lambda: (threading.Event().wait(0.1), print("thread"))).start()
-        print("main")
-        """,
-    "last exception": "import atexit, sys\natexit.register(lambda: print(sys.last_traceback.tb_lineno))\n1 / 0",
-    "signal": "import os; os.kill(os.getpid(), 10)",
-    "hard": "import os; print('x', end=''); os._exit(9)",
-    "child by spawn": """
-        import multiprocessing
-        def work(x):
-            print("child", x, flush=True)
-        if __name__ == "__main__":
-            process = multiprocessing.get_context("spawn").Process(target=work, args=(5,))
-            process.start()
-            process.join()
-        """,
-    "pickle": """
-        import pickle
-        class Point:
-            x = 3
-        print(pickle.loads(pickle.dumps(Point())).x, Point.__module__)
-        """,
-}
-
-
-def recorded(folder):
-    """Return what the hook recorded, but for times."""
-    path = folder / "error.0.json"
-    if not path.exists():
-        return None
-    message = json.loads(path.read_text())["message"]
-    path.unlink()
-    told = {k: v for k, v in message["extraInfo"].items() if k != "pid" and not k.startswith("timestamp")}
-    return message["message"], told
 
 
 @pytest.mark.parametrize("as_module", [False, True], ids=["script", "module"])
@@ -285,7 +102,7 @@ def test_orders_wait_for_a_spare_that_is_not_ready(bench, lines, tmp_path):
     bench.close()
     bench.__init__(tmp_path, ["slow"])
     (tmp_path / "slow.py").write_text("import time, os\nwhile not os.path.exists('go'): time.sleep(0.01)")
-    bench.pool.prepare([bench.launch(lines, round_=7)])
+    bench.pool.stand_by([bench.launch(lines, round_=7)])
     bench.turn_until(bench.pool.pids)
     assert bench.pool.ready_count == 0
     process, end = bench.take(bench.launch(lines))
@@ -333,7 +150,7 @@ def test_nor_one_in_another_folder_nor_for_the_worker_with_the_terminal(bench, l
 
 def test_spares_are_started_one_by_one_and_one_that_dies_is_replaced(bench, lines):
     launches = [bench.launch(lines, rank=rank) for rank in range(3)]
-    bench.pool.prepare(launches)
+    bench.pool.stand_by(launches)
     seen = []
     bench.turn_until(
         lambda: seen.append(len(bench.pool.pids()) - bench.pool.ready_count) or bench.pool.ready_count == 3
@@ -346,7 +163,7 @@ def test_spares_are_started_one_by_one_and_one_that_dies_is_replaced(bench, line
 
 
 def test_spares_that_keep_dying_are_given_up(bench, lines):
-    bench.pool.prepare([bench.launch(lines)])
+    bench.pool.stand_by([bench.launch(lines)])
     for _ in range(MAX_DEATHS):
         bench.turn_until(bench.pool.pids)
         (pid,) = bench.pool.pids()
@@ -355,7 +172,7 @@ def test_spares_that_keep_dying_are_given_up(bench, lines):
     assert bench.notices == [
         "no standby workers any more: 3 ended by themselves, the last with signal 9; restarts start fresh interpreters"
     ]
-    bench.pool.prepare([bench.launch(lines)])
+    bench.pool.stand_by([bench.launch(lines)])
     bench.reactor.turn(0.05)
     assert not bench.pool.pids()
 
@@ -364,12 +181,12 @@ def test_an_import_that_fails_is_told_and_a_worker_is_started_afresh_all_the_sam
     bench.close()
     bench.__init__(tmp_path, ["broken"])
     (tmp_path / "broken.py").write_text("import os\nwhile not os.path.exists('go'): pass\nraise OSError('no such lib')")
-    bench.pool.prepare([bench.launch(lines, round_=7)])
+    bench.pool.stand_by([bench.launch(lines, round_=7)])
     bench.turn_until(bench.pool.pids)
     _, end = bench.take(bench.launch(lines))
     (tmp_path / "go").write_text("")
     assert end() == (0, "0\n", "")
-    bench.pool.prepare([bench.launch(lines)])
+    bench.pool.stand_by([bench.launch(lines)])
     bench.turn_until(lambda: bench.notices)
     assert "import broken: OSError: no such lib" in bench.notices[0]
     assert not bench.pool.pids()
@@ -430,7 +247,18 @@ def standby(elastic, script, tmp_path):
 
     def start(then, *options, imports="marker", env=None):
         agent = elastic(
-            *("--standby", "--standby-imports", imports, "--nproc-per-node", "2", "--max-restarts", "1", *options),
+            *(
+                "--standby",
+                "--standby-start",
+                "spawn",
+                "--standby-imports",
+                imports,
+                "--nproc-per-node",
+                "2",
+                "--max-restarts",
+                "1",
+                *options,
+            ),
             *(script(WORKER), then),
             env={"PYTHONPATH": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "1"} | (env or {}),
         )

@@ -6,22 +6,11 @@ from typing import Final, cast
 from elastic_core.moments import LaunchChange, Launches, merged_changes
 
 RESERVED: Final = frozenset(
-    {
-        "RANK",
-        "WORLD_SIZE",
-        "LOCAL_RANK",
-        "LOCAL_WORLD_SIZE",
-        "GROUP_RANK",
-        "GROUP_WORLD_SIZE",
-        "ROLE_NAME",
-        "ROLE_RANK",
-        "ROLE_WORLD_SIZE",
-        "TORCHELASTIC_ERROR_FILE",
-        "TORCHELASTIC_MAX_RESTARTS",
-        "TORCHELASTIC_RESTART_COUNT",
-        "TORCHELASTIC_RUN_ID",
-        "TORCHELASTIC_USE_AGENT_STORE",
-    }
+    """
+    RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE GROUP_RANK GROUP_WORLD_SIZE ROLE_NAME ROLE_RANK ROLE_WORLD_SIZE
+    TORCHELASTIC_ERROR_FILE TORCHELASTIC_MAX_RESTARTS TORCHELASTIC_RESTART_COUNT TORCHELASTIC_RUN_ID
+    TORCHELASTIC_USE_AGENT_STORE
+    """.split()  # noqa: SIM905  # as the other lists of names
 )
 RESERVED_PREFIXES: Final = ("MASTER_", "ELASTIC_")
 """Variables that identify the worker: only the agent sets them."""

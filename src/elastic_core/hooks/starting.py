@@ -4,12 +4,16 @@ import os
 import signal
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
+from typing import Final, cast
 
 from elastic_core.hooks.members import NamedHook
 from elastic_core.moments import Power
 from elastic_core.plugin_faults import LoopFence, PluginFaults, PluginLabel, wrong_answer
 from elastic_core.starters import AgentLoop, StartedProcess, WorkerStart, WorkerStarter
 from elastic_core.system.clock import SYSTEM_CLOCK, Clock
+
+PREPARE_S: Final = 300.0
+"""How long the start of a round waits for the starter of a hook."""
 
 
 def hook_starters(
@@ -41,24 +45,43 @@ class HookStarter(WorkerStarter):
         faults: PluginFaults | None = None,
     ) -> None:
         self._loop = loop
-        self._starter: WorkerStarter | None = None
+        self._starter = WorkerStarter()
         without = "workers are started without it from now on"
         self._fence = LoopFence(label, loop, without, faults=faults, clock=clock)
 
     def make(self, make: Callable[[AgentLoop], WorkerStarter | None]) -> bool:
         """Call the hook for its starter, and return whether there is one."""
+        made: object = None
         with self._fence.call("worker_starter"):
-            made: object = make(self._loop)
-            if made is None or isinstance(made, WorkerStarter):
-                self._starter = made
-            else:
-                self._fence.turn_off("worker_starter", wrong_answer(made, "a WorkerStarter or None"))
-        return self._starter is not None
+            made = cast("object", make(self._loop))
+        if isinstance(made, WorkerStarter):
+            self._starter = made
+        elif made is not None:
+            self._fence.turn_off("worker_starter", wrong_answer(made, "a WorkerStarter or None"))
+        return self._starter is made
+
+    def prepare(self, count: int, done: Callable[[], None]) -> None:
+        """Call the hook's method, unless it is turned off. Calls `done` once, within `PREPARE_S` at the latest."""
+        waiting = [done]
+
+        def finish() -> None:
+            limit.cancel()
+            while waiting:
+                self._loop.post(waiting.pop())  # as an event of its own: the agent's code is no call of the hook
+
+        def give_up() -> None:
+            self._fence.turn_off("prepare", f"was not done within {PREPARE_S:g} s")
+            finish()
+
+        limit = self._loop.call_later(PREPARE_S, give_up)
+        self._call("prepare", count, finish)
+        if self._fence.off:
+            finish()
 
     def start(self, worker: WorkerStart) -> StartedProcess | None:
         """Start a worker by the hook, unless it is turned off."""
         started: object = None
-        if self._starter is not None and not self._fence.off:
+        if not self._fence.off:
             with self._fence.call("start"):
                 started = self._starter.start(worker)
         if started is None:
@@ -73,35 +96,33 @@ class HookStarter(WorkerStarter):
 
     def round_started(self) -> None:
         """Call the hook's method, unless it is turned off."""
-        if self._starter is not None and not self._fence.off:
-            with self._fence.call("round_started"):
-                self._starter.round_started()
+        self._call("round_started")
 
     def round_stopping(self) -> None:
         """Call the hook's method, unless it is turned off."""
-        if self._starter is not None and not self._fence.off:
-            with self._fence.call("round_stopping"):
-                self._starter.round_stopping()
+        self._call("round_stopping")
+
+    def _call(self, method: str, *arguments: object) -> None:
+        if not self._fence.off:
+            with self._fence.call(method):
+                getattr(self._starter, method)(*arguments)
 
     def worker_ended(self, pid: int) -> None:
         """Call the hook's method even if it is turned off: it has started the worker."""
-        if self._starter is not None:
-            with self._fence.call("worker_ended"):
-                self._starter.worker_ended(pid)
+        with self._fence.call("worker_ended"):
+            self._starter.worker_ended(pid)
 
     def pids(self) -> Collection[int]:
         """Return the hook's processes, even if it is turned off."""
         found: frozenset[int] = frozenset()
-        if self._starter is not None:
-            with self._fence.call("pids"):
-                found = frozenset(self._starter.pids())
+        with self._fence.call("pids"):
+            found |= frozenset(self._starter.pids())
         return found
 
     def close(self) -> None:
         """Call the hook's method."""
-        if self._starter is not None:
-            with self._fence.call("close"):
-                self._starter.close()
+        with self._fence.call("close"):
+            self._starter.close()
 
 
 def fault_of_process(started: object, *, terminal: bool) -> str:

@@ -185,9 +185,8 @@ class _Job:
             )
             self._cleanup.push(self._end_by)
         self._logs.prepare()
-        of_hooks = hook_settings(
-            settings,
-            str(run_dir.path),
+        of_hooks = replace(
+            hook_settings(settings, str(run_dir.path)),
             restarts_nodes=isinstance(handler, CoordinatedRendezvous) or takes_restarts(handler),
             own_process=self._own_process,
         )
@@ -258,7 +257,7 @@ class _Job:
             files=self._files,
             logs=self._logs,
             workers=workers,
-            calls=calls,
+            starters=starters,
             hosts_store=lambda: handler.use_agent_store or (masters is not None and masters.hosting),
             incidents=incidents,
             outcome=self._outcome,

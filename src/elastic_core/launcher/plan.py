@@ -31,15 +31,8 @@ class Attempt(Record, frozen=True, kw_only=True):
         return self.changes[local_rank] if self.changes else LaunchChange()
 
 
-def hook_settings(
-    settings: RunSettings,
-    run_dir: str,
-    *,
-    restarts_nodes: bool = False,
-    dry_run: bool = False,
-    own_process: bool = True,
-) -> HookSettings:
-    """Return the settings of every hook; the registry adds its name and its options."""
+def hook_settings(settings: RunSettings, run_dir: str, *, dry_run: bool = False) -> HookSettings:
+    """Return the settings of every hook; the registry adds its name and its options, the run what only it knows."""
     return HookSettings(
         name="",
         run_id=settings.nodes.run_id,
@@ -52,17 +45,17 @@ def hook_settings(
         max_restarts=settings.restarts.max_restarts,
         policy=settings.restarts.name,
         max_membership_changes=settings.nodes.max_membership_changes,
-        own_process=own_process,
         incarnation=settings.nodes.incarnation,
         local_world_size=settings.nodes.local_world_size,
         devices=settings.workers.devices,
         workers_run=_kind(settings.entrypoint),
+        command=settings.entrypoint.argv,
+        environment=without_agents_own(_common_environment(settings, os.environ)),
         may_restart=settings.nodes.max_nodes > 1 or settings.restarts.restart_budget != 0,
         dry_run=dry_run,
         debugging=settings.workers.debug_rank is not None,
         shutdown_timeout_s=settings.stops.shutdown_timeout_s,
         preemption_signal=settings.stops.preemption_signal,
-        restarts_nodes=restarts_nodes,
     )
 
 
@@ -110,10 +103,7 @@ def worker_environment(
     settings: RunSettings, attempt: Attempt, local_rank: int, paths: WorkerPaths, base: Mapping[str, str]
 ) -> dict[str, str]:
     """Return the environment of one worker: the variables of torch 2.13's elastic agent, and ours."""
-    env = {**base, **attempt.change(local_rank).environment}
-    env.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")
-    if settings.workers.omp_threads is not None:
-        env["OMP_NUM_THREADS"] = str(settings.workers.omp_threads)
+    env = _common_environment(settings, {**base, **attempt.change(local_rank).environment})
     env |= _devices(settings.workers, settings.nodes.local_world_size, local_rank, base)
     place = Place(
         run_id=settings.nodes.run_id,
@@ -131,6 +121,14 @@ def worker_environment(
         startup=attempt.change(local_rank).startup,
     )
     return without_agents_own(env) | place_variables(place)
+
+
+def _common_environment(settings: RunSettings, env: Mapping[str, str]) -> dict[str, str]:
+    # Adds the variables that all workers have in every round.
+    common = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "1", **env}
+    if settings.workers.omp_threads is not None:
+        common["OMP_NUM_THREADS"] = str(settings.workers.omp_threads)
+    return common
 
 
 def _devices(workers: WorkerSettings, nproc: int, local_rank: int, base: Mapping[str, str]) -> dict[str, str]:

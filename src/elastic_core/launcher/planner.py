@@ -18,7 +18,7 @@ from elastic_core.types import Round
 
 if TYPE_CHECKING:
     from elastic_core.launcher.outcome import RunOutcome
-    from elastic_core.starters import CallStarter
+    from elastic_core.starters import WorkerStarter
 
 
 class WorkerPlanner:
@@ -27,7 +27,7 @@ class WorkerPlanner:
     Args:
         settings: The run's settings, completed by the agent.
         workers: Makes the pipes by which workers report errors.
-        calls: Starts workers that call a function. `None` if they run a program.
+        starters: Start workers, all or some.
         hosts_store: Returns whether the store at MASTER_PORT is hosted outside the workers.
         incidents: Receives the workers' files, as `outcome` does.
         outcome: `None` if no caller needs an outcome.
@@ -40,7 +40,7 @@ class WorkerPlanner:
         files: RunFiles,
         logs: RunLogs,
         workers: WorkerGroup,
-        calls: "CallStarter | None",
+        starters: "Sequence[WorkerStarter]",
         hosts_store: Callable[[], bool],
         incidents: Incidents,
         outcome: "RunOutcome | None",
@@ -50,7 +50,7 @@ class WorkerPlanner:
         self._files = files
         self._logs = logs
         self._pipes = workers.prepare if settings.workers.worker_hooks else None
-        self._calls = calls
+        self._starters = starters
         self._hosts_store = hosts_store
         self._incidents = incidents
         self._outcome = outcome
@@ -61,9 +61,10 @@ class WorkerPlanner:
         self._error_files: dict[int, str] = {}
 
     def prepare(self, round_: Round, done: Callable[[], None]) -> None:
-        """Make the files of a round's workers, then call `done`."""
-        then = done if self._calls is None else partial(self._calls.prepare, round_.local_world_size, done)
-        self._files.prepare(round_, then, pipes=self._pipes)
+        """Make the files of a round's workers, have the starters prepare, then call `done`."""
+        for starter in self._starters:
+            done = partial(starter.prepare, round_.local_world_size, done)
+        self._files.prepare(round_, done, pipes=self._pipes)
 
     def plan(self, command: SpawnWorkers) -> list[WorkerLaunch]:
         """Return the workers to start for a round."""

@@ -3,7 +3,7 @@
 The hints install from a checkout: the distributions are on no public index, where other projects may own their names.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 from elastic_core.errors import PluginError, nearest
@@ -22,6 +22,8 @@ from elastic_core.plugins.discovery import (
 
 _PREFIX: Final = "elastic-"
 CORE: Final = f"{_PREFIX}core"
+
+
 # The file in the folder `sets` that installs a distribution with its requirements. For others, their folder is enough.
 _SETS: Final = {
     "elastic-doctor": "ops",
@@ -64,54 +66,39 @@ def upgrade_hint(distribution: str, *, core: str = CORE) -> str:
     return f"install a newer {distribution} from where this one came"
 
 
-# The distribution of each plugin of this project. Foreign ones are not guessed, because other projects may own the
-# names.
-_KNOWN: Final = {
+# The plugins of this project, by distribution. Foreign ones are not guessed, because other projects may own the names.
+_PLUGINS: Final[Mapping[str, Mapping[str, str]]] = {
     RENDEZVOUS_GROUP: {
-        "local": CORE,
-        "redis": "elastic-rdzv-redis",
-        "etcd": "elastic-rdzv-etcd",
-        "etcd-v2": "elastic-rdzv-etcd",
-        "static": "elastic-rdzv-static",
-        "c10d": "elastic-rdzv-redis[embedded]",
+        CORE: "local",
+        "elastic-rdzv-etcd": "etcd, etcd-v2",
+        "elastic-rdzv-redis": "redis",
+        "elastic-rdzv-redis[embedded]": "c10d",
+        "elastic-rdzv-static": "static",
     },
-    FAILURE_GROUP: {"intensity": CORE, "rules": "elastic-policy-rules"},
+    FAILURE_GROUP: {CORE: "intensity", "elastic-policy-rules": "rules"},
     HOOKS_GROUP: {},
     OPTIONS_GROUP: {
-        "agent-store": "elastic-torchrun",
-        "event-log-handler": "elastic-ops",
-        "hang-timeout": "elastic-watch",
-        "metrics-handler": "elastic-ops",
-        "metrics-port": "elastic-ops",
-        "no-control-plane": "elastic-ops",
-        "numa-binding": "elastic-numa",
-        "on-hang": "elastic-watch",
-        "requeue": "elastic-env-slurm",
-        "requeue-limit": "elastic-env-slurm",
-        "save-signal": "elastic-train",
-        "save-timeout": "elastic-train",
-        "standby": "elastic-standby",
-        "standby-imports": "elastic-standby",
-        "startup-timeout": "elastic-watch",
-        "timings": "elastic-ops",
-        "uninterruptible-timeout": "elastic-watch",
+        "elastic-env-slurm": "requeue, requeue-limit",
+        "elastic-numa": "numa-binding",
+        "elastic-ops": "event-log-handler, metrics-handler, metrics-port, no-control-plane, timings",
+        "elastic-standby": "standby, standby-imports, standby-start",
+        "elastic-torchrun": "agent-store",
+        "elastic-train": "save-signal, save-timeout",
+        "elastic-watch": "hang-timeout, on-hang, startup-timeout, uninterruptible-timeout",
     },
     COMMANDS_GROUP: {
-        "status": "elastic-ops",
-        "incidents": "elastic-ops",
-        "ctl": "elastic-ops",
-        "doctor": "elastic-doctor",
-        "drain": "elastic-ops",
-        "logs": "elastic-ops",
-        "stop": "elastic-ops",
-        "k8s": "elastic-env-kubernetes[cli]",
-        "plugins check": "elastic-plugin-kit",
-        "plugins new": "elastic-plugin-kit",
-        "plugins show": "elastic-plugin-kit",
-        "policy": "elastic-policy-rules",
-        "report": "elastic-report",
-        "slurm": "elastic-env-slurm",
+        "elastic-ops": "status, incidents, ctl, drain, logs, stop",
+        "elastic-doctor": "doctor",
+        "elastic-env-kubernetes[cli]": "k8s",
+        "elastic-env-slurm": "slurm",
+        "elastic-plugin-kit": "plugins check, plugins new, plugins show",
+        "elastic-policy-rules": "policy",
+        "elastic-report": "report",
     },
+}
+_KNOWN: Final = {
+    group: {name: distribution for distribution, names in lists.items() for name in names.split(", ")}
+    for group, lists in _PLUGINS.items()
 }
 
 # Variables of torch that need a distribution of this project, and the value that turns each off.

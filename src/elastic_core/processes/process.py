@@ -324,7 +324,6 @@ def _spawn_error(launch: WorkerLaunch, error: OSError | ValueError) -> WorkerErr
         where = f"worker with local rank {launch.local_rank}: can't open log file {error.filename!r}"
         if number not in (errno.EMFILE, errno.ENFILE):
             hint = "another --log-dir, with room and write permission"
-        return WorkerError(f"{where}: {reason}", hint=hint)
     return WorkerError(f"{where}: {reason}", hint=hint)
 
 

@@ -23,6 +23,25 @@ class Loop:
     def __init__(self):
         self.lines = []
         self.notice = self.lines.append
+        self.posted = []
+        self.post = self.posted.append
+        self.timers = []
+
+    def call_later(self, delay_s, call):
+        self.timers.append(Timer(delay_s, call))
+        return self.timers[-1]
+
+
+class Timer:
+    """A call that a test makes."""
+
+    def __init__(self, delay_s, call):
+        self.delay_s = delay_s
+        self.call = call
+        self.cancelled = False
+
+    def cancel(self):
+        self.cancelled = True
 
 
 class Clock:
@@ -141,7 +160,62 @@ def test_one_that_keeps_the_terminal_leads_no_session(forks):
     assert fault_of_process(forking.start(WORKER), terminal=True) == ""
 
 
-@pytest.mark.parametrize("method", ["start", "round_started", "round_stopping", "worker_ended", "pids", "close"])
+class Prepares(WorkerStarter):
+    """Keeps what it is to call."""
+
+    def prepare(self, count, done):
+        self.count = count
+        self.done = done
+
+
+def test_workers_wait_for_a_starter_that_prepares():
+    loop, made, done = Loop(), Prepares(), []
+    starter = HookStarter(PluginLabel("hook", "acme"), loop)
+    starter.make(lambda _: made)
+    starter.prepare(8, lambda: done.append(1))
+    assert made.count == 8
+    assert not loop.posted
+    made.done()
+    made.done()
+    (call,) = loop.posted  # the agent's own code is not called by the hook
+    call()
+    assert done == [1]
+    (timer,) = loop.timers
+    assert timer.cancelled
+
+
+def test_but_no_longer_than_five_minutes():
+    loop, made, done = Loop(), Prepares(), []
+    starter = HookStarter(PluginLabel("hook", "acme"), loop)
+    starter.make(lambda _: made)
+    starter.prepare(8, lambda: done.append(1))
+    (timer,) = loop.timers
+    assert timer.delay_s == 300
+    timer.call()
+    made.done()
+    (call,) = loop.posted
+    call()
+    assert done == [1]
+    fault = "prepare was not done within 300 s; workers are started without it from now on"
+    assert loop.lines == [f"hook 'acme': {fault}"]
+
+
+def test_nor_for_one_that_is_off_or_does_not_prepare():
+    loop, done = Loop(), []
+    starter = HookStarter(PluginLabel("hook", "acme"), loop)
+    starter.make(lambda _: WorkerStarter())
+    starter.prepare(1, lambda: done.append(1))
+    starter.make(lambda _: 1 / 0)
+    starter.prepare(1, lambda: done.append(2))
+    for call in loop.posted:
+        call()
+    assert done == [1, 2]
+    assert all(timer.cancelled for timer in loop.timers)
+
+
+@pytest.mark.parametrize(
+    "method", ["prepare", "start", "round_started", "round_stopping", "worker_ended", "pids", "close"]
+)
 @pytest.mark.parametrize("how", ["raises", "is late"])
 def test_one_that_fails_in_whichever_call_is_off(method, how):
     clock = Clock()
@@ -153,7 +227,7 @@ def test_one_that_fails_in_whichever_call_is_off(method, how):
         return () if method == "pids" else None
 
     starter, lines = starter_of(type("Fails", (WorkerStarter,), {method: call})(), clock)
-    args = {"start": (WORKER,), "worker_ended": (os.getpid(),)}.get(method, ())
+    args = {"prepare": (1, list), "start": (WORKER,), "worker_ended": (os.getpid(),)}.get(method, ())
     answer = getattr(starter, method)(*args)
     assert answer == (frozenset() if method == "pids" else None)
     fault = "raised OSError: no such image" if how == "raises" else "held the agent up for 5.0 s"

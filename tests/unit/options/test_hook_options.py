@@ -108,6 +108,16 @@ def test_hooks_get_the_endpoint_without_credentials(script):
     assert (settings.backend, settings.endpoint) == ("redis", "redis:6380")
 
 
+def test_hooks_get_what_all_workers_have_in_every_round(script, monkeypatch):
+    monkeypatch.setenv("ELASTIC_KEEP", "1")  # the agent's own
+    monkeypatch.setenv("SEED", "7")
+    settings = hook_settings(settle(script, "--nproc-per-node", "2", "--omp-threads", "3").settings, "")
+    assert settings.command[1:] == ("-u", script)
+    expected = {"SEED": "7", "OMP_NUM_THREADS": "3", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1"}
+    assert expected.items() <= settings.environment.items()
+    assert not {"ELASTIC_KEEP", "RANK", "LOCAL_RANK"} & set(settings.environment)
+
+
 @pytest.mark.parametrize(
     ("words", "needed"),
     [

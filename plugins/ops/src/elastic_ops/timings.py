@@ -51,6 +51,7 @@ class Timings:
         self._left_out = 0
         self._index, self._parts = 0, list[Part]()
         self._spawned_s: float | None = None
+        self._how = ""
 
     def take(self, event: RunEvent) -> None:
         """Apply the next event."""
@@ -59,6 +60,8 @@ class Timings:
                 for what, at_s in start_up.items():
                     if isinstance(at_s, float):
                         self._end(self._start, str(what), at_s)
+            case "worker_starts", {"how": str(how)}:  # by a hook, before the event of the spawn
+                self._how = f" ({how})"
             case "step", {"event": str(name)} as values:
                 self._step(name, values, event.at_s)
             case "feed_closed", _:
@@ -73,6 +76,7 @@ class Timings:
             return  # part of what ends next
         if name == "WorkersSpawned":
             self._spawned_s = self._spawned_s or at_s
+            what, self._how = f"{what}{self._how}", ""
         self._end(self._start if name == "StartRequested" else self._parts, what, at_s)
         if name == "WorkersStopped":
             self._keep((self._index, self._parts))

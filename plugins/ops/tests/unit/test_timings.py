@@ -50,6 +50,23 @@ def test_a_run_with_one_round_is_four_lines():
     ]
 
 
+def test_how_a_hook_started_the_workers_is_named():
+    lines = timed(
+        [
+            step(1.0, "StartRequested"),
+            (1.1, "worker_starts", {"how": "2 forked"}),
+            step(1.2, "WorkersSpawned"),
+            step(1.3, "WorkersStopped"),
+            step(1.5, "WorkersSpawned"),
+            step(1.5, "WorkersStopped"),
+        ]
+    )
+    assert lines[1:3] == [
+        "timings: round 0: spawn (2 forked) 200.0 ms, stop 100.0 ms",
+        "timings: round 1: spawn 200.0 ms",
+    ]
+
+
 def test_waiting_for_evidence_and_for_the_restart_are_told_apart():
     lines = timed(
         [

@@ -1,1 +1,1 @@
-"""Spare interpreters beside workers, which replace them at a restart."""
+"""Workers from interpreters that have imported torch: forks of one per node, or a spare beside each worker."""

@@ -1,19 +1,22 @@
 """The hook behind `--standby`."""
 
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from elastic_core.api import AgentHook, ConfigError, HookSettings, OptionSpec, Power
 from elastic_core.api.starters import AgentLoop, WorkerStarter
-from elastic_standby.options import STANDBY, STANDBY_IMPORTS
+from elastic_standby.options import STANDBY, STANDBY_IMPORTS, STANDBY_START
+
+if TYPE_CHECKING:
+    from elastic_standby.forks_and_spares import Starts
 
 
 class Standby(AgentHook):
-    """Keeps spares for workers. If no worker could be replaced by a spare, a line says why."""
+    """Starts workers from interpreters that have imported torch. If no worker could be, a line says why."""
 
     api_version: ClassVar[int] = 1
-    powers: ClassVar[frozenset[Power]] = frozenset({Power.STARTS})
-    options: ClassVar[Sequence[OptionSpec]] = (STANDBY, STANDBY_IMPORTS)
+    powers: ClassVar[frozenset[Power]] = frozenset({Power.STARTS, Power.RUN})
+    options: ClassVar[Sequence[OptionSpec]] = (STANDBY, STANDBY_START, STANDBY_IMPORTS)
 
     def __init__(self, settings: HookSettings) -> None:
         """Read the options.
@@ -24,21 +27,51 @@ class Standby(AgentHook):
         super().__init__(settings)
         self.imports = modules(settings.option("standby_imports", str, ""))
         wanted = settings.option("standby", bool, False)
-        reason = why_without(settings) if wanted else ""
+        self.how = settings.option("standby_start", str, "auto")
+        reason = why_without(settings, self.how) if wanted else ""
         self.wanted = wanted and not reason
         if reason:
             self.notices = (f"--standby has no effect: {reason}",)
         elif not wanted:
-            text = settings.option("standby_imports", str)
-            self.notices = (f"--standby-imports {text!r} has no effect without --standby",)
+            start = self.how if self.how != STANDBY_START.default else None
+            texts = {"standby-start": start, "standby-imports": settings.option("standby_imports", str)}
+            if start and texts["standby-imports"] == STANDBY_IMPORTS.default:
+                del texts["standby-imports"]
+            self.notices = tuple(
+                f"--{name} {text!r} has no effect without --standby" for name, text in texts.items() if text
+            )
 
     def worker_starter(self, loop: AgentLoop) -> WorkerStarter | None:
-        """Return the pool of spares."""
+        """Return the starter of workers."""
         if not self.wanted:
             return None
-        from elastic_standby.pool import StandbyPool
+        from elastic_standby.forks import ForkServer
+        from elastic_standby.forks_and_spares import ForksAndSpares
 
-        return StandbyPool(loop, imports=self.imports)
+        forks, spares = None, None
+        if self.how != "spawn" and not self.settings.own_process:
+            # Only `elastic run` becomes the parent of orphans, which forks of the interpreter with the imports are.
+            loop.notice("workers are not forked (--standby): a library call runs this agent; they are started by exec")
+        elif self.how != "spawn":
+            forks = ForkServer(
+                loop,
+                command=self.settings.command,
+                environment=self.settings.environment,
+                marks={
+                    "ELASTIC_INCARNATION": self.settings.incarnation,
+                    "TORCHELASTIC_RUN_ID": self.settings.run_id,
+                },
+                imports=self.imports,
+            )
+        if self.how != "fork" and self.settings.may_restart:
+            from elastic_standby.pool import StandbyPool
+
+            spares = StandbyPool(loop, imports=self.imports)
+        return ForksAndSpares(forks, spares, self._record)
+
+    def _record(self, starts: "Starts") -> None:
+        """Report to the feed how the workers of a round were started: `--timings` prints it."""
+        self.run.record("worker_starts", {"how": starts.text})
 
 
 def modules(text: str) -> tuple[str, ...]:
@@ -57,12 +90,14 @@ def modules(text: str) -> tuple[str, ...]:
     return names
 
 
-def why_without(settings: HookSettings) -> str:
-    """Return why no worker could be replaced by a spare; empty if one could."""
+def why_without(settings: HookSettings, how: str) -> str:
+    """Return why no worker could be started so; empty if one could."""
     if settings.workers_run == "function":
         return "functions as workers (--run-path among them) start afresh"
     if settings.workers_run == "program":
         return "only Python scripts and modules can have standby workers, not programs (--no-python)"
     if settings.debugging:
         return "a worker that has the terminal (--debug-rank) starts afresh"
-    return "" if settings.may_restart else "with --max-restarts 0 there is no restart"
+    if how == "spawn" and not settings.may_restart:
+        return "with --max-restarts 0 there is no restart, and --standby-start spawn helps at restarts only"
+    return ""

@@ -13,8 +13,21 @@ STANDBY: Final = RunOption(
     hook_name="standby",
     heading=HEADING,
     type="bool",
-    help="Keep a spare interpreter with torch imported next to each worker. It replaces the worker at a restart, so "
-    "that a restart does not wait for the import. Costs about 160 MiB of memory per worker with a CPU build of torch.",
+    help="Start workers without waiting for the import of torch, at the first start and at each restart: one "
+    "interpreter per node imports torch while the nodes meet, and the workers are forked from it and share its memory. "
+    "--standby-start has the alternative for imports that do not allow it.",
+)
+STANDBY_START: Final = RunOption(
+    name="standby_start",
+    hook=HOOK,
+    hook_name="standby",
+    heading=HEADING,
+    metavar="HOW",
+    default="auto",
+    choices=("auto", "fork", "spawn"),
+    help="How --standby starts workers: from forks of one interpreter (fork), from a spare interpreter beside each "
+    "worker, which costs about 160 MiB for each and helps at restarts only (spawn), or from forks, and from spares "
+    "where forks are not possible (auto).",
 )
 STANDBY_IMPORTS: Final = RunOption(
     name="standby_imports",
@@ -23,6 +36,6 @@ STANDBY_IMPORTS: Final = RunOption(
     heading=HEADING,
     metavar="MODULES",
     default="torch,torch.distributed",
-    help="Modules that standby workers import in advance. They must not start threads, open a device, or read the "
-    "rank.",
+    help="Modules that --standby imports in advance. They must not start threads or processes, open a device, or read "
+    "the rank. With DistributedDataParallel, add torch._dynamo.",
 )

@@ -5,14 +5,14 @@ import os
 import signal
 import socket
 import subprocess
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
-from pathlib import Path
 
 from elastic_core.api import RunTimer
 from elastic_core.api.starters import AgentLoop, StartedProcess, WorkerStart, WorkerStarter
 from elastic_core.api.workers import bound_to
+from elastic_standby.orders import command_for, send_orders, working_folder
 
 START_DELAY_S = 1.0
 """How long workers run before the first spare is started beside them."""
@@ -20,7 +20,6 @@ MAX_DEATHS = 3
 """The number of spares that may end by themselves between two uses; after more, none is started."""
 _END_WAIT_S = 0.2
 _MESSAGE_BYTES = 2048
-_PROGRAM = str(Path(__file__).absolute().with_name("spare.py"))
 _FAILED = b"failed "  # as in `spare`, which the agent never imports
 _MOMENTARY = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE)
 """Errors of the system that may be temporary."""
@@ -37,15 +36,13 @@ class Spare:
         """
         self.argv = worker.argv
         self.environment = _lasting(worker)
-        self.folder = _folder()
+        self.folder = working_folder()
         self.ready = False
         self.agents, its = socket.socketpair()
-        python, unbuffered, *words = worker.argv
         with its:
             try:
-                # The arguments are for process lists; the orders have the actual values.
                 self.process = subprocess.Popen(
-                    (python, unbuffered, _PROGRAM, str(its.fileno()), ",".join(imports), *words),
+                    command_for(worker.argv, its.fileno(), imports),
                     env=self.environment,
                     stdout=subprocess.DEVNULL,
                     stderr=subprocess.DEVNULL,
@@ -64,29 +61,12 @@ class Spare:
         """
         if worker.argv != self.argv:
             return "the command"
-        if self.folder != _folder():
+        if self.folder != working_folder():
             return "the working directory"
         wanted = _lasting(worker)
         names = {*wanted, *self.environment}
         changed = sorted(name for name in names if wanted.get(name) != self.environment.get(name))
         return ", ".join(changed)
-
-    def send_orders(self, environment: Mapping[str, str], out_fd: int, err_fd: int) -> None:
-        """Make it the worker.
-
-        Raises:
-            OSError: it is gone, or no descriptor is left.
-            ValueError: the environment is invalid.
-        """
-        # In a file, not in the socket: whatever its size, it is sent at once or not at all.
-        fd = os.memfd_create("elastic-environment", os.MFD_CLOEXEC)
-        try:
-            rest = memoryview(_encoded(environment))
-            while rest:
-                rest = rest[os.write(fd, rest) :]
-            socket.send_fds(self.agents, [b"\0"], [fd, out_fd, err_fd])
-        finally:
-            os.close(fd)
 
     def kill(self) -> None:
         """Send SIGKILL to it and its children. It is not reaped, so its pid is not reused."""
@@ -102,25 +82,8 @@ class Spare:
             return self.process.returncode
 
 
-def _folder() -> tuple[int, int] | None:
-    try:
-        found = os.stat(".")  # noqa: PTH116  # cheaper, and what is meant
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino
-
-
 def _lasting(worker: WorkerStart) -> dict[str, str]:
     return {name: value for name, value in worker.environment.items() if name not in worker.round_variables}
-
-
-def _encoded(environment: Mapping[str, str]) -> bytes:
-    entries = []
-    for name, value in environment.items():
-        if not name or "=" in name or "\0" in name or "\0" in value:
-            raise ValueError("illegal environment variable")
-        entries.append(os.fsencode(f"{name}={value}\0"))
-    return b"".join(entries)
 
 
 class StandbyPool(WorkerStarter):
@@ -166,9 +129,9 @@ class StandbyPool(WorkerStarter):
     def round_started(self) -> None:
         """Have spares started for the workers of the round."""
         started, self._asked = self._asked, []
-        self.prepare(started)
+        self.stand_by(started)
 
-    def prepare(self, workers: Iterable[WorkerStart]) -> None:
+    def stand_by(self, workers: Iterable[WorkerStart]) -> None:
         """Have spares started for these workers, which have just been started themselves."""
         self._wanted = {worker.local_rank: worker for worker in workers if _can_stand_by(worker)}
         for rank, spare in list(self._spares.items()):
@@ -261,10 +224,9 @@ class StandbyPool(WorkerStarter):
                 f"the standby worker for local rank {worker.local_rank} is not used: {difference} changed since the "
                 "last round"
             )
-            return None  # `prepare` ends it
-        out, err = (ours if fd is None else fd for fd, ours in ((worker.stdout, 1), (worker.stderr, 2)))
+            return None  # `stand_by` ends it
         try:
-            spare.send_orders(worker.environment, out, err)
+            send_orders(spare.agents, worker)
         except (OSError, ValueError):
             self._end([worker.local_rank])  # a fresh start works, or tells what is wrong
             return None

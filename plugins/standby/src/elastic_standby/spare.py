@@ -1,10 +1,14 @@
-"""A spare: an interpreter that has imported slow modules and waits to become a worker.
+"""A spare: an interpreter that has imported slow modules and waits to become a worker, or forks workers.
 
-The agent runs this file as a script, `python -u spare.py FD IMPORTS SCRIPT|-m MODULE [ARGUMENT ...]`. Through the
-socket FD it sends one byte with three descriptors: the environment, the worker's stdout, its stderr. The process then
-runs the script as the interpreter itself does, with a fresh `__main__`. Until then it starts no threads, uses no
-device, writes to /dev/null, and has only the worker's command and the run's mark. If the socket closes, the agent has
-ended, and the process exits silently.
+The agent runs this file as a script, `python -u spare.py [--fork] FD IMPORTS SCRIPT|-m MODULE [ARGUMENT ...]`. Through
+the socket FD it sends one byte with three descriptors: the orders (the environment and the arguments), the worker's
+stdout, its stderr. The process then runs the script as the interpreter itself does, with a fresh `__main__`. Until then
+it starts no threads, uses no device, writes to no stream of the agent, and has only the worker's command and the run's
+mark. If the socket closes, the agent has ended, and the process exits silently.
+
+With `--fork`, the process is a server: it forks processes that wait for their orders, each with a socket of its own
+that came with the request. They are children of the agent, which is a subreaper: the process between them and the
+server ends once the agent has their numbers.
 
 A script can notice two differences: one more frame at the bottom of a live stack, and modules that are loaded before it
 imports them (docs/explanation/standby.md).
@@ -23,9 +27,20 @@ if TYPE_CHECKING:
     from typing import Any
 
 READY = b"ready"
+COUNTED = b"counted"
+"""As `READY`, of a server whose imports have counted the processors, to choose how many threads they will use."""
 FAILED = b"failed "
+FORKED = b"forked"
+"""A batch of processes was forked, with their numbers. The agent answers with one byte."""
+ADOPTED = b"adopted"
+"""The batch is now the agent's."""
+MAX_BATCH = 100
+"""The most processes of a batch. The kernel accepts 253 descriptors in one message."""
 _MAX_REASON_BYTES = 1000
 _DESCRIPTORS = 3
+_WITH_THREADS = ("libgomp", "libomp", "libiomp", "libmkl", "libtorch", "openblas", "libblis", "libtbb")
+_HARMLESS = ("null", "zero", "full", "random", "urandom", "tty", "console", "ptmx", "pts/", "shm/", "fd/")
+"""Entries of /dev that are no devices of an accelerator or a network."""
 
 
 class Program:
@@ -66,8 +81,11 @@ class Program:
 # --- before the orders
 
 
-def stand_by(fd: int, imports: list[str], program: Program) -> None:
-    """Import, report that, wait for the orders and become the worker. Return when its program is to be run."""
+def stand_by(fd: int, imports: list[str], program: Program, *, forks: bool) -> Program:
+    """Import, report that, wait for the orders and become the worker. Return the program that is to be run.
+
+    With `forks`, only forks of this process return.
+    """
     import socket
     from contextlib import suppress
 
@@ -75,15 +93,24 @@ def stand_by(fd: int, imports: list[str], program: Program) -> None:
         started_with = _entries(file.read())
     os.set_inheritable(fd, False)
     agent = socket.socket(fileno=fd)
-    policy = _step_back()
+    output = _Output() if forks else None
+    policy = None if forks else _step_back()
     with_path = not sys.flags.safe_path
     if with_path:
         # Before the imports: what the script's directory hides from them in a cold start, it hides here too.
         sys.path.insert(0, program.first_path())
+    before = _descriptors()
     reason = _import_all(imports)
-    with suppress(OSError):  # the agent is gone: so `_receive` will find
-        agent.send(FAILED + reason.encode("utf-8", "replace")[:_MAX_REASON_BYTES] if reason else READY)
-    environment = _receive(agent)
+    if output is not None:
+        agent = _fork_workers(agent, reason or _settle_down(before, output))
+    else:
+        with suppress(OSError):  # the agent is gone: so `_receive` will find
+            agent.send(_failed(reason) if reason else READY)
+    environment, words = _receive(agent)
+    if output is not None:
+        output.replay()
+        _renew()
+    program = Program(words)
     _step_forward(policy)
     _replace_environment(started_with, environment)
     if with_path:
@@ -94,12 +121,19 @@ def stand_by(fd: int, imports: list[str], program: Program) -> None:
     if reason:
         # A module that stopped half-way would fail differently for the script: begin again.
         os.execvp(executable, sys.orig_argv)  # the very command that the agent would have started
+    if output is not None:
+        _retitle(sys.orig_argv)
     _arm()
     for finder in list(sys.path_importer_cache.values()):
         if finder is not None and hasattr(finder, "invalidate_caches"):
             finder.invalidate_caches()
     if with_path:
         sys.path.insert(0, program.first_path())
+    return program
+
+
+def _failed(reason: str) -> bytes:
+    return FAILED + reason.encode("utf-8", "replace")[:_MAX_REASON_BYTES]
 
 
 def _import_all(names: list[str]) -> str:
@@ -153,24 +187,31 @@ def _entries(block: bytes) -> dict[bytes, bytes]:
     return {name: value for name, _, value in pairs}
 
 
-def _receive(agent: "socket.socket") -> dict[bytes, bytes]:
-    """Wait for the orders, set the streams, and return the environment."""
+def _receive(agent: "socket.socket") -> tuple[dict[bytes, bytes], list[str]]:
+    """Wait for the orders, set the streams, and return the environment and the arguments."""
+    import marshal
     import socket
 
     data, fds, _, _ = socket.recv_fds(agent, 1, _DESCRIPTORS)
     if not data or len(fds) != _DESCRIPTORS:
         os._exit(0 if not data else 1)  # nothing to clean up, and no reader of a message
     agent.close()
-    environment_fd, out_fd, err_fd = fds
+    orders_fd, out_fd, err_fd = fds
     os.dup2(out_fd, 1)
     os.dup2(err_fd, 2)
-    size = os.fstat(environment_fd).st_size
-    content = b""
-    while len(content) < size:
-        content += os.pread(environment_fd, size - len(content), len(content))
+    environment, words = marshal.loads(_content(orders_fd))
     for fd in fds:
         os.close(fd)
-    return _entries(content)
+    return _entries(environment), [os.fsdecode(word) for word in words]
+
+
+def _content(fd: int, size: int | None = None) -> bytes:
+    """Return what a file holds, up to a size. Its offset, which other processes share, is not used."""
+    size = os.fstat(fd).st_size if size is None else size
+    content = b""
+    while len(content) < size:
+        content += os.pread(fd, size - len(content), len(content))
+    return content
 
 
 def _arm() -> None:
@@ -182,6 +223,182 @@ def _arm() -> None:
     except ImportError:
         return  # an interpreter without our package has no such hook
     arm_worker()
+
+
+# --- the server
+
+
+class _Output:
+    """What the imports print. Each worker prints it at its start, as if it had imported the modules itself."""
+
+    def __init__(self) -> None:
+        self._files: list[tuple[int, int]] = []
+        """The file of each stream, and how much of it is the imports'."""
+        for stream in (1, 2):
+            fd = os.memfd_create("elastic-imports", os.MFD_CLOEXEC)
+            os.dup2(fd, stream)
+            self._files.append((fd, 0))
+
+    def end(self) -> None:
+        """Ignore what is printed from now on."""
+        self._files = [(fd, os.fstat(fd).st_size) for fd, _ in self._files]
+
+    def replay(self) -> None:
+        """Print it."""
+        for stream, (fd, size) in enumerate(self._files, start=1):
+            rest = memoryview(_content(fd, size))
+            os.close(fd)
+            while rest:
+                try:
+                    rest = rest[os.write(stream, rest) :]
+                except OSError:  # a full disk, or a closed pipe: a print by an import would have failed, too
+                    break
+
+
+def _descriptors() -> dict[str, str]:
+    """Return what each open descriptor refers to."""
+    found = {}
+    for fd in os.listdir("/proc/self/fd"):  # noqa: PTH208  # pathlib is not ours to load
+        try:
+            found[fd] = os.readlink(f"/proc/self/fd/{fd}")  # noqa: PTH115  # as above
+        except OSError:  # the descriptor of the listing itself
+            continue
+    return found
+
+
+def _settle_down(before: dict[str, str], output: _Output) -> str:
+    """Prepare for forks after the imports. Return why forked workers would not be like fresh ones, or an empty text."""
+    import gc
+    import warnings
+
+    output.end()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # about threads: what is left of them is looked for below
+        # Libraries such as OpenBLAS end their threads at a fork, and start them again when they need them.
+        pid = os.fork()
+        if pid == 0:
+            os._exit(0)
+        os.waitpid(pid, 0)
+    if reason := _shared(before):
+        return reason
+    gc.collect()
+    gc.freeze()  # so that a collection in a worker does not write to, and so copy, the memory that it shares
+    return ""
+
+
+def _shared(before: dict[str, str]) -> str:
+    """Return what the imports have begun that a fork would lose or share; empty if there is nothing."""
+    threads = os.listdir("/proc/self/task")  # noqa: PTH208  # pathlib is not ours to load
+    if len(threads) > 1:
+        names = []
+        for tid in sorted(threads, key=int)[1:]:
+            with open(f"/proc/self/task/{tid}/comm") as file:  # noqa: PTH123  # as above
+                names.append(file.read().strip())
+        return f"the imports have started {len(names)} thread(s) ({', '.join(sorted(set(names)))})"
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        pass
+    else:
+        return "the imports have started a process"
+    for fd, name in _descriptors().items():
+        device = name.removeprefix("/dev/")
+        if device != name and not device.startswith(_HARMLESS):
+            return f"the imports have opened the device {name}"
+        if before.get(fd) != name and not name.startswith("/"):
+            return f"the imports have opened a descriptor that workers can't share ({name})"
+    return ""
+
+
+def _has_counted() -> bool:
+    """Return whether a library is loaded that has threads of its own for computations."""
+    with open("/proc/self/maps") as file:  # noqa: PTH123  # pathlib is not ours to load
+        text = file.read()
+    return any(name in text for name in _WITH_THREADS)
+
+
+def _fork_workers(agent: "socket.socket", reason: str) -> "socket.socket":
+    """Fork workers on request, or report a reason against it. Return only in a worker, with its own socket."""
+    import socket
+
+    try:
+        agent.send(_failed(reason) if reason else COUNTED if _has_counted() else READY)
+        while not reason:
+            data, fds, _, _ = socket.recv_fds(agent, 1, MAX_BATCH)
+            if not data:
+                break
+            between = os.fork()
+            if between == 0:
+                return _fork_batch(agent, fds)
+            for fd in fds:
+                os.close(fd)
+            os.waitpid(between, 0)
+            agent.send(ADOPTED)
+    except OSError:  # the agent has ended, or no process can be forked
+        os._exit(1)
+    os._exit(0)
+
+
+def _fork_batch(agent: "socket.socket", fds: list[int]) -> "socket.socket":
+    """Fork a process for each socket, and end when the agent knows them. Return only in such a process."""
+    import socket
+
+    began, begins = os.pipe()
+    pids: list[int] = []
+    for fd in fds:
+        try:
+            pid = os.fork()
+        except OSError:  # the agent starts the others afresh
+            break
+        if pid == 0:
+            os.setsid()
+            os.write(begins, b"x")
+            for other in (began, begins, agent.detach(), *fds):
+                if other != fd:
+                    os.close(other)
+            return socket.socket(fileno=fd)
+        pids.append(pid)
+    os.close(begins)
+    for _ in pids:
+        os.read(began, 1)  # each leads a session from now on
+    try:
+        agent.send(b" ".join((FORKED, *(b"%d" % pid for pid in pids))))
+        agent.recv(1)
+    except OSError:  # the agent has ended, and its sockets with it
+        os._exit(1)
+    os._exit(0)
+
+
+def _renew() -> None:
+    """Give this process what each interpreter makes for itself, and forks of one would share."""
+    if (numpy := sys.modules.get("numpy.random")) is not None:
+        numpy.seed()
+    if (torch := sys.modules.get("torch")) is not None:
+        torch.default_generator.seed()  # of the processor; those of devices have a fixed seed, and are made later
+    if (process := sys.modules.get("multiprocessing.process")) is not None:
+        process.current_process().authkey = os.urandom(32)
+    if (logging := sys.modules.get("logging")) is not None:
+        import time
+
+        # The start that `relativeCreated` counts from; nanoseconds from Python 3.13 on.
+        now = time.time_ns() if isinstance(vars(logging)["_startTime"], int) else time.time()  # noqa: TID251  # as there
+        vars(logging)["_startTime"] = now
+
+
+def _retitle(command: list[str]) -> None:
+    """Show the worker's command in process lists, in place of the server's, which is longer."""
+    try:
+        with open("/proc/self/stat") as file:  # noqa: PTH123  # pathlib is not ours to load
+            fields = file.read().rpartition(")")[2].split()
+        start, end = int(fields[45]), int(fields[46])  # Source: proc_pid_stat(5), arg_start and arg_end
+        title = b"".join(os.fsencode(word) + b"\0" for word in command)[: end - start - 1].ljust(end - start, b"\0")
+        fd = os.open("/proc/self/mem", os.O_WRONLY | os.O_CLOEXEC)
+        try:
+            os.pwrite(fd, title, start)
+        finally:
+            os.close(fd)
+    except (OSError, ValueError, IndexError):  # a sandbox: it is for eyes only
+        return
 
 
 # --- the program
@@ -245,8 +462,9 @@ class _Trimmed:
 if __name__ == "__main__":
     if not sys.flags.safe_path:
         del sys.path[0]  # our own directory
-    _program = Program(sys.argv[3:])
-    stand_by(int(sys.argv[1]), [name for name in sys.argv[2].split(",") if name], _program)
+    _forks = sys.argv[1] == "--fork"
+    _fd, _imports, *_words = sys.argv[2:] if _forks else sys.argv[1:]
+    _program = stand_by(int(_fd), [name for name in _imports.split(",") if name], Program(_words), forks=_forks)
     try:
         # Run from here, so that the program has one frame of ours below it. The interpreter does the rest: what
         # SystemExit means, printing, exit codes, threads, atexit.

@@ -23,7 +23,15 @@ dist.destroy_process_group()
 
 def test_gloo_is_back_without_importing_torch_again(elastic, script, tmp_path):
     (tmp_path / "marker.py").write_text("import os; open(f'{os.path.dirname(__file__)}/ready.{os.getpid()}', 'w')")
-    options = ("--standby", "--standby-imports", "torch,torch.distributed,marker", "--nproc-per-node", "2")
+    options = (
+        "--standby",
+        "--standby-start",
+        "spawn",
+        "--standby-imports",
+        "torch,torch.distributed,marker",
+        "--nproc-per-node",
+        "2",
+    )
     agent = elastic(*options, "--max-restarts", "1", script(GLOO), env={"PYTHONPATH": str(tmp_path)})
     wait_for(lambda: len(agent.lines()) == 2, within_s=60, what="gloo")
     wait_for(lambda: len(list(tmp_path.glob("ready.*"))) == 2, within_s=60, what="the spares")

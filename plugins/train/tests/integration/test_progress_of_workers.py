@@ -162,7 +162,8 @@ while round_ == 0:
 def test_a_standby_worker_writes_into_the_page_of_its_round_only(run, read, tmp_path):
     (tmp_path / "site" / "marker.py").write_text("import os\nopen(os.environ['READ'] + '.spare', 'w').close()\n")
     imports = "elastic_train.marks,elastic_train.stops,elastic_watch.beats,marker"
-    agent = run(SPARE, "--standby", "--standby-imports", imports, "--max-restarts", 1)
+    spawn = ("--standby", "--standby-start", "spawn", "--standby-imports", imports)
+    agent = run(SPARE, *spawn, "--max-restarts", 1)
     wait_for(lambda: "\n" in agent.out, what="the worker")
     (spare,) = (pid for pid in agent.survivors() if b"elastic_standby/spare.py" in command_line(pid))
     os.kill(int(agent.out.split()[1]), signal.SIGKILL)

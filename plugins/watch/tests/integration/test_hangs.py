@@ -274,7 +274,8 @@ def test_debugged_rank_has_all_the_time_in_the_world(elastic, script):
     assert "--hang-timeout '0.5' has no effect: --debug-rank" in agent.err
 
 
-def test_standby_worker_beats_although_it_imported_the_module_before(elastic, script, tmp_path):
+@pytest.mark.parametrize("start", ["fork", "spawn"])
+def test_standby_worker_beats_although_it_imported_the_module_before(elastic, script, start):
     text = BEATS + (
         "from elastic_watch import beats\n"
         "heartbeat(step=1)\n"
@@ -282,10 +283,11 @@ def test_standby_worker_beats_although_it_imported_the_module_before(elastic, sc
         "time.sleep(60 if round_ else 1)\n"
         "sys.exit(3)\n"
     )
-    options = ["--standby", "--standby-imports", "elastic_watch.beats", "--max-restarts", "1"]
+    options = ["--standby", "--standby-start", start, "--standby-imports", "elastic_watch.beats", "--max-restarts", "1"]
     agent = elastic(*options, "--hang-timeout", "2", "--restart-backoff", "0", script(text))
     assert agent.wait(60) == 1
     assert agent.out.splitlines() == ["0 True", "1 True"], agent.err
+    assert "not forked" not in agent.err
     assert hung(agent)["round_index"] == 1
 
 

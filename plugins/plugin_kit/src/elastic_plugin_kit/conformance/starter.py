@@ -25,6 +25,8 @@ MakeStarter = Callable[[AgentLoop], WorkerStarter]
 QUICK_S: Final = 2.0
 """A call of five seconds turns a starter off; this is what one that is well may take on a busy machine."""
 END_S: Final = 30.0
+READY_S: Final = 300.0
+"""How long the agent waits for `prepare`."""
 
 _REPORT: Final = """\
 import json, os, sys, time
@@ -91,6 +93,9 @@ class Agent:
         self.rounds += 1
         folder = self.folder / str(self.rounds)
         folder.mkdir()
+        prepared: list[bool] = []
+        self.starter.prepare(1, lambda: prepared.append(True))
+        assert self.loop.turn_until(lambda: bool(prepared), within_s=READY_S), "`prepare` did not call `done`"
         environment = {"PATH": os.defpath, "ELASTIC_INCARNATION": "the-kit", "ELASTIC_ROUND": str(self.rounds)}
         with (folder / "out").open("wb") as out, (folder / "err").open("wb") as err:
             wanted = WorkerStart(
