@@ -71,6 +71,10 @@ def in_turns(
         takes: By launcher.
         turns: How many.
         now_s: The clock.
+
+    Raises:
+        KeyError: a take gives a figure that the measure doesn't have.
+        MeasureError: a take failed.
     """
     samples: Samples = {}
     began_s = now_s()
@@ -87,6 +91,8 @@ def in_turns(
                 (name,) = measure.figures
                 taken = {name: taken}
             for name, sample in taken.items():
+                if name not in measure.figures:
+                    raise KeyError(f"{launcher} gives {name!r}, which is none of {', '.join(measure.figures)}")
                 samples.setdefault(name, {}).setdefault(launcher, []).append(sample)
         ended_s = now_s()
         if turn + 1 >= turns.least and ended_s - began_s + (ended_s - turn_began_s) > turns.seconds:

@@ -53,10 +53,12 @@ def main(argv: list[str] | None = None) -> None:
     if published is not None:
         figures = {name: measure for name, measure in figures.items() if name in published.figures}
     runner = Runner(launchers, size)
-    runner.measure(figures)
-    document = runner.document(versions)
-    results.save(document, arguments.json)
-    print(f"\n{arguments.json}")
+    try:
+        runner.measure(figures)
+    finally:  # also after Ctrl-C: what was measured is not lost
+        document = runner.document(versions)
+        results.save(document, arguments.json)
+        print(f"\n{arguments.json}")
     ok = not runner.failed
     if published is not None:
         ok = _check(published, document, runner, versions) and ok
@@ -130,11 +132,10 @@ class Runner:
         """
         ours = SIZES[size or self.size]
         measures = list({id(measure): measure for measure in figures.values()}.values())
-        if len(measures) > 1:
-            minutes = sum(measure.seconds for measure in measures) * ours.share / 60
-            print(f"{len(figures)} figures, about {max(1, round(minutes))} minutes", flush=True)
+        minutes = max(1, round(sum(measure.seconds for measure in measures) * ours.share / 60))
+        print(f"{len(figures)} figures, about {minutes} minute{'s' * (minutes > 1)}", flush=True)
         for measure in measures:
-            names = [name for name in measure.figures if name in figures]
+            names, began_s = [name for name in measure.figures if name in figures], time.monotonic()
             try:
                 with tempfile.TemporaryDirectory(prefix="elastic-bench-") as folder, ExitStack() as stack:
                     os.environ["XDG_RUNTIME_DIR"] = os.environ["TMPDIR"] = folder
@@ -148,6 +149,7 @@ class Runner:
             for name in (name for name in names if name in samples):
                 self.figures[name] = results.result(measure.figures[name], samples[name])
                 print(f"\n{name}: {as_text(self.figures[name])}", flush=True)
+            print(f"({time.monotonic() - began_s:.0f} s)", flush=True)
 
     def document(self, versions: dict[str, str]) -> Document:
         """Return all results."""

@@ -1,7 +1,7 @@
 """The parts of the performance page that are made from the benchmarks' results (`make bench-save` writes them)."""
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -58,20 +58,33 @@ def figures(document: Mapping[str, Any]) -> str:
 
 
 def not_faster(document: Mapping[str, Any]) -> str:
-    """Return what is not faster (or smaller) than torchrun: every ratio whose interval is not below 1."""
+    """Return what is not faster (or smaller) than torchrun: every ratio whose interval is not below 1.
+
+    If ft_launcher took part, also every ratio whose interval is not below that of ft_launcher's.
+    """
     ratios = [(one, name) for one, name in ours(document) if _against_torchrun(one, name)]
-    slower = [(one, name) for one, name in ratios if one["launchers"][name]["ratio"]["high"] >= 1]
     without = sum(1 for _ in ours(document)) - len(ratios)
-    more = f" The rows of the table without a ratio ({without}) prove nothing." if without else ""
-    if not slower:
-        return f"The interval of each of the {len(ratios)} ratios is below 1, so none of these figures is worse.{more}"
-    lines = (
-        f"- {one['title']}{_variant(name)}: {_median(one['launchers'], name)} {one['unit']}, with `torchrun` "
-        f"{_median(one['launchers'], TORCHRUN)} {one['unit']}: ratio {_ratio(one, name)}"
-        for one, name in slower
-    )
-    head = f"Of {len(ratios)} ratios, these have an interval that is not below 1.{more}"
-    return f"{head}\n\n" + "\n".join(lines)
+    text = _listed(f"Of {len(ratios)} ratios, {{}} an interval that is not below 1", ratios, TORCHRUN, 1)
+    if without:
+        text += f"\n\nThe rows of the table without a ratio ({without}) prove nothing."
+    of_both = [(one, name) for one, name in ratios if FT_LAUNCHER in one["launchers"]]
+    if of_both:
+        head = f"Of {len(of_both)} ratios, {{}} an interval that is not below that of `ft_launcher`"
+        text += f"\n\n{_listed(head, of_both, FT_LAUNCHER, None)}"
+    return text
+
+
+def _listed(head: str, rows: Sequence[tuple[Mapping[str, Any], str]], peer: str, limit: float | None) -> str:
+    """Return a list of the rows whose interval is not below a limit, or not below the interval of a peer's ratio."""
+    lines = []
+    for one, name in rows:
+        taken = one["launchers"]
+        if taken[name]["ratio"]["high"] >= (taken[peer]["ratio"]["low"] if limit is None else limit):
+            medians = f"{_median(taken, name)} {one['unit']}, with `{peer}` {_median(taken, peer)} {one['unit']}"
+            lines.append(f"- {one['title']}{_variant(name)}: {medians}; ratio to `torchrun` {_ratio(one, name)}")
+    if not lines:
+        return f"{head.format('none has')}."
+    return f"{head.format('these have')}:\n\n" + "\n".join(lines)
 
 
 def ours(document: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, Any], str]]:

@@ -137,6 +137,12 @@ def test_several_figures_of_a_run_are_kept_apart():
     assert taken == {"x": {"a": [1.0, 1.0], "b": [3.0, 3.0]}, "y": {"a": [2.0, 2.0]}}
 
 
+def test_a_figure_that_the_measure_does_not_have_is_an_error():
+    measure = Measure({"x": Figure("x", "s")}, lambda _: {}, seconds=1.0)
+    with pytest.raises(KeyError, match="a gives 'y', which is none of x"):
+        in_turns(measure, {"a": lambda: {"y": 1.0}}, Turns(0.0, 1, 1))
+
+
 def test_each_figure_has_one_name_and_a_title_of_its_own_and_all_fit_into_the_time():
     figures = [(name, figure.title) for measure in MEASURES for name, figure in measure.figures.items()]
     assert len(dict(figures)) == len({title for _, title in figures}) == len(figures)
@@ -310,9 +316,6 @@ def test_what_differs_between_two_machines_is_listed():
 # --- the text of the page
 
 
-NONE = "The interval of each of the 1 ratios is below 1, so none of these figures is worse."
-
-
 def page(**figures):
     return json.loads(msgspec.json.encode(document(**figures)))
 
@@ -329,11 +332,15 @@ def test_the_page_begins_with_starts_and_the_end():
     [
         (
             {"a": {OURS: [1.0] * 4, TORCHRUN: [2.0] * 4}},
-            [NONE],
+            ["Of 1 ratios, none has an interval that is not below 1."],
         ),
         (
             {"a": {OURS: [1.0] * 4, TORCHRUN: [2.0] * 4}, "b": {OURS: [1.0], FLOOR: [1.0]}},
-            [f"{NONE} The rows of the table without a ratio (1) prove nothing."],
+            [
+                "Of 1 ratios, none has an interval that is not below 1.",
+                "",
+                "The rows of the table without a ratio (1) prove nothing.",
+            ],
         ),
         (
             {
@@ -341,14 +348,27 @@ def test_the_page_begins_with_starts_and_the_end():
                 "b": {f"{OURS}, etcd": [3.0] * 4, TORCHRUN: [2.0] * 4},
             },
             [
-                "Of 3 ratios, these have an interval that is not below 1.",
+                "Of 3 ratios, these have an interval that is not below 1:",
                 "",
-                "- time of a: 2.5 ms, with `torchrun` 4 ms: ratio 0.625 (0.25 to 1)",
-                "- time of b, etcd: 3 ms, with `torchrun` 2 ms: ratio 1.5 (1.5 to 1.5)",
+                "- time of a: 2.5 ms, with `torchrun` 4 ms; ratio to `torchrun` 0.625 (0.25 to 1)",
+                "- time of b, etcd: 3 ms, with `torchrun` 2 ms; ratio to `torchrun` 1.5 (1.5 to 1.5)",
+            ],
+        ),
+        (
+            {
+                "a": {OURS: [2.0] * 4, TORCHRUN: [4.0] * 4, FT_LAUNCHER: [1.0, 1.0, 3.0, 3.0]},
+                "b": {OURS: [2.0] * 4, TORCHRUN: [4.0] * 4, FT_LAUNCHER: [3.0] * 4},
+            },
+            [
+                "Of 2 ratios, none has an interval that is not below 1.",
+                "",
+                "Of 2 ratios, these have an interval that is not below that of `ft_launcher`:",
+                "",
+                "- time of a: 2 ms, with `ft_launcher` 2 ms; ratio to `torchrun` 0.5 (0.5 to 0.5)",
             ],
         ),
     ],
-    ids=["none", "one without a ratio", "two"],
+    ids=["none", "one without a ratio", "two", "a peer"],
 )
 def test_the_page_lists_what_is_not_faster(figures, lines):
     assert benchmark_page.not_faster(page(**figures)).splitlines() == lines
