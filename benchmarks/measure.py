@@ -32,6 +32,8 @@ class Figure:
     unit: str
     budgets: Mapping[str, Budget] = field(default_factory=dict)
     """By launcher."""
+    ratios: bool = True
+    """Whether a ratio says something: not that of two exponents, for example, which may be negative."""
 
 
 @dataclass(frozen=True)

@@ -52,6 +52,7 @@ class Round:
     """What one round of so many nodes took."""
 
     seconds: float
+    """From the first join until all have a place."""
     cpu: float
     """Of the nodes' processes and the server together."""
     operations: float
@@ -61,8 +62,8 @@ class Round:
 
 
 _WHAT = {
-    "seconds": ("first join to all in the round", "s"),
-    "cpu": ("CPU of all nodes and the store's server", "s"),
+    "seconds": ("time to form the round", "s"),
+    "cpu": ("CPU of all nodes and the server", "s"),
     "operations": ("store operations of a node", "operations"),
     "kib": ("bytes of a node", "KiB"),
     "refused": ("refused swaps", "swaps"),
@@ -244,11 +245,11 @@ def figures(backend: str, where: str) -> dict[str, Figure]:
             if nodes >= PUBLISHED_FROM:
                 budget = budgets.get(what)
                 name = f"rounds-{backend}-{nodes}-{what}"
-                title_ = f"round of {nodes} nodes over {where}: {title}"
+                title_ = f"{nodes} nodes over {where}: {title}"
                 found[name] = Figure(title_, unit, {} if budget is None else {OURS: budget})
     growth = {OURS: Budget(at_most=CONSTANT)}
     title = f"growth of the operations of a node with the nodes, over {where}"
-    found[f"rounds-{backend}-growth"] = Figure(title, "exponent", growth)
+    found[f"rounds-{backend}-growth"] = Figure(title, "exponent", growth, ratios=False)
     title = f"rounds over {where} that a node fell out of, formed again"
     found[f"rounds-{backend}-lost"] = Figure(title, "rounds", {OURS: Budget(at_most=0)})
     return found
@@ -301,6 +302,8 @@ def _take(backend: str, launcher: str, form: Callable[[int], Round], most: int) 
         if nodes >= PUBLISHED_FROM
         for what in _WHAT
     }
+    if launcher == FSYNC:  # the rest is as without
+        return {name: value for name, value in found.items() if name.endswith("-seconds")}
     growth = slope({nodes: taken.operations for nodes, taken in rounds.items()})
     if growth is not None:
         found[f"rounds-{backend}-growth"] = growth

@@ -38,7 +38,7 @@ class Result(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     title: str
     unit: str
     reference: str | None
-    """The launcher that ratios are against: torchrun if it took part, else the floor."""
+    """The launcher that ratios are against: torchrun if it took part, else the floor. None: there are no ratios."""
     launchers: dict[str, Launcher]
 
 
@@ -82,7 +82,7 @@ def result(figure: Figure, samples: Mapping[str, Sequence[float]]) -> Result:
     rounded = {name: [float(f"{sample:.5g}") for sample in taken] for name, taken in samples.items()}
     medians = {name: median(taken) for name, taken in rounded.items()}
     values = {name: each.value for name, each in medians.items()}
-    reference = next((name for name in (TORCHRUN, FLOOR) if name in rounded), None)
+    reference = next((name for name in (TORCHRUN, FLOOR) if name in rounded and figure.ratios), None)
     launchers = {}
     for name, taken in rounded.items():
         budget = figure.budgets.get(name)

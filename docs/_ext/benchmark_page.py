@@ -79,7 +79,8 @@ def _listed(head: str, rows: Sequence[tuple[Mapping[str, Any], str]], peer: str,
     lines = []
     for one, name in rows:
         taken = one["launchers"]
-        if taken[name]["ratio"]["high"] >= (taken[peer]["ratio"]["low"] if limit is None else limit):
+        least = taken[peer]["ratio"]["low"] if limit is None else limit
+        if taken[name]["ratio"]["high"] >= least > 0:  # nothing is less than 0
             medians = f"{_median(taken, name)} {one['unit']}, with `{peer}` {_median(taken, peer)} {one['unit']}"
             lines.append(f"- {one['title']}{_variant(name)}: {medians}; ratio to `torchrun` {_ratio(one, name)}")
     if not lines:

@@ -156,26 +156,27 @@ def benchmark_picture(document: Mapping[str, Any]) -> Figure:
         for name in one["launchers"]
         if name.startswith("elastic run") and one["launchers"][name]["ratio"] is not None
     ]
-    figure, axes = canvas(8.2, 1.0 + 0.5 * len(rows))
+    figure, axes = canvas(4.7, 1.0 + 0.5 * len(rows))
     axes.axis("on")
     for y, (one, name) in enumerate(rows):
         others = {other: colour for other, colour in colours.items() if other in one["launchers"]}
         for launcher, colour in {**others, name: OURS}.items():
             ratio = one["launchers"][launcher]["ratio"]
-            low, value, high = (max(ratio[part], 1e-3) for part in ("low", "value", "high"))
+            low, value, high = (min(max(ratio[part], 1e-3), 10.0) for part in ("low", "value", "high"))
             axes.plot([low, high], [y, y], color=colour, lw=3, solid_capstyle="butt")
             axes.plot([value], [y], color=colour, marker="o", ms=7, lw=0)
-        axes.text(1.4, y, _times(one, name), fontsize=10, va="center", color=INK)
+        beside = axes.get_yaxis_transform()
+        axes.text(1.02, y, _times(one, name), fontsize=10, va="center", color=INK, transform=beside)
     axes.axvline(1, color=INK, lw=0.8)
     axes.text(1, -0.7, "torchrun", fontsize=10, ha="center", color=INK)
     drawn = {launcher for one, _ in rows for launcher in one["launchers"]}
-    for x, (name, colour) in zip((1.1e-3, 6e-3, 2e-2), {"elastic run": OURS, **colours}.items(), strict=True):
+    for x, (name, colour) in zip((1e-3, 1.4e-2, 4e-2), {"elastic run": OURS, **colours}.items(), strict=True):
         if name in drawn:
             axes.text(x, -0.7, name, fontsize=10, color=colour)
     axes.set_xscale("log")
-    axes.set(xlim=(1e-3, 30), ylim=(len(rows) - 0.4, -1), yticks=range(len(rows)))
-    axes.set_yticklabels([textwrap.fill(one["title"], 38) for one, _ in rows], fontsize=10)
-    axes.set_xticks([1e-3, 1e-2, 0.1, 1], ["1/1000", "1/100", "1/10", "1"])
+    axes.set(xlim=(9e-4, 11), ylim=(len(rows) - 0.4, -1), yticks=range(len(rows)))
+    axes.set_yticklabels([textwrap.fill(one["title"], 40) for one, _ in rows], fontsize=10)
+    axes.set_xticks([1e-3, 1e-2, 0.1, 1, 10], ["1/1000\nor less", "1/100", "1/10", "1", "10\nor more"])
     axes.set_xlabel("part of torchrun's time", fontsize=10, color=INK)
     axes.minorticks_off()
     axes.tick_params(colors=INK, labelsize=10)

@@ -209,6 +209,11 @@ def test_ratios_are_against_torchrun_or_else_the_floor(samples, reference):
     assert (found.launchers[OURS].ratio is None) == (reference is None)
 
 
+def test_a_figure_may_be_without_ratios():
+    found = results.result(Figure("growth", "exponent", ratios=False), {OURS: [-0.1], TORCHRUN: [0.4]})
+    assert (found.reference, found.launchers[OURS].ratio) == (None, None)
+
+
 def test_a_file_of_results_is_read_as_it_was_written(tmp_path):
     written = document(start={FLOOR: [1.0, 2.0], OURS: [3.0, 4.5]})
     results.save(written, tmp_path / "new" / "results.json")
@@ -358,11 +363,12 @@ def test_the_page_begins_with_starts_and_the_end():
             {
                 "a": {OURS: [2.0] * 4, TORCHRUN: [4.0] * 4, FT_LAUNCHER: [1.0, 1.0, 3.0, 3.0]},
                 "b": {OURS: [2.0] * 4, TORCHRUN: [4.0] * 4, FT_LAUNCHER: [3.0] * 4},
+                "c": {OURS: [0.0] * 4, TORCHRUN: [4.0] * 4, FT_LAUNCHER: [0.0] * 4},  # nothing is less
             },
             [
-                "Of 2 ratios, none has an interval that is not below 1.",
+                "Of 3 ratios, none has an interval that is not below 1.",
                 "",
-                "Of 2 ratios, these have an interval that is not below that of `ft_launcher`:",
+                "Of 3 ratios, these have an interval that is not below that of `ft_launcher`:",
                 "",
                 "- time of a: 2 ms, with `ft_launcher` 2 ms; ratio to `torchrun` 0.5 (0.5 to 0.5)",
             ],
