@@ -39,8 +39,8 @@ class Size:
 
 FULL, CHECK, SMALLEST = "full", "check", "smallest"
 SIZES = {
-    FULL: Size(share=1.0, least_turns=3, most_turns=15, lines=300_000, idle_s=6.0, most_nodes=1024),
-    CHECK: Size(share=0.4, least_turns=3, most_turns=7, lines=300_000, idle_s=6.0, most_nodes=128),
+    FULL: Size(share=1.0, least_turns=3, most_turns=15, lines=300_000, idle_s=5.0, most_nodes=1024),
+    CHECK: Size(share=0.4, least_turns=3, most_turns=7, lines=300_000, idle_s=5.0, most_nodes=128),
     SMALLEST: Size(share=0.0, least_turns=1, most_turns=1, lines=20_000, idle_s=0.5, most_nodes=128),
 }
 """The smallest shows that a measure works, and decides nothing."""

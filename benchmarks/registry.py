@@ -7,6 +7,7 @@ from fnmatch import fnmatchcase
 from benchmarks import elastic, one_node, rendezvous, standby, starved, tee, workers
 from benchmarks.measure import Figure, Measure
 from benchmarks.nodes import ON_ETCD
+from benchmarks.rendezvous import FSYNC
 from benchmarks.standby import STANDBY
 from benchmarks.stats import OURS, TORCHRUN, Budget
 
@@ -33,13 +34,13 @@ def _ready(workers: int, seconds: float, *, cold: bool) -> Measure:
     return Measure(figures, standby.takes(workers, cold=cold), seconds)
 
 
-def _tee(workers: int, how: str, seconds: float) -> Measure:
+def _tee(workers: int, how: str, *, promised: bool = True) -> Measure:
     name, title = f"tee-{workers}-{how.split()[-1]}", f"tee of {_count(workers)}, lines {how}"
     figures = {
         name: Figure(f"{title}: agent CPU of a line", "us", {OURS: Budget(at_most=0.2)}),
         f"{name}-faults": Figure(f"{title}: lost, torn, doubled or wrong", "lines", {OURS: Budget(at_most=0)}),
     }
-    return Measure(figures, tee.lines(name, _TEE[how], workers), seconds)
+    return Measure(figures, tee.lines(name, _TEE[how], workers), seconds=25, promised=promised)
 
 
 def _nodes_restart(workers: int, seconds: float, budget_ms: float) -> Measure:
@@ -54,25 +55,25 @@ def _count(workers: int) -> str:
 
 MEASURES: tuple[Measure, ...] = (
     _start(1, 20, Budget(times_floor=4, faster_than_torchrun=10)),
-    _start(2, 15),
-    _start(8, 20, Budget(times_floor=2)),
-    _start(32, 20),
+    _start(2, 10),
+    _start(8, 15, Budget(times_floor=2)),
+    _start(32, 15),
     Measure(
         {"exit": Figure("last worker's exit to our exit", "ms", {OURS: Budget(at_most=20)})},
         one_node.finish,
-        seconds=30,
+        seconds=25,
         warm_up=True,
     ),
     Measure(
         {"help": Figure("--help", "ms", {OURS: Budget(at_most=100)})},
         one_node.help_,
-        seconds=20,
+        seconds=15,
         warm_up=True,
     ),
-    _restart(2, 35),
-    _restart(8, 40),
+    _restart(2, 25),
+    _restart(8, 30),
     _ready(2, 90, cold=True),
-    _ready(8, 150, cold=False),
+    _ready(8, 170, cold=False),
     Measure(
         {
             "agent-memory": Figure("agent memory, PSS", "MiB", {OURS: Budget(at_most=30)}),
@@ -82,16 +83,16 @@ MEASURES: tuple[Measure, ...] = (
             "agent-wakeups": Figure("idle agent, wake-ups a minute", "context switches", {OURS: Budget(at_most=0)}),
         },
         one_node.agent,
-        seconds=80,
+        seconds=70,
     ),
-    _tee(1, "in blocks", 25),
-    _tee(1, "printed", 25),
-    _tee(4, "in blocks", 25),
-    _tee(4, "printed", 25),
+    _tee(1, "in blocks"),
+    _tee(1, "printed", promised=False),
+    _tee(4, "in blocks", promised=False),
+    _tee(4, "printed"),
     Measure(
         {"tee-delay": Figure("delay of a line into a pipe, median of 40", "ms", {OURS: Budget(at_most=20)})},
         tee.delay,
-        seconds=20,
+        seconds=25,
     ),
     Measure(
         {
@@ -123,7 +124,7 @@ MEASURES: tuple[Measure, ...] = (
         turns={TORCHRUN: 1},  # it waits in vain
     ),
     _nodes_restart(2, 45, 150),
-    _nodes_restart(8, 50, 300),
+    _nodes_restart(8, 55, 300),
     Measure(
         {
             "nodes-cpu": Figure(
@@ -139,10 +140,13 @@ MEASURES: tuple[Measure, ...] = (
             ),
         },
         elastic.takes(elastic.idle),
-        seconds=90,
+        seconds=70,
+        turns={TORCHRUN: 2},
     ),
     Measure(rendezvous.figures("redis", "Redis (torchrun: c10d)"), rendezvous.redis_takes, seconds=45),
-    Measure(rendezvous.figures("etcd", "etcd (torchrun: etcd-v2)"), rendezvous.etcd_takes, seconds=60),
+    Measure(
+        rendezvous.figures("etcd", "etcd (torchrun: etcd-v2)"), rendezvous.etcd_takes, seconds=90, turns={FSYNC: 1}
+    ),
     Measure(starved.FIGURES, starved.takes, seconds=60, promised=False),
 )
 
