@@ -61,7 +61,7 @@ def main(argv: list[str] | None = None) -> None:
         print(f"\n{arguments.json}")
     ok = not runner.failed
     if published is not None:
-        ok = _check(published, document, runner, versions) and ok
+        ok = passes(published, document, runner, versions) and ok
     if arguments.save and ok:
         results.save(document, PUBLISHED)
         print(f"{PUBLISHED}\nNow run make docs-tables, and correct README's figures (tests/promises names them).")
@@ -164,8 +164,8 @@ class Runner:
         return Document(1, date, self.size, machine, versions, self.figures, self.left_out)
 
 
-def _check(published: Document, document: Document, runner: Runner, versions: dict[str, str]) -> bool:
-    """Compare, and measure what seems to have lost once more, at full length. Return whether nothing has lost."""
+def passes(published: Document, document: Document, runner: Runner, versions: dict[str, str]) -> bool:
+    """Return whether no figure has lost; a figure that seems to have is measured once more first, for its full time."""
     for line in compare.elsewhere(published, document):
         print(f"another machine: {line}; ratios can differ for that reason")
     doubtful = compare.lost(compare.compare(published, document))

@@ -10,7 +10,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[3]))
 
-from benchmarks import compare, procfs, results, tee
+from benchmarks import compare, procfs, results, run, tee
 from benchmarks.compare import Comparison, Verdict
 from benchmarks.launchers import ALL, clean_environment
 from benchmarks.measure import Figure, Measure, Turns, in_turns
@@ -308,6 +308,24 @@ def test_each_way_to_run_ours_is_compared_where_both_have_it():
         ("floor", OURS, "cannot tell"),  # then there was no torchrun
     ]
     assert compare.lost(found) == ["same"]
+
+
+@pytest.mark.parametrize(("again_ms", "passes"), [(100.0, True), (200.0, False)], ids=["by chance", "really"])
+def test_a_check_fails_only_if_a_loss_is_measured_twice(again_ms, passes, capsys):
+    class Again:
+        def measure(self, figures, *, size):
+            self.asked = list(figures), size
+
+        def document(self, _versions):
+            return document(start_1={OURS: [again_ms] * 5, TORCHRUN: [1000.0] * 5})
+
+    published = document(start_1={OURS: [100.0] * 5, TORCHRUN: [1000.0] * 5})
+    first = document(start_1={OURS: [200.0] * 5, TORCHRUN: [1000.0] * 5})
+    again = Again()
+    assert run.passes(published, first, again, {}) is passes
+    assert again.asked == (["start-1"], "full")
+    assert ("lost: start-1" in capsys.readouterr().out) is not passes
+    assert run.passes(published, published, None, {})  # measures nothing again
 
 
 def test_what_differs_between_two_machines_is_listed():
