@@ -13,9 +13,9 @@ from importlib import metadata
 from pathlib import Path
 
 from benchmarks import compare, results
-from benchmarks.bench import CHECK, FULL, SIZES, Bench
+from benchmarks.bench import CHECK, FULL, SIZES, Bench, Size
 from benchmarks.launchers import ALL, Launcher, beside, clean_environment, ft_launcher, version_of
-from benchmarks.measure import Measure, MeasureError, MissingError, in_turns
+from benchmarks.measure import Measure, MeasureError, MissingError, Samples, in_turns
 from benchmarks.registry import MEASURES, select
 from benchmarks.results import LATEST, PUBLISHED, Document, Machine, Result, ResultsError
 from benchmarks.stats import FT_LAUNCHER, OTHER, TORCHRUN
@@ -45,6 +45,8 @@ def main(argv: list[str] | None = None) -> None:
     os.environ.clear()
     os.environ.update(clean)
     launchers, versions = _launchers(arguments)
+    if arguments.save and TORCHRUN not in launchers:
+        raise SystemExit("--save writes ratios to torchrun, and torch is not installed. Try: make bench-save")
     try:
         published = results.load(PUBLISHED) if arguments.check else None
     except ResultsError as error:
@@ -53,6 +55,9 @@ def main(argv: list[str] | None = None) -> None:
     if published is not None:
         figures = {name: measure for name, measure in figures.items() if name in published.figures}
     runner = Runner(launchers, size)
+    print(", ".join(f"{name} {version}" for name, version in versions.items()))
+    if runner.load > len(os.sched_getaffinity(0)) / 2:
+        print(f"the machine is busy (load {runner.load:.1f}): intervals will be wide, and ratios may be wrong")
     try:
         runner.measure(figures)
     finally:  # also after Ctrl-C: what was measured is not lost
@@ -136,20 +141,28 @@ class Runner:
         print(f"{len(figures)} figures, about {minutes} minute{'s' * (minutes > 1)}", flush=True)
         for measure in measures:
             names, began_s = [name for name in measure.figures if name in figures], time.monotonic()
-            try:
-                with tempfile.TemporaryDirectory(prefix="elastic-bench-") as folder, ExitStack() as stack:
-                    os.environ["XDG_RUNTIME_DIR"] = os.environ["TMPDIR"] = folder
-                    takes = measure.takes(Bench(Path(folder), self.launchers, ours, stack))
-                    samples = in_turns(measure, takes, ours.turns(measure.seconds))
-            except MeasureError as error:
-                self.failed |= not isinstance(error, MissingError)
-                self.left_out |= dict.fromkeys(names, str(error).splitlines()[0])
-                print(f"\n{', '.join(names)}: {error}", file=sys.stderr, flush=True)
-                continue
+            samples = self._samples(measure, names, ours)
             for name in (name for name in names if name in samples):
                 self.figures[name] = results.result(measure.figures[name], samples[name])
                 print(f"\n{name}: {as_text(self.figures[name])}", flush=True)
             print(f"({time.monotonic() - began_s:.0f} s)", flush=True)
+
+    def _samples(self, measure: Measure, names: list[str], size: Size) -> Samples:
+        """Take a measure, once more if it fails; nothing, and a note of the reason, if it can't be taken."""
+        for last in (False, True):
+            try:
+                with tempfile.TemporaryDirectory(prefix="elastic-bench-") as folder, ExitStack() as stack:
+                    os.environ["XDG_RUNTIME_DIR"] = os.environ["TMPDIR"] = folder
+                    takes = measure.takes(Bench(Path(folder), self.launchers, size, stack))
+                    return in_turns(measure, takes, size.turns(measure.seconds))
+            except MeasureError as error:
+                print(f"\n{', '.join(names)}: {error}", file=sys.stderr, flush=True)
+                missing = isinstance(error, MissingError)
+                if missing or last:
+                    self.failed |= not missing
+                    self.left_out |= dict.fromkeys(names, str(error).splitlines()[0])
+                    break
+        return {}
 
     def document(self, versions: dict[str, str]) -> Document:
         """Return all results."""

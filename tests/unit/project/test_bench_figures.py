@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).parents[3]))
 from benchmarks import compare, procfs, results, run, tee
 from benchmarks.compare import Comparison, Verdict
 from benchmarks.launchers import ALL, clean_environment
-from benchmarks.measure import Figure, Measure, Turns, in_turns
+from benchmarks.measure import Figure, Measure, MeasureError, MissingError, Turns, in_turns
 from benchmarks.registry import MEASURES, select
 from benchmarks.results import Document, Machine, ResultsError
 from benchmarks.stats import FLOOR, FT_LAUNCHER, LEVEL, OTHER, OURS, TORCHRUN, Budget, Estimate, median, ratio
@@ -171,6 +171,31 @@ def test_without_a_name_all_promised_figures_are_chosen():
 def test_an_unknown_name_is_an_error_with_the_nearest_one(pattern, hint):
     with pytest.raises(SystemExit, match=rf"^--only {pattern}: no figure has this name\. Try: {hint}"):
         select(MEASURES, [pattern])
+
+
+@pytest.mark.parametrize(
+    ("errors", "samples", "left_out", "failed"),
+    [
+        ([MeasureError("no line\nmore")], 1, {}, False),
+        ([MeasureError("no line\nmore")] * 2, 0, {"x": "no line"}, True),
+        ([MissingError("no etcd")], 0, {"x": "no etcd"}, False),
+    ],
+    ids=["once", "twice", "missing"],
+)
+def test_a_measure_that_fails_is_taken_once_more_and_then_left_out(errors, samples, left_out, failed, monkeypatch):
+    monkeypatch.setenv("TMPDIR", "")
+    monkeypatch.setenv("XDG_RUNTIME_DIR", "")
+    coming = iter([*errors, 2.5])
+
+    def take():
+        if isinstance(found := next(coming), Exception):
+            raise found
+        return found
+
+    runner = run.Runner(launchers={}, size="smallest")
+    runner.measure({"x": Measure({"x": Figure("x", "s")}, lambda _: {OURS: take}, seconds=1.0)})
+    found = runner.document({})
+    assert (len(found.figures), found.left_out, runner.failed) == (samples, left_out, failed)
 
 
 # --- results
