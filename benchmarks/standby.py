@@ -1,8 +1,8 @@
 """How long a restart takes: kill -9 of one worker until all have torch imported and gloo ready.
 
-The floor is a few lines of Python that watch a pidfd and have interpreters with torch ready. torchrun gets
-TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1, without which gloo often fails at its restart: it finds the addresses of the dead
-workers in the store.
+The floor is a few lines of Python that watch a pidfd and have interpreters with torch ready. torchrun and ft_launcher
+get `--standalone` and TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1, so that each round has a store of its own. Without either,
+gloo often fails at their restart: it finds the addresses of the dead workers in the store.
 """
 
 import os
@@ -22,10 +22,10 @@ from benchmarks import procfs
 from benchmarks.bench import Bench
 from benchmarks.launchers import Launcher, free_port
 from benchmarks.measure import MeasureError, Take
-from benchmarks.stats import FLOOR, OURS
+from benchmarks.stats import FLOOR, FT_LAUNCHER, OURS, TORCHRUN
 
 STANDBY = f"{OURS} --standby"
-TRIES = 20
+TRIES = 5
 
 WORKER = """
 import os, sys, time
@@ -192,21 +192,23 @@ def takes(group_size: int, *, cold: bool) -> Callable[[Bench], Mapping[str, Take
         def least() -> Mapping[str, float]:
             return {name: floor(script, fresh(), group_size) * 1e3}
 
-        def under(launcher: Launcher, *options: str) -> Mapping[str, float]:
+        def under(launcher: Launcher, option: str = "", *, spares: bool = False) -> Mapping[str, float]:
+            command = launcher(group_size, 1, [], (option,) if option else ())
             for failed in range(TRIES):
-                command = launcher(group_size, 1, [], options)
                 try:
-                    seconds = launched(command, script, fresh(), group_size, spares=bool(options))
+                    seconds = launched(command, script, fresh(), group_size, spares=spares)
                 except RunEndedError:
                     continue
                 return {name: seconds * 1e3, f"{name}-lost": float(failed)}
             raise MeasureError(f"{' '.join(command)} did not restart its workers in {TRIES} runs")
 
-        ours = {STANDBY: partial(under, bench.launchers[OURS], "--standby")}
+        ours = {STANDBY: partial(under, bench.launchers[OURS], "--standby", spares=True)}
         if cold:
             ours[OURS] = partial(under, bench.launchers[OURS])
         others = {
-            name: partial(under, launcher) for name, launcher in bench.launchers.items() if name not in (FLOOR, OURS)
+            name: partial(under, launcher, "--standalone" if name in (TORCHRUN, FT_LAUNCHER) else "")
+            for name, launcher in bench.launchers.items()
+            if name not in (FLOOR, OURS)
         }
         return {FLOOR: least, **ours, **others}
 
