@@ -72,8 +72,8 @@ MEASURES: tuple[Measure, ...] = (
     ),
     _restart(2, 25),
     _restart(8, 30),
-    _ready(2, 90, cold=True),
-    _ready(8, 170, cold=False),
+    _ready(2, 80, cold=True),
+    _ready(8, 130, cold=False),
     Measure(
         {
             "agent-memory": Figure("agent memory, PSS", "MiB", {OURS: Budget(at_most=30)}),
