@@ -5,7 +5,7 @@ SHELL := /bin/bash
 .DELETE_ON_ERROR:
 .ONESHELL:
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-elastic install test test-torch run-test-torch test-servers test-system test-all compile-tests ecosystem slurm chaos mutants simulate lint format docs docs-tables wheels bench clean
+.PHONY: help demo demo-elastic install test test-torch run-test-torch test-servers test-system test-all compile-tests ecosystem slurm chaos mutants simulate lint format docs docs-tables wheels bench bench-check bench-save clean
 
 # The one place that says which torch is installed here; the packages themselves accept a range.
 TORCH ?= torch==2.13.0
@@ -130,8 +130,15 @@ wheels: $(WHEELS_VENV)/.for-wheels ## build sdists and wheels of all distributio
 	$(WHEELS_VENV)/bin/python scripts/build_wheels.py dist . $(dir $(wildcard plugins/*/pyproject.toml))
 	ls dist
 
-bench: $(VENV)/.for-use ## measure elastic run, torchrun and a minimal supervisor (BENCH_ARGS='--quick --only start' measures less; 30 minutes)
+bench: $(VENV)/.for-use ## measure elastic run, torchrun and a floor in turns, 15 minutes (BENCH_ARGS='--only start-1', '--list', '--nvrx VENV')
 	@$(BIN)/python -m benchmarks $(BENCH_ARGS)
+
+bench-check: $(VENV)/.for-use ## measure again for less time, and fail if the ratio to torchrun is really worse than the committed one
+	@$(BIN)/python -m benchmarks --check $(BENCH_ARGS)
+
+bench-save: $(VENV)/.for-development ## measure all figures on an idle machine, and write them for the pages (benchmarks/published.json)
+	@$(BIN)/python -m benchmarks --save $(BENCH_ARGS)
+	$(BIN)/python docs/_ext/made_tables.py
 
 clean: ## remove the files that the other targets made
 	rm -rf $(VENV) build dist examples/*/runs .pytest_cache .mypy_cache .ruff_cache .hypothesis

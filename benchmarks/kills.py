@@ -1,57 +1,67 @@
 """How long restarts take if kills come in a row: each as soon as all workers of the last restart are ready.
 
-Compares `elastic run`, `elastic run --standby` and the floor (`benchmarks/floor.py`, which starts every worker from
-nothing), in turns, on one machine. Prints for each the median, the ninth decile and the longest time from a SIGKILL of
-one worker until all workers are ready again. With torch a worker is ready after a collective of gloo; without it
-(`--no-torch`) when its interpreter runs.
-
-    python -m benchmarks.kills [--workers N] [--kills N] [--repetitions N] [--no-torch] [--json FILE]
+The time is that from a SIGKILL of one worker until all workers are ready again, after a collective of gloo. The floor
+(`benchmarks/floor.py`) starts every worker from nothing, so it gets fewer kills.
 """
 
-import argparse
-import json
 import os
 import signal
+import statistics
 import subprocess
-import sys
-import tempfile
 import time
+from collections.abc import Callable, Mapping
+from functools import partial
+from itertools import count
 from pathlib import Path
-from typing import Final
 
 from benchmarks import standby
-from benchmarks.launchers import clean_environment
+from benchmarks.bench import Bench
+from benchmarks.launchers import Launcher, free_port
+from benchmarks.measure import Figure, Take
+from benchmarks.standby import STANDBY
+from benchmarks.stats import FLOOR, OURS, Budget
 
-PLAIN: Final = """
-import os, sys, time
-at = time.monotonic()
-path = f"{sys.argv[1]}/{os.environ['TORCHELASTIC_RESTART_COUNT']}.{os.environ['RANK']}"
-with open(path + ".part", "w") as file:
-    file.write(f"{os.getpid()} {at}")
-os.rename(path + ".part", path)
-time.sleep(600)
-"""
+KILLS = {STANDBY: 25, FLOOR: 5}
+SMALLEST = 2
+"""Kills where a run only shows that it works."""
 
 
-def command(way: str, workers: int, kills: int, script: Path, folder: Path) -> list[str]:
-    """Return the launcher's command line."""
-    if way == "floor":
-        floor = Path(__file__).with_name("floor.py")
-        return [sys.executable, str(floor), str(workers), str(kills), str(script), str(folder)]
-    options = ["--nproc-per-node", str(workers), "--max-restarts", str(kills), "--restart-backoff", "0"]
-    standby_options = ["--standby"] if way.endswith("--standby") else []
-    return [sys.executable, "-m", "elastic_core.run", *options, *standby_options, str(script), str(folder)]
+def figures(group_size: int, limit_ms: float) -> dict[str, Figure]:
+    """Return the figures of a measure, of which the longest restart has a limit."""
+    title = f"kills of one of {group_size} workers in a row, until gloo is ready"
+    return {
+        f"kills-{group_size}": Figure(f"{title}: median", "ms"),
+        f"kills-{group_size}-most": Figure(f"{title}: longest", "ms", {STANDBY: Budget(at_most=limit_ms)}),
+    }
 
 
-def take(way: str, arguments: argparse.Namespace, folder: Path) -> list[float]:
+def takes(group_size: int, *, floor: bool) -> Callable[[Bench], Mapping[str, Take]]:
+    """Return the takes of a measure, with the floor or without."""
+
+    def launchers(bench: Bench) -> Mapping[str, Take]:
+        bench.need_torch()
+        script, serial = bench.script("kills", standby.WORKER), count()
+
+        def take(name: str, launcher: Launcher, options: tuple[str, ...]) -> Mapping[str, float]:
+            folder = bench.folder / f"kills-{group_size}-{next(serial)}"
+            folder.mkdir()
+            kills = KILLS[name] if bench.size.most_turns > 1 else SMALLEST
+            command = launcher(group_size, kills, [script, str(folder)], options)
+            ms = [seconds * 1e3 for seconds in row(command, folder, group_size, kills, floor=name == FLOOR)]
+            return {f"kills-{group_size}": statistics.median(ms), f"kills-{group_size}-most": max(ms)}
+
+        found = {STANDBY: partial(take, STANDBY, bench.launchers[OURS], ("--restart-backoff", "0", "--standby"))}
+        if floor:
+            found[FLOOR] = partial(take, FLOOR, bench.launchers[FLOOR], ())
+        return found
+
+    return launchers
+
+
+def row(command: list[str], folder: Path, workers: int, kills: int, *, floor: bool) -> list[float]:
     """Return the seconds of each restart, in order."""
-    script = folder / "worker.py"
-    script.write_text(PLAIN if arguments.no_torch else standby.WORKER)
-    env = clean_environment(os.environ) | {"OMP_NUM_THREADS": "1"}
-    if way == "floor":
-        env |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": standby.free_port()}
-    workers, kills = arguments.workers, arguments.kills
-    agent = subprocess.Popen(command(way, workers, kills, script, folder), env=env, stderr=subprocess.DEVNULL)
+    env = os.environ | ({"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()} if floor else {})
+    agent = subprocess.Popen(command, env=env, stderr=subprocess.DEVNULL)
     taken: list[float] = []
     alive: standby.Ready = []
     try:
@@ -63,37 +73,8 @@ def take(way: str, arguments: argparse.Namespace, folder: Path) -> list[float]:
             taken.append(max(ready_s for _, ready_s in alive) - at_s)
     finally:
         agent.terminate()
-        if way == "floor":  # it leaves its workers behind
+        if floor:  # it leaves its workers behind
             for pid, _ in alive:
                 os.kill(pid, signal.SIGKILL)
         agent.wait()
     return taken
-
-
-def main() -> None:
-    """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--kills", type=int, default=25)
-    parser.add_argument("--repetitions", type=int, default=1)
-    parser.add_argument("--no-torch", action="store_true", help="workers without torch")
-    parser.add_argument("--json", type=Path, help="where all times are written, in seconds")
-    arguments = parser.parse_args()
-    taken: dict[str, list[float]] = {"elastic run": [], "elastic run --standby": [], "floor": []}
-    for _ in range(arguments.repetitions):
-        for way, times in taken.items():
-            with tempfile.TemporaryDirectory(prefix="elastic-bench-") as folder:
-                times += take(way, arguments, Path(folder))
-    ready = "their interpreters run" if arguments.no_torch else "gloo is ready"
-    print(f"kill -9 of one of {arguments.workers} workers until {ready}, as soon as the last restart is over; ms")
-    for way, times in taken.items():
-        parts = {"median": 0.5, "p90": 0.9, "longest": 1.0}
-        ordered = sorted(times)
-        figures = {name: ordered[int(part * (len(ordered) - 1))] * 1e3 for name, part in parts.items()}
-        print(f"  {way:<22} " + "  ".join(f"{name} {figure:6.0f}" for name, figure in figures.items()))
-    if arguments.json is not None:
-        arguments.json.write_text(json.dumps({"workers": arguments.workers, "seconds": taken}) + "\n")
-
-
-if __name__ == "__main__":
-    main()

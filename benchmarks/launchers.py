@@ -10,10 +10,12 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from importlib import metadata
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from benchmarks.measure import MeasureError
 from benchmarks.stats import FLOOR, OURS, TORCHRUN
 
 DEADLINE_S = 120.0
@@ -40,23 +42,48 @@ def ours(workers: int, restarts: int, script: list[str], options: tuple[str, ...
 
 def torchrun(workers: int, restarts: int, script: list[str], options: tuple[str, ...] = ()) -> list[str]:
     """Return the command of torchrun, each time with a port that is free."""
-    program = _program("torchrun", "torch.distributed.run")
-    own = ["--nproc-per-node", str(workers), "--max-restarts", str(restarts), "--master-port", free_port()]
-    return [*program, *own, *options, *script]
+    return _like_torchrun(_program("torchrun", "torch.distributed.run"))(workers, restarts, script, options)
 
 
-def beside(python: Path) -> Launcher:
-    """Return what makes commands of another installation of ours, an older one say.
+def _like_torchrun(program: list[str]) -> Launcher:
+    def command(workers: int, restarts: int, script: list[str], options: tuple[str, ...] = ()) -> list[str]:
+        own = ["--nproc-per-node", str(workers), "--max-restarts", str(restarts), "--master-port", free_port()]
+        return [*program, *own, *options, *script]
 
-    Args:
-        python: Its interpreter; `elastic` lies beside it.
-    """
+    return command
+
+
+def ft_launcher(environment: Path) -> Launcher:
+    """Return what makes commands of NVRx's ft_launcher in a virtual environment; its workers run there, too."""
+    return _like_torchrun([str(_installed(environment, "ft_launcher", "nvidia-resiliency-ext"))])
+
+
+def beside(environment: Path) -> Launcher:
+    """Return what makes commands of the elastic-core in another virtual environment, such as an older version."""
+    program = [str(_installed(environment, "elastic", "elastic-core")), "run"]
 
     def other(workers: int, restarts: int, script: list[str], options: tuple[str, ...] = ()) -> list[str]:
-        program = [str(python.parent / "elastic"), "run"]
         return [*program, "--nproc-per-node", str(workers), "--max-restarts", str(restarts), *options, *script]
 
     return other
+
+
+def _installed(environment: Path, name: str, distribution: str) -> Path:
+    """Return a program of a virtual environment.
+
+    Raises:
+        SystemExit: it is not there.
+    """
+    program = environment.absolute() / "bin" / name
+    if not program.exists():
+        raise SystemExit(f"{environment} has no bin/{name}. Try: {environment}/bin/pip install {distribution}")
+    return program
+
+
+def version_of(distribution: str, environment: Path) -> str:
+    """Return the version of a distribution in a virtual environment."""
+    folders = [str(folder) for folder in environment.glob("lib/python*/site-packages")]
+    return next((found.version for found in metadata.distributions(name=distribution, path=folders)), "unknown")
 
 
 RUN_MODULE = "elastic_core.run"
@@ -139,19 +166,19 @@ class Run:
             ready, _, _ = select.select([stdout], [], [], max(0.0, end_s - time.monotonic()))
             chunk = os.read(stdout.fileno(), 65536) if ready else b""
             if not chunk:
-                raise SystemExit(self._complaint("ended" if ready else f"said nothing for {DEADLINE_S:g} s"))
+                raise MeasureError(self._complaint("ended" if ready else f"said nothing for {DEADLINE_S:g} s"))
             self._buffer += chunk
         line, _, self._buffer = self._buffer.partition(b"\n")
         return line.decode()
 
     def _complaint(self, what: str) -> str:
         self._stderr.seek(0)
-        return f"{' '.join(self._command)!r} {what}:\n{self._stderr.read().decode(errors='replace')}"
+        return f"{' '.join(self._command)!r} {what}:\n{self._stderr.read().decode(errors='replace')[-2000:]}"
 
     def end(self) -> int:
         """Wait until the launcher has ended; return the time in ns."""
         code = self.process.wait(DEADLINE_S)
         ended_ns = time.monotonic_ns()
         if code:
-            raise SystemExit(self._complaint(f"ended with {code}"))
+            raise MeasureError(self._complaint(f"ended with {code}"))
         return ended_ns

@@ -15,6 +15,7 @@ from typing import Self
 
 from benchmarks import workers
 from benchmarks.launchers import RUN_MODULE, free_port
+from benchmarks.measure import MeasureError
 from benchmarks.stats import OURS, TORCHRUN
 
 ON_ETCD = f"{OURS}, etcd"
@@ -38,7 +39,7 @@ time.sleep(600)
 """
 
 
-class SilenceError(Exception):
+class SilenceError(MeasureError):
     """The workers did not say what was waited for."""
 
 

@@ -13,52 +13,38 @@ import math
 import os
 import subprocess
 import sys
-import time
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from benchmarks.bench import Bench
 from benchmarks.etcd_server import EtcdServer
-from benchmarks.measure import Result
+from benchmarks.measure import Figure, MeasureError, Take
 from benchmarks.redis_server import RedisServer
-from benchmarks.stats import Budget, summarize
+from benchmarks.stats import FLOOR, OURS, TORCHRUN, Budget
 
-REDIS, C10D = "redis", "c10d (torch)"
-ETCD, ETCD_FSYNC, ETCD_V2, ETCD_FLOOR = "etcd", "etcd, fsync", "etcd-v2 (torch)", "floor"
+FSYNC = f"{OURS}, fsync"
+"""Over an etcd that writes to the disk before it answers."""
+NODES = (8, 128, 1024)
+PUBLISHED_FROM = 128
+"""Smaller rounds only show the growth."""
+TORCH_NODES = 128
+"""torch's nodes take part up to here: 256 of them had no result in 300 s."""
 BYTES_A_NODE = 64
 """What a node may move for each node of the round."""
-FIXED_BYTES = {REDIS: 8 * 1024, ETCD: 32 * 1024}
+FIXED_BYTES = {"redis": 8 * 1024, "etcd": 32 * 1024}
 """What it may move beside that, whatever the round's size: a dozen operations, for etcd with the heads of HTTP."""
-WITHIN_S = {REDIS: 2.0, ETCD: 5.0}
+WITHIN_S = {"redis": 2.0, "etcd": 5.0}
 """For a thousand nodes."""
 OPERATIONS_A_NODE = 20
 CONSTANT = 0.1
-"""A slope in a double logarithmic plot that is no growth: 2 to 1,024 nodes would make 1.9 times as many."""
+"""A slope in a double logarithmic plot that is no growth: 8 to 1,024 nodes would make 1.6 times as many."""
 AT_ONCE = 4
 """So many members for each core ask etcd at once; it answers several with less than it needs for one after another."""
 TRIES = 5
-TORCH_LIMIT_S = 60.0
-"""When torch's have taken so long over a server, they take part no further."""
-
-
-@dataclass(frozen=True)
-class Size:
-    """How much is measured."""
-
-    nodes: tuple[int, ...]
-    """Ascending."""
-    torch_nodes: tuple[int, ...]
-    repetitions: int
-    fsync_nodes: tuple[int, ...]
-    """Once over an etcd that writes to the disk before it answers."""
-
-
-FULL = Size(nodes=(2, 8, 32, 128, 256, 512, 1024), torch_nodes=(2, 8, 32, 128), repetitions=3, fsync_nodes=(128, 1024))
-QUICK = Size(nodes=(2, 16, 64), torch_nodes=(2, 16), repetitions=1, fsync_nodes=())
 
 
 @dataclass(frozen=True)
@@ -66,6 +52,7 @@ class Round:
     """What one round of so many nodes took."""
 
     seconds: float
+    """From the first join until all have a place."""
     cpu: float
     """Of the nodes' processes and the server together."""
     operations: float
@@ -75,10 +62,10 @@ class Round:
 
 
 _WHAT = {
-    "seconds": ("first join to all in the round", "s"),
-    "cpu": ("CPU of all nodes and the store's server", "s"),
-    "operations": ("store operations a node", "operations"),
-    "kib": ("bytes a node", "KiB"),
+    "seconds": ("time to form the round", "s"),
+    "cpu": ("CPU of all nodes and the server", "s"),
+    "operations": ("store operations of a node", "operations"),
+    "kib": ("bytes of a node", "KiB"),
     "refused": ("refused swaps", "swaps"),
 }
 
@@ -98,7 +85,7 @@ class Crowd:
         self._processes.append(process)
         said = self._line(process).split()
         if said[:1] != ["ready"]:
-            raise SystemExit(f"{' '.join(command)!r} did not start")
+            raise RoundLostError(f"{' '.join(command)!r} did not start")
         return said[1:]
 
     def go(self) -> list[dict[str, Any]]:
@@ -132,7 +119,7 @@ class Crowd:
                 pipe.close()
 
 
-class RoundLostError(Exception):
+class RoundLostError(MeasureError):
     """A process of the crowd ended before all had a place."""
 
 
@@ -240,88 +227,84 @@ def slope(points: Mapping[int, float]) -> float | None:
     return float(sum((x - mean_x) * (y - mean_y) for x, y in pairs) / sum((x - mean_x) ** 2 for x, _ in pairs))
 
 
-def _budget(ours: str, what: str, nodes: int) -> Budget | None:
-    if what == "operations":
-        return Budget(at_most=OPERATIONS_A_NODE)
-    if what == "kib":
-        return Budget(at_most=(BYTES_A_NODE * nodes + FIXED_BYTES[ours]) / 1024)
-    if what == "seconds" and nodes >= 1000:
-        return Budget(at_most=WITHIN_S[ours])
-    return None
+def figures(backend: str, where: str) -> dict[str, Figure]:
+    """Return the figures of a measure.
+
+    Args:
+        backend: `redis` or `etcd`.
+        where: It, and what torch's nodes use, for titles.
+    """
+    found = {}
+    for nodes in NODES:
+        budgets = {
+            "seconds": Budget(at_most=WITHIN_S[backend]) if nodes >= 1000 else None,
+            "operations": Budget(at_most=OPERATIONS_A_NODE),
+            "kib": Budget(at_most=(BYTES_A_NODE * nodes + FIXED_BYTES[backend]) / 1024),
+        }
+        for what, (title, unit) in _WHAT.items():
+            if nodes >= PUBLISHED_FROM:
+                budget = budgets.get(what)
+                name = f"rounds-{backend}-{nodes}-{what}"
+                title_ = f"{nodes} nodes over {where}: {title}"
+                found[name] = Figure(title_, unit, {} if budget is None else {OURS: budget})
+    growth = {OURS: Budget(at_most=CONSTANT)}
+    title = f"growth of the operations of a node with the nodes, over {where}"
+    found[f"rounds-{backend}-growth"] = Figure(title, "exponent", growth, ratios=False)
+    title = f"rounds over {where} that a node fell out of, formed again"
+    found[f"rounds-{backend}-lost"] = Figure(title, "rounds", {OURS: Budget(at_most=0)})
+    return found
 
 
-Take = Callable[[int], Round]
-"""Forms one round of so many nodes."""
+def redis_takes(bench: Bench) -> Mapping[str, Take]:
+    """Return the takes of rounds over Redis, and of torch's over c10d."""
+    server = bench.redis()
+    over_redis(server, 2)  # it learns the scripts, and has them for good
+    forms: dict[str, Callable[[int], Round]] = {OURS: partial(over_redis, server)}
+    if bench.torch:
+        forms[TORCHRUN] = over_c10d
+    return _takes("redis", bench, forms)
 
 
-@dataclass(frozen=True)
-class Takes:
-    """Who forms rounds over one kind of server."""
-
-    ours: str
-    again: Mapping[str, Take]
-    """As often as the size says; ours is one of them."""
-    torchs: Mapping[str, Take]
-    once: Mapping[str, Take]
-
-
-def measure(folder: Path, size: Size, *, torch: bool) -> Iterator[Result]:
-    """Give each number of nodes its figures, then how they grow."""
-    with RedisServer(folder / "redis") as redis:
-        over_redis(redis, 2)  # it learns the scripts, and has them for good
-        takes = Takes(REDIS, {REDIS: partial(over_redis, redis)}, {C10D: over_c10d} if torch else {}, {})
-        yield from _measure(takes, size)
-    with EtcdServer(folder / "etcd") as etcd, EtcdServer(folder / "etcd-fsync", fsync=True) as fsync:
-        again = {ETCD_FLOOR: partial(over_etcd, etcd, module="benchmarks.etcd_floor"), ETCD: partial(over_etcd, etcd)}
-        v2 = torch and importlib.util.find_spec("etcd") is not None
-        torchs = {ETCD_V2: partial(over_etcd_v2, etcd)} if v2 else {}
-        yield from _measure(Takes(ETCD, again, torchs, {ETCD_FSYNC: partial(over_etcd, fsync)}), size)
+def etcd_takes(bench: Bench) -> Mapping[str, Take]:
+    """Return the takes of rounds over etcd's v3 API, of torch's over its v2 API, and of the floor."""
+    server, fsync = bench.etcd(), bench.etcd(fsync=True)
+    forms: dict[str, Callable[[int], Round]] = {
+        FLOOR: partial(over_etcd, server, module="benchmarks.etcd_floor"),
+        OURS: partial(over_etcd, server),
+        FSYNC: partial(over_etcd, fsync),
+    }
+    if bench.torch and importlib.util.find_spec("etcd") is not None:
+        forms[TORCHRUN] = partial(over_etcd_v2, server)
+    return _takes("etcd", bench, forms)
 
 
-def _measure(takes: Takes, size: Size) -> Iterator[Result]:
-    medians: dict[str, dict[str, dict[int, float]]] = {what: {} for what in _WHAT}
-    spent_s, lost = 0.0, Counter(dict.fromkeys((*takes.again, *takes.torchs), 0))
-    for nodes in size.nodes:
-        rounds: dict[str, list[Round]] = {name: [] for name in takes.again}
-        for _ in range(size.repetitions):
-            for name, take in takes.again.items():
-                rounds[name].append(_formed(name, take, nodes, lost))
-        if nodes in size.torch_nodes and spent_s < TORCH_LIMIT_S:
-            began_s = time.monotonic()
-            rounds |= {name: [_formed(name, take, nodes, lost)] for name, take in takes.torchs.items()}
-            spent_s += time.monotonic() - began_s
-        if nodes in size.fsync_nodes:
-            rounds |= {name: [_formed(name, take, nodes, lost)] for name, take in takes.once.items()}
-        yield from _results(takes.ours, nodes, rounds, medians)
-    for what, (title, _) in _WHAT.items():
-        found = {launcher: slope(points) for launcher, points in medians[what].items()}
-        figures = {launcher: [value] for launcher, value in found.items() if value is not None}
-        budget = Budget(at_most=CONSTANT) if what == "operations" else None
-        title = f"growth with the nodes over {takes.ours}: {title}"
-        yield Result(title, "exponent", figures, budget, judged=takes.ours)
-
-    figures = {name: [float(count)] for name, count in lost.items()}
-    title = f"rounds over {takes.ours} that a node fell out of, formed again"
-    yield Result(title, "rounds", figures, Budget(at_most=0), judged=takes.ours)
+def _takes(backend: str, bench: Bench, forms: Mapping[str, Callable[[int], Round]]) -> dict[str, Take]:
+    most = {name: min(bench.size.most_nodes, TORCH_NODES if name == TORCHRUN else NODES[-1]) for name in forms}
+    return {name: partial(_take, backend, name, form, most[name]) for name, form in forms.items()}
 
 
-def _formed(name: str, take: Take, nodes: int, lost: Counter[str]) -> Round:
-    """Form a round; where the machine was too busy for some node to renew its lease, another one."""
-    for _ in range(TRIES):
-        try:
-            return take(nodes)
-        except RoundLostError as error:
-            lost[name] += 1
-            print(f"{name}, {nodes} nodes: {error}", file=sys.stderr)
-    raise SystemExit(f"{name}: no round of {nodes} nodes in {TRIES} tries")
-
-
-def _results(
-    ours: str, nodes: int, rounds: Mapping[str, Sequence[Round]], medians: dict[str, dict[str, dict[int, float]]]
-) -> Iterator[Result]:
-    for what, (title, unit) in _WHAT.items():
-        figures = {launcher: [getattr(taken, what) for taken in many] for launcher, many in rounds.items()}
-        for launcher, values in figures.items():
-            medians[what].setdefault(launcher, {})[nodes] = summarize(values).median
-        title = f"round of {nodes} nodes over {ours}: {title}"
-        yield Result(title, unit, figures, _budget(ours, what, nodes), judged=ours)
+def _take(backend: str, launcher: str, form: Callable[[int], Round], most: int) -> dict[str, float]:
+    """Form a round of each size; return all figures of them."""
+    lost, rounds = 0, {}
+    for nodes in (nodes for nodes in NODES if nodes <= most):
+        for _ in range(TRIES):
+            try:
+                rounds[nodes] = form(nodes)
+                break
+            except RoundLostError as error:  # the machine was too busy for some node to renew its lease
+                lost += 1
+                print(f"{launcher}, {nodes} nodes: {error}", file=sys.stderr)
+        else:
+            raise MeasureError(f"{launcher}: no round of {nodes} nodes in {TRIES} tries")
+    found = {
+        f"rounds-{backend}-{nodes}-{what}": getattr(taken, what)
+        for nodes, taken in rounds.items()
+        if nodes >= PUBLISHED_FROM
+        for what in _WHAT
+    }
+    if launcher == FSYNC:  # the rest is as without
+        return {name: value for name, value in found.items() if name.endswith("-seconds")}
+    growth = slope({nodes: taken.operations for nodes, taken in rounds.items()})
+    if growth is not None:
+        found[f"rounds-{backend}-growth"] = growth
+    return {**found, f"rounds-{backend}-lost": float(lost)}

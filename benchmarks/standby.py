@@ -1,26 +1,30 @@
 """How long a restart takes: kill -9 of one worker until all have torch imported and gloo ready.
 
-Compares `torchrun`, `elastic run`, the same with spares and with forks, and the floor (a few lines of Python that watch
-a pidfd and have interpreters with torch ready), in turns, on one machine; prints medians, and how much faster each is
-than torchrun. Needs torch. torchrun gets TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1, without which gloo often fails at its
-restart: it finds the addresses of the dead workers in the store.
-
-    python benchmarks/standby.py [--workers N] [--repetitions N]
+The floor is a few lines of Python that watch a pidfd and have interpreters with torch ready. torchrun and ft_launcher
+get `--standalone` and TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1, so that each round has a store of its own. Without either,
+gloo often fails at their restart: it finds the addresses of the dead workers in the store.
 """
 
-import argparse
 import os
 import signal
-import statistics
 import subprocess
 import sys
-import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
+from itertools import count
 from pathlib import Path
 from select import poll
+
+from benchmarks.bench import Bench
+from benchmarks.launchers import Launcher, free_port
+from benchmarks.measure import MeasureError, Take
+from benchmarks.stats import FLOOR, FT_LAUNCHER, OURS, TORCHRUN
+
+STANDBY = f"{OURS} --standby"
+TRIES = 5
 
 WORKER = """
 import os, sys, time
@@ -40,14 +44,13 @@ with open(path + ".part", "w") as file:
 os.rename(path + ".part", path)
 time.sleep(600)
 """
-SPARES = ("--standby", "--standby-start", "spawn")
-SPARE_MARK = b"elastic_standby/spare.py"
 DEADLINE_S = 120.0
 SETTLED_S = 1.0
+"""How long all workers are ready before one is killed."""
 Ready = list[tuple[int, float]]
 
 
-class RunEndedError(Exception):
+class RunEndedError(MeasureError):
     """The launcher has ended, or hangs, before its new workers are ready: the restart failed."""
 
 
@@ -59,7 +62,7 @@ def wait_for(condition: Callable[[], object], agent: subprocess.Popen[bytes] | N
         if time.monotonic() > end_s:
             if agent is not None:
                 raise RunEndedError(f"not ready within {DEADLINE_S:g} s")
-            raise SystemExit(f"not within {DEADLINE_S:g} s")
+            raise MeasureError(f"not within {DEADLINE_S:g} s")
         if agent is not None and agent.poll() is not None:
             raise RunEndedError(f"ended with {agent.returncode}")
         pause.wait(0.01)
@@ -73,50 +76,18 @@ def ready(folder: Path, attempt: int, workers: int, agent: subprocess.Popen[byte
     return [(int(pid), float(at)) for pid, at in words]
 
 
-def children_of(pid: int) -> list[int]:
-    """Return a process's children."""
-    lists = Path(f"/proc/{pid}/task").glob("*/children")
-    return [int(child) for each in lists for child in each.read_text().split()]
-
-
-def idle_spares(agent: int) -> int:
-    """Return how many of the agent's children are spares that sleep."""
-    count = 0
-    for child in children_of(agent):
-        try:
-            command, stat = (Path(f"/proc/{child}/{name}").read_bytes() for name in ("cmdline", "stat"))
-        except OSError:
-            continue
-        count += SPARE_MARK in command and stat.rpartition(b")")[2].split()[0] == b"S"
-    return count
-
-
-def settle(calm: Callable[[], bool]) -> None:
-    """Wait until it has been calm for a while."""
-    since_s = time.monotonic()
-
-    def long_calm() -> bool:
-        nonlocal since_s
-        if not calm():
-            since_s = time.monotonic()
-        return time.monotonic() - since_s > SETTLED_S
-
-    wait_for(long_calm)
-
-
-def launched(command: list[str], script: Path, folder: Path, workers: int, *, spares: bool) -> float:
-    """Return the seconds of one restart under a launcher.
+def launched(command: list[str], script: Path, folder: Path, workers: int) -> float:
+    """Return the seconds of one restart under a launcher, whose command allows one restart of so many workers.
 
     Raises:
         RunEndedError: the launcher gave up. With torchrun it happens: its store may still hold the addresses of the
             workers before, and gloo connects to one that is gone.
     """
-    options = ["--nproc-per-node", str(workers), "--max-restarts", "1"]
     env = os.environ | {"OMP_NUM_THREADS": "1", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
-    agent = subprocess.Popen([*command, *options, str(script), str(folder)], env=env, stderr=subprocess.DEVNULL)
+    agent = subprocess.Popen([*command, str(script), str(folder)], env=env, stderr=subprocess.DEVNULL)
     try:
         (_, (victim, _), *_) = ready(folder, 0, workers, agent)
-        settle(lambda: not spares or idle_spares(agent.pid) == workers)
+        threading.Event().wait(SETTLED_S)
         began_s = time.monotonic()
         os.kill(victim, signal.SIGKILL)
         return max(at for _, at in ready(folder, 1, workers, agent)) - began_s
@@ -149,15 +120,6 @@ def group(script: Path, folder: Path, workers: int, attempt: int, *more: str) ->
             process.communicate()
 
 
-def free_port() -> str:
-    """Return a port that nobody has now."""
-    import socket
-
-    with socket.socket() as held:
-        held.bind(("127.0.0.1", 0))
-        return str(held.getsockname()[1])
-
-
 def floor(script: Path, folder: Path, workers: int) -> float:
     """Return the seconds of one restart where nothing is done but the needed."""
     with group(script, folder, workers, 0) as old, group(script, folder, workers, 1, "waits") as new:
@@ -183,48 +145,45 @@ def floor(script: Path, folder: Path, workers: int) -> float:
         return max(at for _, at in ready(folder, 1, workers)) - began_s
 
 
-def insistently(way: Callable[[Path, Path], float], script: Path, base: Path) -> float:
-    """Take a figure, again if the run ended instead of restarting its workers, at most twenty times."""
-    for trial in range(20):
-        folder = base / str(trial)
-        folder.mkdir(parents=True)
-        try:
-            return way(script, folder)
-        except RunEndedError as error:
-            print(f"{base.name}: {error}, once more", file=sys.stderr)
-    raise SystemExit(f"{base.name}: no restart in twenty runs")
+def takes(group_size: int, *, cold: bool) -> Callable[[Bench], Mapping[str, Take]]:
+    """Return the takes of a measure: ms of a restart, and the runs that ended instead and were taken again.
 
+    Args:
+        group_size: Workers.
+        cold: Whether ours takes part without `--standby`, too.
+    """
+    name = f"ready-{group_size}"
 
-def main() -> None:
-    """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--repetitions", type=int, default=5)
-    arguments = parser.parse_args()
-    ours = [sys.executable, "-m", "elastic_core.run"]
-    torchs = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    workers: int = arguments.workers
-    ways: dict[str, Callable[[Path, Path], float]] = {
-        "torchrun": lambda s, f: launched(torchs, s, f, workers, spares=False),
-        "elastic run": lambda s, f: launched(ours, s, f, workers, spares=False),
-        "elastic run, spares": lambda s, f: launched([*ours, *SPARES], s, f, workers, spares=True),
-        "elastic run, forks": lambda s, f: launched([*ours, "--standby"], s, f, workers, spares=False),
-        "floor": lambda s, f: floor(s, f, workers),
-    }
-    taken: dict[str, list[float]] = {name: [] for name in ways}
-    with tempfile.TemporaryDirectory() as base:
-        script = Path(base) / "worker.py"
-        script.write_text(WORKER)
-        for turn in range(arguments.repetitions):
-            for name, way in ways.items():
-                taken[name].append(insistently(way, script, Path(base) / f"{turn}-{name}".replace(" ", "_")))
-    slow_s = statistics.median(taken["torchrun"])
-    print(f"kill -9 of one of {workers} workers to gloo ready, ms, median of {arguments.repetitions}")
-    for name, seconds in taken.items():
-        middle_s = statistics.median(seconds)
-        spread = f"{min(seconds) * 1e3:.0f} to {max(seconds) * 1e3:.0f}"
-        print(f"  {name:<22} {middle_s * 1e3:7.0f}   ({spread})   {slow_s / middle_s:5.1f} x")
+    def launchers(bench: Bench) -> Mapping[str, Take]:
+        bench.need_torch()
+        script, serial = Path(bench.script("ready", WORKER)), count()
 
+        def fresh() -> Path:
+            folder = bench.folder / f"{name}-{next(serial)}"
+            folder.mkdir()
+            return folder
 
-if __name__ == "__main__":
-    main()
+        def least() -> Mapping[str, float]:
+            return {name: floor(script, fresh(), group_size) * 1e3}
+
+        def under(launcher: Launcher, option: str = "") -> Mapping[str, float]:
+            command = launcher(group_size, 1, [], (option,) if option else ())
+            for failed in range(TRIES):
+                try:
+                    seconds = launched(command, script, fresh(), group_size)
+                except RunEndedError:
+                    continue
+                return {name: seconds * 1e3, f"{name}-lost": float(failed)}
+            raise MeasureError(f"{' '.join(command)} did not restart its workers in {TRIES} runs")
+
+        ours = {STANDBY: partial(under, bench.launchers[OURS], "--standby")}
+        if cold:
+            ours[OURS] = partial(under, bench.launchers[OURS])
+        others = {
+            name: partial(under, launcher, "--standalone" if name in (TORCHRUN, FT_LAUNCHER) else "")
+            for name, launcher in bench.launchers.items()
+            if name not in (FLOOR, OURS)
+        }
+        return {FLOOR: least, **ours, **others}
+
+    return launchers

@@ -7,12 +7,15 @@ import statistics
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks import procfs, workers
+from benchmarks.bench import Bench
 from benchmarks.launchers import DEADLINE_S, Launcher
+from benchmarks.measure import MeasureError, Take
+from benchmarks.stats import FLOOR
 
 QUIET_S = 3.0
 """A launcher that has passed on nothing for so long has nothing left: torchrun may take 2 s for a line."""
@@ -42,8 +45,29 @@ def check(lines: Iterable[bytes], ranks: int, each: int) -> Check:
     return Check(lost=ranks * each - sum(map(len, seen)), wrong=wrong)
 
 
-def flood(launcher: Launcher, base: Path, text: str, ranks: int, total: int) -> dict[str, float]:
-    """Have workers print as fast as they can; return the agent's CPU a line in us, and lines lost or wrong."""
+def lines(name: str, text: str, ranks: int) -> Callable[[Bench], Mapping[str, Take]]:
+    """Return the takes of a measure: the agent's CPU for a line in us, and the lines that are lost or wrong.
+
+    Args:
+        name: Of the first figure; `-faults` is added for the second.
+        text: The workers' script.
+        ranks: How many workers print.
+    """
+
+    def take(launcher: Launcher, bench: Bench) -> Mapping[str, float]:
+        cpu_us, found = flood(launcher, bench.folder, text, ranks, bench.size.lines)
+        return {name: cpu_us, f"{name}-faults": float(found.lost + found.wrong)}
+
+    return lambda bench: bench.each(take, bench, without=FLOOR)
+
+
+def delay(bench: Bench) -> Mapping[str, Take]:
+    """Return the takes of a measure: the median time in ms of a line from the worker to us."""
+    return bench.each(delay_ms, bench.folder, without=FLOOR)
+
+
+def flood(launcher: Launcher, base: Path, text: str, ranks: int, total: int) -> tuple[float, Check]:
+    """Have workers print as fast as they can; return the agent's CPU for a line in us, and what became of the lines."""
     each = total // ranks
     with tempfile.TemporaryDirectory(dir=base) as name:
         folder = Path(name)
@@ -67,7 +91,7 @@ def flood(launcher: Launcher, base: Path, text: str, ranks: int, total: int) -> 
         finally:
             run.close()
         found = check(b"".join(run.taken).splitlines(), ranks, each)
-    return {"cpu_us": cpu_ms * 1e3 / (ranks * each), "lost": found.lost, "wrong": found.wrong}
+    return cpu_ms * 1e3 / (ranks * each), found
 
 
 def delay_ms(launcher: Launcher, base: Path) -> float:
@@ -108,7 +132,7 @@ class _Piped:
         end_s = time.monotonic() + DEADLINE_S
         while condition():
             if self._process.poll() is not None or time.monotonic() > end_s:
-                raise SystemExit(f"{self._process.args!r}: workers did not get ready")
+                raise MeasureError(f"{self._process.args!r}: workers did not get ready")
             self.taken.append(self.chunk(0.02))
 
     def read_lines(self, count: int) -> None:

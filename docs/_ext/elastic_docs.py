@@ -1,6 +1,5 @@
 """Our Sphinx extension: the state diagram and other pictures, drawn where they stand."""
 
-import json
 import re
 from collections.abc import Callable, Mapping
 from typing import Final
@@ -8,6 +7,7 @@ from typing import Final
 import diagrams
 import pictures
 import report_picture
+from benchmark_page import published
 from docutils import nodes
 from drain_picture import drain_picture
 from join_picture import join_picture
@@ -45,10 +45,6 @@ class Picture(SphinxDirective):
         return [nodes.raw("", f'<div class="picture">{svg}</div>', format="html")]
 
 
-def _benchmarks() -> Figure:
-    return pictures.benchmark_picture(json.loads((pictures.PICTURES / "benchmarks.json").read_text())["results"])
-
-
 PICTURES: Final[Mapping[str, tuple[Callable[[], Figure], str]]] = {
     "run": (diagrams.run_picture, "Two nodes with agent, guard and workers, the store in which they meet, the plugins"),
     "round": (diagrams.round_picture, "Three nodes take seats, the leader writes the round, the workers start"),
@@ -58,7 +54,10 @@ PICTURES: Final[Mapping[str, tuple[Callable[[], Figure], str]]] = {
     "hang": (diagrams.hang_picture, "Timeline: rank 1 hangs, its stacks are kept at half of the time-out"),
     "settings": (diagrams.settings_picture, "Default, proposal, variable, command line: each overrides the former"),
     "house": (diagrams.house_picture, "The packages of the core in layers, and the distributions beside it"),
-    "benchmarks": (_benchmarks, "Bars: medians of elastic run, torchrun and the floor; the table has the figures"),
+    "benchmarks": (
+        lambda: pictures.benchmark_picture(published()),
+        "Points: the time of elastic run as a part of torchrun's; the table has the figures",
+    ),
 }
 """The pictures of the pages: how each is drawn, and its text for readers who don't see it."""
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from agent_states import GENERATORS as OF_STATES
-from benchmark_table import GENERATORS as OF_BENCHMARKS
+from benchmark_page import GENERATORS as OF_BENCHMARKS
 from hangs_table import GENERATORS as OF_HANGS
 from migration_tables import GENERATORS as OF_TORCH
 from reference_tables import GENERATORS

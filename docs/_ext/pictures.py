@@ -13,10 +13,11 @@ import sys
 import tempfile
 import textwrap
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+import benchmark_page
 import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -145,31 +146,38 @@ def crash_picture(found: Sequence[Span]) -> Figure:
 # --- the benchmarks' figures
 
 
-def benchmark_picture(results: Iterable[Mapping[str, Any]]) -> Figure:
-    """Draw each measure's medians as bars and the spread as a line, on a logarithmic scale."""
-    measures = [one for one in results if one["launchers"]]
-    bars = sum(len(one["launchers"]) for one in measures)
-    figure, axes = canvas(9.2, 0.6 + 0.23 * bars + 0.2 * len(measures))
+def benchmark_picture(document: Mapping[str, Any]) -> Figure:
+    """Draw each time as a part of torchrun's: a point for the ratio, and a line for its interval."""
+    colours = {"floor": FLOOR, "ft_launcher": TORCHRUN}
+    rows = [
+        (one, name)
+        for one in document["figures"].values()
+        if one["unit"] in ("ms", "s") and one["reference"] == "torchrun"
+        for name in one["launchers"]
+        if name.startswith("elastic run") and one["launchers"][name]["ratio"] is not None
+    ]
+    figure, axes = canvas(4.7, 1.0 + 0.5 * len(rows))
     axes.axis("on")
-    y, ticks, labels = 0.0, [], []
-    for one in measures:
-        ticks.append(y + (len(one["launchers"]) - 1) / 2)
-        labels.append(textwrap.fill(one["measure"], 20))
-        for launcher, figures in one["launchers"].items():
-            colour = {"floor": FLOOR, "torchrun": TORCHRUN}.get(launcher, OURS)
-            least = max(min(figures["least"], figures["median"]), 1e-3)
-            axes.barh(y, max(figures["median"], 1e-3), height=0.85, color=colour)
-            axes.plot([least, max(figures["most"], least)], [y, y], color=INK, lw=0.8)
-            text = f"{number(figures['median'])} {one['unit']}  {launcher}"
-            axes.text(max(figures["most"], least) * 1.08, y, text, fontsize=10, va="center", color=INK)
-            y += 1
-        y += 0.8
+    for y, (one, name) in enumerate(rows):
+        others = {other: colour for other, colour in colours.items() if other in one["launchers"]}
+        for launcher, colour in {**others, name: OURS}.items():
+            ratio = one["launchers"][launcher]["ratio"]
+            low, value, high = (min(max(ratio[part], 1e-3), 10.0) for part in ("low", "value", "high"))
+            axes.plot([low, high], [y, y], color=colour, lw=3, solid_capstyle="butt")
+            axes.plot([value], [y], color=colour, marker="o", ms=7, lw=0)
+        beside = axes.get_yaxis_transform()
+        axes.text(1.02, y, _times(one, name), fontsize=10, va="center", color=INK, transform=beside)
+    axes.axvline(1, color=INK, lw=0.8)
+    axes.text(1, -0.7, "torchrun", fontsize=10, ha="center", color=INK)
+    drawn = {launcher for one, _ in rows for launcher in one["launchers"]}
+    for x, (name, colour) in zip((1e-3, 1.4e-2, 4e-2), {"elastic run": OURS, **colours}.items(), strict=True):
+        if name in drawn:
+            axes.text(x, -0.7, name, fontsize=10, color=colour)
     axes.set_xscale("log")
-    axes.set(ylim=(y - 0.8, -1), yticks=ticks)
-    axes.set_yticklabels(labels, fontsize=10)
-    axes.margins(x=0.45)
-    axes.set_xlim(left=1)
-    axes.set_xticks([1, 10, 100, 1000], ["1", "10", "100", "1000"])
+    axes.set(xlim=(9e-4, 11), ylim=(len(rows) - 0.4, -1), yticks=range(len(rows)))
+    axes.set_yticklabels([textwrap.fill(one["title"], 40) for one, _ in rows], fontsize=10)
+    axes.set_xticks([1e-3, 1e-2, 0.1, 1, 10], ["1/1000\nor less", "1/100", "1/10", "1", "10\nor more"])
+    axes.set_xlabel("part of torchrun's time", fontsize=10, color=INK)
     axes.minorticks_off()
     axes.tick_params(colors=INK, labelsize=10)
     for side in ("top", "right"):
@@ -177,6 +185,14 @@ def benchmark_picture(results: Iterable[Mapping[str, Any]]) -> Figure:
     for side in ("bottom", "left"):
         axes.spines[side].set_color(INK)
     return figure
+
+
+def _times(one: Mapping[str, Any], name: str) -> str:
+    """Return the medians of ours and torchrun's, with what differs from a plain run."""
+    number, launchers = benchmark_page.number, one["launchers"]
+    ours, torchs = number(launchers[name]["median"]["value"]), number(launchers["torchrun"]["median"]["value"])
+    more = name.removeprefix("elastic run").removeprefix(",").strip()
+    return f"{f'{more}: ' if more else ''}{ours} {one['unit']} (torchrun: {torchs})"
 
 
 # --- how all of them are drawn
@@ -206,11 +222,6 @@ def canvas(width: float, height: float) -> tuple[Figure, Axes]:
     axes = figure.add_subplot()
     axes.axis("off")
     return figure, axes
-
-
-def number(value: float) -> str:
-    """Return a figure with three digits."""
-    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def _ms(seconds: float) -> float:

@@ -1,4 +1,4 @@
-"""The benchmarks measure: one quick pass for real, without torch."""
+"""The benchmarks measure: the smallest size for real, without torch."""
 
 import json
 import os
@@ -17,13 +17,14 @@ from patience import patience
 ROOT = Path(__file__).parents[4]
 
 
-def quick_pass(name, results, folder, *options):
-    """Run one measure; return what it printed."""
+def smallest(name, results, folder, *options, code=0):
+    """Measure figures; return what was printed."""
     command = [
         sys.executable,
         "-m",
         "benchmarks",
-        "--quick",
+        "--size",
+        "smallest",
         "--no-torch",
         "--only",
         name,
@@ -40,41 +41,44 @@ def quick_pass(name, results, folder, *options):
         finally:
             with suppress(ProcessLookupError):
                 os.killpg(bench.pid, signal.SIGKILL)  # its servers, too, if it took too long
-    assert bench.returncode == 0, err
+    assert bench.returncode == code, err
     return out
 
 
-def test_a_quick_pass_measures_the_floor_and_us(tmp_path):
+def test_one_figure_is_measured_beside_the_floor_and_another_installation(tmp_path):
     out = tmp_path / "results.json"
-    assert "exec to the first line of 8 workers, ms" in quick_pass("start", out, tmp_path)
-    _, result = json.loads(out.read_text())["results"]
-    assert set(result["launchers"]) == {"floor", "elastic run"}
-    for launcher in result["launchers"].values():
-        assert launcher["count"] == 3
-        assert all(0 < figure < 20_000 for figure in launcher["figures"])
+    assert "start-8: exec to the first line of 8 workers, ms" in smallest(
+        "start-8", out, tmp_path, "--beside", sys.prefix
+    )
+    document = json.loads(out.read_text())
+    assert list(document["figures"]) == ["start-8"]
+    assert document["machine"]["cores"] >= 1
+    assert set(document["versions"]) == {"Python", "elastic-core", "another elastic run"}
+    launchers = document["figures"]["start-8"]["launchers"]
+    assert set(launchers) == {"floor", "elastic run", "another elastic run"}
+    for launcher in launchers.values():
+        assert len(launcher["samples"]) == 1
+        assert all(0 < sample < 60_000 for sample in launcher["samples"])
 
 
-def test_another_installation_is_measured_in_the_same_turns(tmp_path):
-    out = tmp_path / "results.json"
-    assert "elastic run (beside)" in quick_pass("help", out, tmp_path, "--beside", sys.prefix)
-    (result,) = json.loads(out.read_text())["results"]
-    assert {name: each["count"] for name, each in result["launchers"].items()} == {
-        "floor": 3, "elastic run": 3, "elastic run (beside)": 3
-    }  # fmt: skip
+def test_a_check_compares_what_is_published_and_tells_nothing_of_one_sample(tmp_path):
+    shown = smallest("help", tmp_path / "results.json", tmp_path, "--check")
+    assert "cannot tell  help, elastic run: " in shown
+    assert shown.rstrip().endswith("nothing has lost")
 
 
 @pytest.mark.parametrize(
-    ("name", "count", "says"),
+    ("pattern", "figures"),
     [
-        ("rendezvous", 40, "growth with the nodes over etcd: store operations a node"),
-        ("elastic", 5, "a node joins (1:4, last call 1 s): its start to all restarted, ms"),
+        ("rounds-*", ["rounds-redis-128-seconds", "rounds-redis-growth", "rounds-etcd-128-kib", "rounds-etcd-lost"]),
+        ("nodes-[jk]*", ["nodes-join", "nodes-join-still", "nodes-kill", "nodes-kill-never"]),
     ],
 )
-def test_a_quick_pass_measures_many_nodes(name, count, says, tmp_path):
+def test_figures_of_many_nodes_are_measured(pattern, figures, tmp_path):
     redis_servers.binary()  # missing: skipped here, an error in CI
     etcd_servers.binary()
     out = tmp_path / "results.json"
-    assert says in quick_pass(name, out, tmp_path)
-    results = json.loads(out.read_text())["results"]
-    assert len(results) >= count
-    assert all(launcher["count"] >= 1 for result in results for launcher in result["launchers"].values())
+    smallest(pattern, out, tmp_path)
+    document = json.loads(out.read_text())
+    assert set(figures) <= set(document["figures"])
+    assert document["left_out"] == {}
