@@ -46,7 +46,6 @@ time.sleep(600)
 """
 DEADLINE_S = 120.0
 SETTLED_S = 1.0
-"""How long all workers are ready before one is killed."""
 Ready = list[tuple[int, float]]
 
 
@@ -76,6 +75,11 @@ def ready(folder: Path, attempt: int, workers: int, agent: subprocess.Popen[byte
     return [(int(pid), float(at)) for pid, at in words]
 
 
+def settle() -> None:
+    """Let the workers be ready for a while, before one is killed."""
+    threading.Event().wait(SETTLED_S)
+
+
 def launched(command: list[str], script: Path, folder: Path, workers: int) -> float:
     """Return the seconds of one restart under a launcher, whose command allows one restart of so many workers.
 
@@ -87,7 +91,7 @@ def launched(command: list[str], script: Path, folder: Path, workers: int) -> fl
     agent = subprocess.Popen([*command, str(script), str(folder)], env=env, stderr=subprocess.DEVNULL)
     try:
         (_, (victim, _), *_) = ready(folder, 0, workers, agent)
-        threading.Event().wait(SETTLED_S)
+        settle()
         began_s = time.monotonic()
         os.kill(victim, signal.SIGKILL)
         return max(at for _, at in ready(folder, 1, workers, agent)) - began_s
@@ -129,7 +133,7 @@ def floor(script: Path, folder: Path, workers: int) -> float:
         ready(folder, 0, workers)
         watch = poll()
         watch.register(os.pidfd_open(old[1].pid))
-        settle(lambda: True)
+        settle()
         began_s = time.monotonic()
         old[1].kill()
         watch.poll()
