@@ -47,6 +47,8 @@ from elastic_core.types import (
 
 FENCED = "this agent stood still for longer than its lease"
 # Seconds after the end of a worker, or of another child, until the guard is informed and ended orphans are reaped.
+_ENDING_S = 0.1
+"""An interpreter that is stopped so soon after an uncaught exception would have ended by itself, with its code."""
 _TIDY_S = 0.02
 
 
@@ -199,8 +201,11 @@ class Agent:
 
     def on_worker_exit(self, exit: WorkerExit) -> None:
         """Process the end of a worker. Called: by the worker group."""
+        recorded = self._recorded.pop(exit.local_rank, exit)
+        if recorded.stop_signal is None and exit.code == -signal.SIGTERM and exit.at_s - recorded.at_s < _ENDING_S:
+            # Its interpreter was ending by the exception when it was stopped with the others.
+            exit = replace(exit, code=recorded.code)
         self._exits.append(exit)
-        self._recorded.pop(exit.local_rank, None)
         self._reactor.call_once(_TIDY_S, self._tidy)
         self._feed.publish(moments.WorkerEnded(round_index=self._round_index, exit=exit))
         if exit.code == -signal.SIGKILL and exit.stop_signal is None and self._guardian.fence_passed(exit.at_s):

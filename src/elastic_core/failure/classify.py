@@ -12,10 +12,8 @@ from elastic_core.types import DeviceFault, ErrorRecord, FailedWorker, FailureCl
 COLLATERAL_WINDOW_NS = 100_000_000
 """A lost connection may be noticed this much earlier than its cause is recorded: the cause still ranks first."""
 ENDING_NS = 1_000_000_000
-"""The same for a cause without an error time: its connections close first, then its interpreter, then it exits.
-
-It is also the longest wait for a record that has begun, because the reason of an exit is recorded at its end.
-"""
+"""The same for a cause without an error time: its connections close first, then its interpreter, then it exits."""
+# It is also the longest wait for a record that has begun, because the reason of an exit is recorded at its end.
 SETTLE_S = COLLATERAL_WINDOW_NS / 1e9
 """The longest wait for evidence of this node's other workers that is not known to come, in seconds."""
 LOST_PEER_S = 0.5

@@ -276,6 +276,21 @@ def test_a_wait_for_evidence_ends_when_the_evidence_comes(play, how):
     kept(it.reactor.now_s() - began_s, SETTLE_S)
 
 
+@pytest.mark.parametrize(
+    ("after_s", "before", "code"),
+    [(0.05, {}, 1), (0.2, {}, -15), (0.05, {"stop_signal": 15, "stop_sent_ns": 1}, -15)],
+    ids=["soon", "slow to end", "by the stop"],
+)
+def test_a_worker_that_is_stopped_while_its_exception_ends_it_has_the_code_of_the_exception(
+    play, after_s, before, code
+):
+    it = play()
+    it.agent.on_recorded(killed(1, code=1, **before))
+    it.agent.on_worker_exit(killed(1, code=-15, at_s=50.0 + after_s, stop_signal=15, stop_sent_ns=1))
+    (event,) = [each for each in it.events if isinstance(each, m.WorkerExited)]
+    assert (event.exit.code, event.exit.stop_signal) == (code, 15)
+
+
 def test_a_stop_of_the_agent_ends_the_wait_for_evidence(play):
     it = play()
     it.incidents.failed_workers = (failed(killed(0, code=1), Origin.COLLATERAL),)
