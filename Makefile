@@ -100,7 +100,7 @@ slurm: $(VENV)/.for-development ## run jobs under a Slurm on this machine; apt i
 chaos: $(VENV)/.for-development ## run the scenarios with real nodes and servers at full length, and 100 random faults (CHAOS_SEED=42 repeats)
 	@CHAOS_FULL=1 $(BIN)/python -m pytest -n $(CHAOS_JOBS) --dist loadgroup tests/chaos $(PYTEST_ARGS)
 
-mutants: $(VENV)/.for-development ## check that the tests catch 48 seeded faults, each in a copy of the tree (MUTANTS_ARGS='--only NAME')
+mutants: $(VENV)/.for-development ## check that the tests catch 49 seeded faults, each in a copy of the tree (MUTANTS_ARGS='--only NAME')
 	@$(BIN)/python scripts/mutants.py $(MUTANTS_ARGS)
 
 simulate: $(VENV)/.for-development ## run a long test of the rendezvous with a simulated store (SIMULATE_SEEDS=100000)
@@ -130,7 +130,7 @@ wheels: $(WHEELS_VENV)/.for-wheels ## build sdists and wheels of all distributio
 	$(WHEELS_VENV)/bin/python scripts/build_wheels.py dist . $(dir $(wildcard plugins/*/pyproject.toml))
 	ls dist
 
-bench: $(VENV)/.for-use ## measure elastic run, torchrun and a floor in turns, 15 minutes (BENCH_ARGS='--only start-1', '--list', '--nvrx VENV')
+bench: $(VENV)/.for-use ## measure elastic run, torchrun and a floor in turns, 18 minutes (BENCH_ARGS='--only start-1', '--list', '--nvrx VENV')
 	@$(BIN)/python -m benchmarks $(BENCH_ARGS)
 
 bench-check: $(VENV)/.for-use ## measure again for less time, and fail if the ratio to torchrun is really worse than the committed one
