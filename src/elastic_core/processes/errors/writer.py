@@ -140,14 +140,14 @@ def load_record(path: str) -> dict[str, Any]:
     return written
 
 
-def describe(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     """Return `ValueError: boom`, as torch's recorder writes it. Never raises, even if `__str__` does."""
     return f"{type(error).__name__}: {_clip(text_of(error))}"
 
 
 def _document(error: BaseException, *, source: str, at_ns: int) -> dict[str, Any]:
     information = {"py_callstack": _callstack(error), "timestamp": str(at_ns // 10**9)}
-    return {"message": {"message": describe(error), "extraInfo": information | _our_part(error, source, at_ns)}}
+    return {"message": {"message": describe_error(error), "extraInfo": information | _our_part(error, source, at_ns)}}
 
 
 def _our_part(error: BaseException, source: str, at_ns: int) -> dict[str, Any]:
@@ -212,7 +212,7 @@ def _find(written: dict[str, Any], error: BaseException) -> BaseException | None
     text = message.get("message") if isinstance(message, dict) else message
     if not isinstance(text, str):
         return None
-    return next((candidate for candidate in _chain(error) if describe(candidate) == _clip(text)), None)
+    return next((candidate for candidate in _chain(error) if describe_error(candidate) == _clip(text)), None)
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
