@@ -116,8 +116,7 @@ def torch_version(paths: Sequence[str] | None = None) -> str:
 
     The release is in the metadata's file name. If torch runs from its sources, a file of the build has it.
 
-    Args:
-        paths: The interpreter's `sys.path`; `None` means the agent's.
+    `paths` is the interpreter's `sys.path`; `None` means the agent's.
     """
     for entry in dict.fromkeys(sys.path if paths is None else paths):
         version = _torch_in(entry or os.curdir)

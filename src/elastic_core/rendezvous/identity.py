@@ -101,10 +101,7 @@ def _minor(release: str) -> list[str]:
 def mismatch_error(run_id: str, where: str, refusals: Sequence[Difference]) -> RendezvousError:
     """Return the error of a node that has a different command line from the run that it wants to join.
 
-    Args:
-        run_id: The run.
-        where: The store's endpoint as messages show it: `redis at host:6379`.
-        refusals: The differences, at least one.
+    `where` is the store's endpoint as messages show it: `redis at host:6379`. There is at least one difference.
     """
     allowable = ",".join(difference.key for difference in refusals if difference.key in ALLOWABLE)
     blocked = any(difference.key not in ALLOWABLE for difference in refusals)

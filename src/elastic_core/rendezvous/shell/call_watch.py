@@ -25,13 +25,8 @@ def consequence(
     A round with workers ends when the lease can't be kept without the call. A join, and a node that waits for the run's
     decision, give up after the connect timeout.
 
-    Args:
-        late: The call.
-        driver: The driver of the call.
-        backend: The store, for the reason.
-        joining: Whether the agent waits for a round.
-        awaits: Whether the round was stopped, and the agent waits for the run's decision.
-        now_s: The time.
+    `joining`: the agent waits for a round. `awaits`: the round was stopped, and the agent waits for the run's
+    decision.
     """
     text = f"{late.operation} of {backend} has not returned, {now_s - late.due_s:.1f} s past its wait"
     cut_s, fence_s = driver.stops_s
