@@ -1,7 +1,8 @@
 """How long restarts take if kills come in a row: each as soon as all workers of the last restart are ready.
 
 The time is that from a SIGKILL of one worker until all workers are ready again, after a collective of gloo. The floor
-(`benchmarks/floor.py`) starts every worker from nothing, so it gets fewer kills.
+(`benchmarks/floor.py`) starts every worker from nothing, so it gets fewer kills. If the name server loses a query of
+torch's store, a restart takes 5 s longer, under any launcher: `benchmarks/names.py` looks for that.
 """
 
 import os

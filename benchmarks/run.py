@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
 
-from benchmarks import compare, results
+from benchmarks import compare, names, results
 from benchmarks.bench import CHECK, FULL, SIZES, Bench, Size
 from benchmarks.launchers import ALL, Launcher, beside, clean_environment, ft_launcher, version_of
 from benchmarks.measure import Measure, MeasureError, MissingError, Samples, in_turns
@@ -58,6 +58,8 @@ def main(argv: list[str] | None = None) -> None:
     print(", ".join(f"{name} {version}" for name, version in versions.items()))
     if runner.load > len(os.sched_getaffinity(0)) / 2:
         print(f"the machine is busy (load {runner.load:.1f}): intervals will be wide, and ratios may be wrong")
+    if TORCHRUN in launchers and (warning := names.warning(names.longest_lookup_s())):
+        print(warning)
     try:
         runner.measure(figures)
     finally:  # also after Ctrl-C: what was measured is not lost

@@ -10,7 +10,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[3]))
 
-from benchmarks import compare, procfs, results, run, tee
+from benchmarks import compare, names, procfs, results, run, tee
 from benchmarks.compare import Comparison, Verdict
 from benchmarks.launchers import ALL, clean_environment
 from benchmarks.measure import Figure, Measure, MeasureError, MissingError, Turns, in_turns
@@ -468,3 +468,25 @@ def test_every_launcher_gets_the_same_script_and_nobody_elses_options():
         assert launcher(3, 1, ["train.py", "--lr", "1"])[-3:] == ["train.py", "--lr", "1"]
     environ = {"PATH": "/bin", "PET_NNODES": "2", "PYTHONDONTWRITEBYTECODE": "1"}
     assert clean_environment(environ) == {"PATH": "/bin", "OMP_NUM_THREADS": "1"}
+
+
+# --- the machine
+
+
+@pytest.mark.parametrize(
+    ("took_s", "count", "shown"),
+    [([0.001] * names.LOOKUPS, names.LOOKUPS, ""), ([0.001, 5.0], 2, "the name server took 5.0 s for an address: ")],
+    ids=["found at once", "a lost query"],
+)
+def test_a_name_server_that_loses_queries_is_reported(monkeypatch, took_s, count, shown):
+    now, asked = [0.0], []
+
+    def look_up(address, flags):
+        asked.append(address[0])
+        now[0] += took_s[len(asked) - 1]
+
+    monkeypatch.setattr(names.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(names.socket, "getnameinfo", look_up)
+    assert names.warning(names.longest_lookup_s()).startswith(shown)
+    assert bool(names.warning(max(took_s))) == bool(shown)
+    assert asked == ["::ffff:127.0.0.1"] * count
