@@ -26,6 +26,7 @@ OWN: Final[Mapping[str, Check]] = {
     "endpoint": network.endpoint,
     "address": network.address,
     "host name": network.host_name,
+    "client names": network.client_names,
     "ports": network.ports,
     "interfaces": variables.interfaces,
     "variables": variables.run_variables,

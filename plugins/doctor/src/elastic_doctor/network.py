@@ -3,6 +3,7 @@
 import errno
 import socket
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Final
 
 import msgspec
@@ -23,8 +24,13 @@ from elastic_doctor.findings import Asked, Finding, Level
 
 _OUTSIDE: Final = "192.0.2.1"
 """An unassigned address: the kernel returns the route to it; nothing is sent."""
+_CLIENT: Final = "::ffff:127.0.0.1"
+"""A client of this host, as torch's store sees its address."""
 _PORT: Final = 29400
 _IN_USE: Final = "in use"
+_LOOKUPS: Final = 100
+_LONG_LOOKUP_S: Final = 0.2
+_LOOKUPS_S: Final = 1.0
 _STEPS_MS: Final = (1, 2, 5, 10, 20, 50, 100, 200, 500)
 _WITHOUT_STORE: Final = ("local", "static")
 
@@ -146,6 +152,26 @@ def host_name(asked: Asked) -> Iterator[Finding]:
         yield Finding(check="host name", level=Level.WARN, what=what, remedy=remedy)
     else:
         yield Finding(check="host name", level=Level.OK, what=f"{name!r} is {', '.join(found)}")
+
+
+def client_names(asked: Asked) -> Iterator[Finding]:
+    """Warn if the look-up of a client's name can take long: the server of torch's store makes one for each client."""
+    began_s = last_s = SYSTEM_CLOCK.monotonic_s()
+    for _ in range(_LOOKUPS):
+        with suppress(OSError):  # no such address here, or no answer after the resolver's own limits
+            socket.getnameinfo((_CLIENT, 1, 0, 0), socket.NI_NUMERICSERV)
+        before_s, last_s = last_s, SYSTEM_CLOCK.monotonic_s()
+        if last_s - before_s > _LONG_LOOKUP_S:
+            what = (
+                f"the name server took {last_s - before_s:.1f} s for {_CLIENT}: at times workers wait as long to start"
+            )
+            remedy = (
+                f"a line '{_CLIENT} localhost' in /etc/hosts, and a name server that answers for the nodes' addresses"
+            )
+            yield Finding(check="client names", level=Level.WARN, what=what, remedy=remedy)
+            return
+        if last_s - began_s > _LOOKUPS_S:
+            return
 
 
 def ports(asked: Asked) -> Iterator[Finding]:

@@ -303,6 +303,24 @@ def test_a_host_name_that_leads_to_the_loopback_warns(monkeypatch):
     assert list(network.host_name(Asked())) == []
 
 
+@pytest.mark.parametrize(
+    ("took_s", "lookups", "found"),
+    [([0.001] * 100, 100, []), ([0.001, 5.0], 2, ["warn"]), ([0.15] * 7, 7, [])],
+    ids=["found at once", "a lost query", "slow, and no longer than a second in all"],
+)
+def test_a_name_server_that_loses_queries_warns(monkeypatch, took_s, lookups, found):
+    now, asked = [0.0], []
+
+    def look_up(address, flags):
+        asked.append(address[0])
+        now[0] += took_s[len(asked) - 1]
+
+    monkeypatch.setattr(network, "SYSTEM_CLOCK", SimpleNamespace(monotonic_s=lambda: now[0]))
+    monkeypatch.setattr(socket, "getnameinfo", look_up)
+    assert levels(network.client_names(Asked())) == found
+    assert asked == ["::ffff:127.0.0.1"] * lookups
+
+
 def test_ports_that_are_taken_fail():
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as udp, socket.create_server(("", 0)) as tcp:
         udp.bind(("", 0))
