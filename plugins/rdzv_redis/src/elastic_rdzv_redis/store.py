@@ -118,11 +118,8 @@ class RedisStore(CoordinationStore):
 
     @property
     def _session(self) -> "Session":
-        """Return the connections; the first call imports redis."""
+        """Return the connections; the first call imports what connects."""
         if self._live_session is None:
-            from elastic_rdzv_redis.client_parts import import_parts
-
-            import_parts()
             from elastic_rdzv_redis.connector import Sentinels
             from elastic_rdzv_redis.session import Session
 
@@ -239,7 +236,7 @@ class RedisStore(CoordinationStore):
 
     def _run(self, script: scripts.Script, *args: str | bytes | int, wait: WaitBudget, writes: bool = True) -> Any:  # noqa: ANN401
         self._renewed = None
-        from elastic_rdzv_redis.failures import ForeignContentError  # imports redis
+        from elastic_rdzv_redis.failures import ForeignContentError
 
         with own_content(f"{self._base}*", (ForeignContentError,)):
             return self._session.run(script, self._keys, *args, wait=wait, writes=writes)
