@@ -207,8 +207,9 @@ class RedisStore(CoordinationStore):
         session, channels = self._session, frozenset(f"{self._keys[0]}/{topic}" for topic in topics)
         known = self._known(channels) if timeout_s > 0 else None
         while True:
-            # Before reading: what comes after it is pushed, what came before is read. A repetition sends nothing.
-            session.subscribe(channels, wait)
+            if known is None:
+                # Before reading: what comes after it is pushed, what came before is read. A repetition sends nothing.
+                session.subscribe(channels, wait)
             (now, polled), known = known or self._look(wait), None
             seen = compare(since, now, topics)
             left_s = wait.remaining_s(max(0.0, end_s - SYSTEM_CLOCK.monotonic_s()))

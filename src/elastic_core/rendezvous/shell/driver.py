@@ -132,7 +132,7 @@ class Driver:
         self._reached_s = LONG_AGO_S
         self._late_s: float | None = None
         self._fenced_s = LONG_AGO_S
-        self._left_seat: HeldSeat | None = None
+        self._held: tuple[Seat | None, RoundDocument | None] = (None, None)
         self._notices = 0
         self._thread = threading.Thread(target=self._run, name="elastic-member", daemon=True)
 
@@ -302,9 +302,9 @@ class Driver:
         if state.want in (Want.RUN, Want.STOP) and state.fence_s != self._fenced_s:
             self._fenced_s = state.fence_s
             self._emit(m.Fenced(until_s=state.fence_s))
-        held = self._held_seat()
-        if held != self._left_seat:
-            self._left_seat = held
+        if self._held != (state.lease.seat, state.mine):
+            self._held = state.lease.seat, state.mine
+            held = self._held_seat()
             cls = type(self._store)
             seat = b"" if held is None else msgspec.json.encode(held)
             self._emit(m.SeatHeld(store=f"{cls.__module__}:{cls.__qualname__}" if seat else "", seat=seat))
