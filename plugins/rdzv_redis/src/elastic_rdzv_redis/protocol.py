@@ -1,17 +1,14 @@
-"""The protocol of Redis, version 2: commands as bytes, and the replies in what a connection receives.
+"""Commands as bytes, and the replies in what a connection receives, by hiredis.
 
-redis-py is not used: a store needs only what is here, and the import of its connection (with asyncio, ssl, metrics and
-the handling of maintenance) took a third of an agent's memory. See docs/decisions/0060.
-
-Source: the specification of RESP, https://redis.io/docs/latest/develop/reference/protocol-spec/
+hiredis is the parser in C that redis-py uses, too. redis-py itself is not used: a store needs only what is here, and
+the import of its connection (with asyncio, ssl, metrics and the handling of maintenance) took a third of an agent's
+memory. See docs/decisions/0061.
 """
 
 from collections.abc import Callable
 from typing import Any, Final
 
-_END: Final = b"\r\n"
-_LONGEST_LINE: Final = 1 << 16
-"""The limit of a line in bytes: of an error, a status, or a length. Values are not lines."""
+import hiredis
 
 
 class NotRedisError(Exception):
@@ -54,13 +51,13 @@ _ERRORS: Final[dict[str, type[ErrorReply]]] = {
 }
 
 
+_NOT_YET: Final = object()
+"""The mark for a reply that is not complete."""
+
+
 def packed(words: tuple[str | bytes | int, ...]) -> bytes:
     """Return a command as a server reads it."""
-    parts = [b"*%d\r\n" % len(words)]
-    for word in words:
-        raw = word if isinstance(word, bytes) else str(word).encode()
-        parts.append(b"$%d\r\n%b\r\n" % (len(raw), raw))
-    return b"".join(parts)
+    return bytes(hiredis.pack_command(words))  # type: ignore[arg-type]  # its stub knows tuples of one word only
 
 
 class Replies:
@@ -72,17 +69,14 @@ class Replies:
 
     def __init__(self, receive: Callable[[], bytes]) -> None:
         self._receive = receive
-        self._buffer = b""
-        self._at = 0
-
-    @property
-    def buffered(self) -> bool:
+        self._reader = hiredis.Reader(protocolError=NotRedisError, replyError=_error, notEnoughData=_NOT_YET)
+        self.buffered = False
         """Whether bytes of the next reply were received."""
-        return self._at < len(self._buffer)
 
     def add(self, piece: bytes) -> None:
         """Add bytes that the connection has received."""
-        self._buffer, self._at = self._buffer[self._at :] + piece, 0
+        self._reader.feed(piece)
+        self.buffered = True
 
     def next(self) -> Any:  # noqa: ANN401  # whatever the server replies
         """Return the next reply: `None`, a number, bytes, or a list of replies, in which an error is an `ErrorReply`.
@@ -92,49 +86,17 @@ class Replies:
             NotRedisError: it is no reply.
             Exception: from `receive`; no other reply can be read then.
         """
-        reply = self._read()
-        if isinstance(reply, ErrorReply):
+        while (reply := self._reader.gets()) is _NOT_YET:
+            self.add(self._receive())
+        self.buffered = self._reader.has_data()
+        if isinstance(reply, ErrorReply | NotRedisError):
             raise reply
         return reply
 
-    def _read(self) -> Any:  # noqa: ANN401  # as above
-        line = self._line()
-        kind, rest = line[:1], line[1:]
-        if kind == b"+":
-            return rest
-        if kind == b"-":
-            text = rest.decode(errors="replace")
-            return _ERRORS.get(text.partition(" ")[0], ErrorReply)(text)
-        if kind not in (b":", b"$", b"*"):
-            raise NotRedisError(f"a reply that begins with {kind!r}")
-        try:
-            number = int(rest)
-        except ValueError:
-            raise NotRedisError(f"no number: {rest[:80]!r}") from None
-        if kind == b":":
-            return number
-        if number < 0:
-            return None
-        return self._value(number) if kind == b"$" else [self._read() for _ in range(number)]
 
-    def _line(self) -> bytes:
-        while (end := self._buffer.find(_END, self._at)) < 0:
-            if len(self._buffer) - self._at > _LONGEST_LINE:
-                raise NotRedisError("a line without an end")
-            self.add(self._receive())
-        line = self._buffer[self._at : end]
-        self._at = end + len(_END)
-        return line
-
-    def _value(self, size: int) -> bytes:
-        needed = size + len(_END)
-        if len(self._buffer) - self._at < needed:
-            pieces = [self._buffer[self._at :]]
-            count = len(pieces[0])
-            while count < needed:
-                pieces.append(self._receive())
-                count += len(pieces[-1])
-            self._buffer, self._at = b"".join(pieces), 0
-        value = self._buffer[self._at : self._at + size]
-        self._at += needed
-        return value
+def _error(text: str) -> Exception:
+    """Return the exception for an error in a reply. hiredis does not expect that one is raised."""
+    try:
+        return _ERRORS.get(text.partition(" ")[0], ErrorReply)(text)
+    except NotRedisError as error:
+        return error
