@@ -87,6 +87,7 @@ class Member:
         timer = threading.Timer(delay_s, self.post, [callback])
         timer.daemon = True
         timer.start()
+        return timer
 
     def take(self, event):
         match event:

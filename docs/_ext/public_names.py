@@ -189,6 +189,7 @@ EMBEDDING_SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "Worker processes without a run": (
         "Reactor",
         "ReactorLoop",
+        "Timer",
         "Sweeper",
         "WorkerGroup",
         "WorkerLaunch",

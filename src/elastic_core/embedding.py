@@ -72,6 +72,7 @@ from elastic_core.rendezvous.local import LocalRendezvous as LocalRendezvous
 from elastic_core.starters import CallStarter as CallStarter
 from elastic_core.starters import ReactorLoop as ReactorLoop
 from elastic_core.system.reactor import Reactor as Reactor
+from elastic_core.system.reactor import Timer as Timer
 
 if typing.TYPE_CHECKING:
     from elastic_core.launcher.job import run_job as run_job

@@ -287,7 +287,7 @@ class SimulatedClient(ABC):
                 event = protocol.WatchEnded(watched=Watched(revisions=answer, changed=frozenset(operation.topics)))
             self._soon(0.0, lambda: self._answer(turn, event))
 
-        lost = protocol.Failed(text="no answer", unknown=True)
+        lost = protocol.Failed(text="no answer")
         patience_s = max(0.0, operation.until_s - self.local_s) + self.state.ttl_s / PATIENCE_SHARE
         self._soon(patience_s, lambda: self._answer(turn, lost))
         self.operations += 1
@@ -311,7 +311,7 @@ class SimulatedClient(ABC):
                 self._soon(0.0, self._reached)
             self._soon(0.0, lambda: self._answer(turn, event))
 
-        lost = protocol.Failed(text="no answer", unknown=True, write=write, key=key)
+        lost = protocol.Failed(text="no answer", write=write, key=key)
         self._soon(self._patience_s(operation), lambda: self._answer(turn, lost))
         self.operations += 1
         self.net.send(self.line, self._call(operation), back, write=write)

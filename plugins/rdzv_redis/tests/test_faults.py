@@ -5,7 +5,6 @@ import threading
 import time
 
 import pytest
-from redis.exceptions import ResponseError
 
 from cancelled_calls import cancelled
 from elastic_core.api import WaitBudget
@@ -18,6 +17,7 @@ from elastic_core.api.stores import (
     WaitCancelledError,
 )
 from elastic_rdzv_redis.failures import translated
+from elastic_rdzv_redis.protocol import ErrorReply
 from elastic_rdzv_redis.url import Login
 from patience import kept
 from ports import free_port
@@ -359,7 +359,7 @@ def test_a_full_server_is_unavailable_for_now(make_store, tmp_path, wait):
     ],
 )
 def test_what_helps_stands_beside_what_a_server_refuses_for_now(answer, hint):
-    error = translated(ResponseError(answer), peer="r:1", login=Login(), sent=True, writes=True)
+    error = translated(ErrorReply(answer), peer="r:1", login=Login(), sent=True, writes=True)
     assert isinstance(error, BackendUnavailableError)
     assert hint in error.hint
 

@@ -109,22 +109,16 @@ def _sample_round(nodes: RendezvousSettings) -> Round:
 
 
 def _sample_paths(settings: RunSettings) -> dict[int, WorkerPaths]:
+    output, nproc = settings.output, settings.nodes.local_world_size
+    root = Path(output.run_dir or _RUN_DIR)
+    if output.log_dir is not None and output.log_dir != os.devnull:
+        root = Path(output.log_dir) / f"{settings.nodes.run_id}_<random>"
     paths = {}
-    for rank in range(settings.nodes.local_world_size):
-        folder = _folder(settings, rank)
-        has_files = settings.output.log_dir != os.devnull
-        files = rank_paths(folder, rank, error_file=str(folder / "error.json"), files=has_files)
-        paths[rank] = worker_paths(
-            settings, files, global_rank=(settings.nodes.node_rank or 0) * settings.nodes.local_world_size + rank
-        )
+    for rank in range(nproc):
+        folder = root / "attempt_0" / str(rank)
+        files = rank_paths(folder, rank, error_file=str(folder / "error.json"), files=output.log_dir != os.devnull)
+        paths[rank] = worker_paths(settings, files, global_rank=(settings.nodes.node_rank or 0) * nproc + rank)
     return paths
-
-
-def _folder(settings: RunSettings, local_rank: int) -> Path:
-    root = Path(settings.output.run_dir or _RUN_DIR)
-    if settings.output.log_dir is not None and settings.output.log_dir != os.devnull:
-        root = Path(settings.output.log_dir) / f"{settings.nodes.run_id}_<random>"
-    return root / "attempt_0" / str(local_rank)
 
 
 def _worker(worker: WorkerLaunch, settings: RunSettings, environ: Mapping[str, str], bound_by: str) -> str:

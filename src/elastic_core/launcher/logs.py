@@ -42,6 +42,8 @@ class RunLogs:
         self._chosen = chosen
         # A class of --logs-specs owns the log directory. Files that it does not place are in the run directory.
         log_dir = settings.output.log_dir if self._chosen is None else None
+        if log_dir is None and self._chosen is None and not self.in_run_dir:
+            log_dir = os.devnull
         self._layout = LogLayout(log_dir=log_dir, run_dir=run_dir, run_id=settings.nodes.run_id)
         self._run_dir = run_dir
         self._rounds: deque[int] = deque()
@@ -119,11 +121,11 @@ class RunLogs:
 
 def worker_paths(settings: RunSettings, files: RankPaths, *, global_rank: int) -> WorkerPaths:
     """Return the files and streams of one worker, by our own layout."""
-    fault_file = str(Path(files.directory) / "fault.log")
     rank, nproc = files.local_rank, settings.nodes.local_world_size
+    paths = WorkerPaths(error_file=files.error_file, fault_file=files.fault_file)
     if rank == settings.workers.debug_rank:
         # The terminal itself: a prompt has no line end, so a line reader would delay it.
-        return WorkerPaths(error_file=files.error_file, fault_file=fault_file)
+        return paths
     stdout, stderr = stream_plans(
         files,
         redirects=parse_std(settings.output.redirects, nproc),
@@ -133,9 +135,8 @@ def worker_paths(settings: RunSettings, files: RankPaths, *, global_rank: int) -
         role=settings.nodes.role,
         global_rank=global_rank,
     )
-    return WorkerPaths(
-        error_file=files.error_file,
-        fault_file=fault_file,
+    return replace(
+        paths,
         stdout=limited_plan(stdout, settings, settings.output.duplicate_stdout_filters, files.filtered_stdout),
         stderr=limited_plan(stderr, settings, settings.output.duplicate_stderr_filters, files.filtered_stderr),
     )

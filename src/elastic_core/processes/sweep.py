@@ -139,30 +139,6 @@ def is_alive(pid: int) -> bool:
     return stat is not None and stat.alive
 
 
-def reap_adopted(known: Collection[int], *, own_session: bool = True) -> list[int]:
-    """Reap the ended processes that a subreaper adopted; return their pids.
-
-    `known` are our own children, which other parts reap: workers that were not reaped yet, and the guard. Without
-    `own_session`, our own session is left out, whose processes do not come from workers. A child there may be a
-    hook's, which waits for it: the kernel lists it with the thread that forked it, and adopted ones with the main
-    thread.
-
-    Each adopted process stays a zombie until this is called. Call it at SIGCHLD, or whenever a worker has ended.
-    """
-    own = os.getpid()
-    session = os.getsid(0)
-    adopted = frozenset(procfs.thread_children(own, own) if own_session else ())
-    reaped = []
-    for pid in procfs.children_map()(own):
-        # Another part waits for its exit code, which can be read only once.
-        if pid in known:
-            continue
-        with suppress(ProcessLookupError, ChildProcessError):  # another part of this process reaped it
-            if (os.getsid(pid) != session or pid in adopted) and os.waitpid(pid, os.WNOHANG)[0]:
-                reaped.append(pid)
-    return reaped
-
-
 class Sweeper:
     """Finds, signals and reaps processes that workers left, except those to be kept (`ELASTIC_KEEP=1`).
 
@@ -267,9 +243,23 @@ class Sweeper:
         return procfs.unblocked(partial(_mixed_groups, groups)) if groups and not self.blind else {}
 
     def reap_adopted(self, *, workers: Collection[int] = ()) -> None:
-        """Reap ended orphans that this process has adopted as a subreaper, but no process that the agent started."""
-        if self._root_pid is not None and not self.blind:
-            reap_adopted({*self._spared(), *workers}, own_session=self._strangers)
+        """Reap ended orphans that this process has adopted as a subreaper, but no process that the agent started.
+
+        Each stays a zombie until this is called. Called: whenever a worker or another child has ended.
+        """
+        if self._root_pid is None or self.blind:
+            return
+        own, session, known = os.getpid(), os.getsid(0), {*self._spared(), *workers}
+        # Only strangers are in our own session. A child there may be a hook's, which waits for it: the kernel lists it
+        # with the thread that forked it, and adopted ones with the main thread.
+        adopted = frozenset(procfs.thread_children(own, own) if self._strangers else ())
+        for pid in procfs.children_map()(own):
+            # Another part waits for its exit code, which can be read only once.
+            if pid in known:
+                continue
+            with suppress(ProcessLookupError, ChildProcessError):  # another part of this process reaped it
+                if os.getsid(pid) != session or pid in adopted:
+                    os.waitpid(pid, os.WNOHANG)
 
 
 def _mixed_groups(groups: Collection[int]) -> dict[int, tuple[procfs.ProcessStat, ...]]:

@@ -11,6 +11,7 @@ from elastic_core.errors import ElasticError, NodesRefusedError, RendezvousError
 from elastic_core.messages import RendezvousEvent, RendezvousFailed, RendezvousLeft, RendezvousRequest, RoundFormed
 from elastic_core.plugin_faults import Fault, PluginLabel
 from elastic_core.reports import AgentChannel
+from elastic_core.system.reactor import Timer
 from elastic_core.types import Decided, RendezvousInfo
 
 JoinOutcome = RoundFormed | ElasticError
@@ -23,8 +24,8 @@ class AgentSide(Protocol):
     def post(self, callback: Callable[[], None]) -> None:
         """Call `callback` on the loop. Threading: any."""
 
-    def call_later(self, delay_s: float, callback: Callable[[], None]) -> object:
-        """Call `callback` on the loop after `delay_s`."""
+    def call_later(self, delay_s: float, callback: Callable[[], None]) -> Timer:
+        """Call `callback` on the loop after `delay_s`, unless the timer is cancelled before."""
 
     def take(self, event: RendezvousEvent) -> None:
         """Deliver an event to the agent."""

@@ -413,3 +413,16 @@ def test_where_no_guard_can_be_started_the_run_goes_on(monkeypatch):
     assert [notice.partition(" (")[0] for notice in notices] == ["no guard could be started"] * 2
     guardian.dismiss()
     reactor.close()
+
+
+def test_a_released_guard_ends_meanwhile_and_is_not_replaced(guarded):
+    guardian, reactor, notices = guarded
+    pid = guardian.pid
+    guardian.release()
+    guardian.release()
+    wait_for(lambda: not is_alive(pid), what="the guard's end")
+    reactor.turn(0.0)
+    assert guardian.pid == pid  # not reaped yet, and no other one was started
+    guardian.dismiss()
+    assert not Path(f"/proc/{pid}").exists()
+    assert (guardian.pid, notices) == (None, [])

@@ -153,11 +153,17 @@ def test_a_signal_that_we_may_not_send_is_passed_over(family, incarnation, monke
 AGENT = """
 import os, signal, subprocess, sys, time
 from elastic_core.processes.sweep import become_subreaper
-from elastic_core.processes import sweep
+from elastic_core.processes import procfs, sweep
 from elastic_core.processes.lineage import Lineage
 
 own = os.getpid()
 everything = Lineage("", complete=True)
+
+def reap(*spared):
+    children = procfs.children_map()(own)
+    sweep.Sweeper("x", subreaper=True, strangers=True, spared=lambda: spared).reap_adopted()
+    return sorted(set(children).difference(procfs.children_map()(own)))
+
 known = subprocess.Popen(["/bin/sh", "-c", "exit 7"])
 assert become_subreaper()
 # The worker ends at once, and leaves two: one detached as far as can be, one that ends soon.
@@ -165,13 +171,13 @@ subprocess.run(["/bin/sh", "-c", "env -i setsid sleep 60 & (sleep 0.2; exit 3) &
 end_s = time.monotonic() + 10
 reaped = []
 while len(reaped) < 1 and time.monotonic() < end_s:
-    reaped += sweep.reap_adopted([known.pid])
+    reaped += reap(known.pid)
 orphan, = sweep.survivors(everything, root_pid=own)
 assert reaped and orphan.pid not in reaped
 assert known.wait() == 7, "its exit was stolen"
-assert sweep.reap_adopted([]) == []
+assert reap() == []
 assert sweep.kill(orphan.pid, orphan.start_ticks, signal.SIGKILL)
-while sweep.reap_adopted([]) != [orphan.pid]:
+while reap() != [orphan.pid]:
     assert time.monotonic() < end_s
 assert sweep.survivors(everything, root_pid=own) == ()
 print("done")
@@ -203,10 +209,13 @@ def hook():  # waits for what it has started when it has the time
 
 thread = threading.Thread(target=hook)
 thread.start()
-reaped = []
-while len(ours) < 2 or ours[1] not in reaped or procfs.read_stat(ours[0].pid).state != "Z":
-    reaped += sweep.reap_adopted([])
-assert sweep.reap_adopted([], own_session=False) == []
+with_strangers, without = (
+    sweep.Sweeper("x", subreaper=True, strangers=strangers, spared=tuple) for strangers in (True, False)
+)
+while len(ours) < 2 or procfs.read_stat(ours[1]) is not None or procfs.read_stat(ours[0].pid).state != "Z":
+    with_strangers.reap_adopted()
+without.reap_adopted()
+assert procfs.read_stat(ours[0].pid).state == "Z"
 go_on.set()
 thread.join()
 """

@@ -13,7 +13,7 @@ from elastic_core.plugin_faults import Fault, PluginLabel, described
 from elastic_core.rendezvous.coordinated import CoordinatedRendezvous
 from elastic_core.rendezvous.shell.member_rounds import MemberRounds
 from elastic_core.reports import NodeReport
-from elastic_core.system.reactor import Reactor
+from elastic_core.system.reactor import Reactor, Timer
 from elastic_core.types import Decided, Restart, Round, RoundEnded, Stop, StopOrdered, Undecided
 from elastic_plugin_kit import ManualClock, MemoryServer, MemoryStore, rendezvous_settings, sample_failure
 from patience import kept
@@ -129,7 +129,7 @@ def test_nothing_but_a_moved_fence_wakes_the_loop_of_an_idle_node(meet):
     assert len(run) == len(a.events)
 
 
-@pytest.mark.parametrize(("cut_s", "delay_s"), [(float("inf"), 2.0), (101.5, 1.5), (100.5, 1.0), (99.0, 1.0)])
+@pytest.mark.parametrize(("cut_s", "delay_s"), [(float("inf"), 2.4), (101.5, 1.5), (100.5, 1.0), (99.0, 1.0)])
 def test_store_calls_are_looked_at_in_time_for_the_cut(cut_s, delay_s):
     asked = []
     agent = SimpleNamespace(call_later=lambda delay_s, callback: asked.append(delay_s), turned_s=None)
@@ -137,7 +137,24 @@ def test_store_calls_are_looked_at_in_time_for_the_cut(cut_s, delay_s):
     rounds = MemberRounds(MemoryStore(settings, server=MemoryServer()), settings, agent, clock=ManualClock(100.0))
     rounds.driver = SimpleNamespace(stops_s=(cut_s, cut_s + 1.0), ttl_s=6.0, call=None)
     rounds._look_later()
-    assert asked == [delay_s]
+    assert asked == [pytest.approx(delay_s)]
+
+
+def test_a_moved_fence_puts_off_the_look_at_the_store_call():
+    timers, taken = [], []
+
+    def call_later(delay_s, callback):
+        timers.append(Timer(callback))
+        return timers[-1]
+
+    agent = SimpleNamespace(call_later=call_later, take=taken.append, turned_s=None)
+    settings = rendezvous_settings(run_id="bert")
+    rounds = MemberRounds(MemoryStore(settings, server=MemoryServer()), settings, agent, clock=ManualClock(100.0))
+    rounds._look_later()
+    for until_s in (104.0, 106.0):
+        rounds._take(m.Fenced(until_s=until_s))
+    assert [timer.callback for timer in timers] == [None, None, rounds._look]
+    assert [event.until_s for event in taken] == [104.0, 106.0]
 
 
 def test_a_failure_stops_all_one_decides_and_all_hear_of_it(meet):

@@ -114,5 +114,5 @@ def test_all_that_a_failed_run_leaves_is_its_owners_only(elastic, script, tmp_pa
     run = elastic("--run-dir", str(tmp_path / "run"), script("raise ValueError(1)"), umask=0)
     assert run.wait() == 1
     modes = {path: stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "run").rglob("*") if path.is_file()}
-    assert {path.name for path in modes} >= {"journal.jsonl", "incident.json", "status.json", "error.json"}
+    assert {path.name for path in modes} >= {"journal.jsonl", "incident.json", "status.json", "error_0.json"}
     assert set(modes.values()) == {0o600}, modes

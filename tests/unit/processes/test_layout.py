@@ -26,7 +26,7 @@ def files_below(path):
 def test_a_log_dir_has_torchs_layout(tmp_path, run_dir):
     layout = LogLayout(log_dir=str(tmp_path / "logs"), run_dir=run_dir, run_id="bert-7")
     paths = layout.prepare(2, 11)
-    assert paths.directory == str(layout.root / "attempt_2" / "11")
+    assert os.path.dirname(paths.error_file) == str(layout.root / "attempt_2" / "11")
     assert layout.root.parent == tmp_path / "logs"
     assert layout.root.name.startswith("bert-7_")
     assert [os.path.basename(p) for p in (paths.stdout, paths.stderr, paths.error_file)] == [
@@ -51,11 +51,16 @@ def test_without_a_log_dir_files_are_in_the_run_directory(run_dir):
     assert files_below(run_dir) == ["attempt_0", "attempt_0/3"]
 
 
-def test_the_null_device_turns_log_files_off_but_not_error_files(run_dir):
+def test_without_log_files_all_workers_of_a_round_share_one_directory(run_dir):
     layout = LogLayout(log_dir=os.devnull, run_dir=run_dir, run_id="x")
-    paths = layout.prepare(0, 0)
-    assert (paths.stdout, paths.stderr) == (None, None)
-    assert paths.error_file == str(run_dir / "attempt_0" / "0" / "error.json")
+    every = [layout.prepare(0, rank) for rank in range(12)]
+    assert {(paths.stdout, paths.stderr) for paths in every} == {(None, None)}
+    assert every[3].error_file == str(run_dir / "attempt_0" / "error_3.json")
+    assert every[3].fault_file == str(run_dir / "attempt_0" / "fault_3.log")
+    assert len({path for paths in every for path in (paths.error_file, paths.fault_file)}) == 24
+    assert files_below(run_dir) == ["attempt_0"]
+    Path(every[1].error_file).write_text("earlier")
+    assert layout.prepare(0, 1).error_file == str(run_dir / "attempt_0" / "error_1_1.json")
 
 
 @pytest.mark.parametrize("run_id", ["team/job", "..", "a b\nc", "ü", "x" * 5000, "", "100%"])

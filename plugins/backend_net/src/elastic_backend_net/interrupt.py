@@ -56,14 +56,14 @@ class Interrupt:
         Raises:
             WaitCancelledError: from `wait`.
         """
-        with suppress(BlockingIOError):
-            os.eventfd_read(self._fd)  # a cancellation that came when its call was over
         poll = select.poll()
         poll.register(sock, select.POLLIN)
         poll.register(self._fd, select.POLLIN)
         with self.by(wait, lambda: os.eventfd_write(self._fd, 1)):
             ready = {fd for fd, _ in poll.poll(None if isinf(timeout_s) else ceil(timeout_s * 1000))}
         if wait.cancelled:
+            with suppress(BlockingIOError):  # it came after the block
+                os.eventfd_read(self._fd)  # it must not end the next call
             wait.check()
         return sock.fileno() in ready
 

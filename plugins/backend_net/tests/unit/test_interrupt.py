@@ -1,11 +1,14 @@
 """What ends a blocked call when its wait is cancelled, and only that call."""
 
+import select
+import socket
 import threading
 
 import pytest
 
 from elastic_backend_net.interrupt import Interrupt
 from elastic_core.api import WaitBudget
+from elastic_core.api.stores import WaitCancelledError
 
 
 @pytest.fixture
@@ -55,3 +58,16 @@ def test_a_call_is_not_left_while_it_is_being_woken(interrupt):
     order.append("left")
     canceller.join(10)
     assert order == ["woken", "left"]
+
+
+def test_a_wait_that_was_cancelled_before_its_poll_does_not_end_the_next_one(interrupt):
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        cancelled = WaitBudget()
+        cancelled.cancel()
+        with pytest.raises(WaitCancelledError):
+            interrupt.poll(ours, 0.0, cancelled)
+        assert not interrupt.poll(ours, 0.0, WaitBudget())
+        theirs.send(b"x")
+        assert interrupt.poll(ours, 60.0, WaitBudget())
+        assert select.select([interrupt._fd], [], [], 0)[0] == []

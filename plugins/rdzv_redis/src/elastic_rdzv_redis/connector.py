@@ -1,7 +1,6 @@
 """Connections to the server in charge: name or path, TLS, and login."""
 
 import socket
-import ssl
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -66,6 +65,8 @@ class Connector:
         The server sends it after the handshake, and a client that is sending then may never read it, so this method
         reads.
         """
+        import ssl  # now that it is used anyway
+
         end_s = SYSTEM_CLOCK.monotonic_s() + wait.remaining_s(_ALERT_S)
         try:
             plain = dial(place.host, place.port, timeout_s=_ALERT_S, wait=wait)

@@ -1,35 +1,15 @@
-"""Translation of redis-py's errors to the core's errors.
+"""Translation of a connection's errors to the core's errors.
 
 A reply of the server means that nothing was written. Without a reply, the outcome depends on how far the command was
 sent.
 """
 
 import re
-import ssl
-from collections.abc import Iterator
 from typing import Final
 
-from redis.exceptions import (
-    AskError,
-    AuthenticationError,
-    AuthorizationError,
-    BusyLoadingError,
-    ClusterCrossSlotError,
-    ClusterDownError,
-    InvalidResponse,
-    MasterDownError,
-    NoPermissionError,
-    NoScriptError,
-    OutOfMemoryError,
-    ReadOnlyError,
-    RedisError,
-    ResponseError,
-    TryAgainError,
-)
-from redis.exceptions import TimeoutError as RedisTimeoutError
-
 from elastic_core.api.stores import BackendError, BackendRefusedError, BackendUnavailableError, OutcomeUnknownError
-from elastic_rdzv_redis.tls import tls_failure
+from elastic_rdzv_redis.protocol import ErrorReply, LoginError, NoScriptError, NotRedisError
+from elastic_rdzv_redis.tls import failure_in_tls
 from elastic_rdzv_redis.url import Login
 
 _SHOWN: Final = 160
@@ -58,15 +38,6 @@ _FOR_NOW: Final = {
     "TRYAGAIN": ("is moving the run's keys to another node", ""),
 }
 """The behaviour of a server that rejects requests temporarily, and the remedy, by the code of its reply."""
-_CODE_OF: Final[tuple[tuple[type[RedisError], str], ...]] = (
-    (BusyLoadingError, "LOADING"),
-    (ReadOnlyError, "READONLY"),
-    (MasterDownError, "MASTERDOWN"),
-    (ClusterDownError, "CLUSTERDOWN"),
-    (TryAgainError, "TRYAGAIN"),
-    (OutOfMemoryError, "OOM"),
-)
-"""The errors from whose text redis-py removes the code."""
 # Redis 6.2 wraps what fails within a script: `ERR Error running script (call to …): @user_script:12: -READONLY …`.
 _CODE: Final = re.compile(r"(?:^|: -)([A-Z]{3,})\b")
 _PERMISSION: Final = re.compile(r"\bNOPERM\b|no permissions|can't run this command|ACL failure", re.IGNORECASE)
@@ -87,49 +58,34 @@ def translated(
     """Return the core's error for a failed command.
 
     Args:
-        error: The error of redis-py, the socket or TLS.
+        error: The server's reply, or the error of the protocol, the socket or TLS.
         peer: Name of the server, for the text.
         login: The login, of which the text must not contain the password.
         sent: Whether the whole command may have reached the server.
         writes: Whether it writes.
         first: Whether the server has sent nothing yet on this connection.
     """
-    if isinstance(error, BackendError):
-        return error
-    for cause in _chain(error):
-        if isinstance(cause, ssl.SSLError) and not isinstance(cause, (ssl.SSLEOFError, ssl.SSLZeroReturnError)):
-            return tls_failure(cause, peer)
-    if isinstance(error, InvalidResponse):
+    of_tls = failure_in_tls(error, peer)
+    if of_tls is not None:
+        return of_tls
+    if isinstance(error, NotRedisError):
         return BackendRefusedError(
             f"{peer} does not speak the protocol of Redis",
             hint="the port of a Redis or Valkey server; rediss:// if it speaks TLS",
         )
-    if answered(error):
+    if isinstance(error, ErrorReply):
         return _reply(error, peer, login)
-    late = isinstance(error, (RedisTimeoutError, TimeoutError))
+    late = isinstance(error, TimeoutError)
     if first and not late:
         return BackendUnavailableError(f"{peer} closed the connection before it answered", hint=_FIRST_HINT)
     return _lost(peer, late=late, unknown=sent and writes)
 
 
-def answered(error: Exception) -> bool:
-    """Return whether the error is the server's own reply."""
-    replies = (ResponseError, AuthenticationError, AuthorizationError, BusyLoadingError, ClusterDownError)
-    return isinstance(error, replies) or "max number of clients" in str(error)
-
-
-def _chain(error: BaseException) -> Iterator[BaseException]:
-    seen: BaseException | None = error
-    while seen is not None:
-        yield seen
-        seen = seen.__cause__ or seen.__context__
-
-
-def _reply(error: Exception, peer: str, login: Login) -> BackendError:
+def _reply(error: ErrorReply, peer: str, login: Login) -> BackendError:
     """Return the core's error for an error reply of the server."""
     text = " ".join(login.hidden_in(str(error)).split())
     shown = text[:_SHOWN]
-    for code in (*(code for kind, code in _CODE_OF if isinstance(error, kind)), *_CODE.findall(text)):
+    for code in _CODE.findall(text):
         if code in _FOR_NOW:
             what, hint = _FOR_NOW[code]
             return BackendUnavailableError(f"{peer} {what}", hint=hint)
@@ -137,7 +93,7 @@ def _reply(error: Exception, peer: str, login: Login) -> BackendError:
         hint = "raise maxclients of the server, or end some of its clients"
         return BackendUnavailableError(f"{peer} has as many clients as it takes", hint=hint)
     # Nothing that a server says to a login is shown: an old one repeats the command, password and all.
-    if isinstance(error, AuthenticationError) or "NOAUTH" in text:
+    if isinstance(error, LoginError) or "NOAUTH" in text:
         if "without any password" in str(error):
             return BackendRefusedError(
                 f"{peer} has no password, and one was given", hint="an endpoint without a password"
@@ -145,9 +101,9 @@ def _reply(error: Exception, peer: str, login: Login) -> BackendError:
         given = f"user {login.username!r}" if login.username else "the default user"
         what = f"refused the password of {given}" if login.password else "asks for a password, and none was given"
         return BackendRefusedError(f"{peer} {what}", hint=_LOGIN_HINT)
-    if isinstance(error, (NoPermissionError, AuthorizationError)) or _PERMISSION.search(text):
+    if _PERMISSION.search(text):
         return BackendRefusedError(f"{peer} does not permit this user what a rendezvous needs: {shown}", hint=_NEEDS)
-    if isinstance(error, AskError | ClusterCrossSlotError):
+    if text.startswith(("ASK ", "CROSSSLOT ")):
         return BackendUnavailableError(f"{peer} says that another node of its cluster has the run's keys")
     if isinstance(error, NoScriptError) or "unknown command" in text.lower():
         return BackendRefusedError(

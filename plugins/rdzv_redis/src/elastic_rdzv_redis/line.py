@@ -1,100 +1,45 @@
-"""One connection with redis-py's protocol; the socket and all settings are this module's.
+"""One connection to a server: each command is sent once, each call has a limit, and another thread can end it."""
 
-This module and its users import redis; `store` imports them when a connection is needed.
-"""
-
-import functools
-import inspect
+import errno
 import select
 import socket
 from contextlib import suppress
 from typing import Any, Final
 
-from redis.backoff import NoBackoff
-from redis.connection import AbstractConnection
-from redis.exceptions import AuthenticationError, RedisError, ResponseError
-from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.retry import Retry
-
 from elastic_backend_net.interrupt import Interrupt
 from elastic_core.api import SYSTEM_CLOCK, ElasticError, WaitBudget
 from elastic_core.api.stores import WaitCancelledError
-from elastic_rdzv_redis.failures import answered, translated
+from elastic_rdzv_redis.failures import translated
+from elastic_rdzv_redis.protocol import ErrorReply, LoginError, NotRedisError, Replies, packed
+from elastic_rdzv_redis.tls import would_block
 from elastic_rdzv_redis.url import Login
 
 LIMIT_S: Final = 5.0
 """The time limit of a command, within the caller's budget."""
-_HEALTH_CHECK_S: Final = 15
+_CHECK_AFTER_S: Final = 15.0
 """A connection that was silent for this long is checked by PING first, so that a lost one is detected before a write.
 """
-_READ_BYTES: Final = 8192
-"""Bytes of one read. A parser refers to itself, so its buffer of this size is freed by the garbage collector."""
+_READ_BYTES: Final = 16_384
+"""The most bytes of one read."""
+
+_Command = tuple[str | bytes | int, ...]
 
 
-@functools.cache
-def _quiet() -> dict[str, None]:
-    """Return the arguments that keep redis-py from sending its name to the server, in two round trips.
-
-    They changed their names in redis-py 7.
-    """
-    if "driver_info" in inspect.signature(AbstractConnection.__init__).parameters:
-        return {"driver_info": None}
-    return {"lib_name": None, "lib_version": None}
-
-
-class Line(AbstractConnection):
+class Line:
     """Sends commands and reads replies on a connected socket; never connects again, repeats nothing.
 
     Threading: one thread; another one may cancel the wait of a call.
     """
 
     def __init__(self, sock: socket.socket, *, peer: str, interrupt: Interrupt, login: Login, db: int = 0) -> None:
-        """Use a socket. The login and the database are sent with the first command."""
+        """Use a socket. The login and the database are sent before the first command."""
         self.sock = sock
         self.peer = peer
         self._interrupt = interrupt
         self._login = login
-        self._unused: socket.socket | None = sock
-        super().__init__(
-            db=db,
-            username=login.username or None,
-            password=login.password or None,
-            credential_provider=None,
-            socket_timeout=LIMIT_S,
-            socket_connect_timeout=LIMIT_S,
-            retry_on_timeout=False,
-            retry_on_error=[],
-            retry=Retry(NoBackoff(), 0),
-            encoding="utf-8",
-            encoding_errors="strict",
-            decode_responses=False,
-            socket_read_size=_READ_BYTES,
-            health_check_interval=_HEALTH_CHECK_S,
-            client_name=None,
-            redis_connect_func=None,
-            protocol=2,
-            **_quiet(),  # type: ignore[arg-type]  # None is what turns them off
-        )
-
-    # --- what redis-py asks of a kind of connection
-
-    host = "server"  # for its metrics, which are off
-    port = 0
-
-    def _connect(self) -> socket.socket:
-        sock, self._unused = self._unused, None
-        if sock is None:
-            raise RedisConnectionError("this connection is over")
-        return sock
-
-    def _host_error(self) -> str:
-        return self.peer
-
-    def repr_pieces(self) -> list[tuple[str, Any]]:
-        """Return the fields that may be shown."""
-        return [("peer", self.peer)]
-
-    # --- what we ask of one
+        self._opening = _opening(login, db)
+        self._replies = Replies(self._receive)
+        self._replied_s = SYSTEM_CLOCK.monotonic_s()
 
     def ask(
         self,
@@ -103,7 +48,7 @@ class Line(AbstractConnection):
         writes: bool = False,
         pushed: bool = False,
         first: bool = False,
-        untouched: tuple[type[Exception], ...] = (),
+        untouched: tuple[type[ErrorReply], ...] = (),
     ) -> Any:  # noqa: ANN401  # whatever the server answers
         """Return the reply to a command, sent once.
 
@@ -113,7 +58,7 @@ class Line(AbstractConnection):
             writes: Whether a lost reply leaves the outcome unknown.
             pushed: Whether this connection is subscribed, so that PING can't be used.
             first: Whether the server has sent nothing yet.
-            untouched: Replies that are raised as redis-py raises them; all other errors are translated.
+            untouched: Replies that are raised as they are; all other errors are translated.
 
         Raises:
             BackendError: as in `failures.translated`. The connection is closed, unless the server replied.
@@ -122,16 +67,18 @@ class Line(AbstractConnection):
         wait.check()
         end_s = SYSTEM_CLOCK.monotonic_s() + wait.remaining_s(LIMIT_S)
         sent = False
+        failure: Exception
         with self._interrupt.by(wait, self.wake):
             try:
-                self._block_until(end_s)
-                self.send_command(*command, check_health=not pushed)  # type: ignore[no-untyped-call]
+                self._open(end_s)
+                if not pushed and SYSTEM_CLOCK.monotonic_s() > self._replied_s + _CHECK_AFTER_S:
+                    self._exchange(("PING",), end_s)
+                self._send(command, end_s)
                 sent = True
-                self._block_until(end_s)
-                return self.read_response()
+                return self._reply(end_s)
             except untouched:
                 raise
-            except (RedisError, OSError) as error:
+            except (ErrorReply, NotRedisError, OSError) as error:
                 failure = error
         try:
             raise self._ended(failure, wait, sent=sent, writes=writes, first=first) from self._shown(failure)
@@ -142,9 +89,8 @@ class Line(AbstractConnection):
         """Return the next message of a subscribed connection; errors as in `ask`."""
         with self._interrupt.by(wait, self.wake):
             try:
-                self._block_until(SYSTEM_CLOCK.monotonic_s() + wait.remaining_s(LIMIT_S))
-                message = self.read_response()
-            except (RedisError, OSError) as error:
+                message = self._reply(SYSTEM_CLOCK.monotonic_s() + wait.remaining_s(LIMIT_S))
+            except (ErrorReply, NotRedisError, OSError) as error:
                 raise self._ended(error, wait, sent=True, writes=False) from self._shown(error)
         if wait.cancelled:  # that has ended the connection, though it had this to give
             self.end()
@@ -160,27 +106,72 @@ class Line(AbstractConnection):
         """
         if not self._interrupt.poll(self.sock, timeout_s, wait):
             return False
-        try:
-            while self.can_read(0):
+        failure: Exception | None = None
+        while failure is None:
+            try:
+                if not self._has_begun():
+                    return True
+            except OSError as error:
+                failure = error
+            else:
                 self.next_push(wait)
-        except (RedisError, OSError) as error:
-            failure = error
-        else:
-            return True
         try:
             raise self._ended(failure, wait, sent=True, writes=False) from self._shown(failure)
         finally:
             del failure  # as in `ask`
 
+    # --- commands and replies
+
+    def _open(self, end_s: float) -> None:
+        """Send the login and the database, unless that was done."""
+        opening, self._opening = self._opening, ()
+        try:
+            for command in opening:
+                self._exchange(command, end_s)
+        except ErrorReply as error:  # without a login, no other command may be sent
+            self.end()
+            raise (LoginError(str(error)) if command[0] == "AUTH" else error) from None
+
+    def _exchange(self, command: _Command, end_s: float) -> None:
+        self._send(command, end_s)
+        self._reply(end_s)
+
+    def _send(self, command: _Command, end_s: float) -> None:
+        self._block_until(end_s)
+        self.sock.sendall(packed(command))
+
+    def _reply(self, end_s: float) -> Any:  # noqa: ANN401  # whatever the server replies
+        self._block_until(end_s)
+        return self._replies.next()
+
+    def _has_begun(self) -> bool:
+        """Return whether a push has arrived, or a part of it. Never blocks."""
+        if not self._replies.buffered:
+            self.sock.settimeout(0)
+            try:
+                self._replies.add(self._receive())
+            except OSError as error:
+                if would_block(error):
+                    return False
+                raise
+        return True
+
+    def _receive(self) -> bytes:
+        piece = self.sock.recv(_READ_BYTES)
+        if not piece:
+            raise ConnectionResetError(errno.ECONNRESET, "the server has closed the connection")
+        self._replied_s = SYSTEM_CLOCK.monotonic_s()
+        return piece
+
     def _block_until(self, end_s: float) -> None:
-        # Zero would mean not to block at all; redis-py sets its own timeout again after `can_read`.
+        # Zero would mean not to block at all.
         self.sock.settimeout(max(0.001, end_s - SYSTEM_CLOCK.monotonic_s()))
 
     def _ended(
         self, error: Exception, wait: WaitBudget, *, sent: bool, writes: bool, first: bool = False
     ) -> ElasticError:
         """Return the core's error, and close the connection unless it is still valid."""
-        if not answered(error):
+        if not isinstance(error, ErrorReply):
             self.end()
         if wait.cancelled:
             self.end()
@@ -189,7 +180,7 @@ class Line(AbstractConnection):
 
     def _shown(self, error: Exception) -> Exception | None:
         """Return a cause that may be printed; `None` if the server may have repeated the password."""
-        return None if self._login.password and isinstance(error, (AuthenticationError, ResponseError)) else error
+        return None if self._login.password and isinstance(error, ErrorReply) else error
 
     def idle(self) -> bool:
         """Return whether the server has neither closed the connection nor sent unrequested data."""
@@ -206,7 +197,6 @@ class Line(AbstractConnection):
 
     def end(self) -> None:
         """Close the connection; idempotent."""
-        self.disconnect()  # type: ignore[no-untyped-call]
         self.sock.close()
 
     @property
@@ -214,3 +204,15 @@ class Line(AbstractConnection):
         """This host's address on the connection; empty for a unix socket."""
         name = self.sock.getsockname()
         return str(name[0]).partition("%")[0] if isinstance(name, tuple) else ""
+
+
+def _opening(login: Login, db: int) -> tuple[_Command, ...]:
+    """Return the commands that a connection begins with."""
+    commands: list[_Command] = []
+    if login.username:
+        commands.append(("AUTH", login.username, login.password))
+    elif login.password:  # with a user's name, a server without a password would accept any
+        commands.append(("AUTH", login.password))
+    if db:
+        commands.append(("SELECT", db))
+    return tuple(commands)

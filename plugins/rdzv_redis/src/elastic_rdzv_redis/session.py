@@ -4,14 +4,13 @@ from collections.abc import Callable
 from math import inf
 from typing import Any, Final
 
-from redis.exceptions import MovedError, NoScriptError
-
 from elastic_backend_net.endpoint import Endpoint
 from elastic_backend_net.interrupt import Interrupt
 from elastic_core.api import WaitBudget
 from elastic_core.api.stores import BackendRefusedError, BackendUnavailableError, OutcomeUnknownError
 from elastic_rdzv_redis.connector import Connector, Sentinels
 from elastic_rdzv_redis.line import Line
+from elastic_rdzv_redis.protocol import MovedError, NoScriptError
 from elastic_rdzv_redis.scripts import Script
 from elastic_rdzv_redis.url import Login, Target, Tls
 
@@ -111,8 +110,7 @@ class Session:
             try:
                 return self._run(line, script, words, wait, writes)
             except MovedError as moved:  # not executed there
-                port = int(moved.port)
-                self._moved = Endpoint(host=moved.host or _host(self._place), port=port)
+                self._moved = Endpoint(host=moved.host or _host(self._place), port=moved.port)
                 self.drop()
             except (BackendUnavailableError, OutcomeUnknownError):
                 self.drop()

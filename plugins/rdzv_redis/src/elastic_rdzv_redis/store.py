@@ -118,11 +118,8 @@ class RedisStore(CoordinationStore):
 
     @property
     def _session(self) -> "Session":
-        """Return the connections; the first call imports redis."""
+        """Return the connections; the first call imports what connects."""
         if self._live_session is None:
-            from elastic_rdzv_redis.client_parts import import_parts
-
-            import_parts()
             from elastic_rdzv_redis.connector import Sentinels
             from elastic_rdzv_redis.session import Session
 
@@ -210,8 +207,9 @@ class RedisStore(CoordinationStore):
         session, channels = self._session, frozenset(f"{self._keys[0]}/{topic}" for topic in topics)
         known = self._known(channels) if timeout_s > 0 else None
         while True:
-            # Before reading: what comes after it is pushed, what came before is read. A repetition sends nothing.
-            session.subscribe(channels, wait)
+            if known is None:
+                # Before reading: what comes after it is pushed, what came before is read. A repetition sends nothing.
+                session.subscribe(channels, wait)
             (now, polled), known = known or self._look(wait), None
             seen = compare(since, now, topics)
             left_s = wait.remaining_s(max(0.0, end_s - SYSTEM_CLOCK.monotonic_s()))
@@ -239,7 +237,7 @@ class RedisStore(CoordinationStore):
 
     def _run(self, script: scripts.Script, *args: str | bytes | int, wait: WaitBudget, writes: bool = True) -> Any:  # noqa: ANN401
         self._renewed = None
-        from elastic_rdzv_redis.failures import ForeignContentError  # imports redis
+        from elastic_rdzv_redis.failures import ForeignContentError
 
         with own_content(f"{self._base}*", (ForeignContentError,)):
             return self._session.run(script, self._keys, *args, wait=wait, writes=writes)

@@ -47,6 +47,7 @@ class Guardian:
         self._last_act = _NO_LAST_ACT
         self._starts: deque[float] = deque(maxlen=_START_LIMIT)
         self._pid: int | None = None
+        self._released = False
         self._retry: Timer | None = None
         self._pipe = -1
         self._death_fd = -1
@@ -204,24 +205,32 @@ class Guardian:
             return
         self._reactor.remove_reader(self._death_fd)
         os.close(self._pipe)
-        poll = select.poll()
-        poll.register(self._death_fd, select.POLLIN)
-        if poll.poll(_HUNT_WAIT_S * 1000):
+        if self._ends_within(_HUNT_WAIT_S):
             with suppress(ChildProcessError):  # other code in this process reaps every child
                 os.waitpid(self._pid, 0)
         os.close(self._death_fd)
         self._pid = None
 
-    def dismiss(self) -> None:
-        """End the guard, which then kills no worker; takes milliseconds, leaves no process; idempotent."""
-        if self._retry is not None:
-            self._retry.cancel()
-        if self._pid is None:
-            return
-        self._send("farewell\n")
+    def _ends_within(self, seconds: float) -> bool:
         poll = select.poll()
         poll.register(self._death_fd, select.POLLIN)
-        if not poll.poll(_FAREWELL_WAIT_S * 1000):
+        return bool(poll.poll(seconds * 1000))
+
+    def release(self) -> None:
+        """Let the guard end by itself, in some milliseconds. Called: when no worker runs any more; idempotent."""
+        if self._retry is not None:
+            self._retry.cancel()
+        if self._pid is not None and not self._released:
+            self._released = True
+            self._reactor.remove_reader(self._death_fd)
+            self._send("farewell\n")
+
+    def dismiss(self) -> None:
+        """End the guard, which then kills no worker; takes milliseconds, leaves no process; idempotent."""
+        self.release()
+        if self._pid is None:
+            return
+        if not self._ends_within(_FAREWELL_WAIT_S):
             # The guard still starts, or gets no CPU time: after the farewell it has nothing to do.
             with suppress(ProcessLookupError):
                 os.kill(self._pid, signal.SIGKILL)

@@ -1,7 +1,8 @@
 """The places of each worker's log and error files, and the destinations of its output streams.
 
 With `--log-dir`, torch's layout: `<log dir>/<run id>_<random>/attempt_<round>/<local rank>/`. Without it, the same
-below the run directory. Existing files are never emptied or removed.
+below the run directory. If there are no log files, the error files of all workers are in `attempt_<round>` itself: some
+file systems take milliseconds to remove a directory. Existing files are never emptied or removed.
 """
 
 import enum
@@ -84,8 +85,8 @@ class RankPaths(Record, frozen=True, kw_only=True):
     """
 
     local_rank: int
-    directory: str
     error_file: str
+    fault_file: str
     stdout: str | None
     stderr: str | None
     filtered_stdout: str | None = None
@@ -114,16 +115,14 @@ class LogLayout:
             ConfigError: The log directory is a file, or is not writable.
         """
         if self.root is None:
-            self.root = self._make_root(self._log_dir or "")
+            log_dir = self._log_dir or ""
+            path = Path(log_dir).absolute() / f"{quote_id(self._run_id)}_{os.urandom(4).hex()}"
+            try:
+                make_chosen_folder(str(path))
+            except OSError as error:
+                raise _log_dir_error(log_dir, error) from error
+            self.root = path
         return self.root
-
-    def _make_root(self, log_dir: str) -> Path:
-        path = Path(log_dir).absolute() / f"{quote_id(self._run_id)}_{os.urandom(4).hex()}"
-        try:
-            make_chosen_folder(str(path))
-        except OSError as error:
-            raise _log_dir_error(log_dir, error) from error
-        return path
 
     def discard_empty(self) -> None:
         """Remove the empty parts of this run's own directory below `--log-dir`."""
@@ -135,29 +134,29 @@ class LogLayout:
                 folder.rmdir()
 
     def prepare(self, round_index: int, local_rank: int) -> RankPaths:
-        """Make one worker's directory for one round, and return the names of its files, which are not created.
+        """Make the directory of one worker's files in one round, and return their names; they are not created.
 
         Raises:
             ConfigError: The directory cannot be made.
         """
-        directory = self.open() / f"attempt_{round_index}" / str(local_rank)
+        directory = self.open() / f"attempt_{round_index}"
+        if self._files:
+            directory /= str(local_rank)
+        make = make_folder if self._log_dir is None else make_chosen_folder
         try:
-            if self._log_dir is None:
-                make_folder(str(directory))
-            else:
-                make_chosen_folder(str(directory))
-            error_file = _free_error_file(directory)
+            make(str(directory))
+            error_file = _free_error_file(directory, "error" if self._files else f"error_{local_rank}")
         except OSError as error:
             raise _log_dir_error(self._log_dir or str(self._run_dir), error, given=bool(self._log_dir)) from error
         return rank_paths(directory, local_rank, error_file=error_file, files=self._files)
 
 
 def rank_paths(directory: Path, local_rank: int, *, error_file: str, files: bool) -> RankPaths:
-    """Return the names of a worker's files in its directory; `files` is whether there are log files."""
+    """Return the names of a worker's files in a directory; without log `files`, the workers of a round share it."""
     return RankPaths(
         local_rank=local_rank,
-        directory=str(directory),
         error_file=error_file,
+        fault_file=str(directory / ("fault.log" if files else f"fault_{local_rank}.log")),
         stdout=str(directory / "stdout.log") if files else None,
         stderr=str(directory / "stderr.log") if files else None,
         filtered_stdout=str(directory.parent / "filtered_stdout.log") if files else None,
@@ -165,11 +164,11 @@ def rank_paths(directory: Path, local_rank: int, *, error_file: str, files: bool
     )
 
 
-def _free_error_file(directory: Path) -> str:
+def _free_error_file(directory: Path, name: str) -> str:
     # Error files of an earlier run are kept, and must not be taken for this run's.
-    path, number = directory / "error.json", 1
+    path, number = directory / f"{name}.json", 1
     while path.exists():
-        path, number = directory / f"error_{number}.json", number + 1
+        path, number = directory / f"{name}_{number}.json", number + 1
     return str(path)
 
 

@@ -23,7 +23,7 @@ from elastic_core.rendezvous.member.observe import MEMBERS, observe
 from elastic_core.rendezvous.member.protocol import MemberStep
 from elastic_core.rendezvous.member.questions import to_publish
 from elastic_core.rendezvous.member.state import LONG_AGO_S, NEVER_S, Progress, State, Want
-from elastic_core.rendezvous.store import CONTROL_KEY, ROUND_KEY, Topic
+from elastic_core.rendezvous.store import CONTROL_KEY, ROUND_KEY, Topic, Watched
 
 LAST_POST_S = 2.0
 """How long a leaving node with the run's verdict waits for an unreachable store to publish it, in seconds."""
@@ -37,6 +37,10 @@ MemberRule = Callable[[State, float], Planned]
 
 def step(state: State, events: tuple[protocol.Event, ...], *, now_s: float) -> MemberStep:
     """Return a member's next operation and announcements after `events`, in order."""
+    # Most steps of an idle member; the reply to the renewal runs all rules.
+    if state.lease.seat is not None and _is_quiet(state, events, now_s):
+        renew = protocol.Renew(seat=state.lease.seat, ttl_s=state.ttl_s)
+        return MemberStep(state=state, operation=renew, reason="renew")
     for event in events:
         state = observe(state, event, now_s)
     state, announcements = announce(state, now_s)
@@ -47,6 +51,15 @@ def step(state: State, events: tuple[protocol.Event, ...], *, now_s: float) -> M
             reason = rule.__name__.strip("_")
             return MemberStep(state=state, operation=operation, announcements=announcements, reason=reason)
     raise AssertionError("the last rule always answers")
+
+
+def _is_quiet(state: State, events: tuple[protocol.Event, ...], now_s: float) -> bool:
+    """Return whether a watch ended without a change when a renewal is due: then only `_renew` has work."""
+    match events:
+        case (protocol.WatchEnded(watched=Watched(revisions=revisions, reset=False)),) if revisions == state.seen.since:
+            due = state.lease.renew_s <= now_s < state.cut_s
+            return due and state.trouble is None and state.want is not Want.LEAVE
+    return False
 
 
 # --- nothing to do with the store

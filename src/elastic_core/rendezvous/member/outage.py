@@ -213,11 +213,9 @@ def grace_line_s(state: State) -> float:
 
 def announce_grace(state: State, now_s: float) -> Announced:
     """Print that another round may run beside this one, because this node can no longer exclude that."""
-    if state.trouble is None and not state.printed.grace:
-        return state, NOTHING
-    if state.trouble is None:
+    if state.trouble is None and state.printed.grace:
         return replace(state, printed=replace(state.printed, grace=False)), NOTHING
-    if state.mine is None or now_s < grace_line_s(state):
+    if state.trouble is None or state.mine is None or now_s < grace_line_s(state):
         return state, NOTHING
     away = f"{state.me.where} has been away for {state.mine.grace_s:g} s (--store-outage-grace)"
     text = f"{away}: workers keep running, and nodes that can reach it may begin another round from now on"

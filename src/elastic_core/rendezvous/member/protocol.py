@@ -145,14 +145,13 @@ class PeersUnreachable(Record, frozen=True, kw_only=True):
 
 
 class Failed(Record, frozen=True, kw_only=True):
-    """A store operation failed. `unknown`: it may have been carried out. `refused`: a retry does not help.
+    """A store operation failed, but may have been carried out. `refused`: a retry does not help.
 
     `key` is the document of the operation, if any. `own`: this agent is in trouble, not the store. `silent`: no reply
     came in time, and nothing else is known. `write`: the operation writes more than the end of a lease.
     """
 
     text: str
-    unknown: bool = False
     refused: bool = False
     silent: bool = False
     write: bool = False

@@ -99,7 +99,7 @@ class Driver:
         node: This node.
         emit: Receives what is for the agent. Threading: the driver's thread.
         ended: Called once, as the last call, with the error that ended the thread early; `None` means success.
-        turned_s: Returns when the agent's loop last ran. It must run at least every third of a lease.
+        turned_s: Returns when the agent's loop last ran. It must run more often than every half of a lease.
 
     Threading: `request`, `post`, `urge` and `join` from any thread.
     """
@@ -132,7 +132,7 @@ class Driver:
         self._reached_s = LONG_AGO_S
         self._late_s: float | None = None
         self._fenced_s = LONG_AGO_S
-        self._left_seat: HeldSeat | None = None
+        self._held: tuple[Seat | None, RoundDocument | None] = (None, None)
         self._notices = 0
         self._thread = threading.Thread(target=self._run, name="elastic-member", daemon=True)
 
@@ -198,10 +198,10 @@ class Driver:
     @property
     def channel(self) -> AgentChannel | None:
         """The secret and port by which the agents of the run reach each other; `None` if not known yet."""
-        peers, secret = self._peers, self._secret()
-        if peers is None or not secret:
+        peers, kept = self._peers, self.control
+        if peers is None or kept is None or not kept.secret:
             return None
-        return AgentChannel(secret=secret, incarnation=self._state.me.incarnation, port=peers.port)
+        return AgentChannel(secret=kept.secret, incarnation=self._state.me.incarnation, port=peers.port)
 
     @property
     def node(self) -> str:
@@ -302,9 +302,9 @@ class Driver:
         if state.want in (Want.RUN, Want.STOP) and state.fence_s != self._fenced_s:
             self._fenced_s = state.fence_s
             self._emit(m.Fenced(until_s=state.fence_s))
-        held = self._held_seat()
-        if held != self._left_seat:
-            self._left_seat = held
+        if self._held != (state.lease.seat, state.mine):
+            self._held = state.lease.seat, state.mine
+            held = self._held_seat()
             cls = type(self._store)
             seat = b"" if held is None else msgspec.json.encode(held)
             self._emit(m.SeatHeld(store=f"{cls.__module__}:{cls.__qualname__}" if seat else "", seat=seat))
@@ -344,16 +344,14 @@ class Driver:
         except WaitCancelledError:
             if isinstance(operation, protocol.Watch):
                 return protocol.WatchEnded(watched=None)
-            return protocol.Failed(text=f"{self._store.where}: the call was given up", unknown=True, key=key)
+            return protocol.Failed(text=f"{self._store.where}: the call was given up", key=key)
         except WaitExpiredError:
             # A request without a reply may have been carried out: the value is read before a write is repeated.
             text = f"{self._store.where} does not answer"
-            return protocol.Failed(text=text, unknown=True, silent=True, write=write, key=key)
-        except OutcomeUnknownError as err:
-            return protocol.Failed(text=err.what, unknown=True, write=write, key=key, hint=err.hint)
+            return protocol.Failed(text=text, silent=True, write=write, key=key)
         except BackendRefusedError as err:
             return protocol.Failed(text=err.what, refused=True, key=key, hint=err.hint)
-        except BackendUnavailableError as err:
+        except (BackendUnavailableError, OutcomeUnknownError) as err:
             return protocol.Failed(text=err.what, write=write, key=key, hint=err.hint)
         self._reached_s = self._clock.monotonic_s()
         self._pass_notices()
@@ -428,7 +426,8 @@ class Driver:
         sent_s = self._clock.monotonic_s()
         match operation:
             case protocol.Connect():
-                return self._connected(_given(store.connect(wait=wait), str))
+                assert self._peers is not None
+                return self._node.place(_given(store.connect(wait=wait), str), self._peers.port)
             case protocol.Enlist(record=record, ttl_s=ttl_s):
                 seat = store.enlist(record, incarnation=me.incarnation, ttl_s=ttl_s, wait=wait)
                 return protocol.Enlisted(seat=_given(seat, Seat), record=record, sent_s=sent_s, ttl_s=ttl_s)
@@ -469,10 +468,6 @@ class Driver:
             case _:
                 assert_never(operation)
 
-    def _connected(self, address: str) -> protocol.Connected:
-        assert self._peers is not None
-        return self._node.place(address, self._peers.port)
-
     def _age_s(self, value: ControlDocument | RoundDocument | None, wait: WaitBudget) -> float | None:
         """Return how long ago a run ended, for a new node; `None` if this node does not need it."""
         newcomer = not self._state.run.epoch and isinstance(value, ControlDocument) and value.verdict is not None
@@ -491,10 +486,6 @@ class Driver:
         may_run = (name for name in doubtful & records.keys() if records[name].state != "gone")
         silent = frozenset(name for name in may_run if not proves_dead(records[name]))
         return protocol.Surveyed(epochs=epochs, silent=silent)
-
-    def _secret(self) -> str:
-        kept = self._state.run.kept_control
-        return "" if kept is None else kept.secret
 
 
 def _fault(operation: str, err: BaseException) -> StoreFault:

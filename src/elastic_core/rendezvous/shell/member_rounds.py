@@ -11,6 +11,7 @@ from elastic_core.rendezvous.shell.outcome import Changes, error_of
 from elastic_core.rendezvous.store import CoordinationStore
 from elastic_core.reports import AgentChannel
 from elastic_core.system.clock import SYSTEM_CLOCK, Clock
+from elastic_core.system.reactor import Timer
 from elastic_core.types import RendezvousInfo, RendezvousSettings, RoundChange, RoundEnded
 
 SHORTEST_LOOK_S = 0.1
@@ -36,6 +37,7 @@ class MemberRounds(Rendezvous):
         self._watching = self._leaving = self._broken = self._measured = False
         self._clock = clock
         self._lost: PendingCall | None = None
+        self._next_look: Timer | None = None
         self.driver = Driver(
             store,
             MemberNode(store, settings, clock=clock),
@@ -115,6 +117,9 @@ class MemberRounds(Rendezvous):
             case m.RoundChanged(change=change):
                 self._changes.add(change)
                 self._change()
+            case m.Fenced():
+                self._agent.take(event)
+                self._look_later()
             case _:
                 self._agent.take(event)
 
@@ -148,9 +153,12 @@ class MemberRounds(Rendezvous):
     # --- a store that does not return
 
     def _look_later(self) -> None:
-        # Also shows the driver that the loop runs. It is in time for the cut, and then frequent.
+        # Also shows the driver that the loop runs; while the lease is renewed, moved fences show that, and come first.
+        # It is in time for the cut, and then frequent.
+        if self._next_look is not None:
+            self._next_look.cancel()
         left_s, ttl_s = self.driver.stops_s[0] - self._clock.monotonic_s(), self.driver.ttl_s
-        self._agent.call_later(max(SHORTEST_LOOK_S, ttl_s / 6, min(left_s, ttl_s / 3)), self._look)
+        self._next_look = self._agent.call_later(max(SHORTEST_LOOK_S, ttl_s / 6, min(left_s, 0.4 * ttl_s)), self._look)
 
     def _look(self) -> None:
         """Check the current store call at intervals until the member has left."""

@@ -127,7 +127,7 @@ class DefaultLogsSpecs(LogsSpecs):
 
     def _prepare(self, env: Mapping[str, str], rank: int) -> RankPaths:
         if self._root_log_dir == os.devnull:
-            return RankPaths(local_rank=rank, directory="", error_file="", stdout=None, stderr=None)
+            return RankPaths(local_rank=rank, error_file="", fault_file="", stdout=None, stderr=None)
         if self._layout is None:
             root = self.root_log_dir
             run_id = env.get("TORCHELASTIC_RUN_ID", "none")

@@ -36,6 +36,7 @@ from elastic_core.embedding import (
     RendezvousLeft,
     RoundChanged,
     RoundFormed,
+    Timer,
     WatchRound,
 )
 
@@ -141,7 +142,7 @@ class _Caller:
         self._services = services
         self._clock = clock
         self._lock = threading.Condition()
-        self._timers: list[tuple[float, Callable[[], None]]] = []
+        self._timers: list[tuple[float, Timer]] = []
         self.rounds = made.attach(self)
 
     def begin(self) -> None:
@@ -186,10 +187,11 @@ class _Caller:
 
     def _run_timers(self) -> None:
         now_s = self._clock.monotonic_s()
-        due = [callback for due_s, callback in self._timers if due_s <= now_s]
+        due = [timer for due_s, timer in self._timers if due_s <= now_s]
         self._timers = [timer for timer in self._timers if timer[0] > now_s]
-        for callback in due:
-            callback()
+        for timer in due:
+            if timer.callback is not None:  # an earlier one may cancel it
+                timer.callback()
 
     # --- what the rounds call
 
@@ -199,9 +201,13 @@ class _Caller:
             callback()
             self._lock.notify_all()
 
-    def call_later(self, delay_s: float, callback: Callable[[], None]) -> None:
+    def call_later(self, delay_s: float, callback: Callable[[], None]) -> Timer:
         """Keep it for a call that blocks at that time."""
-        self._timers.append((self._clock.monotonic_s() + delay_s, callback))
+        timer = Timer(callback)
+        # Cancelled ones go now: while no call blocks, each renewal of the lease puts off a timer.
+        kept = [each for each in self._timers if each[1].callback is not None]
+        self._timers = [*kept, (self._clock.monotonic_s() + delay_s, timer)]
+        return timer
 
     def take(self, event: object) -> None:
         """Apply an event. Other events are for an agent, which has workers."""
