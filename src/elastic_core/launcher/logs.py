@@ -1,5 +1,6 @@
 """Where the output of each round's workers goes: our own layout, or that of `--logs-specs`."""
 
+import os
 from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
