@@ -47,10 +47,8 @@ def survivors(
 ) -> tuple[procfs.ProcessStat, ...]:
     """Return the live processes of a lineage, in no particular order.
 
-    Args:
-        lineage: Identifies them.
-        root_pid: The agent, if it is a subreaper: only its descendants are searched. `None` means all processes.
-        exclude: Processes of the agent itself (the guard), below a root with all that they started.
+    `root_pid` is the agent if it is a subreaper: only its descendants are searched; `None` means all processes.
+    `exclude` are processes of the agent itself (the guard), below a root with all that they started.
 
     Ended processes that were not reaped are not alive. A found process may have ended meanwhile, and one that is being
     forked may be missed. Repeat the call until the result is empty if none may be left.
@@ -144,11 +142,9 @@ def is_alive(pid: int) -> bool:
 class Sweeper:
     """Finds, signals and reaps processes that workers left, except those to be kept (`ELASTIC_KEEP=1`).
 
-    Args:
-        incarnation: The mark in the environment of this agent's workers.
-        subreaper: Whether this process is a subreaper: processes that workers leave become its descendants.
-        strangers: Whether other processes may become its descendants too.
-        spared: Returns the pids of the agent's own children that are no workers: the guard, and those of starters.
+    `incarnation` marks the environment of this agent's workers. `subreaper`: processes that workers leave become
+    this process's descendants; `strangers`: other processes may, too. `spared` returns the pids of the agent's own
+    children that are no workers: the guard, and those of starters.
     """
 
     def __init__(
@@ -247,10 +243,7 @@ class Sweeper:
         return procfs.unblocked(partial(_mixed_groups, groups)) if groups and not self.blind else {}
 
     def reap_adopted(self, *, workers: Collection[int] = ()) -> None:
-        """Reap ended orphans that this process has adopted as a subreaper, but no process that the agent started.
-
-        Each stays a zombie until this is called. Called: whenever a worker or another child has ended.
-        """
+        """Reap ended orphans that this process has adopted as a subreaper. Called: whenever a child has ended."""
         if self._root_pid is None or self.blind:
             return
         own, session, known = os.getpid(), os.getsid(0), {*self._spared(), *workers}

@@ -79,7 +79,7 @@ _NAME_LIMIT_BYTES = 200  # of the 255 that a file name may have
 
 
 class RankPaths(Record, frozen=True, kw_only=True):
-    """One worker's files in one round. If log files are turned off, all but the error file are `None`.
+    """One worker's files in one round; if log files are turned off, their names are `None`.
 
     The filtered files are shared by the round's workers, which append to them.
     """
@@ -96,11 +96,8 @@ class RankPaths(Record, frozen=True, kw_only=True):
 class LogLayout:
     """The files of one run on this node.
 
-    Args:
-        log_dir: The user's `--log-dir`. `None`: files are below `run_dir`; `os.devnull`: no log files, only error
-            files.
-        run_dir: The run directory, which exists.
-        run_id: Any text.
+    `log_dir` is the user's `--log-dir`. `None`: files are below `run_dir`, which exists; `os.devnull`: no log
+    files, only error files.
     """
 
     def __init__(self, *, log_dir: str | None, run_dir: Path, run_id: str) -> None:
