@@ -243,10 +243,7 @@ class Sweeper:
         return procfs.unblocked(partial(_mixed_groups, groups)) if groups and not self.blind else {}
 
     def reap_adopted(self, *, workers: Collection[int] = ()) -> None:
-        """Reap ended orphans that this process has adopted as a subreaper, but no process that the agent started.
-
-        Each stays a zombie until this is called. Called: whenever a worker or another child has ended.
-        """
+        """Reap ended orphans that this process has adopted as a subreaper. Called: whenever a child has ended."""
         if self._root_pid is None or self.blind:
             return
         own, session, known = os.getpid(), os.getsid(0), {*self._spared(), *workers}

@@ -79,7 +79,7 @@ _NAME_LIMIT_BYTES = 200  # of the 255 that a file name may have
 
 
 class RankPaths(Record, frozen=True, kw_only=True):
-    """One worker's files in one round. If log files are turned off, all but the error file are `None`.
+    """One worker's files in one round; if log files are turned off, their names are `None`.
 
     The filtered files are shared by the round's workers, which append to them.
     """

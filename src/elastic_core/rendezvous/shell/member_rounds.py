@@ -117,11 +117,10 @@ class MemberRounds(Rendezvous):
             case m.RoundChanged(change=change):
                 self._changes.add(change)
                 self._change()
-            case m.Fenced():
-                self._agent.take(event)
-                self._look_later()
             case _:
                 self._agent.take(event)
+                if isinstance(event, m.Fenced):
+                    self._look_later()
 
     def _change(self) -> None:
         """Report the next change if the agent waits for one."""
