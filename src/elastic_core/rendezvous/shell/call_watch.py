@@ -22,16 +22,8 @@ def consequence(
 ) -> RoundEnded | Undecided | RendezvousConnectionError | None:
     """Return the end of the round or join that a late call causes; `None` if there is still time.
 
-    A round with workers ends when the lease can't be kept without the call. A join, and a node that waits for the run's
-    decision, give up after the connect timeout.
-
-    Args:
-        late: The call.
-        driver: The driver of the call.
-        backend: The store, for the reason.
-        joining: Whether the agent waits for a round.
-        awaits: Whether the round was stopped, and the agent waits for the run's decision.
-        now_s: The time.
+    A round with workers ends when the lease can't be kept without the call. A node that waits for a round (`joining`)
+    and one whose round was stopped and that waits for the run's decision (`awaits`) give up after the connect timeout.
     """
     text = f"{late.operation} of {backend} has not returned, {now_s - late.due_s:.1f} s past its wait"
     cut_s, fence_s = driver.stops_s
