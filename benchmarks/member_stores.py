@@ -69,6 +69,7 @@ class OnEtcd(Watching):
             watcher.listen(frozenset(topics), wait, judges=attendance.judges)
             seen = compare(since, watcher.look(wait, believe=True), topics)
             if seen.changed or seen.reset or not (watcher.take_silence() or self._buffered()):
+                watcher.offer(seen.revisions)
                 return seen
 
     def _buffered(self) -> bool:

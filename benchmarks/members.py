@@ -1,6 +1,6 @@
 """Many members of one run in one process: each the product's own machine, driver and store; only waiting is shared.
 
-    python -m benchmarks.members BACKEND ENDPOINT RUN_ID FIRST COUNT TOTAL
+    python -m benchmarks.members BACKEND ENDPOINT RUN_ID FIRST COUNT TOTAL [LEASE_S]
 
 A thread for each of a thousand members would measure the interpreter's lock. So one thread steps them all, an operation
 of each in turn; every operation is `Driver`'s own call of the real store, on two connections for each member. What
@@ -201,7 +201,9 @@ def _address(number: int) -> str:
     return f"10.0.{number >> 8}.{number & 255}"
 
 
-def _settings(backend: str, endpoint: str, run_id: str, number: int, total: int) -> RendezvousSettings:
+def _settings(
+    backend: str, endpoint: str, run_id: str, number: int, total: int, lease_s: float | None
+) -> RendezvousSettings:
     return RendezvousSettings(
         backend=backend,
         run_id=run_id,
@@ -213,6 +215,7 @@ def _settings(backend: str, endpoint: str, run_id: str, number: int, total: int)
         local_addr=_address(number),
         incarnation=os.urandom(8).hex(),
         fingerprint=FINGERPRINT,
+        options={} if lease_s is None else {"lease_ttl": lease_s},
     )
 
 
@@ -220,10 +223,11 @@ def main() -> None:
     """Join as many members as asked for."""
     backend, endpoint, run_id = sys.argv[1:4]
     first, count, total = (int(text) for text in sys.argv[4:7])
+    lease_s = float(sys.argv[7]) if len(sys.argv) > 7 else None
     Sockets.count()
     members = []
     for number in range(first, first + count):
-        settings = _settings(backend, endpoint, run_id, number, total)
+        settings = _settings(backend, endpoint, run_id, number, total, lease_s)
         members.append(Member(STORES[backend](settings), settings, number))
     gc.disable()  # as an agent's, until its workers run; here it would look through what hundreds have
     print("ready", flush=True)

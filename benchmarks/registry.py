@@ -163,6 +163,8 @@ MEASURES: tuple[Measure, ...] = (
     Measure(
         rendezvous.figures("etcd", "etcd (torchrun: etcd-v2)"), rendezvous.etcd_takes, seconds=90, turns={FSYNC: 1}
     ),
+    Measure(rendezvous.large_figures("redis", "Redis"), rendezvous.large_redis_takes, seconds=20, promised=False),
+    Measure(rendezvous.large_figures("etcd", "etcd"), rendezvous.large_etcd_takes, seconds=60, promised=False),
     Measure(starved.FIGURES, starved.takes, seconds=60, promised=False),
 )
 

@@ -29,6 +29,10 @@ from benchmarks.stats import FLOOR, OURS, TORCHRUN, Budget
 FSYNC = f"{OURS}, fsync"
 """Over an etcd that writes to the disk before it answers."""
 NODES = (8, 128, 1024)
+LARGE = 2000
+"""Nodes of a round that is only formed if it is named: what breaks first there depends on the machine."""
+LARGE_LEASE_S = 20.0
+"""Their lease over etcd, in seconds: at 5 s two cores do not serve all keep-alives in time."""
 PUBLISHED_FROM = 128
 """Smaller rounds only show the growth."""
 TORCH_NODES = 128
@@ -136,10 +140,19 @@ def _took(reports: Sequence[Mapping[str, Any]], nodes: int) -> float:
     return float(max(report["formed_s"] for report in reports) - min(report["joined_s"] for report in reports))
 
 
-def _ours(crowd: Crowd, backend: str, endpoint: str, run_id: str, nodes: int, *, each_core: int = 1) -> None:
-    first = 0
+def _ours(
+    crowd: Crowd,
+    backend: str,
+    endpoint: str,
+    run_id: str,
+    nodes: int,
+    *,
+    each_core: int = 1,
+    lease_s: float | None = None,
+) -> None:
+    first, lease = 0, () if lease_s is None else (lease_s,)
     for share in _shares(nodes, each_core=each_core):
-        crowd.add("benchmarks.members", backend, endpoint, run_id, first, share, nodes)
+        crowd.add("benchmarks.members", backend, endpoint, run_id, first, share, nodes, *lease)
         first += share
 
 
@@ -159,11 +172,13 @@ def over_redis(server: RedisServer, nodes: int) -> Round:
     )
 
 
-def over_etcd(server: EtcdServer, nodes: int, *, module: str = "benchmarks.members") -> Round:
+def over_etcd(
+    server: EtcdServer, nodes: int, *, module: str = "benchmarks.members", lease_s: float | None = None
+) -> Round:
     """Form one round over etcd's v3 API: of our members, or of others that speak as they do."""
     with Crowd() as crowd:
         if module == "benchmarks.members":
-            _ours(crowd, "etcd", server.endpoint, _fresh("bench"), nodes, each_core=AT_ONCE)
+            _ours(crowd, "etcd", server.endpoint, _fresh("bench"), nodes, each_core=AT_ONCE, lease_s=lease_s)
         else:
             run_id, first = _fresh("floor"), 0
             for share in _shares(nodes, each_core=AT_ONCE):
@@ -255,6 +270,36 @@ def figures(backend: str, where: str) -> dict[str, Figure]:
     return found
 
 
+def large_figures(backend: str, where: str) -> dict[str, Figure]:
+    """Return the figures of a round of `LARGE` nodes."""
+    found = {
+        f"rounds-{backend}-{LARGE}-{what}": Figure(f"{LARGE} nodes over {where}: {title}", unit)
+        for what, (title, unit) in _WHAT.items()
+    }
+    title = f"rounds of {LARGE} nodes over {where} that a node fell out of, formed again"
+    return {**found, f"rounds-{backend}-{LARGE}-lost": Figure(title, "rounds")}
+
+
+def large_redis_takes(bench: Bench) -> Mapping[str, Take]:
+    """Return the takes of a round of `LARGE` nodes over Redis."""
+    server = bench.redis()
+    over_redis(server, 2)
+    return {OURS: partial(_take_large, "redis", bench, partial(over_redis, server))}
+
+
+def large_etcd_takes(bench: Bench) -> Mapping[str, Take]:
+    """Return the takes of a round of `LARGE` nodes over etcd."""
+    return {OURS: partial(_take_large, "etcd", bench, partial(over_etcd, bench.etcd(), lease_s=LARGE_LEASE_S))}
+
+
+def _take_large(backend: str, bench: Bench, form: Callable[[int], Round]) -> dict[str, float]:
+    if bench.size.most_nodes < NODES[-1]:
+        return {}
+    taken, lost = _formed(OURS, form, LARGE)
+    found = {f"rounds-{backend}-{LARGE}-{what}": float(getattr(taken, what)) for what in _WHAT}
+    return {**found, f"rounds-{backend}-{LARGE}-lost": float(lost)}
+
+
 def redis_takes(bench: Bench) -> Mapping[str, Take]:
     """Return the takes of rounds over Redis, and of torch's over c10d."""
     server = bench.redis()
@@ -283,19 +328,22 @@ def _takes(backend: str, bench: Bench, forms: Mapping[str, Callable[[int], Round
     return {name: partial(_take, backend, name, form, most[name]) for name, form in forms.items()}
 
 
+def _formed(launcher: str, form: Callable[[int], Round], nodes: int) -> tuple[Round, int]:
+    """Form a round; return it, and how many tries failed before."""
+    for lost in range(TRIES):
+        try:
+            return form(nodes), lost
+        except RoundLostError as error:  # the machine was too busy for some node to renew its lease
+            print(f"{launcher}, {nodes} nodes: {error}", file=sys.stderr)
+    raise MeasureError(f"{launcher}: no round of {nodes} nodes in {TRIES} tries")
+
+
 def _take(backend: str, launcher: str, form: Callable[[int], Round], most: int) -> dict[str, float]:
     """Form a round of each size; return all figures of them."""
-    lost, rounds = 0, {}
+    lost, rounds = 0, dict[int, Round]()
     for nodes in (nodes for nodes in NODES if nodes <= most):
-        for _ in range(TRIES):
-            try:
-                rounds[nodes] = form(nodes)
-                break
-            except RoundLostError as error:  # the machine was too busy for some node to renew its lease
-                lost += 1
-                print(f"{launcher}, {nodes} nodes: {error}", file=sys.stderr)
-        else:
-            raise MeasureError(f"{launcher}: no round of {nodes} nodes in {TRIES} tries")
+        rounds[nodes], failed = _formed(launcher, form, nodes)
+        lost += failed
     found = {
         f"rounds-{backend}-{nodes}-{what}": getattr(taken, what)
         for nodes, taken in rounds.items()

@@ -11,7 +11,7 @@ from elastic_core.rendezvous.member import protocol
 from elastic_core.rendezvous.member.documents import ControlDocument, MemberRecord, RoundDocument, decode, encode
 from elastic_core.rendezvous.member.machine import step
 from elastic_core.rendezvous.member.roster import Candidate
-from elastic_core.rendezvous.member.state import NEVER_S, PATIENCE_SHARE, Me, State
+from elastic_core.rendezvous.member.state import NEVER_S, Me, State
 from elastic_core.rendezvous.shell.grants import PeerAnswer, PeerExchange, PeerQuestion, PeerView, peer_view
 from elastic_core.rendezvous.store import (
     CONTROL_KEY,
@@ -123,6 +123,11 @@ class SimulatedClient(ABC):
     def local_s(self) -> float:
         """Return what its clock says."""
         return self.net.now_s + self.offset_s
+
+    @property
+    def address(self) -> str:
+        """Return its address."""
+        return f"10.0.0.{self.name}"
 
     @property
     def live(self) -> bool:
@@ -287,8 +292,13 @@ class SimulatedClient(ABC):
                 event = protocol.WatchEnded(watched=Watched(revisions=answer, changed=frozenset(operation.topics)))
             self._soon(0.0, lambda: self._answer(turn, event))
 
+<<<<<<< HEAD
         lost = protocol.Failed(text="no answer")
         patience_s = max(0.0, operation.until_s - self.local_s) + self.state.ttl_s / PATIENCE_SHARE
+=======
+        lost = protocol.Failed(text="no answer", unknown=True)
+        patience_s = max(0.0, operation.until_s - self.local_s) + self.state.patience_s
+>>>>>>> s38-size
         self._soon(patience_s, lambda: self._answer(turn, lost))
         self.operations += 1
         if since is None:
@@ -320,7 +330,7 @@ class SimulatedClient(ABC):
         ttl_s = self.state.ttl_s
         if isinstance(operation, protocol.Connect):
             return 5.0
-        return max(3.0, ttl_s / 3) if isinstance(operation, protocol.Withdraw) else ttl_s / PATIENCE_SHARE
+        return max(3.0, ttl_s / 3) if isinstance(operation, protocol.Withdraw) else self.state.patience_s
 
     def _reached(self) -> None:
         self._reached_s = self.net.now_s
@@ -359,7 +369,7 @@ def _value(key: str, document: Document | None) -> ControlDocument | RoundDocume
 def _event(operation: protocol.Operation, answer: object, sent_s: float, member: SimulatedClient) -> protocol.Event:
     match operation, answer:
         case protocol.Connect(), None:
-            return protocol.Connected(address=f"10.0.0.{member.name}", alternative="", agent_port=9000)
+            return protocol.Connected(address=member.address, alternative="", agent_port=9000)
         case protocol.Enlist(record=record, ttl_s=ttl_s), Seat():
             return protocol.Enlisted(seat=answer, record=record, sent_s=sent_s, ttl_s=ttl_s)
         case protocol.Update(record=record), bool():

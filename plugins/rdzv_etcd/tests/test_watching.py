@@ -71,6 +71,37 @@ def test_events_that_are_older_than_what_was_noticed_take_nothing_back(watcher):
     assert not any(compare(noticed, now, TOPICS).reset for now in pushed)
 
 
+def documents(watcher, key, *events):
+    """Return the values of a document that a watch which ends after these events has received."""
+    watcher.offer(look(watcher, *events))
+    found = watcher.take_document(key)
+    assert watcher.take_document(key) is None  # once: then it is read
+    return None if found is None else list(found.values())
+
+
+def test_a_document_arrives_with_its_topic(watcher):
+    assert documents(watcher, "round") == []  # the first read had none
+    value = {"type": "PUT", "key": KEYS.doc("round") + b"value", "value": b"roster", "version": 1, "mod_revision": 8}
+    assert documents(watcher, "round", value, put(KEYS.topic("round"), 2, at=8)) == [b"roster"]
+    assert documents(watcher, "control") == []
+    gone = {**value, "type": "DELETE", "value": b"", "version": 0, "mod_revision": 9}
+    assert documents(watcher, "round", gone, put(KEYS.topic("round"), 3, at=9)) == []
+
+
+def test_a_document_of_which_a_later_revision_is_known_is_read(watcher):
+    look(watcher)
+    watcher._looked_s = float("-inf")
+    kvs = [raw(KEYS.birth, b"b1", 1), *(raw(KEYS.topic(topic), b"-1", 2) for topic in Topic)]
+    watcher._read = lambda *_: Answer({"header": {"revision": "9"}, "responses": [{"response_range": {"kvs": kvs}}]})
+    assert documents(watcher, "round") is None
+
+
+def test_documents_of_a_stream_that_is_lost_are_read(watcher):
+    watcher.offer(look(watcher))
+    watcher.drop()
+    assert watcher.take_document("control") is None
+
+
 def test_another_content_is_read(watcher):
     before = look(watcher)
     watcher._read = lambda *_: Answer({"header": {"revision": "9"}, "responses": [{"response_range": {}}]})

@@ -50,15 +50,10 @@ COORDINATED_KEYS: Final = frozenset(spec.name for spec in COORDINATED_OPTIONS)
 
 
 def check_coordinated(options: Mapping[str, object], *, backend: str, min_ttl_s: float) -> None:
-    """Reject a `lease_ttl` that is shorter than the backend's server supports.
-
-    Args:
-        options: The resolved options of a backend.
-        backend: The backend's name, for messages.
-        min_ttl_s: The shortest lease that the server supports, in seconds.
+    """Reject a `lease_ttl` in resolved options that is shorter than the backend's server supports.
 
     Raises:
-        ConfigError: `lease_ttl` is too short.
+        ConfigError: `lease_ttl` is shorter than `min_ttl_s`; the text names the backend.
     """
     lease_s = options.get("lease_ttl")
     if isinstance(lease_s, (int, float)) and lease_s < min_ttl_s:

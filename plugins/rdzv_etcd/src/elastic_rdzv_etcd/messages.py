@@ -24,11 +24,12 @@ class Keys:
 
     - `told/birth` and `told/{control,departures,round}`: the keys that every member watches;
     - `told/keep`: the lease of all keys without one of their own, so that no key stays for ever;
-    - `told0members`: the topic that changes often, and matters only to the leader. It is right after the others:
-      one range reads them all, and a watch of `told/` does not include it;
+    - `told.members`: the topic that changes often, and matters only to the leader. It is right before the others:
+      one range reads them all, and a watch of the others does not include it;
+    - `told0KEY/value` and `told0KEY/version`: a document. They are right after the topics, so that one range reads all
+      that a new member needs, and each change arrives with the watch of the topics;
     - `member/INCARNATION`: a member's record. The revision that made it is its seat's number;
-    - `alive/INCARNATION` and `seat/NUMBER`: exist as long as the member's lease;
-    - `doc/KEY/value` and `doc/KEY/version`.
+    - `alive/INCARNATION` and `seat/NUMBER`: exist as long as the member's lease.
 
     A topic's revision is the number of puts of its key, plus the number in its value.
     """
@@ -39,11 +40,11 @@ class Keys:
         self.told = self.base + b"told/"
         self.birth = self.told + b"birth"
         self.keep = self.told + b"keep"
-        self.busy = prefix_end(self.told) + b"members"
+        self.busy = self.base + b"told.members"
         self.members = self.base + b"member/"
         self.alive = self.base + b"alive/"
         self.seats = self.base + b"seat/"
-        self.docs = self.base + b"doc/"
+        self.docs = prefix_end(self.told)
 
     def topic(self, name: str) -> bytes:
         """Return the key whose puts are a topic's revision."""

@@ -2,7 +2,7 @@
 
 import math
 import os
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, ClassVar, Final, TypeVar
 from urllib.parse import unquote
@@ -17,8 +17,6 @@ from elastic_core.api import (
     WaitBudget,
 )
 from elastic_core.api.stores import (
-    CONTROL_KEY,
-    ROUND_KEY,
     BackendError,
     BackendUnavailableError,
     Document,
@@ -42,7 +40,7 @@ from elastic_rdzv_etcd.errors import LeaseGoneError
 from elastic_rdzv_etcd.messages import Found, Json, Keys
 from elastic_rdzv_etcd.reach import OPTIONS, Reach
 from elastic_rdzv_etcd.streak import Streak
-from elastic_rdzv_etcd.watching import Watcher
+from elastic_rdzv_etcd.watching import DOCUMENT_TOPICS, Watcher
 
 if TYPE_CHECKING:
     from elastic_rdzv_etcd.gateway import Gateway
@@ -51,7 +49,6 @@ DEFAULT_PREFIX: Final = "/elastic/"
 _TRIES: Final = 8
 _VALUE: Final = b"value"
 _VERSION: Final = b"version"
-_DOCUMENT_TOPICS: Final = (CONTROL_KEY, ROUND_KEY)
 
 _T = TypeVar("_T")
 
@@ -102,7 +99,7 @@ class EtcdStore(CoordinationStore):
         self._live_gateway: Gateway | None = None
         self._watcher = Watcher(
             self._keys,
-            lambda wait: self._keeper.read(say.get_all(self._keys.told, end=self._keys.busy + b"\0"), wait=wait),
+            lambda end, wait: self._keeper.read(say.get_all(self._keys.busy, end=end), wait=wait),
             lambda creates, wait: self._gateway.stream(creates, wait=wait),
             learn=self._keeper.learn,
         )
@@ -288,7 +285,7 @@ class EtcdStore(CoordinationStore):
         answer = self._keeper.read(*reads, *(say.get_all(own.doc(name)) for name in names), wait=wait)
         members = self._members(answer.found(0))
         heard = {unquote(one.name(own.alive).decode(errors="replace")) for one in answer.found(1)}
-        documents = {name: _document(answer.found(at), own.doc(name)) for at, name in enumerate(names, start=2)}
+        documents = {name: _found(answer.found(at), own.doc(name)) for at, name in enumerate(names, start=2)}
         return Survey(
             members=members,
             silent=frozenset(one.incarnation for one in members) - heard,
@@ -298,14 +295,18 @@ class EtcdStore(CoordinationStore):
     # --- documents
 
     def load(self, key: str, *, wait: WaitBudget) -> Document | None:
-        """Return the current document."""
+        """Return the current document: once without a request if the last watch received it."""
         prefix = self._keys.doc(key)
-        return _document(self._keeper.read(say.get_all(prefix), wait=wait).found(0), prefix)
+        pushed = self._watcher.take_document(key)
+        if pushed is not None:
+            return _document(pushed, prefix)
+        return _found(self._keeper.read(say.get_all(prefix), wait=wait).found(0), prefix)
 
     def swap(self, key: str, new: bytes, *, expect: str | None, keep_s: float, wait: WaitBudget) -> Swapped:
         """Replace a document if its version is `expect`."""
         prefix, version = self._keys.doc(key), os.urandom(8).hex()
-        told = (say.touch(self._keys.topic(key)),) if key in _DOCUMENT_TOPICS else ()
+        self._watcher.take_document(key)  # it may be another one from now on
+        told = (say.touch(self._keys.topic(key)),) if key in DOCUMENT_TOPICS else ()
         expected = say.made_at(prefix + _VERSION, 0)
         if expect is not None:
             expected = say.has_value(prefix + _VERSION, expect.encode())
@@ -324,7 +325,7 @@ class EtcdStore(CoordinationStore):
             answer = self._keeper.transact(same, (value, marked, *told), (say.get_all(prefix),), wait)
             if answer.succeeded:
                 return Swapped(applied=True, current=Document(value=new, version=version))
-            standing = _document(answer.found(0), prefix)
+            standing = _found(answer.found(0), prefix)
             if expect != (None if standing is None else standing.version):
                 return Swapped(applied=False, current=standing)
             self._keeper.forget()  # it is the content that is another
@@ -346,7 +347,7 @@ class EtcdStore(CoordinationStore):
         answer = self._keeper.transact((say.is_there(keys.birth),), reads, (say.delete(keys.keep),), wait)
         if not answer.succeeded or not self._keeper.learn({found.key: found for found in answer.found(0)}):
             return None
-        return _document(answer.found(1), prefix)
+        return _found(answer.found(1), prefix)
 
     # --- watching
 
@@ -359,6 +360,7 @@ class EtcdStore(CoordinationStore):
             seen = compare(since, self._watcher.look(wait, believe=timeout_s > 0), topics)
             left_s = wait.remaining_s(max(0.0, end_s - SYSTEM_CLOCK.monotonic_s()))
             if seen.changed or seen.reset or left_s <= 0:
+                self._watcher.offer(seen.revisions)
                 return seen
             if judges and self._watcher.take_silence():
                 self._attendance.look(0, wait)
@@ -407,13 +409,17 @@ class EtcdStore(CoordinationStore):
         )
 
 
-def _document(found: Sequence[Found], prefix: bytes) -> Document | None:
-    parts = {one.name(prefix): one.value for one in found}
-    if _VALUE not in parts or _VERSION not in parts:
+def _found(found: Sequence[Found], prefix: bytes) -> Document | None:
+    return _document({one.key: one.value for one in found}, prefix)
+
+
+def _document(parts: Mapping[bytes, bytes], prefix: bytes) -> Document | None:
+    """Return a document of its two keys' values; `None` if there is none."""
+    value, version = parts.get(prefix + _VALUE), parts.get(prefix + _VERSION)
+    if value is None or version is None:
         return None
     with own_content(prefix + _VERSION):
-        version = parts[_VERSION].decode()
-    return Document(value=say.unpack(parts[_VALUE], prefix + _VALUE), version=version)
+        return Document(value=say.unpack(value, prefix + _VALUE), version=version.decode())
 
 
 def _prefix(text: str) -> str:

@@ -1,4 +1,4 @@
-"""The revisions of a run's topics: read once, then updated by the server's pushes."""
+"""The revisions of a run's topics, and its documents: read once, then updated by the server's pushes."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec.structs import replace
 
 from elastic_core.api import SYSTEM_CLOCK, WaitBudget
-from elastic_core.api.stores import BackendUnavailableError, Revisions, Topic, own_content
+from elastic_core.api.stores import (
+    CONTROL_KEY,
+    ROUND_KEY,
+    BackendUnavailableError,
+    Revisions,
+    Topic,
+    own_content,
+)
 from elastic_rdzv_etcd.coding import b64, prefix_end
 from elastic_rdzv_etcd.content import revision_of
 from elastic_rdzv_etcd.messages import Answer, Found, Json, Keys
@@ -20,8 +27,13 @@ _LOOK_AGAIN_S: Final = 10.0
 _SHORT_S: Final = 1.0
 """A stream that ends sooner shows a problem of the server, and is not opened again and again."""
 
-Read = Callable[[WaitBudget], Answer]
-"""Reads the keys of all topics."""
+DOCUMENT_TOPICS: Final = (CONTROL_KEY, ROUND_KEY)
+"""The documents that have a topic."""
+_OFFER_S: Final = 1.0
+"""How long after a watch a document that it received is the current one, for the first that loads it."""
+
+Read = Callable[[bytes, WaitBudget], Answer]
+"""Reads the keys of all topics, and those after them up to an end."""
 Learn = Callable[[Mapping[bytes, Found]], object]
 """Uses a read of the keys that every member watches."""
 
@@ -58,6 +70,11 @@ class Watcher:
         self._seen_at = 0
         self._looked_s = -math.inf
         self._silence = False
+        self._documents: dict[bytes, bytes] = {}
+        self._documents_at: dict[str, int] = {}
+        self._documents_read_at = 0
+        self._offered: dict[str, dict[bytes, bytes]] = {}
+        self._offered_s = -math.inf
         self.upsets = 0
         """Rises when a member may have gone."""
 
@@ -89,7 +106,7 @@ class Watcher:
 
     def _creates(self, *, members: bool, judges: bool) -> list[Json]:
         keys = self._keys
-        creates: list[Json] = [{"key": b64(keys.told), "range_end": b64(prefix_end(keys.told))}]
+        creates: list[Json] = [{"key": b64(keys.told), "range_end": b64(prefix_end(keys.docs))}]
         if judges:
             creates.append({"key": b64(keys.alive), "range_end": b64(prefix_end(keys.alive)), "filters": ["NOPUT"]})
         if members:
@@ -108,7 +125,8 @@ class Watcher:
         now_s = SYSTEM_CLOCK.monotonic_s()
         if believe and self._seen is not None and 0 <= now_s - self._looked_s < _LOOK_AGAIN_S:
             return self._seen
-        answer = self._read(wait)
+        known = self._stream is None or self._documents_at
+        answer = self._read(prefix_end(self._keys.told if known else self._keys.docs), wait)
         told = {one.key: one for one in answer.found(0)}
         self._learn(told)
         birth = told.get(self._keys.birth)
@@ -118,7 +136,27 @@ class Watcher:
         )
         if self._stream is not None:
             self._seen, self._seen_at, self._looked_s = seen, answer.revision, now_s
+            if not known:
+                self._documents = {key: one.value for key, one in told.items() if key.startswith(self._keys.docs)}
+                self._documents_at = {key: seen.of(Topic(key)) for key in DOCUMENT_TOPICS}
+                self._documents_read_at = answer.revision
         return seen
+
+    # --- documents
+
+    def offer(self, seen: Revisions) -> None:
+        """Keep the documents that belong to these revisions for `take_document`. Called: when a watch ends."""
+        self._offered_s = SYSTEM_CLOCK.monotonic_s()
+        self._offered = {
+            key: {name: value for name, value in self._documents.items() if name.startswith(self._keys.doc(key))}
+            for key, at in self._documents_at.items()
+            if at == seen.of(Topic(key))
+        }
+
+    def take_document(self, key: str) -> Mapping[bytes, bytes] | None:
+        """Return the values of a document's keys as the last watch received them, once; `None` if they must be read."""
+        found = self._offered.pop(key, None)
+        return found if SYSTEM_CLOCK.monotonic_s() - self._offered_s < _OFFER_S else None
 
     def hear(self, timeout_s: float, wait: WaitBudget) -> None:
         """Block until there is a push, at most `timeout_s`.
@@ -139,7 +177,9 @@ class Watcher:
                 raise
             return
         for event in events:
-            if event["key"].startswith(self._keys.alive):
+            if event["key"].startswith(self._keys.docs):
+                self._take_part(event)
+            elif event["key"].startswith(self._keys.alive):
                 self._silence = True
                 self.upsets += 1
             elif self._seen is None:
@@ -147,6 +187,16 @@ class Watcher:
             elif event["mod_revision"] > self._seen_at:
                 before, self._seen = self._seen, self._after(self._seen, event)
                 self.upsets += self._seen is None or self._seen.departures != before.departures
+                if self._seen is None:
+                    self._documents_at = {}  # of another content: all is read
+
+    def _take_part(self, event: Mapping[str, Any]) -> None:
+        if event["mod_revision"] <= self._documents_read_at:
+            return
+        if event["type"] == "PUT":
+            self._documents[event["key"]] = event["value"]
+        else:
+            self._documents.pop(event["key"], None)
 
     def _after(self, seen: Revisions, event: Mapping[str, Any]) -> Revisions | None:
         """Return the revisions after an event. `None` if they must be read."""
@@ -157,6 +207,8 @@ class Watcher:
         if field is not None:
             with own_content(key):
                 told = puts + int(event["value"] or b"0")  # what was noticed meanwhile may be further
+            if field in self._documents_at:  # the keys of the document came before, of the same transaction
+                self._documents_at[field] = told
             return replace(seen, **{field: max(getattr(seen, field), told)})
         if key == self._keys.birth and seen.birth in ("", self._birth(event["value"])):
             return replace(seen, birth=self._birth(event["value"]))
@@ -187,3 +239,4 @@ class Watcher:
         if self._stream is not None:
             self._stream.close()
         self._stream, self._seen = None, None
+        self._documents, self._documents_at, self._offered = {}, {}, {}

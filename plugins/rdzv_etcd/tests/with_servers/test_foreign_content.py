@@ -44,8 +44,8 @@ def stored(value):
     return b"z" + zlib.compress(raw, 1) if len(raw) > 1 << 20 else raw
 
 
-KEYS = ("told/birth", "told/keep", "told/control", "told/departures", "told/round", "told0members")
-KEYS = (*KEYS, "member/a", "doc/control/value", "doc/control/version", "doc/round/value", "doc/round/version")
+KEYS = ("told/birth", "told/keep", "told/control", "told/departures", "told/round", "told.members")
+KEYS = (*KEYS, "member/a", "told0control/value", "told0control/version", "told0round/value", "told0round/version")
 TAKEN = {
     # What is only compared may be any text, and a revision any number.
     *(

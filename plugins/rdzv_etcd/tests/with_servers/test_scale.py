@@ -101,6 +101,7 @@ def test_a_thing_pushed_need_not_be_read(make_store, etcd_private, asked, wait):
     def hear():
         seen = store.watch(since, topics, timeout_s=5, wait=wait)
         assert seen.changed == {Topic.ROUND}
+        assert store.load("round", wait=wait).value == b"roster"  # it came with the push
         assert seen.revisions == store.watch(Revisions(), topics, timeout_s=0, wait=wait).revisions  # this one is read
 
     assert asked(hear) == {"Range": 1}

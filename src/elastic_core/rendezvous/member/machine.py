@@ -66,9 +66,7 @@ def _is_quiet(state: State, events: tuple[protocol.Event, ...], now_s: float) ->
 
 
 def _idle(state: State, now_s: float) -> Planned:
-    if state.want is Want.NOTHING:
-        return state, protocol.Pause(until_s=NEVER_S)
-    return state, None
+    return state, protocol.Pause(until_s=NEVER_S) if state.want is Want.NOTHING else None
 
 
 def _leave(state: State, now_s: float) -> Planned:
@@ -140,9 +138,8 @@ def _connect(state: State, now_s: float) -> Planned:
 
 def _begin_to_watch(state: State, now_s: float) -> Planned:
     """Read the topics' revisions before any content, so that no later change is missed."""
-    if state.seen.since is not None:
-        return state, None
-    return state, protocol.Watch(since=None, topics=_topics(state), until_s=now_s)
+    begun = state.seen.since is not None
+    return state, None if begun else protocol.Watch(since=None, topics=_topics(state), until_s=now_s)
 
 
 def _renew(state: State, now_s: float) -> Planned:
@@ -225,13 +222,17 @@ def _enlist(state: State, now_s: float) -> Planned:
 
 
 def _read_round(state: State, now_s: float) -> Planned:
-    return state, None if ROUND_KEY in state.seen.fresh else protocol.Load(key=ROUND_KEY)
+    # In a crowd, members read the roster in turn: it is so long that replies to all at once would come too late.
+    waits = ROUND_KEY in state.seen.fresh or now_s < state.seen.round_s
+    return state, None if waits else protocol.Load(key=ROUND_KEY)
 
 
 def _write_round(state: State, now_s: float) -> Planned:
     """Write the round again if the store lost it or a later write of it."""
     kept, round_ = state.run.kept_round, state.own_round
-    if kept is None or kept.epoch != state.run.epoch or (round_ is not None and round_.token >= kept.token):
+    if ROUND_KEY not in state.seen.fresh or kept is None or kept.epoch != state.run.epoch:
+        return state, None
+    if round_ is not None and round_.token >= kept.token:
         return state, None
     return swap_round(state, kept)
 
@@ -318,6 +319,8 @@ def _topics(state: State) -> tuple[Topic, ...]:
 
 def _watch(state: State, now_s: float) -> Planned:
     until_s = min(state.lease.renew_s, state.duty.look_s, _deadline_s(state, now_s))
+    if ROUND_KEY not in state.seen.fresh:
+        until_s = min(until_s, state.seen.round_s)
     if state.lease.ahead <= 1:
         until_s = min(until_s, state.lease.expiry_s + _EXPIRY_MARGIN_S)
     return state, protocol.Watch(since=state.seen.since, topics=_topics(state), until_s=max(until_s, now_s + 0.001))

@@ -20,9 +20,11 @@ from elastic_core.rendezvous.member.documents import (
 from elastic_core.rendezvous.member.questions import requested
 from elastic_core.rendezvous.member.roster import Candidate
 from elastic_core.rendezvous.member.state import (
+    ENTRY_S,
     LONG_AGO_S,
     NEVER_S,
     PATIENCE_SHARE,
+    TURN_S,
     EndedRun,
     OwnLease,
     Progress,
@@ -211,7 +213,9 @@ def _fail(state: State, event: protocol.Failed, now_s: float) -> State:
     # Members that lost the store together retry at different times. The name decides, so that a run can be replayed.
     jitter = zlib.crc32(f"{state.me.incarnation}/{count}".encode()) % 1000 / 3000
     pause_s = min(RETRY_S[min(count, len(RETRY_S)) - 1], state.ttl_s / PATIENCE_SHARE)
-    retry_s = now_s + pause_s * (1 - jitter)
+    # Thousands of members at once would delay the store's replies until each member has given up its request.
+    spread_s = min(state.crowd * TURN_S, state.ttl_s / 4)
+    retry_s = now_s + pause_s * (1 - jitter) + spread_s * 3 * jitter
     # The last try before the limit has the least time: an earlier result explains more than a missing reply.
     shown = trouble if event.silent and trouble is not None and not state.connection.ever_connected else event
     trouble = replace(
@@ -296,7 +300,7 @@ def _doubt(state: State, now_s: float) -> State:
     memory = replace(state.duty.memory, losses_from_s=hold_s)
     return replace(
         state,
-        seen=replace(state.seen, fresh=frozenset()),
+        seen=replace(state.seen, fresh=frozenset(), round_s=_round_s(state, now_s)),
         lease=replace(state.lease, recorded=b""),
         duty=replace(state.duty, memory=memory),
         run=replace(state.run, liveness=None),
@@ -450,6 +454,13 @@ def _watched(state: State, watched: Watched, now_s: float) -> State:
     if Topic.DEPARTURES in watched.changed:
         stale.add(MEMBERS)
         if state.lease.ahead:
-            # It may have been the leader: the reply to the renewal has the new order.
-            state = replace(state, lease=replace(state.lease, renew_s=now_s))
-    return replace(state, seen=replace(state.seen, fresh=state.seen.fresh - stale))
+            # It may have been the leader: the reply to the renewal has the new order. The next leaders
+            # of a crowd renew first.
+            turn_s = now_s + (state.lease.ahead * TURN_S if state.crowd else 0.0)
+            state = replace(state, lease=replace(state.lease, renew_s=min(state.lease.renew_s, turn_s)))
+    round_s = _round_s(state, now_s) if ROUND_KEY in stale else state.seen.round_s
+    return replace(state, seen=replace(state.seen, fresh=state.seen.fresh - stale, round_s=round_s))
+
+
+def _round_s(state: State, now_s: float) -> float:
+    return now_s + state.lease.ahead * state.crowd * ENTRY_S

@@ -29,6 +29,14 @@ FENCE_SHARE = 0.88
 """The share of a lease after which the last worker must be dead, with a margin before the lease ends."""
 PATIENCE_SHARE = 8
 """A lease divided by this is the time limit of a store request; then other members are asked, and try the store too."""
+# The same in a crowd before the first seat: no lease can end, and thousands of nodes may join at the same moment.
+FIRST_PATIENCE_SHARE = 2
+# Runs with more members are a crowd: a store can't reply to all of them at once in time.
+SMALL_RUN = 256
+# The seconds between the requests of two members of a crowd that react to the same change.
+TURN_S = 0.0002
+# The seconds that a store needs to send one entry of a roster.
+ENTRY_S = 1e-7
 
 
 class Me(RendezvousSettings, frozen=True, kw_only=True):
@@ -162,6 +170,8 @@ class SeenStore(Record, frozen=True, kw_only=True):
     """The number of members with a lease."""
     fresh: frozenset[str] = frozenset()
     """The keys that need not be read again because they have not changed; `MEMBERS` for the members."""
+    round_s: float = LONG_AGO_S
+    """When it is this member's turn to read the round again."""
     since: Revisions | None = None
     """The revisions up to which the store has reported changes; `None` means that they must be read first."""
 
@@ -381,6 +391,17 @@ class State(Record, frozen=True, kw_only=True):
     def had_seat(self) -> bool:
         """Whether the store has ever accepted a write of this member: its first write requests a seat."""
         return self.lease.confirmed_s > LONG_AGO_S
+
+    @property
+    def patience_s(self) -> float:
+        """The time limit of a store request, in seconds."""
+        return self.ttl_s / (FIRST_PATIENCE_SHARE if self.crowd and not self.had_seat else PATIENCE_SHARE)
+
+    @property
+    def crowd(self) -> int:
+        """The number of members, as far as known, of a run so large that they take turns; 0 in a smaller run."""
+        size = max(self.seen.live, self.me.min_nodes)
+        return size if size > SMALL_RUN else 0
 
     @property
     def period_s(self) -> float:

@@ -31,7 +31,7 @@ from elastic_core.rendezvous.member.documents import (
 from elastic_core.rendezvous.member.machine import step
 from elastic_core.rendezvous.member.outage import needs_lease, store_failure
 from elastic_core.rendezvous.member.roster import Candidate
-from elastic_core.rendezvous.member.state import LONG_AGO_S, NEVER_S, PATIENCE_SHARE, State, Want
+from elastic_core.rendezvous.member.state import LONG_AGO_S, NEVER_S, State, Want
 from elastic_core.rendezvous.shell.grants import peer_view
 from elastic_core.rendezvous.shell.node import MemberNode, proves_dead
 from elastic_core.rendezvous.shell.peers import PeerEndpoint
@@ -227,8 +227,7 @@ class Driver:
     @property
     def first_contact_s(self) -> float | None:
         """When the first try to reach the store began; `None` if the store was reached."""
-        state = self._state
-        return None if state.connection.ever_connected else state.waiting.began_s
+        return None if self._state.connection.ever_connected else self._state.waiting.began_s
 
     @property
     def stops_s(self) -> tuple[float, float]:
@@ -381,10 +380,9 @@ class Driver:
 
     def _budget(self, operation: protocol.Operation) -> WaitBudget:
         me, now_s = self._state.me, self._clock.monotonic_s()
-        patience_s = self._state.ttl_s / PATIENCE_SHARE
         if isinstance(operation, protocol.Watch):
             # Somewhat later than the wait itself, which normally ends by its own timeout.
-            return WaitBudget(max(operation.until_s, now_s) + patience_s, clock=self._clock)
+            return WaitBudget(max(operation.until_s, now_s) + self._state.patience_s, clock=self._clock)
         if isinstance(operation, protocol.Connect):
             state = self._state
             first = state.want is Want.JOIN and not state.connection.ever_connected
@@ -393,7 +391,7 @@ class Driver:
         if isinstance(operation, protocol.Withdraw):
             return WaitBudget(now_s + max(3.0, self._state.period_s), clock=self._clock)
         # So short that both a call that hangs and a later call of another member end before the lease does.
-        return WaitBudget(now_s + patience_s, clock=self._clock)
+        return WaitBudget(now_s + self._state.patience_s, clock=self._clock)
 
     def _ask_store(self, operation: protocol.Operation) -> protocol.Event:
         wait, name = self._budget(operation), OPERATIONS[type(operation)]
