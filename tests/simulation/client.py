@@ -37,6 +37,10 @@ _round = lru_cache(maxsize=512)(partial(decode, kind=RoundDocument))
 _control = lru_cache(maxsize=512)(partial(decode, kind=ControlDocument))
 
 
+UNANSWERED = "no answer"
+"""The text of a failure without a reply: the operation may have been carried out."""
+
+
 class Pace:
     """How often something happens within one second."""
 
@@ -292,13 +296,8 @@ class SimulatedClient(ABC):
                 event = protocol.WatchEnded(watched=Watched(revisions=answer, changed=frozenset(operation.topics)))
             self._soon(0.0, lambda: self._answer(turn, event))
 
-<<<<<<< HEAD
-        lost = protocol.Failed(text="no answer")
-        patience_s = max(0.0, operation.until_s - self.local_s) + self.state.ttl_s / PATIENCE_SHARE
-=======
-        lost = protocol.Failed(text="no answer", unknown=True)
+        lost = protocol.Failed(text=UNANSWERED)
         patience_s = max(0.0, operation.until_s - self.local_s) + self.state.patience_s
->>>>>>> s38-size
         self._soon(patience_s, lambda: self._answer(turn, lost))
         self.operations += 1
         if since is None:
@@ -321,7 +320,7 @@ class SimulatedClient(ABC):
                 self._soon(0.0, self._reached)
             self._soon(0.0, lambda: self._answer(turn, event))
 
-        lost = protocol.Failed(text="no answer", write=write, key=key)
+        lost = protocol.Failed(text=UNANSWERED, write=write, key=key)
         self._soon(self._patience_s(operation), lambda: self._answer(turn, lost))
         self.operations += 1
         self.net.send(self.line, self._call(operation), back, write=write)

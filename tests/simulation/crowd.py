@@ -20,7 +20,7 @@ from elastic_core.rendezvous.store import Document, Members, Renewal, Revisions,
 from elastic_core.types import RendezvousInfo
 from elastic_plugin_kit.store_model import StoreModel
 from simulation.checks import Checks
-from simulation.client import SimulatedClient
+from simulation.client import UNANSWERED, SimulatedClient
 from simulation.network import Back, Call, Line, Network, Refused
 from simulation.scenario import Scenario
 
@@ -271,7 +271,7 @@ class CrowdMember(SimulatedClient):
         super()._request(operation)
 
     def _answer(self, turn: int, event: protocol.Event) -> None:
-        if turn == self._turn and isinstance(event, protocol.Failed) and event.unknown:
+        if turn == self._turn and isinstance(event, protocol.Failed) and event.text == UNANSWERED:
             self.world.unanswered += 1  # type: ignore[attr-defined]
         super()._answer(turn, event)
 
