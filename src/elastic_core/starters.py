@@ -86,20 +86,41 @@ class StartedProcess(Record, frozen=True, kw_only=True, eq=False):
     it."""
 
 
-class LeavingWorker(Record, frozen=True, kw_only=True, eq=False):
-    """A live worker of a round that is being stopped. It may leave the round without ending. Threading: the loop."""
+class LeavingWorker:
+    """A live worker of a round that is being stopped. It may leave the round without ending.
 
-    process: StartedProcess
-    """Its process. The starter that keeps it may give it a place by returning this object from `start`."""
-    local_rank: int
-    """Its rank on this node, which a later place must have too."""
-    left: Callable[[], bool]
-    """Call it when the worker has left the round. True: the starter keeps the process from now on. False: the process
-    has ended or was signalled before, and is stopped with the round."""
-    stays: Callable[[], None]
-    """Call it if the worker can't leave: it is stopped like all others. Idempotent."""
-    ended: Callable[[], None]
-    """Call it when the starter has reaped the process while keeping it. Until then, sweeps spare it."""
+    The agent makes it; a starter's tests may, with functions of their own. Threading: the agent's loop.
+    """
+
+    def __init__(
+        self,
+        process: StartedProcess,
+        local_rank: int,
+        *,
+        left: Callable[[], bool],
+        stays: Callable[[], None],
+        ended: Callable[[], None],
+    ) -> None:
+        self.process = process
+        """Its process. The starter that keeps it may give it a place by returning this object from `start`."""
+        self.local_rank = local_rank
+        """Its rank on this node, which a later place must have too."""
+        self._left, self._stays, self._ended = left, stays, ended
+
+    def left(self) -> bool:
+        """Report that the worker has left the round; return whether the starter keeps the process from now on.
+
+        If not, the process has ended or was signalled before, and is stopped with the round.
+        """
+        return self._left()
+
+    def stays(self) -> None:
+        """Report that the worker can't leave: it is stopped like all others. Idempotent."""
+        self._stays()
+
+    def ended(self) -> None:
+        """Report that the starter has reaped the process while keeping it. Until then, sweeps spare it."""
+        self._ended()
 
 
 class WorkerStarter:

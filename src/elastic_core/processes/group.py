@@ -192,7 +192,7 @@ class WorkerGroup:
             )
         self._sweeper.started(worker.pid)
         if (earlier := self._left.pop(worker.pid, None)) is not None:
-            worker.starters = tuple(dict.fromkeys((*earlier.starters, *worker.starters)))
+            worker.follow(earlier)
             self.kept_ranks = (*self.kept_ranks, launch.local_rank)
             self._placed.append(earlier)
         self._workers[worker.pid] = worker
@@ -320,8 +320,8 @@ class WorkerGroup:
         if worker.raised_s is not None or not worker.leads_group or worker.launch.function:
             return False
         leaving = LeavingWorker(
-            process=worker.process,
-            local_rank=worker.launch.local_rank,
+            worker.process,
+            worker.launch.local_rank,
             left=partial(self._leave, worker),
             stays=lambda: self._advance(ladder.LeadersStay(pids=frozenset({worker.pid}))),
             ended=partial(self._left_ended, worker),

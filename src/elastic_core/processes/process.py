@@ -64,8 +64,11 @@ class WorkerProcess:
         self.code: int | None = None
         """Its exit code, -N for death by signal N. `None` if it was not reaped."""
         self._reap = process.reap
-        self.starters = () if starter is None else (starter,)
-        """Those that have started or kept the process."""
+        self._starters = () if starter is None else (starter,)  # those that have started or kept the process
+
+    def follow(self, earlier: "WorkerProcess") -> None:
+        """Note that the process was a worker of an earlier round."""
+        self._starters = tuple(dict.fromkeys((*earlier._starters, *self._starters)))
 
     @property
     def leads_group(self) -> bool:
@@ -147,7 +150,7 @@ class WorkerProcess:
         """Read the rest of its streams after it has ended."""
         for tee in self.tees:
             tee.drain()
-        for starter in self.starters:
+        for starter in self._starters:
             starter.worker_ended(self.pid)
 
     def finish(self) -> None:

@@ -59,7 +59,7 @@ class Warm(AgentHook):
                 committed=self._committed,
             )
         except OSError as error:
-            loop.notice(f"no worker is kept between rounds, for want of a socket: {error.strerror or error}")
+            loop.notice(f"no worker is kept between rounds, because there is no socket: {error.strerror or error}")
             return None
         self._loop, self._path = loop, self._starter.path
         return self._starter
