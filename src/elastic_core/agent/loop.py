@@ -262,6 +262,7 @@ class Agent:
 
     def on_workers_stopped(self) -> None:
         """Process the end of the stop sequence. Called: by the worker group."""
+        self._incidents.note_kept(len(self._workers.left_pids))
         self.dispatch(m.WorkersStopped())
 
     # --- commands
