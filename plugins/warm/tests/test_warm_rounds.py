@@ -207,3 +207,28 @@ def test_a_second_signal_kills_those_that_leave(run):
     wait_for(lambda: "SIGINT" in run.agent.err, what=run.agent.err)
     wait_for(lambda: run.agent.process.poll() is not None or run.agent.signal(signal.SIGINT), what="the end")
     run.ends(130)
+
+
+def test_with_standby_the_dead_are_forked_and_the_others_kept(run):
+    run = run(options=("--max-restarts", "3", "--standby", "--standby-imports", "json", "--timings"))
+    first = run.until_round(0, 3)
+    run.kill(first[1])
+    second = run.until_round(1, 3)
+    assert (second[0], second[2]) == (first[0], first[2])
+    run.finish()
+    err = run.ends()
+    assert "spawn (3 forked)" in err
+    assert "spawn (2 of 3 kept, 1 forked)" in err
+    assert "is not forked" not in err
+
+
+def test_the_report_of_a_failure_counts_those_that_run_on(run):
+    run = run(options=("--max-restarts", "3"))
+    first = run.until_round(0, 3)
+    run.kill(first[1])
+    run.until_round(1, 3)
+    wait_for(lambda: run.agent.incident()["kept_count"] == 2, what="the incident")
+    incident = run.agent.incident()
+    assert (incident["stopped"], incident["secondary"]) == ([], [])
+    run.finish()
+    run.ends()
