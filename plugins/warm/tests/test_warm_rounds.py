@@ -232,3 +232,17 @@ def test_the_report_of_a_failure_counts_those_that_run_on(run):
     assert (incident["stopped"], incident["secondary"]) == ([], [])
     run.finish()
     run.ends()
+
+
+def test_nothing_grows_in_the_agent_over_many_rounds(run):
+    run = run(count=2, options=("--max-restarts", "60", "--restart-backoff", "0", "--tee", "3"))
+    first = pids = run.until_round(0, 2)
+    sizes = []
+    for index in range(1, 41):
+        run.kill(pids[1])
+        pids = run.until_round(index, 2)
+        assert pids[0] == first[0]
+        sizes.append((len(os.listdir(f"/proc/{run.agent.pid}/fd")), len(os.listdir(f"/proc/{run.agent.pid}/task"))))
+    run.finish()
+    run.ends()
+    assert max(sizes[30:]) <= max(sizes[2:12]), sizes

@@ -128,7 +128,7 @@ def test_the_socket_is_its_owners_alone(bench, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "data", [b"{nonsense\n", b'["kind"]\n', b'{"kind": 5}\n', b"\xff\n", b"x" * (MOST_MESSAGE_BYTES + 70_000)]
+    "data", [b"{nonsense\n", b'["kind"]\n', b'{"kind": 5}\n', b"\xff\n", b"[" * 99_999 + b"\n", b"x" * (MOST_MESSAGE_BYTES + 70_000)]
 )
 def test_content_that_is_no_message_ends_the_connection(bench, data):
     bench.say("hello", version=1)

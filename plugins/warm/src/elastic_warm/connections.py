@@ -85,7 +85,7 @@ class Connection:
         for line in lines:
             try:
                 message = msgspec.json.decode(line, type=Message)
-            except msgspec.MsgspecError:
+            except (msgspec.MsgspecError, RecursionError):
                 self._end()
             else:
                 self._take(self, message)
