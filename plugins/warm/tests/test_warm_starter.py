@@ -9,8 +9,8 @@ import pytest
 
 from elastic_core.api import AgentHook, HookSettings
 from elastic_core.api.starters import LeavingWorker, StartedProcess, WorkerStart
-from elastic_plugin_kit import AgentHookConformance, RealLoop, WorkerKeeperConformance
-from elastic_warm.connections import MOST_MESSAGE_BYTES
+from elastic_plugin_kit import AgentHookConformance, FakeRun, RealLoop, WorkerKeeperConformance
+from elastic_warm.connections import MOST_MESSAGE_BYTES, Message
 from elastic_warm.hook import Warm
 from elastic_warm.options import SOCKET_VARIABLE
 from elastic_warm.starter import WarmStarter
@@ -50,7 +50,7 @@ class Bench:
             folder=str(folder),
             timeout_s=20.0,
             record=lambda kept, count: self.records.append((kept, count)),
-            committed=lambda pid, message: self.records.append((pid, message.commit_ms, message.bytes)),
+            committed=self.records.append,
             **more,
         )
         self.worker = self.connect()
@@ -128,7 +128,15 @@ def test_the_socket_is_its_owners_alone(bench, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "data", [b"{nonsense\n", b'["kind"]\n', b'{"kind": 5}\n', b"\xff\n", b"[" * 99_999 + b"\n", b"x" * (MOST_MESSAGE_BYTES + 70_000)]
+    "data",
+    [
+        b"{nonsense\n",
+        b'["kind"]\n',
+        b'{"kind": 5}\n',
+        b"\xff\n",
+        b"[" * 99_999 + b"\n",
+        b"x" * (MOST_MESSAGE_BYTES + 70_000),
+    ],
 )
 def test_content_that_is_no_message_ends_the_connection(bench, data):
     bench.say("hello", version=1)
@@ -181,10 +189,22 @@ def test_one_that_left_too_late_is_not_kept(bench):
     assert bench.start(1) is None
 
 
-def test_the_cost_of_commits_is_passed_on(bench):
+def test_the_last_cost_of_commits_is_passed_on_now_and_then(bench, monkeypatch):
+    monkeypatch.setattr("elastic_warm.starter.COMMITS_S", 0.0)
+    bench.say("state", commit_ms=1.0, bytes=10**9, step=6)
     bench.say("state", commit_ms=1.5, bytes=10**9, step=7)
+    assert bench.loop.turn_until(lambda: bool(bench.records), within_s=10)
+    ((message,),) = bench.records
+    assert (message.commit_ms, message.bytes, message.step) == (1.5, 10**9, 7)
+    bench.say("state", commit_ms=2.0)
     bench.turn()
-    assert bench.records == [(os.getpid(), 1.5, 10**9)]
+
+
+def test_the_hook_publishes_it(settings):
+    run, hook = FakeRun(), Warm(settings())
+    hook.run = run
+    hook._committed([Message(kind="state", commit_ms=1.256, bytes=5, step=7), Message(kind="state", bytes=6, step=8)])
+    assert run.fields == {"commit_ms": 1.26, "commit_bytes": 11, "commit_step": 7}
 
 
 # --- the hook

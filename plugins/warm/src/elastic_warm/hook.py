@@ -87,7 +87,13 @@ class Warm(AgentHook):
         """Report to the feed how the workers of a round were started: `--timings` prints it."""
         self.run.record("worker_starts", {"how": f"{len(kept)} of {count} kept", "kept": list(kept)})
 
-    def _committed(self, pid: int, message: "Message") -> None:
-        """Report to the feed what commits cost a worker."""
-        values = {"pid": pid, "commit_ms": message.commit_ms, "bytes": message.bytes, "step": message.step}
-        self.run.record("warm_commits", values)
+    def _committed(self, commits: "Sequence[Message]") -> None:
+        """Publish what commits cost this node's workers: the longest, all bytes, and the step that all have."""
+        steps = [commit.step for commit in commits if commit.step is not None]
+        self.run.publish(
+            {
+                "commit_ms": max((round(commit.commit_ms, 2) for commit in commits), default=None),
+                "commit_bytes": sum(commit.bytes for commit in commits),
+                "commit_step": min(steps, default=None),
+            }
+        )
