@@ -14,7 +14,7 @@ from elastic_core.api import (
     WorkersStarting,
 )
 from elastic_core.api.starters import AgentLoop, WorkerStarter
-from elastic_warm.options import SOCKET_VARIABLE, WARM_TIMEOUT
+from elastic_warm.options import SOCKET_VARIABLE, TIMEOUT_VARIABLE, WARM_TIMEOUT
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -68,7 +68,7 @@ class Warm(AgentHook):
         """Name the socket to each worker, and never that of an agent around this one."""
         if not self._path and SOCKET_VARIABLE not in self.settings.environment:
             return None
-        return Launches(environment={SOCKET_VARIABLE: self._path})
+        return Launches(environment={SOCKET_VARIABLE: self._path, TIMEOUT_VARIABLE: f"{self._timeout_s:g}"})
 
     def on_decision(self, event: DecisionTaken) -> None:
         """End the kept workers if no round follows."""
