@@ -26,7 +26,7 @@ class WorkerPlanner:
 
     Args:
         settings: The run's settings, completed by the agent.
-        workers: Makes the pipes by which workers report errors.
+        workers: Makes the pipes by which workers report errors, and knows which of them are kept.
         starters: Start workers, all or some.
         hosts_store: Returns whether the store at MASTER_PORT is hosted outside the workers.
         incidents: Receives the workers' files, as `outcome` does.
@@ -49,6 +49,7 @@ class WorkerPlanner:
         self._settings = settings
         self._files = files
         self._logs = logs
+        self._workers = workers
         self._pipes = workers.prepare if settings.workers.worker_hooks else None
         self._starters = starters
         self._hosts_store = hosts_store
@@ -62,8 +63,9 @@ class WorkerPlanner:
 
     def prepare(self, round_: Round, done: Callable[[], None]) -> None:
         """Make the files of a round's workers, have the starters prepare, then call `done`."""
+        count = max(0, round_.local_world_size - len(self._workers.left_pids))
         for starter in self._starters:
-            done = partial(starter.prepare, round_.local_world_size, done)
+            done = partial(starter.prepare, count, done)
         self._files.prepare(round_, done, pipes=self._pipes)
 
     def plan(self, command: SpawnWorkers) -> list[WorkerLaunch]:
