@@ -161,31 +161,38 @@ def test_the_guard_ends_workers_that_leave_or_are_kept_if_the_agent_dies(run):
     wait_for(lambda: not run.agent.survivors(), what="the end of all processes")
 
 
-def test_kept_workers_end_with_their_exit_handlers_when_the_agent_is_interrupted(run):
-    # The delay before the second restart: all are kept without a place.
-    run = run(options=("--max-restarts", "3"))
+def until_kept(run):
+    """Have two workers kept without a place: in the long delay before the second restart. Return their pids."""
     first = run.until_round(0, 3)
     run.kill(first[1])
     second = run.until_round(1, 3)
     run.kill(second[1])
-    run.until("left", 0, 2)
-    run.until("left", 2, 2)
+
+    def recorded():
+        incident = run.agent.incident()
+        return incident["round_index"] == 1 and incident["kept_count"] == 2
+
+    wait_for(recorded, what="the incident, which is recorded after the stop")
+    return first[0], first[2]
+
+
+LONG = ("--max-restarts", "3", "--restart-backoff", "600")
+
+
+def test_kept_workers_end_with_their_exit_handlers_when_the_agent_is_interrupted(run):
+    run = run(options=LONG)
+    pids = until_kept(run)
     run.agent.signal(signal.SIGINT)
     run.ends(130)
-    assert [pid for pid, _ in run.noted("exited", 0)] == [first[0]]
-    assert [pid for pid, _ in run.noted("exited", 2)] == [first[2]]
+    assert tuple(run.noted("exited", rank)[0][0] for rank in (0, 2)) == pids
 
 
 def test_one_that_does_not_end_is_killed(run):
-    run = run("deaf-end", options=("--max-restarts", "3"))
-    first = run.until_round(0, 3)
-    run.kill(first[1])
-    second = run.until_round(1, 3)
-    run.kill(second[1])
-    run.until("left", 0, 2)
-    run.until("left", 2, 2)
+    run = run("deaf-end", options=LONG)
+    until_kept(run)
     run.agent.signal(signal.SIGTERM)
     run.ends(143)
+    assert run.noted("exited", 0) == []
 
 
 def test_an_interrupt_while_workers_leave_stops_them_as_any(run):
