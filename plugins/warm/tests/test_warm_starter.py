@@ -242,10 +242,49 @@ def test_a_worker_knows_the_socket_and_the_limit(settings):
     starter.close()
 
 
+@pytest.mark.parametrize("why", ["another agent", "a killed agent", "others can write"])
+def test_a_shared_run_directory_is_no_obstacle(tmp_path, why):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    other = Bench(folder) if why == "another agent" else None
+    if why == "a killed agent":
+        with socket.socket(socket.AF_UNIX) as dead:
+            dead.bind(str(folder / "warm.sock"))
+    if why == "others can write":
+        folder.chmod(0o777)
+    before = sorted(folder.iterdir())
+    bench = Bench(folder)
+    (own,) = set(folder.iterdir()) - set(before)
+    assert own.stat().st_mode & 0o777 == 0o700
+    bench.say("entered")
+    bench.say("stepped")
+    assert bench.keep()
+    bench.close()
+    assert sorted(folder.iterdir()) == before
+    if other is not None:
+        other.close()
+
+
+def test_no_descriptor_for_a_connection_is_no_endless_loop(bench, monkeypatch):
+    def accept(_):
+        raise OSError(24, "EMFILE")
+
+    listener = bench.starter._listener
+    with monkeypatch.context() as without:
+        without.setattr(socket.socket, "accept", accept)
+        assert not listener._accept()
+        assert not listener._accept()
+    assert listener._sock.fileno() not in bench.loop.readers
+    assert len(bench.loop.timers) == 1
+    bench.loop.timers[0].cancel()
+    listener._go_on()
+    assert listener._sock.fileno() in bench.loop.readers
+
+
 def test_a_folder_that_can_not_have_a_socket_is_a_line(settings, tmp_path):
-    (tmp_path / "warm.sock").mkdir()
     loop = RealLoop()
-    assert Warm(settings()).worker_starter(loop) is None
+    gone = HookSettings(name="warm", run_dir=str(tmp_path / "gone"), options={"warm_timeout": 10.0})
+    assert Warm(gone).worker_starter(loop) is None
     (line,) = loop.notices
     assert line.startswith("no worker is kept between rounds, because there is no socket: ")
 

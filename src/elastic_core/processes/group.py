@@ -305,7 +305,7 @@ class WorkerGroup:
         Without a live worker, only the last step remains. A second call can shorten the grace period. If no process is
         left, it has no effect, and `on_stopped` is called soon.
         """
-        asks = may_leave and bool(self._starters) and self._state.order is None
+        asks = may_leave and grace_s > 0 and bool(self._starters) and self._state.order is None
         if self._order_stop(ladder.StopBegun(signum=signum, grace_s=grace_s, may_leave=asks)) and asks:
             running = self._running()
             within_s = max(0.0, grace_s) * ladder.LEAVE_SHARE
