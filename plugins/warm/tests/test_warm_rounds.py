@@ -2,11 +2,12 @@
 
 import os
 import signal
+import sys
 
 import pytest
 
 from support import wait_for
-from warm_kit import WORKER, Run
+from warm_kit import WORKER, Library, Run
 
 
 @pytest.fixture
@@ -253,3 +254,33 @@ def test_nothing_grows_in_the_agent_over_many_rounds(run):
     run.finish()
     run.ends()
     assert max(sizes[30:]) <= max(sizes[2:12]), sizes
+
+
+CALL = """
+import os, sys, threading
+from elastic_core.launcher import launch
+try:
+    launch(sys.argv[1], nproc_per_node=3, max_restarts=1, shutdown_timeout=20)
+except Exception as error:
+    print("failed", type(error).__name__)
+children = open(f"/proc/self/task/{os.getpid()}/children").read().split()
+print("children", children, "threads", threading.active_count())
+"""
+
+
+@pytest.mark.parametrize("how", ["succeeds", "fails"])
+def test_a_library_call_keeps_workers_too_and_leaves_none(tmp_path, how):
+    (tmp_path / "call.py").write_text(CALL)
+    agent = Library([sys.executable, "call.py", str(WORKER)], tmp_path)
+    run = Run(agent, tmp_path)
+    try:
+        first = run.until_round(0, 3)
+        run.kill(first[1])
+        second = run.until_round(1, 3)
+        assert (second[0], second[2]) == (first[0], first[2])
+        run.finish() if how == "succeeds" else run.fail(0)
+        assert run.ends()
+        assert "children [] threads 1" in agent.out
+        assert ("failed" in agent.out) == (how == "fails")
+    finally:
+        agent.close()
