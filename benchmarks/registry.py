@@ -116,7 +116,7 @@ MEASURES: tuple[Measure, ...] = (
                 "a node joins (1:4, last call 1 s): its start to all restarted", "ms", {OURS: Budget(at_most=400)}
             ),
             "nodes-join-still": Figure(
-                "a node joins: how long the old worker stands still", "ms", {OURS: Budget(at_most=250)}
+                "a node joins: how long the old worker does not train", "ms", {OURS: Budget(at_most=250)}
             ),
         },
         elastic.takes(elastic.join),

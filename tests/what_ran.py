@@ -6,6 +6,7 @@ the traceback follows.
 """
 
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -23,6 +24,8 @@ LINES = 28
 
 WIDTH = 160
 """How many characters of a line are shown."""
+
+_LEFT = re.compile(r"subprocess (\d+) is still running")
 
 
 @dataclass
@@ -47,6 +50,8 @@ class Command:
 
 
 _commands: list[Command] = []
+_started_by: dict[int, str] = {}
+"""Which test has started a process, and as what, by process id: a test that leaves one fails another test later."""
 
 
 def writes_to(process: "subprocess.Popen[Any]", *files: Path) -> None:
@@ -68,6 +73,7 @@ def noted() -> Iterator[None]:
         _commands.append(command)
         start(self, args, *more, **options)
         command.process = self
+        _started_by[self.pid] = f"{os.environ.get('PYTEST_CURRENT_TEST')}: {command.shown()}"
 
     def communicated(self: "subprocess.Popen[Any]", *args: Any, **options: Any) -> Any:
         streams = communicate(self, *args, **options)
@@ -87,6 +93,8 @@ def noted() -> Iterator[None]:
 def begin(report: pytest.TestReport, *first: str) -> None:
     """Put `first`, then each command with the end of its output, before the traceback of a failure's report."""
     shown = report.longrepr
+    left = [_started_by.get(int(pid), "") for pid in _LEFT.findall(str(shown))]
+    first = (*first, *(f"left by {test}" for test in dict.fromkeys(left) if test))
     lines = [*first, *summary(LINES - len(first))]
     entry = ReprEntryNative([f"{line[:WIDTH]}\n" for line in [*lines, ""]])
     if isinstance(shown, ExceptionChainRepr):

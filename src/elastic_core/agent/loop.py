@@ -99,10 +99,7 @@ class Agent:
     def attach(self, *, rendezvous: Rendezvous, hooks: HookRunner, progress: Callable[[], int | None]) -> None:
         """Set the parts that report to the agent, and so are created after it. Called: once, before the first event.
 
-        Args:
-            rendezvous: Forms rounds.
-            hooks: Decide before this node joins, before workers start, and before a planned stop.
-            progress: Returns the highest step of this node's workers; `None` if unknown.
+        `progress` returns the highest step of this node's workers; `None` if unknown.
         """
         self._rendezvous = rendezvous
         self._hooks = hooks
@@ -503,11 +500,8 @@ class Agent:
 class _Signals:
     """Converts the signals that the agent handles into events of the machine.
 
-    Args:
-        options: Which signals stop the run, and which are for the workers.
-        dispatch: Receives the events.
-        child_ended: Called when a child process has ended.
-        suspend: Called when the terminal, or a batch system, suspends this node.
+    `child_ended` is called when a child process has ended, `suspend` when the terminal, or a batch system, suspends
+    this node.
     """
 
     def __init__(

@@ -83,12 +83,9 @@ def render_attempt(
 ) -> str:
     """Return the one line about a failure that the run survives; it may be long, because it keeps all essential parts.
 
-    Args:
-        incident: The incident with its decision.
-        restart: The number of the restart that it causes, from 1.
-        max_restarts: The limit of restarts; `None` means no limit by count.
-        elsewhere: Whether the failed worker is on another node, which the line then names with its host.
-        encoding: The stream's encoding.
+    `incident` has its decision. `restart` is the number of the restart that it causes, from 1; without a limit by
+    count, `max_restarts` is `None`. `elsewhere`: the failed worker is on another node, which the line then names
+    with its host.
     """
     decision = incident.decision if isinstance(incident.decision, Restart) else Restart()
     delay_s = decision.delay_s

@@ -44,10 +44,7 @@ _SETS: Final = {
 def install_hint(distribution: str, *, core: str = CORE, newer: bool = False) -> str:
     """Return the command that installs a distribution of this project.
 
-    Args:
-        distribution: The name in its metadata, with an extra in brackets.
-        core: The name of the core's distribution.
-        newer: Whether an installed one is too old.
+    `distribution` may have an extra in brackets. `newer`: an installed one is too old.
     """
     folder = distribution.removeprefix(_PREFIX).replace("-", "_")
     file = _SETS.get(distribution)
