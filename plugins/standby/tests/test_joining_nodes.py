@@ -1,7 +1,5 @@
 """A node that joins a run has done its imports before it asks for a place: no worker of others waits for them."""
 
-import os
-
 import pytest
 
 from redis_servers import redis_server
@@ -10,11 +8,25 @@ from support import wait_for
 __all__ = ["redis_server"]
 
 SLOW = """
-import os, select
+import os, select, time
 with open(os.environ["FOLDER"] + "/importing", "w"):
     pass
 while not os.path.exists(os.environ["FOLDER"] + "/go"):
     select.select([], [], [], 0.01)
+with open(os.environ["FOLDER"] + "/imported", "w") as file:
+    file.write(repr(time.monotonic()))
+"""
+HOOK = """
+import os
+from elastic_core.api import AgentHook, Power
+
+class Notes(AgentHook):
+    api_version = 1
+    powers = frozenset({Power.FEED})
+    def on_run_event(self, event):
+        if event.name in ("agent_started", "round_joining"):
+            with open(os.environ["FOLDER"] + "/" + event.name, "a") as file:
+                file.write(f"{event.at_s!r}\\n")
 """
 SCRIPT = """
 import json, os, select
@@ -25,7 +37,12 @@ while not os.path.exists(os.environ["FOLDER"] + "/finish"):
 
 
 @pytest.mark.parametrize("how", ["fork", "auto"])
-def test_workers_of_other_nodes_run_on_while_a_newcomer_imports(elastic, script, tmp_path, redis_server, how):
+def test_a_newcomer_asks_for_a_place_when_it_has_done_its_imports(elastic, script, tmp_path, redis_server, how):
+    meta = tmp_path / "notes-1.0.dist-info"
+    meta.mkdir()
+    (meta / "METADATA").write_text("Metadata-Version: 2.1\nName: notes\nVersion: 1.0\n")
+    (meta / "entry_points.txt").write_text("[elastic_core.hooks]\nnotes = notes:Notes\n")
+    (tmp_path / "notes.py").write_text(HOOK)
     (tmp_path / "slow_module.py").write_text(SLOW)
     text = script(SCRIPT)
 
@@ -42,14 +59,14 @@ def test_workers_of_other_nodes_run_on_while_a_newcomer_imports(elastic, script,
     wait_for(lambda: a.lines(), what=a.err)
     b = node("b", "--standby-imports", "slow_module")
     wait_for((tmp_path / "b" / "importing").exists, what=b.err)
-    # A node that has joined is seen within a renewal; this one has not even asked.
-    assert {line["world"] for line in a.lines()} == {"1"}
-    os.kill(a.lines()[0]["pid"], 0)
+    wait_for((tmp_path / "b" / "agent_started").exists, what=b.err)  # else it would ask right after that
     (tmp_path / "b" / "go").write_text("")
     wait_for(lambda: {line["world"] for line in b.lines()} == {"2"}, what=b.err)
     for name in ("a", "b"):
         (tmp_path / name / "finish").write_text("")
     assert (a.wait(), b.wait()) == (0, 0), a.err + b.err
+    joining_s = float((tmp_path / "b" / "round_joining").read_text().split()[0])
+    assert joining_s >= float((tmp_path / "b" / "imported").read_text())
 
 
 def test_a_stop_while_the_imports_are_awaited_ends_the_agent(elastic, script, tmp_path, redis_server):
