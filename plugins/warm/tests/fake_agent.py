@@ -15,7 +15,7 @@ from pathlib import Path
 from patience import patience
 from support import wait_for
 
-WAIT_S = 40.0
+WAIT_S = float(os.environ.get("W", "40"))
 
 
 class Worker:
@@ -155,11 +155,11 @@ class FakeAgent:
             )
             next(worker for worker in self.workers.values() if worker.pid == pid).attach(connection)
 
-    def begin(self, script, size, **environment):
+    def begin(self, script, size, *, local_ranks=None, **environment):
         """Start the first round, and return its workers once they have entered."""
         self.new_port()
-        workers = self.start(script, 0, size, **environment)
-        self.accept(size)
+        workers = self.start(script, 0, size, local_ranks, **environment)
+        self.accept(len(workers))
         for worker in workers:
             worker.expect("hello", version=1, round=0)
             worker.expect("entered", round=0)

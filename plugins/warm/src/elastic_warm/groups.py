@@ -1,12 +1,16 @@
 """The process groups of one round: which descriptors they have, how blocked calls are freed, and how all of it ends."""
 
+import functools
 import gc
 import os
 import socket
 import sys
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from datetime import timedelta
+from types import FunctionType
 from typing import Any, Final
 
 _C10D: Final = "torch.distributed.distributed_c10d"
@@ -16,6 +20,18 @@ _MAPPED: Final = "::ffff:"
 _ADDRESS_AND_PORT: Final = 2
 _DEVICE_BACKENDS: Final = ("nccl", "xccl")
 """Parts of the names of backends whose operations only an abort ends."""
+
+_CONNECT_S: Final = 5.0
+_FIRST_PAUSE_S: Final = 0.002
+_LAST_PAUSE_S: Final = 0.05
+_LONGEST_WAIT_S: Final = 1800.0
+"""How long a store's server is waited for if no time limit is given: torch's own."""
+_WITH_DEFAULTS: Final = (
+    "torch.distributed.nn.functional",
+    "torch.distributed.optim.zero_redundancy_optimizer",
+    "torch.distributed.fsdp.sharded_grad_scaler",
+)
+"""Modules of torch whose functions have the default group as a default argument."""
 
 
 class Generation:
@@ -126,6 +142,7 @@ class Generation:
         with suppress(AttributeError):
             c10d._update_default_pg(None)
             c10d._unregister_all_process_groups()
+        _forget_defaults(_functions_with_groups())
 
     def remains(self) -> list[str]:
         """Return what of the groups and stores is still there; one line for each kind."""
@@ -145,8 +162,9 @@ class Generation:
         return lines
 
     def collect(self) -> None:
-        """Run a garbage collection: a group may be part of a reference cycle."""
+        """Find what still refers to a group: reference cycles, and default arguments of modules imported meanwhile."""
         gc.collect()
+        _forget_defaults(each for each in gc.get_objects() if type(each) is FunctionType)
 
 
 def free_from_cycles() -> None:
@@ -166,6 +184,77 @@ def has_device_fault() -> str:
     except Exception as error:  # noqa: BLE001  # torch has several classes for it
         return f"{type(error).__name__}: {error}".partition("\n")[0]
     return ""
+
+
+# --- stores that are not there yet
+
+
+def wait_for_stores_in_python() -> None:
+    """Have `init_process_group` wait in Python until the store's server is there: an interrupt ends that wait.
+
+    Torch's own loop ends only with the group's time limit, and pauses for seconds: a server that comes a moment later
+    is found within milliseconds here. Does nothing if `torch.distributed` is not imported.
+    """
+    rendezvous: Any = sys.modules.get("torch.distributed.rendezvous")
+    create = getattr(rendezvous, "_create_c10d_store", None)
+    if create is None or hasattr(create, "__wrapped__"):
+        return
+
+    @functools.wraps(create)
+    def create_when_there(hostname: str, port: int, rank: int, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401  # torch's
+        if rank != 0 or os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+            _wait_for_server(hostname, port, _seconds(kwargs.get("timeout", args[1] if len(args) > 1 else None)))
+        return create(hostname, port, rank, *args, **kwargs)
+
+    rendezvous._create_c10d_store = create_when_there
+
+
+def _wait_for_server(host: str, port: int, within_s: float) -> None:
+    """Wait until a connection succeeds, or the time is over: then torch raises its own error."""
+    pause, pause_s = threading.Event(), _FIRST_PAUSE_S
+    until_s = time.monotonic() + within_s
+    while time.monotonic() < until_s:
+        try:
+            with socket.create_connection((host, port), timeout=_CONNECT_S):
+                return
+        except OSError:
+            pause.wait(pause_s)
+            pause_s = min(_LAST_PAUSE_S, pause_s * 1.5)
+
+
+def _seconds(limit: object) -> float:
+    return limit.total_seconds() if isinstance(limit, timedelta) else _LONGEST_WAIT_S
+
+
+# --- default arguments
+
+
+def _functions_with_groups() -> Iterator[FunctionType]:
+    """Return the functions of torch that have the default group of their import as a default argument.
+
+    If they are imported in the training function, as `DistributedDataParallel` does, that group is the round's.
+    """
+    for name in _WITH_DEFAULTS:
+        for each in list(vars(sys.modules.get(name, object)).values()):
+            if isinstance(each, type):
+                each = each.__dict__.get("__init__")  # what a class has in place of defaults
+            if isinstance(each, FunctionType):
+                yield each
+
+
+def _forget_defaults(functions: Iterable[FunctionType]) -> None:
+    """Replace process groups among default arguments by `None`, as an import without a group has it."""
+    c10d: Any = sys.modules.get(_C10D)
+    kind = getattr(c10d, "ProcessGroup", None)
+    if kind is None:
+        return
+    for function in functions:
+        if any(isinstance(value, kind) for value in function.__defaults__ or ()):
+            values = function.__defaults__ or ()
+            function.__defaults__ = tuple(None if isinstance(value, kind) else value for value in values)
+        for name, value in (function.__kwdefaults__ or {}).items():
+            if isinstance(value, kind):
+                function.__kwdefaults__[name] = None
 
 
 # --- descriptors

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Any, Final, NamedTuple, ParamSpec, TypeVar
 
-from elastic_warm import groups
+from elastic_warm import groups, loaders
 from elastic_warm.client import SOCKET_VARIABLE, TIMEOUT_VARIABLE, VERSION, AgentConnection, ConnectionOverError
 from elastic_warm.leaving import (
     Interrupter,
@@ -111,6 +111,8 @@ class KeptWorker:
         self._stepped = self._told = False
         self._generation = groups.Generation()
         self._before = Before()
+        groups.wait_for_stores_in_python()
+        loaders.end_quickly()
         self._set_phase(_Phase.RUNNING)
         self._connection.send("entered", round=self._round)
 
@@ -124,7 +126,8 @@ class KeptWorker:
             self._set_phase(_Phase.LEAVING)
             return ""
         text = collateral_text(error)
-        if self._leave is None and text:
+        held = text if self._leave is None else ""
+        if held:
             self._set_phase(_Phase.HELD)
             self._connection.send("held", round=self._round, error=text)
             self._wait(lambda: self._leave is not None, self._timeout_s)
@@ -133,7 +136,7 @@ class KeptWorker:
             raise error
         self._set_phase(_Phase.LEAVING)
         clear_frames(error)
-        return text
+        return held
 
     def _get_ready(self, held: str) -> None:
         """End what belongs to the round, and report that the process has left it, or why it can't."""
