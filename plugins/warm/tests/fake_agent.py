@@ -62,8 +62,8 @@ class Worker:
         line = json.dumps({"kind": kind, **fields}).encode() + b"\n"
         if descriptors:
             sent = socket.send_fds(self.connection, [line], list(descriptors))
-            self.connection.sendall(line[sent:])
-        else:
+            line = line[sent:]
+        if line:
             self.connection.sendall(line)
 
     def output(self):
