@@ -81,6 +81,8 @@ class KeptWorker:
         self._round = _round()
         self._leave: _Leave | None = None
         self._place: dict[str, Any] | None = None
+        self._early: dict[str, Any] | None = None
+        """A request to leave the round whose place is not taken yet."""
         self._ended = self._gone = False
         self._stepped = self._told = False
         self._generation = groups.Generation()
@@ -206,11 +208,14 @@ class KeptWorker:
                 os.close(fd)
         if os.environ.get("ELASTIC_WORKER_HOOKS") in ("1", str(self._pid)):
             self._arm_worker()
-        with self._changed:  # from now on the agent may end the next round
+        with self._changed:
             self._leave, self._place, self._presses = None, None, 0
             self._interrupter.renew()
             self._round = int(place["round"])
         self._connection.send("taken", round=self._round)
+        early, self._early = self._early, None
+        if early is not None:
+            self._on_leave(early)
 
     def _give_up(self, reason: str) -> None:
         """Keep the process no more. If the agent has asked the worker to leave, report that it stays."""
@@ -308,6 +313,9 @@ class KeptWorker:
 
     def _on_leave(self, message: dict[str, Any]) -> None:
         with self._changed:
+            if self._place is not None and message.get("round") == self._place.get("round"):
+                self._early = message
+                return
             if message.get("round") != self._round or self._leave is not None:
                 return
             if self._phase is _Phase.OVER:
