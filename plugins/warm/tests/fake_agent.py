@@ -15,7 +15,7 @@ from pathlib import Path
 from patience import patience
 from support import wait_for
 
-WAIT_S = float(os.environ.get("W", "40"))
+WAIT_S = 40.0
 
 
 class Worker:

@@ -51,6 +51,8 @@ class Generation:
         self._before = frozenset(link for link in found.values() if link.startswith(_SOCKET))
         self._polls_before = frozenset(fd for fd, link in found.items() if link == _EVENTPOLL)
         self._stores = _environment_store()
+        self._connections: set[str] = set()
+        """The connections to stores that `shut` has found."""
         self._aborting: threading.Thread | None = None
 
     # --- freeing a blocked call. Threading: any
@@ -58,7 +60,9 @@ class Generation:
     def shut(self) -> int:
         """Shut down the connections of gloo and of the stores, so that calls that wait for them return.
 
-        Return the number of connections. A connection of the store's server is left alone: it ends with the server.
+        Return the number of connections. A connection of the store's server is left alone: it ends with the server. A
+        connection to a store is shut down at the second call that finds it: a store that is still being made would
+        connect again, after a pause of seconds.
         """
         self._note_stores()
         found = _descriptors()
@@ -70,11 +74,16 @@ class Generation:
             with _pinned(fd, link) as connection:
                 if connection is None or _is_listening(connection):
                     continue
-                if link in gloos or self._leads_to_store(connection):
+                if link in gloos or (self._leads_to_store(connection) and self._is_known(link)):
                     with suppress(OSError):  # it is not connected any more
                         connection.shutdown(socket.SHUT_RDWR)
                         count += 1
         return count
+
+    def _is_known(self, link: str) -> bool:
+        known = link in self._connections
+        self._connections.add(link)
+        return known
 
     def abort_devices(self) -> None:
         """Begin to abort the groups of devices, in a thread: it takes half a second. Does nothing if there are none."""
@@ -254,7 +263,7 @@ def _forget_defaults(functions: Iterable[FunctionType]) -> None:
             function.__defaults__ = tuple(None if isinstance(value, kind) else value for value in values)
         for name, value in (function.__kwdefaults__ or {}).items():
             if isinstance(value, kind):
-                function.__kwdefaults__[name] = None
+                (function.__kwdefaults__ or {})[name] = None
 
 
 # --- descriptors
@@ -298,8 +307,7 @@ def _pinned(fd: int, link: str) -> Iterator[socket.socket | None]:
         return
     try:
         if os.readlink(f"/proc/self/fd/{own}") != link:  # noqa: PTH115  # as above
-            yield None
-            return
+            raise OSError("another thread has closed it")
         connection = socket.socket(fileno=own)
     except OSError:
         os.close(own)

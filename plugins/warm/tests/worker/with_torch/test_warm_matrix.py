@@ -62,22 +62,16 @@ def peers(agent):
     process.wait()
 
 
-def is_blocked(pid):
-    """Return whether the main thread of a process waits, and not only for a moment."""
-
-    def look():
-        fields = Path(f"/proc/{pid}/task/{pid}/stat").read_text().rpartition(")")[2].split()
-        return fields[0], fields[11], fields[12]
-
-    before = look()
-    return before[0] == "S" and all(look() == before for _ in range(20))
+def waits(worker):
+    """Return whether the main thread of a worker is in a system call that waits."""
+    return Path(f"/proc/{worker.pid}/task/{worker.pid}/stat").read_text().rpartition(")")[2].split()[0] == "S"
 
 
 def reached(worker, number, activity):
-    """Wait until the worker is in the middle of its activity."""
+    """Wait until the worker is in the middle of its activity. It must leave from any other place as well."""
     marked(worker, number, "here")
-    if activity not in ("compute", "save"):
-        wait_for(lambda: is_blocked(worker.pid), within_s=WAIT_S, what=f"{activity} to block")
+    if activity != "compute":
+        wait_for(lambda: waits(worker), within_s=WAIT_S, what=f"{activity} to block")
 
 
 def left(agent, worker, number, activity):
