@@ -15,7 +15,7 @@ SLEEP_S = 600
 
 
 def say(*words):
-    print(*words, flush=True)
+    os.write(1, (" ".join(map(str, words)) + "\n").encode())  # in one piece: peers share a pipe
 
 
 def checked_group():
@@ -100,6 +100,33 @@ def subgroup():
     dist.all_reduce(torch.ones(1000), group=group)
 
 
+def shards():
+    """Make a model that is sharded over a mesh of two groups."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    mesh = init_device_mesh("cpu", (2, 1), mesh_dim_names=("shards", "copies"))
+    model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 8))
+    for layer in model:
+        fully_shard(layer, mesh=mesh["shards"])
+    fully_shard(model, mesh=mesh["shards"])
+    return model
+
+
+def sharded():
+    model = shards()
+    say("here")
+    model(torch.ones(4, 8)).sum().backward()
+
+
+def functional():
+    from torch.distributed import _functional_collectives
+
+    result = _functional_collectives.all_reduce(torch.ones(1000), "sum", dist.group.WORLD)
+    say("here")
+    print(result.sum())
+
+
 def data():
     loader = DataLoader(Slow(), batch_size=2, num_workers=2)
     say("here")
@@ -149,6 +176,8 @@ def accompany(name):
         checked_group()
     if name == "backward":
         torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 8))
+    if name == "sharded":
+        shards()
     if name == "subgroup":
         dist.new_group([0, 1])
     idle()

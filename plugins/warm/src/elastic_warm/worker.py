@@ -12,7 +12,7 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Any, Final, NamedTuple, ParamSpec, TypeVar
 
-from elastic_warm import groups, loaders
+from elastic_warm import groups, loaders, torch_state
 from elastic_warm.client import SOCKET_VARIABLE, TIMEOUT_VARIABLE, VERSION, AgentConnection, ConnectionOverError
 from elastic_warm.leaving import (
     Interrupter,
@@ -36,6 +36,9 @@ _LOOK_S: Final = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02)
 """The pauses while what the function left behind ends; the last one is repeated."""
 _COLLECT_AFTER: Final = 3
 """After so many looks, a garbage collection is tried."""
+_SLOW_S: Final = 0.03
+"""If a collection takes longer, what has been imported since the start is exempt from the next ones."""
+_MOST_FROZEN: Final = 3
 _STATE_S: Final = 1.0
 _FAULTS: Final = frozenset({signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT})
 
@@ -87,14 +90,16 @@ class KeptWorker:
         self._stepped = self._told = False
         self._generation = groups.Generation()
         self._before = Before()
+        self._hook = torch_state.exception_hook()
         self._presses = 0
         self._state_s = 0.0
+        self._frozen = 0
 
     # --- the main thread
 
     def run(self, function: Callable[[], T]) -> T:
         """Call the function, again in each round in which the process has a place. Return its last result."""
-        groups.free_from_cycles()
+        torch_state.free_from_cycles()
         self._connection.send("hello", version=VERSION, pid=self._pid, local_rank=_local_rank(), round=self._round)
         threading.Thread(target=self._listen, name="elastic-warm", daemon=True).start()
         while True:
@@ -113,7 +118,8 @@ class KeptWorker:
         self._stepped = self._told = False
         self._generation = groups.Generation()
         self._before = Before()
-        groups.wait_for_stores_in_python()
+        self._hook = torch_state.exception_hook()
+        torch_state.wait_for_stores_in_python()
         loaders.end_quickly()
         self._set_phase(_Phase.RUNNING)
         self._connection.send("entered", round=self._round)
@@ -146,7 +152,8 @@ class KeptWorker:
         asked_s, left_s = self._leave.at_s, time.monotonic()
         raised_s = self._interrupter.raised_s or left_s
         self._generation.destroy()
-        reason = groups.has_device_fault() or self._remaining(asked_s + self._leave.within_s)
+        torch_state.restore_exception_hook(self._hook)
+        reason = torch_state.device_fault() or self._remaining(asked_s + self._leave.within_s)
         if reason:
             self._stay(reason)
         flush_streams()
@@ -165,14 +172,19 @@ class KeptWorker:
 
     def _remaining(self, until_s: float) -> str:
         """Wait until nothing of the round is left. Return what still is at the end of the time; empty if nothing is."""
-        looks = 0
+        looks, slow = 0, False
         while remains := [*self._generation.remains(), *self._before.remains()]:
             if time.monotonic() >= until_s:
                 return "; ".join(remains)
             looks += 1
             if looks == _COLLECT_AFTER:
-                self._generation.collect()
+                began_s = time.monotonic()
+                torch_state.collect()
+                slow = time.monotonic() - began_s > _SLOW_S
             self._pause(_LOOK_S[min(looks, len(_LOOK_S)) - 1])
+        if looks >= _COLLECT_AFTER and slow and self._frozen < _MOST_FROZEN:
+            self._frozen += 1
+            torch_state.free_from_cycles()  # of the modules that the function has imported
         return ""
 
     def _stay(self, reason: str) -> None:

@@ -23,13 +23,15 @@ ACTIVITIES = (
     "gather_objects",
     "new_group",
     "subgroup",
+    "sharded",
+    "functional",
     "initialise",
     "join",
     "connect",
     "data",
     "save",
 )
-NOTICED = ("backward", "all_reduce", "waited", "receive", "send", "barrier", "gather_objects", "subgroup")
+NOTICED = (*ACTIVITIES[1:8], "subgroup", "sharded", "functional")
 """Activities that end by themselves with an error if the peer is killed."""
 
 
