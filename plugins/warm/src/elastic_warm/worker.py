@@ -401,10 +401,16 @@ def stepped() -> None:
         _kept.step()
 
 
-def report_state(*, commit_ms: float, size: int, step: int) -> None:
-    """Report the cost of a commit to the agent, at most once a second: its time, its bytes, and its step."""
+def committed(*, ms: float, bytes: int, step: int) -> None:
+    """Report the cost of a commit to the agent, at most once a second. Called: by `State.commit`.
+
+    Args:
+        ms: Its time in milliseconds.
+        bytes: The size of what was copied.
+        step: Its step.
+    """
     if _kept is not None:
-        _kept.report_state(commit_ms=commit_ms, bytes=size, step=step)
+        _kept.report_state(commit_ms=ms, bytes=bytes, step=step)
 
 
 def _keep() -> KeptWorker | None:

@@ -70,6 +70,19 @@ def test_a_step_is_reported_once_a_round(agent):
     assert [message["round"] for message in worker.seen if message["kind"] == "stepped"] == [0, 1]
 
 
+def test_the_cost_of_commits_is_reported_once_a_second(agent):
+    worker = begun(
+        agent,
+        "def act(number, argument):\n"
+        "    for step in range(100): worker.committed(ms=1.5, bytes=1000, step=step)\n"
+        "    say('here')",
+    )
+    worker.expect("returned", round=0)
+    reports = [message for message in worker.seen if message["kind"] == "state"]
+    assert reports[0] == {"kind": "state", "commit_ms": 1.5, "bytes": 1000, "step": 0}
+    assert len(reports) < 50
+
+
 @pytest.mark.parametrize(
     "wait",
     [
