@@ -112,12 +112,23 @@ class Generation:
 
     # --- the end. Threading: the main thread, after the function was left
 
-    def destroy(self) -> None:
-        """Destroy all process groups, and forget what an interrupted call has left."""
+    def destroy(self, within_s: float) -> str:
+        """Destroy all process groups, and forget what an interrupted call has left.
+
+        Args:
+            within_s: How long to wait for the abort of groups of devices.
+
+        Returns:
+            Why that was not possible; empty if it was.
+        """
         self.shut()
+        self.abort_devices()
         if self._aborting is not None:
-            self._aborting.join()
+            self._aborting.join(max(0.0, within_s))
+            if self._aborting.is_alive():
+                return "the abort of a device's group does not return"
         torch_state.destroy_groups()
+        return ""
 
     def remains(self) -> list[str]:
         """Return what of the groups and stores is still there; one line for each kind."""

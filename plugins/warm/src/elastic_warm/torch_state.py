@@ -28,6 +28,14 @@ _WITH_DEFAULTS: Final = (
     "torch.distributed.fsdp.sharded_grad_scaler",
 )
 """Modules of torch whose functions have the default group as a default argument."""
+_NCCL_HANDLING: Final = "TORCH_NCCL_ASYNC_ERROR_HANDLING"
+_LAUNCHERS_HANDLING: Final = "1"
+"""What every launcher sets: after an error, the process ends."""
+_NCCL_VARIABLES: Final = {
+    _NCCL_HANDLING: "2",  # the communicators are aborted, and the process lives on
+    "TORCH_NCCL_DUMP_ON_TIMEOUT": "0",  # the file would be waited for, and then the process ended
+    "TORCH_NCCL_ENABLE_MONITORING": "0",  # it ends processes whose abort takes long
+}
 _MESHES: Final = "torch.distributed.device_mesh"
 _TENSORS: Final = "torch.distributed.tensor"
 _CACHES: Final = (
@@ -159,6 +167,16 @@ def _forget_defaults(functions: Iterable[FunctionType]) -> None:
 
 
 # --- devices
+
+
+def arm_devices() -> None:
+    """Have NCCL's watchdog leave the process alive after an error, as far as the user has set nothing.
+
+    Called: before the first group of the process is made.
+    """
+    for name, value in _NCCL_VARIABLES.items():
+        if os.environ.get(name, "") in ("", _LAUNCHERS_HANDLING if name == _NCCL_HANDLING else ""):
+            os.environ[name] = value
 
 
 def has_device_group() -> bool:

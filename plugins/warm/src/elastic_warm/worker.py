@@ -100,6 +100,7 @@ class KeptWorker:
     def run(self, function: Callable[[], T]) -> T:
         """Call the function, again in each round in which the process has a place. Return its last result."""
         torch_state.free_from_cycles()
+        torch_state.arm_devices()
         self._connection.send("hello", version=VERSION, pid=self._pid, local_rank=_local_rank(), round=self._round)
         threading.Thread(target=self._listen, name="elastic-warm", daemon=True).start()
         while True:
@@ -151,9 +152,10 @@ class KeptWorker:
         assert self._leave is not None
         asked_s, left_s = self._leave.at_s, time.monotonic()
         raised_s = self._interrupter.raised_s or left_s
-        self._generation.destroy()
+        until_s = asked_s + self._leave.within_s
+        reason = self._generation.destroy(until_s - left_s)
         torch_state.restore_exception_hook(self._hook)
-        reason = torch_state.device_fault() or self._remaining(asked_s + self._leave.within_s)
+        reason = reason or torch_state.device_fault() or self._remaining(until_s)
         if reason:
             self._stay(reason)
         flush_streams()
