@@ -134,6 +134,15 @@ def data():
         pass
 
 
+def persistent():
+    loader = DataLoader(Slow(), batch_size=2, num_workers=2, persistent_workers=True, prefetch_factor=1)
+    batches = iter(loader)
+    next(batches)
+    say("here")
+    for _ in loader:
+        pass
+
+
 def save():
     folder = Path(os.environ["TEST_FOLDER"])
     with warm.protected():

@@ -101,6 +101,7 @@ class Interrupter:
     def renew(self) -> None:
         """Want no end of the next round, yet."""
         self._wanted, self.raised_s = False, None
+        self._depth = 0  # a block that was interrupted because it was late may not have counted its end
 
     def call(self, function: Callable[[], Any]) -> tuple[Any, BaseException | None]:
         """Call the function. Return its result and no error, or the exception that left it."""

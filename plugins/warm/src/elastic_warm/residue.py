@@ -12,6 +12,7 @@ MOST_POOL_THREADS: Final = 256
 _OF_GROUPS: Final = ("gloo_", "pt_gloo", "pt_tcpstore")
 """The beginnings of the names of threads that end with the groups and stores of a round."""
 _POOLS: Final = (
+    "NCCL RAS",
     "cuda",
     "iou-wrk",
     "jemalloc",

@@ -99,10 +99,10 @@ def restore_exception_hook(before: Callable[..., object]) -> None:
 
 
 def free_from_cycles() -> None:
-    """Exempt what exists now from garbage collections, so that later ones take milliseconds.
+    """Exempt what exists now from garbage collections, so that the next ones take milliseconds.
 
-    Called: before the first round, and a few times later, when no group is there: one in a cycle would never end. What
-    exists then, and is part of a cycle later, is not collected.
+    Called: a few times, just after a collection, when no group is there. What exists then, and is part of a cycle
+    later, is not collected.
     """
     gc.freeze()
 

@@ -99,7 +99,6 @@ class KeptWorker:
 
     def run(self, function: Callable[[], T]) -> T:
         """Call the function, again in each round in which the process has a place. Return its last result."""
-        torch_state.free_from_cycles()
         torch_state.arm_devices()
         self._connection.send("hello", version=VERSION, pid=self._pid, local_rank=_local_rank(), round=self._round)
         threading.Thread(target=self._listen, name="elastic-warm", daemon=True).start()
@@ -295,7 +294,7 @@ class KeptWorker:
                 try:
                     for message in self._connection.receive():
                         self._on_message(message)
-                except ConnectionOverError:
+                except (ConnectionOverError, TypeError, ValueError):
                     self._on_gone()
                     return
             if self._is_pressing():

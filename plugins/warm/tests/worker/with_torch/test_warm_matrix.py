@@ -29,6 +29,7 @@ ACTIVITIES = (
     "join",
     "connect",
     "data",
+    "persistent",
     "save",
 )
 NOTICED = (*ACTIVITIES[1:8], "subgroup", "sharded", "functional")
