@@ -67,7 +67,7 @@ def bench(tmp_path, monkeypatch):
     (tmp_path / "marker.py").write_text("")
     before = open_fds()
     set_subreaper(True)
-    bench = ForkBench(tmp_path, imports=("json", "marker"))
+    bench = ForkBench(tmp_path, imports=("json", "marker", "threading"))
     yield bench
     bench.close()
     assert open_fds() == before

@@ -96,6 +96,8 @@ def stand_by(fd: int, imports: list[str], program: Program, *, forks: bool) -> P
     output = _Output() if forks else None
     policy = None if forks else _step_back()
     with_path = not sys.flags.safe_path
+    if forks:
+        _import_hooks()  # the script's directory hides nothing from them, as in a cold start
     if with_path:
         # Before the imports: what the script's directory hides from them in a cold start, it hides here too.
         sys.path.insert(0, program.first_path())
@@ -212,6 +214,14 @@ def _content(fd: int, size: int | None = None) -> bytes:
     while len(content) < size:
         content += os.pread(fd, size - len(content), len(content))
     return content
+
+
+def _import_hooks() -> None:
+    """Import what `_arm` needs, once for all workers."""
+    try:
+        import elastic_core.api.workers  # noqa: F401
+    except Exception:  # noqa: BLE001  # `_arm` fails in the same way, where it matters
+        return
 
 
 def _arm() -> None:
@@ -377,6 +387,10 @@ def _renew() -> None:
         torch.default_generator.seed()  # of the processor; those of devices have a fixed seed, and are made later
     if (process := sys.modules.get("multiprocessing.process")) is not None:
         process.current_process().authkey = os.urandom(32)
+    if (threading := sys.modules.get("threading")) is not None:
+        set_native_id = getattr(threading.main_thread(), "_set_native_id", None)
+        if set_native_id is not None:  # Python 3.11 leaves the server's at a fork
+            set_native_id()
     if (logging := sys.modules.get("logging")) is not None:
         import time
 
