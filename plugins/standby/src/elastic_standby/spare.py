@@ -38,6 +38,12 @@ MAX_BATCH = 100
 """The most processes of a batch. The kernel accepts 253 descriptors in one message."""
 _MAX_REASON_BYTES = 1000
 _DESCRIPTORS = 3
+_PARAMETERS = ("host_name", "port", "world_size", "is_master", "timeout")
+"""The first parameters of torch's TCPStore."""
+_LISTENS_S = 1.0
+_FIRST_PAUSE_S = 0.001
+_GROWTH = 1.5
+"""Of the pause between two looks."""
 _WITH_THREADS = ("libgomp", "libomp", "libiomp", "libmkl", "libtorch", "openblas", "libblis", "libtbb")
 _HARMLESS = ("null", "zero", "full", "random", "urandom", "tty", "console", "ptmx", "pts/", "shm/", "fd/")
 """Entries of /dev that are no devices of an accelerator or a network."""
@@ -126,6 +132,7 @@ def stand_by(fd: int, imports: list[str], program: Program, *, forks: bool) -> P
     if output is not None:
         _retitle(sys.orig_argv)
     _arm()
+    _let_client_wait()
     for finder in list(sys.path_importer_cache.values()):
         if finder is not None and hasattr(finder, "invalidate_caches"):
             finder.invalidate_caches()
@@ -233,6 +240,66 @@ def _arm() -> None:
     except ImportError:
         return  # an interpreter without our package has no such hook
     arm_worker()
+
+
+# --- the store of torch.distributed
+
+
+def _let_client_wait() -> None:
+    """Let the first client of rank 0's store wait until that listens, if rank 0 is on this node.
+
+    Workers that import nothing reach the store at the same time. A client that is refused, because rank 0 is last,
+    pauses for 250 ms to 750 ms (torch 2.13), which is longer than the rest of a restart.
+    """
+    store = getattr(sys.modules.get("torch._C._distributed_c10d"), "TCPStore", None)
+    port, rank, node = (os.environ.get(name, "") for name in ("MASTER_PORT", "RANK", "GROUP_RANK"))
+    hosted = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "False"  # then it listens already
+    if store is None or rank == "0" or node != "0" or hosted or not port.isdecimal():
+        return
+    pid, others, make = os.getpid(), vars(store).get("__new__"), store.__new__
+
+    # Its `__init__` connects, after this has returned: a traceback of that has no frame of ours.
+    def __new__(cls: type, *args: object, **kwargs: object) -> object:
+        given = {**dict(zip(_PARAMETERS, args, strict=False)), **kwargs}
+        if given.get("port") == int(port) and os.getpid() == pid:
+            if others is None:
+                del store.__new__
+            else:
+                store.__new__ = others
+            if not given.get("is_master"):
+                _await_listener(int(port), given.get("timeout"))
+        return make(cls, *args, **kwargs)
+
+    store.__new__ = __new__
+
+
+def _await_listener(port: int, limit: object) -> None:
+    """Wait until a process of this host listens on a port, at most `_LISTENS_S`, and no longer than a store's limit."""
+    import time
+
+    limit_s = min(_LISTENS_S, getattr(limit, "total_seconds", float)() or _LISTENS_S)
+    pause_s, end_s = _FIRST_PAUSE_S, time.monotonic() + limit_s
+    while not _is_taken(port) and (left_s := end_s - time.monotonic()) > 0:
+        time.sleep(min(pause_s, left_s))  # noqa: TID251  # a worker has no reactor
+        pause_s *= _GROWTH
+
+
+def _is_taken(port: int) -> bool:
+    """Return whether a socket listens on a port that the agent holds, or whether that is not known.
+
+    The agent's socket is bound, and reuses its address: such sockets can share a port until one of them listens. A
+    connection would show it as well, but torch's server can keep other clients waiting for seconds after one that
+    sends nothing.
+    """
+    import socket
+
+    try:
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(("", port))
+    except OSError:
+        return True
+    return False
 
 
 # --- the server
