@@ -37,11 +37,15 @@ class Command:
     output: "Callable[[], str] | None" = None
     captured: str = ""
 
-    def shown(self) -> str:
-        """Return the command as typed in a shell, with its exit code once it has ended."""
+    def typed(self) -> str:
+        """Return the command as typed in a shell."""
         typed = shlex.join(self.args).replace(f"{sys.executable} -m elastic_core.run", "elastic run")
+        return f"$ {typed.replace(sys.executable, 'python')}"
+
+    def shown(self) -> str:
+        """Return it with its exit code once it has ended. This reaps it."""
         code = self.process.poll() if self.process else None
-        return f"$ {typed.replace(sys.executable, 'python')}" + ("" if code is None else f"   # exit code {code}")
+        return self.typed() + ("" if code is None else f"   # exit code {code}")
 
     def printed(self) -> list[str]:
         """Return the lines that it has printed so far, as far as they are known."""
@@ -73,7 +77,7 @@ def noted() -> Iterator[None]:
         _commands.append(command)
         start(self, args, *more, **options)
         command.process = self
-        _started_by[self.pid] = f"{os.environ.get('PYTEST_CURRENT_TEST')}: {command.shown()}"
+        _started_by[self.pid] = f"{os.environ.get('PYTEST_CURRENT_TEST')}: {command.typed()}"
 
     def communicated(self: "subprocess.Popen[Any]", *args: Any, **options: Any) -> Any:
         streams = communicate(self, *args, **options)

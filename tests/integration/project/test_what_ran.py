@@ -94,3 +94,9 @@ def test_what_one_command_leaves_goes_to_the_others(wanted, room, shares):
 def test_a_report_names_the_test_that_has_left_a_process(reports):
     (line,) = (line for line in reports["test_that_comes_after_it"] if line.startswith("left by "))
     assert line == "left by test_failing.py::test_that_leaves_a_process (call): $ sleep 0"
+
+
+def test_a_process_is_not_reaped_when_it_is_noted(monkeypatch):
+    monkeypatch.setattr(subprocess.Popen, "poll", lambda _: pytest.fail("a starter's process is the starter's to reap"))
+    with what_ran.noted(), subprocess.Popen([sys.executable, "-c", ""]) as process:
+        assert process.returncode is None
