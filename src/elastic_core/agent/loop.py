@@ -238,7 +238,7 @@ class Agent:
 
     def _note_alive(self) -> None:
         pids, alive = self._workers.pids, self._workers.alive
-        self._guardian.note_workers([pids[rank] for rank in alive if rank in pids])
+        self._guardian.note_workers([*(pids[rank] for rank in alive if rank in pids), *self._workers.left_pids])
 
     def report_failure(self, hook: str, report: FailureReport) -> None:
         """Process a failure that a hook found, unless another is being decided or the workers are being stopped."""
@@ -259,6 +259,7 @@ class Agent:
 
     def on_workers_stopped(self) -> None:
         """Process the end of the stop sequence. Called: by the worker group."""
+        self._incidents.note_kept(len(self._workers.left_pids))
         self.dispatch(m.WorkersStopped())
 
     # --- commands
@@ -282,6 +283,8 @@ class Agent:
                 self._spawn(command)
             case m.StopWorkers():
                 self._ladder.stop(command, self._round_index)
+            case m.NoneMayLeave():
+                self._ladder.forbid_leaving()
             case m.ShortenGrace(grace_s=grace_s, at_once=at_once):
                 self._ladder.shorten(grace_s, at_once=at_once)
             case m.AnnounceDrain(signum=signum):
@@ -390,7 +393,8 @@ class Agent:
         self._note_alive()
         pids = self._workers.pids
         self.dispatch(m.WorkersSpawned())
-        self._feed.publish(moments.WorkersStarted(round=command.round, pids=tuple(pids[rank] for rank in sorted(pids))))
+        by_rank = tuple(pids[rank] for rank in sorted(pids))
+        self._feed.publish(moments.WorkersStarted(round=command.round, pids=by_rank, kept=self._workers.kept_ranks))
         if self._restarting:
             self._restarting = False
             self._incidents.restarted(

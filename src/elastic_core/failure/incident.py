@@ -167,6 +167,8 @@ class Incident(Record, frozen=True, kw_only=True):
     """Workers that the agent stopped, by rank."""
     finished_count: int = 0
     """How many workers of this node (or of all nodes) had exited with 0 by themselves."""
+    kept_count: int = 0
+    """How many workers of this node (or of all nodes) were not stopped, but left the round and run on."""
     node_count: int | None = None
     """The number of nodes in the round; `None` if there was no round."""
     report_count: int = 0

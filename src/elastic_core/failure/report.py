@@ -259,7 +259,11 @@ def _others(incident: Incident, width: int) -> Iterator[str]:
         yield f"{_count(incident.finished_count, 'worker')} had finished before"
     failed_count = incident.failed_count if incident.report_count else len(secondary)
     stopped_count = incident.stopped_count if incident.report_count else len(stopped)
-    ends = ((stopped_count, "stopped because of it"), (failed_count, "failed after it"))
+    ends = (
+        (stopped_count, "stopped because of it"),
+        (failed_count, "failed after it"),
+        (incident.kept_count, "kept running"),
+    )
     counts = ", ".join(f"{_count(number, 'other')} {end}" for number, end in ends if number)
     if not counts:
         return

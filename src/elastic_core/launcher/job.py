@@ -229,6 +229,7 @@ class _Job:
         loop = ReactorLoop(reactor, log=log, own_process=self._own_process)
         masters = self._masters = self._master_servers(loop, handler, hooks)
         calls = None if self._call is None else self._closing(self._call.on(loop))
+        self._cleanup.callback(lambda: self._workers.end_left())  # after the starters are closed
         starters = self._starters(calls, loop, hooks)
         workers = self._workers = self._closing(
             WorkerGroup(

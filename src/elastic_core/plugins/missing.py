@@ -81,6 +81,7 @@ _PLUGINS: Final[Mapping[str, Mapping[str, str]]] = {
         "elastic-standby": "standby, standby-imports, standby-start",
         "elastic-torchrun": "agent-store",
         "elastic-train": "save-signal, save-timeout",
+        "elastic-warm": "warm-timeout",
         "elastic-watch": "hang-timeout, on-hang, startup-timeout, uninterruptible-timeout",
     },
     COMMANDS_GROUP: {

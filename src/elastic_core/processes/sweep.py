@@ -48,7 +48,7 @@ def survivors(
     """Return the live processes of a lineage, in no particular order.
 
     `root_pid` is the agent if it is a subreaper: only its descendants are searched; `None` means all processes.
-    `exclude` are processes of the agent itself (the guard), below a root with all that they started.
+    `exclude` are processes of the agent itself, with all that they started.
 
     Ended processes that were not reaped are not alive. A found process may have ended meanwhile, and one that is being
     forked may be missed. Repeat the call until the result is empty if none may be left.
@@ -56,7 +56,8 @@ def survivors(
     if root_pid is not None:
         seen = _descendants(root_pid, exclude)
     else:
-        seen = (stat for stat in procfs.all_stats() if stat.pid != os.getpid() and stat.pid not in exclude)
+        spared = {os.getpid(), *exclude, *(stat.pid for pid in exclude for stat in _descendants(pid, exclude))}
+        seen = (stat for stat in procfs.all_stats() if stat.pid not in spared)
     return tuple(stat for stat in lineage.among(seen, {}) if stat.alive)
 
 

@@ -141,6 +141,11 @@ class Tee:
 
     # --- the end
 
+    @property
+    def open(self) -> bool:
+        """Whether the pipe has not ended."""
+        return self._read_fd >= 0
+
     def drain(self) -> None:
         """Read what is in the pipe now, after the worker has ended."""
         if self._read_fd >= 0:
