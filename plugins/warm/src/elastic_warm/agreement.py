@@ -96,13 +96,16 @@ class Plan:
     """The ranks that lack the common part. If there are none, there is no broadcast."""
     moves: tuple[Move, ...] = ()
     lost: tuple[int, ...] = ()
-    """Ranks whose own part nobody has, though it is not needed."""
+    """Ranks of the old group, still there in the new one, whose own part nobody has, though it is not needed."""
     notes: tuple[str, ...] = ()
     """Why newer commits are not used: a line for each."""
 
 
 def agree(reports: Sequence[Report]) -> Plan:
     """Return the plan for the newest commit of which every needed part is alive, else for a checkpoint or the start.
+
+    If a rank's own part of that commit is lost, though the state is complete without it, the commit just before it is
+    used if all own parts of that one are alive. One step is done again, and no random state is lost.
 
     Args:
         reports: One report of each rank of the new group, in the order of ranks.
@@ -113,11 +116,19 @@ def agree(reports: Sequence[Report]) -> Plan:
     """
     generation = 1 + max(report.generation for report in reports)
     notes: list[str] = []
+    newest: Plan | None = None
     for key in sorted({copy.key for report in reports for copy in report.copies}, reverse=True):
+        if newest is not None and newest.key is not None and key.serial < newest.key.serial - 1:
+            break
         plan = _plan_of(key, reports, generation)
-        if isinstance(plan, Plan):
+        if isinstance(plan, str):
+            notes.append(plan)
+        elif not plan.lost:
             return _with_notes(plan, notes)
-        notes.append(plan)
+        elif newest is None:
+            newest = _with_notes(plan, notes)
+    if newest is not None:
+        return newest
     if all(report.can_load for report in reports):
         return _with_notes(Plan(Source.CHECKPOINT, generation), notes)
     if all(report.pristine for report in reports):
@@ -169,7 +180,8 @@ def _plan_of(key: Key, reports: Sequence[Report], generation: int) -> Plan | str
     for report in reports:
         holders = [rank for rank, copy in held if copy.owner == report.rank]
         if not holders:
-            lost.append(report.rank)
+            if report.rank < old_size:
+                lost.append(report.rank)
         elif report.rank not in holders:
             moves.append(Move(min(holders), report.rank, report.rank))
     return Plan(
