@@ -2,16 +2,14 @@
 
 import sys
 import weakref
-from collections.abc import Callable
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final, NamedTuple
 
 import torch
 
 _FIRST: Final = 1024
 """Bytes that each rank sends in the first gather: its length in 8 bytes, then its message if that fits."""
 _LENGTH: Final = 8
-_CHUNK: Final = 32 << 20
-"""Bytes of one broadcast. Ranks that have the state need no more memory than that."""
 _AHEAD: Final = 4
 """How many broadcasts are under way at once."""
 
@@ -20,6 +18,16 @@ def distributed() -> Any:  # noqa: ANN401  # a module
     """Return torch.distributed if a process group exists, else `None`. Imports nothing."""
     dist = sys.modules.get("torch.distributed")
     return dist if dist is not None and dist.is_available() and dist.is_initialized() else None
+
+
+class Bucket(NamedTuple):
+    """Some bytes of a broadcast."""
+
+    size: int
+    source: torch.Tensor | None
+    """The bytes, `[size]`, uint8. Only the sender needs them."""
+    targets: Sequence[tuple[torch.Tensor, int]]
+    """Where they go: tensors of uint8, each with its offset in the bucket. A rank that has the bytes has none."""
 
 
 class Channel:
@@ -67,32 +75,42 @@ class Channel:
             target.copy_(each)
         return buffers
 
-    def broadcast(self, data: torch.Tensor, sender: int, *, keep: bool) -> None:
-        """Broadcast bytes from one rank to the others. Called: by all ranks, with the same size.
+    def broadcast(self, sender: int, buckets: Iterable[Bucket]) -> None:
+        """Broadcast bytes from one rank to the others, several buckets at once. Called: by all ranks.
 
         Args:
-            data: The bytes, `[size]`, uint8, in host memory: sent from it by the sender, received into it by the others.
             sender: The rank that sends.
-            keep: Whether this rank has the bytes already: what it receives is thrown away.
+            buckets: The parts in which the bytes travel, of the same sizes on all ranks.
         """
-        size = data.numel()
-        is_sender = self.rank == sender
-        if keep and not is_sender:
-            scratch = torch.empty(min(size, _CHUNK), dtype=torch.uint8)
-        under_way: list[tuple[Any, torch.Tensor, torch.Tensor | None]] = []
-        for begin in range(0, size, _CHUNK):
-            end = min(size, begin + _CHUNK)
-            part = scratch[: end - begin] if keep and not is_sender else data[begin:end]
-            staged = part if self._device.type == "cpu" else self._staged(part, is_sender)
-            work = self._dist.broadcast(staged, sender, async_op=True)
-            under_way.append((work, staged, None if is_sender or staged is part else part))
+        under_way: list[tuple[Any, torch.Tensor, Bucket]] = []
+        for bucket in buckets:
+            data = self._sent(bucket) if self.rank == sender else self._room_for(bucket)
+            under_way.append((self._dist.broadcast(data, sender, async_op=True), data, bucket))
             if len(under_way) >= _AHEAD:
-                _finish(under_way.pop(0))
+                self._finish(*under_way.pop(0), sender=sender)
         while under_way:
-            _finish(under_way.pop(0))
+            self._finish(*under_way.pop(0), sender=sender)
 
-    def _staged(self, part: torch.Tensor, is_sender: bool) -> torch.Tensor:
-        return part.to(self._device) if is_sender else torch.empty_like(part, device=self._device)
+    def _sent(self, bucket: Bucket) -> torch.Tensor:
+        if bucket.source is None:
+            raise ValueError("the sender lacks what it is to send")
+        return bucket.source.to(self._device)
+
+    def _room_for(self, bucket: Bucket) -> torch.Tensor:
+        """Return the memory into which a bucket is received: the target itself, if it is one piece on that device."""
+        if len(bucket.targets) == 1 and bucket.targets[0][0].device == self._device:
+            target, at = bucket.targets[0]
+            if at == 0 and target.numel() == bucket.size:
+                return target
+        return torch.empty(bucket.size, dtype=torch.uint8, device=self._device)
+
+    def _finish(self, work: Any, data: torch.Tensor, bucket: Bucket, *, sender: int) -> None:  # noqa: ANN401  # torch's
+        work.wait()
+        if self.rank == sender:
+            return
+        for target, at in bucket.targets:
+            if target.data_ptr() != data.data_ptr():
+                target.copy_(data[at : at + target.numel()])
 
     # --- from one rank to another
 
@@ -119,19 +137,12 @@ class Channel:
             self._dist.recv(data, sender, group=self._for_pairs())
 
     def _for_pairs(self) -> Any:  # noqa: ANN401  # torch's
-        return None if self._device.type == "cpu" else self._side()
+        return self._side() if self.needs_side_group else None
 
     @property
     def needs_side_group(self) -> bool:
         """Whether pairs of ranks can't use the default group, as it has no backend for host memory."""
         return self._device.type != "cpu"
-
-
-def _finish(entry: tuple[Any, torch.Tensor, torch.Tensor | None]) -> None:
-    work, staged, target = entry
-    work.wait()
-    if target is not None:
-        target.copy_(staged)
 
 
 def _device_of(dist: Any) -> torch.device:  # noqa: ANN401  # a module

@@ -9,7 +9,7 @@ import json
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 import torch
 
@@ -61,7 +61,7 @@ class Commit:
     def digest(self) -> str:
         """Return a digest of the structure of the common part: names, shapes and dtypes, without values."""
         content = [
-            [name, None if part.is_own else skeleton(part.tree), part.common] for name, part in self.parts.items()
+            [name, skeleton(part.tree), part.common] for name, part in self.parts.items() if not part.is_own
         ]
         return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]
 
@@ -119,11 +119,8 @@ class Memory(Protocol):
     def begin(self, common: int, own: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Return two blocks of at least these sizes, `[bytes]` of uint8. What was there is no longer whole."""
 
-    def finish(self, commit: Commit, changed: bool) -> None:
+    def finish(self, commit: Commit) -> None:
         """Note that the blocks have the commit, whole."""
-
-    def discard(self) -> None:
-        """Forget the blocks, as an operation that was interrupted may still write into them."""
 
 
 class HostMemory:
@@ -144,12 +141,8 @@ class HostMemory:
             return block
         return torch.empty(size, dtype=torch.uint8, pin_memory=self._pinned)
 
-    def finish(self, commit: Commit, changed: bool) -> None:
+    def finish(self, commit: Commit) -> None:
         """Nothing is to be noted: what ends with the process is never read torn."""
-
-    def discard(self) -> None:
-        """Forget the blocks."""
-        self._common = self._own = torch.empty(0, dtype=torch.uint8)
 
 
 @dataclass(slots=True)
@@ -199,7 +192,7 @@ class Slot:
         tensors += [each for flat, _ in flats.values() for each in flat.own]
         self._lay_out(made)
         copied = self._copy(tensors)
-        self.memory.finish(made, changed=bool(copied))
+        self.memory.finish(made)
         self.commit = made
         return copied
 
@@ -213,7 +206,7 @@ class Slot:
             return
         self._layout = None
         self.common, self.own = blocks
-        self._views = _views(self.common, common) + _views(self.own, own)
+        self._views = views_of(self.common, common) + views_of(self.own, own)
         self._seen = [None] * len(self._views)
         self._layout = layout
 
@@ -249,31 +242,14 @@ class Slot:
             return False
         if seen.version != tensor._version or seen.address != tensor.data_ptr():
             return False
-        step = max(1, tensor.numel() // _SAMPLES)
-        sample = tensor.detach().flatten()[::step] if tensor.is_contiguous() else tensor.detach()
-        view = self._views[index]
-        mine = view.flatten()[::step] if tensor.is_contiguous() else view
-        return torch.equal(sample.cpu().view(-1).view(torch.uint8), mine.contiguous().view(-1).view(torch.uint8))
-
-    # --- filled by another rank
-
-    def receive(self, commit: Commit) -> None:
-        """Prepare the blocks for a commit that another rank sends. `received` ends it."""
-        self.commit = None
-        self._lay_out(commit)
-        self._seen = [None] * len(self._views)
-
-    def received(self, commit: Commit) -> None:
-        """Count what was received as whole."""
-        self.memory.finish(commit, changed=True)
-        self.commit = commit
+        return torch.equal(_sample(tensor), _sample(self._views[index]))
 
     def adopt(self, commit: Commit, blocks: tuple[torch.Tensor, torch.Tensor]) -> None:
         """Take over a commit with its blocks, which an earlier process has left."""
         self.common, self.own = blocks
         common = [info for part in commit.parts.values() for info in part.common]
         own = [info for part in commit.parts.values() for info in part.own]
-        self._views = _views(blocks[0], common) + _views(blocks[1], own)
+        self._views = views_of(blocks[0], common) + views_of(blocks[1], own)
         self._seen = [None] * len(self._views)
         self._layout = None
         self.commit = commit
@@ -282,45 +258,44 @@ class Slot:
         """Forget the commit, but keep the memory."""
         self.commit = None
 
-    def discard(self) -> None:
-        """Forget the commit and the memory, into which an interrupted operation may still write."""
-        self.commit = None
-        self._layout = None
-        self._views, self._seen = [], []
-        self.common = self.own = torch.empty(0, dtype=torch.uint8)
-        self.memory.discard()
-
-    def tensors_of(self, name: str) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-        """Return the common and own tensors of a part, in this buffer's memory: they must be copied before use."""
-        commit = self.commit
-        if commit is None:
+    def tensors(self) -> dict[str, "Tensors"]:
+        """Return the tensors of all parts by name, in this buffer's memory: they must be copied before use."""
+        if self.commit is None:
             raise StateError("there is no commit to return to", hint="commit() or sync() before restore()")
-        common_at = own_at = 0
-        common_count = sum(len(part.common) for part in commit.parts.values())
-        for each, part in commit.parts.items():
-            if each == name:
-                own_from = common_count + own_at
-                return (
-                    self._views[common_at : common_at + len(part.common)],
-                    self._views[own_from : own_from + len(part.own)],
-                )
-            common_at += len(part.common)
-            own_at += len(part.own)
-        raise StateError(f"the last commit has nothing for state.{name}", hint="the same State(…) in each round")
+        parts = self.commit.parts
+        views = iter(self._views)
+        common = {name: [next(views) for _ in part.common] for name, part in parts.items()}
+        return {name: Tensors(common[name], [next(views) for _ in part.own]) for name, part in parts.items()}
 
 
-def _views(block: torch.Tensor, infos: Sequence[TensorInfo]) -> list[torch.Tensor]:
+class Tensors(NamedTuple):
+    """The tensors of one part, in the order of its description."""
+
+    common: Sequence[torch.Tensor]
+    own: Sequence[torch.Tensor]
+
+
+def views_of(block: torch.Tensor, infos: Sequence[TensorInfo]) -> list[torch.Tensor]:
     """Return a view of each tensor in a block."""
     return [view_of(block, info, at) for info, at in zip(infos, offsets_of(infos)[0], strict=True)]
 
 
+def _sample(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the bytes of some elements: all of a small or strided tensor, else each of a fixed distance."""
+    values = tensor.detach()
+    if values.is_contiguous():
+        values = values.flatten()[:: max(1, values.numel() // _SAMPLES)]
+    return values.to("cpu", copy=True, memory_format=torch.contiguous_format).view(-1).view(torch.uint8)
+
+
 def copy_all(targets: Sequence[torch.Tensor], sources: Sequence[torch.Tensor]) -> None:
-    """Copy each source to its target, of the same shape and dtype, and wait for devices.
+    """Copy each source to its target, of the same shape and dtype, and wait for devices. A target may be its source.
 
     Threading: the caller's. It releases the interpreter while it copies.
     """
-    if targets:
-        torch._foreach_copy_(list(targets), list(sources), non_blocking=True)
+    pairs = [pair for pair in zip(targets, sources, strict=True) if pair[0].data_ptr() != pair[1].data_ptr()]
+    if pairs:
+        torch._foreach_copy_([target for target, _ in pairs], [source for _, source in pairs], non_blocking=True)
     for device in {each.device for each in (*targets, *sources) if each.device.type == "cuda"}:
         torch.cuda.current_stream(device).synchronize()
 
@@ -351,6 +326,12 @@ class HostCopies:
             keep = newest.commit.key if newest and newest.commit else None
         others = [slot for slot in self.slots if slot.commit is None or slot.commit.key != keep]
         return next((slot for slot in others if slot.commit is None), others[0])
+
+    def keep_only(self, key: Key | None) -> None:
+        """Forget all commits but one, as they are of another line of training."""
+        for slot in self.slots:
+            if slot.commit is not None and slot.commit.key != key:
+                slot.drop()
 
     def commits(self) -> list[Commit]:
         """Return the commits that are whole."""

@@ -6,9 +6,9 @@ from typing import Any, Final
 
 import torch
 
-from elastic_warm.host_copy import Part, copy_all
+from elastic_warm.host_copy import Part, Tensors, copy_all
 from elastic_warm.state_errors import StateError
-from elastic_warm.values import Flat, Values, flattened
+from elastic_warm.values import Flat, TensorInfo, Values, flattened
 
 _HOOKS: Final = (
     "_optimizer_state_dict_pre_hooks",
@@ -87,30 +87,75 @@ def _shape(value: Any) -> list[Any]:  # noqa: ANN401  # anything
     return [str(value.dtype).removeprefix("torch."), list(value.shape)]
 
 
-def put_back(value: Any, part: Part, tensors: tuple[Sequence[torch.Tensor], Sequence[torch.Tensor]], name: str) -> Any:  # noqa: ANN401  # anything
+def targets_of(value: Any, part: Part) -> tuple[list[torch.Tensor | None], list[torch.Tensor | None]]:  # noqa: ANN401  # anything
+    """Return the tensors of an object into which those of a commit can be written, common and own.
+
+    `None` where the object has none of that shape and dtype.
+    """
+    value = bare(value)
+    found: tuple[list[torch.Tensor | None], list[torch.Tensor | None]]
+    found = [None] * len(part.common), [None] * len(part.own)
+    for tree, live in _places_of(value, part):
+        match tree:
+            case ["tensor" | "sharded", which, index, *_] if isinstance(live, torch.Tensor):
+                info = (part.own if which == "own" else part.common)[index]
+                local = _local(live)
+                fits = (local.dtype, tuple(local.shape)) == (info.dtype_of_torch, info.shape)
+                if fits and local.is_contiguous():
+                    found[which == "own"][index] = local
+    return found
+
+
+def _places_of(value: Any, part: Part) -> list[tuple[Any, Any]]:  # noqa: ANN401  # anything
+    """Return trees of a part, each with what the object has in its place."""
+    if isinstance(value, torch.nn.Module):
+        live = value.state_dict(keep_vars=True)
+        registered = {id(each) for each in (*value.parameters(), *value.buffers())}
+        return [(tree, live[key]) for key, tree in _entries(part.tree) if id(live.get(key)) in registered]
+    if isinstance(value, torch.optim.Optimizer) and _is_plain(value):
+        parameters = _parameters_of(value)
+        return [
+            (tree, value.state[parameters[number]].get(field))
+            for number, fields in _entries(dict(_entries(part.tree))["state"])
+            if type(number) is int and number < len(parameters) and parameters[number] in value.state
+            for field, tree in _entries(fields)
+        ]
+    return [] if is_stateful(value) else [(part.tree, value)]
+
+
+def put_back(
+    value: Any,  # noqa: ANN401  # anything
+    part: Part,
+    tensors: Tensors,
+    name: str,
+    *,
+    keep: bool,
+) -> Any:  # noqa: ANN401  # anything
     """Put a commit's values back into an object, in place where that is possible. Return the new value of the part.
 
     Args:
         value: The part as it is.
         part: The commit's description of it.
-        tensors: The common and the own tensors of the commit, which are not kept.
+        tensors: The common and the own tensors of the commit. Some may be those of the object already.
         name: Name of the part, for errors.
+        keep: Whether the tensors may become those of the object; else they are copied.
 
     Raises:
         StateError: the object doesn't fit.
     """
     target = bare(value)
+    source = _Source(part, tensors, keep)
     if isinstance(target, torch.nn.Module):
-        _put_into_module(target, part, tensors, name)
+        _put_into_module(target, source, name)
     elif isinstance(target, torch.optim.Optimizer):
-        _put_into_optimizer(target, part, tensors, name)
+        _put_into_optimizer(target, source, name)
     elif is_stateful(target):
-        target.load_state_dict(_fresh(part, tensors).of(part.tree))
+        target.load_state_dict(source.value())
     elif isinstance(target, torch.Tensor) and _fits(target, part):
         with torch.no_grad():
-            copy_all([_local(target)], [tensors[0][0] if part.common else tensors[1][0]])
+            copy_all([_local(target)], [*tensors.common, *tensors.own])
     else:
-        return _fresh(part, tensors).of(part.tree)
+        return source.value()
     return value
 
 
@@ -126,34 +171,92 @@ def _local(tensor: Any) -> torch.Tensor:  # noqa: ANN401  # a DTensor or a tenso
     return local.detach()
 
 
-def _fresh(part: Part, tensors: tuple[Sequence[torch.Tensor], Sequence[torch.Tensor]]) -> Values:
-    """Return a reader whose tensors are copies on the device type where they were."""
+class _Source:
+    """The values of one part of a commit."""
 
-    def of(which: int, index: int) -> torch.Tensor:
-        device = (part.common, part.own)[which][index].device
-        there = device if device == "cpu" or torch.cuda.is_available() else "cpu"
-        return tensors[which][index].to(there, copy=True)
+    def __init__(self, part: Part, tensors: Tensors, keep: bool) -> None:
+        self.tree = part.tree
+        self._part = part
+        self._tensors = tensors
+        self._keep = keep
 
-    return Values(lambda index: of(0, index), lambda index: of(1, index))
+    def tensor_at(self, tree: Any) -> torch.Tensor | None:  # noqa: ANN401  # JSON
+        """Return the tensor of a tree that is a tensor, which is not to be kept; else `None`."""
+        match tree:
+            case ["tensor" | "sharded", which, index, *_]:
+                return (self._tensors.own if which == "own" else self._tensors.common)[index]
+        return None
+
+    def value(self, tree: Any = ..., parameter: Any = None) -> Any:  # noqa: ANN401  # JSON, a parameter, anything
+        """Return the value of a tree, with tensors on the type of device where they were.
+
+        Args:
+            tree: The tree. Not given means the whole part.
+            parameter: The parameter of an optimizer whose state it is, for its device and mesh.
+        """
+        there = torch.device("cpu")
+        if isinstance(parameter, torch.Tensor):
+            there = parameter.device
+        elif torch.cuda.is_available():
+            there = torch.device("cuda", torch.cuda.current_device())
+
+        def of(tensors: Sequence[torch.Tensor], infos: Sequence[TensorInfo], index: int) -> torch.Tensor:
+            device = torch.device("cpu") if infos[index].device == "cpu" else there
+            return tensors[index].to(device, copy=not self._keep)
+
+        def sharded(
+            local: torch.Tensor, shape: Sequence[int], stride: Sequence[int], placements: Sequence[str]
+        ) -> torch.Tensor:
+            return _sharded_like(parameter, local, shape, stride, placements)
+
+        part, tensors = self._part, self._tensors
+        values = Values(
+            lambda index: of(tensors.common, part.common, index),
+            lambda index: of(tensors.own, part.own, index),
+            sharded,
+        )
+        return values.of(self.tree if tree is ... else tree)
+
+
+def _sharded_like(
+    parameter: Any,  # noqa: ANN401  # a DTensor
+    local: torch.Tensor,
+    shape: Sequence[int],
+    stride: Sequence[int],
+    placements: Sequence[str],
+) -> torch.Tensor:
+    """Return a sharded tensor on the mesh of a parameter, of its local part."""
+    if not hasattr(parameter, "device_mesh") or [str(each) for each in parameter.placements] != list(placements):
+        raise StateError(
+            "a sharded tensor is kept that belongs to no parameter with the same placements",
+            hint="the same parallelism as when it was committed, and sharded tensors in modules and optimizers only",
+        )
+    made: torch.Tensor = sys.modules["torch.distributed.tensor"].DTensor.from_local(
+        local,
+        parameter.device_mesh,
+        parameter.placements,
+        run_check=False,
+        shape=torch.Size(shape),
+        stride=tuple(stride),
+    )
+    return made
 
 
 # --- modules
 
 
-def _put_into_module(
-    module: torch.nn.Module, part: Part, tensors: tuple[Sequence[torch.Tensor], Sequence[torch.Tensor]], name: str
-) -> None:
+def _put_into_module(module: torch.nn.Module, source: _Source, name: str) -> None:
     """Copy into the parameters and buffers themselves. A module with state of another kind loads it in its own way."""
     for each in module.modules():
         if type(each).__name__.startswith("FSDP") and callable(getattr(each, "reshard", None)):
             each.reshard()  # it may have been left between its forward and backward pass
     live = module.state_dict(keep_vars=True)
     registered = {id(each) for each in (*module.parameters(), *module.buffers())}
-    places = dict(_entries(part.tree))
+    places = dict(_entries(source.tree))
     pairs = []
     for key, each in live.items():
         tree = places.get(key)
-        stored = _tensor_at(tree, tensors)
+        stored = source.tensor_at(tree)
         if stored is None or id(each) not in registered:
             break
         local = _local(each)
@@ -173,7 +276,7 @@ def _put_into_module(
             f"state.{name} and its commit differ in {more[0]!r} and {len(more) - 1} more", hint="the same model"
         )
     else:
-        module.load_state_dict(_fresh(part, tensors).of(part.tree))
+        module.load_state_dict(source.value())
     for parameter in module.parameters():
         parameter.grad = None  # of a step that was interrupted
 
@@ -186,22 +289,10 @@ def _entries(tree: Any) -> Iterator[tuple[Any, Any]]:  # noqa: ANN401  # JSON
         yield key, each
 
 
-def _tensor_at(tree: Any, tensors: tuple[Sequence[torch.Tensor], Sequence[torch.Tensor]]) -> torch.Tensor | None:  # noqa: ANN401  # JSON
-    match tree:
-        case ["tensor" | "sharded", which, index, *_]:
-            return tensors[which == "own"][index]
-    return None
-
-
 # --- optimizers
 
 
-def _put_into_optimizer(
-    optimizer: torch.optim.Optimizer,
-    part: Part,
-    tensors: tuple[Sequence[torch.Tensor], Sequence[torch.Tensor]],
-    name: str,
-) -> None:
+def _put_into_optimizer(optimizer: torch.optim.Optimizer, source: _Source, name: str) -> None:
     """Set the state of each parameter: into the tensors that are there if they fit, else as new ones.
 
     `load_state_dict` of torch makes new tensors, and converts them to the parameter's dtype, which loses bits if an
@@ -209,17 +300,17 @@ def _put_into_optimizer(
     """
     parameters = _parameters_of(optimizer)
     if not _is_plain(optimizer):
-        optimizer.load_state_dict(_fresh(part, tensors).of(part.tree))
+        optimizer.load_state_dict(source.value())
     else:
-        stored = dict(_entries(part.tree))
-        groups = _fresh(part, tensors).of(stored["param_groups"])
+        stored = dict(_entries(source.tree))
+        groups = source.value(stored["param_groups"])
         counts = [len(group["params"]) for group in optimizer.param_groups]
         if [len(group["params"]) for group in groups] != counts:
             raise StateError(
                 f"state.{name} has {sum(counts)} parameters in {len(counts)} groups, and its commit others",
                 hint="the optimizer that was committed",
             )
-        _set_states(optimizer, parameters, dict(_entries(stored["state"])), part, tensors)
+        _set_states(optimizer, parameters, dict(_entries(stored["state"])), source)
         for group, new in zip(optimizer.param_groups, groups, strict=True):
             for key in [key for key in group if key not in new and key != "params"]:
                 del group[key]
@@ -253,11 +344,7 @@ def _parameters_of(optimizer: torch.optim.Optimizer) -> list[Any]:
 
 
 def _set_states(
-    optimizer: torch.optim.Optimizer,
-    parameters: Sequence[Any],
-    states: Mapping[Any, Any],
-    part: Part,
-    tensors: tuple[Sequence[torch.Tensor], Sequence[torch.Tensor]],
+    optimizer: torch.optim.Optimizer, parameters: Sequence[Any], states: Mapping[Any, Any], source: _Source
 ) -> None:
     """Set `optimizer.state`; its other keys, which are no numbers of parameters, are set as they are."""
     targets: list[torch.Tensor] = []
@@ -271,16 +358,16 @@ def _set_states(
             made: dict[Any, Any] = {}
             for field, each in _entries(tree):
                 old = live.get(field) if isinstance(live, dict) else None
-                stored = _tensor_at(each, tensors)
+                stored = source.tensor_at(each)
                 if stored is not None and isinstance(old, torch.Tensor) and _same_form(_local(old), stored):
                     targets.append(_local(old))
                     sources.append(stored)
                     made[field] = old
                 else:
-                    made[field] = _value_for(key, each, part, tensors)
+                    made[field] = source.value(each, key)
             new[key] = made
         else:
-            new[key] = _value_for(key if is_parameter else None, tree, part, tensors)
+            new[key] = source.value(tree, key if is_parameter else None)
     with torch.no_grad():
         copy_all(targets, sources)
     optimizer.state.clear()
@@ -289,37 +376,3 @@ def _set_states(
 
 def _same_form(tensor: torch.Tensor, stored: torch.Tensor) -> bool:
     return (tensor.dtype, tensor.shape) == (stored.dtype, stored.shape)
-
-
-def _value_for(
-    parameter: Any,  # noqa: ANN401  # a parameter
-    tree: Any,  # noqa: ANN401  # JSON
-    part: Part,
-    tensors: tuple[Sequence[torch.Tensor], Sequence[torch.Tensor]],
-) -> Any:  # noqa: ANN401  # anything
-    """Return a value of an optimizer's state, with new tensors on the parameter's device."""
-    device = parameter.device if isinstance(parameter, torch.Tensor) else torch.device("cpu")
-
-    def of(which: int, index: int) -> torch.Tensor:
-        was = (part.common, part.own)[which][index].device
-        return tensors[which][index].to("cpu" if was == "cpu" else device, copy=True)
-
-    def sharded(
-        local: torch.Tensor, shape: Sequence[int], stride: Sequence[int], placements: Sequence[str]
-    ) -> torch.Tensor:
-        if not hasattr(parameter, "device_mesh") or [str(each) for each in parameter.placements] != list(placements):
-            raise StateError(
-                "the state of an optimizer is sharded in another way than its parameter",
-                hint="the same parallelism as when it was committed",
-            )
-        made: torch.Tensor = sys.modules["torch.distributed.tensor"].DTensor.from_local(
-            local.to(device),
-            parameter.device_mesh,
-            parameter.placements,
-            run_check=False,
-            shape=torch.Size(shape),
-            stride=tuple(stride),
-        )
-        return made
-
-    return Values(lambda index: of(0, index), lambda index: of(1, index), sharded).of(tree)

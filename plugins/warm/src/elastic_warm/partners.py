@@ -76,10 +76,14 @@ class Partners:
                 return each
         return None
 
-    def send(self, slot: Slot) -> None:
-        """Send the own part of a commit to the partner, on a thread. The slot must not change until `wait` returns."""
-        channel, commit = self._channel, slot.commit
-        if channel is None or commit is None:
+    def send(self, slot: Slot | None) -> None:
+        """Send the own part of a commit to the partner, on a thread. The slot must not change until `wait` returns.
+
+        A rank that has received a large state that is the same on all ranks has no copy of it yet: `None`.
+        """
+        channel = self._channel
+        commit = slot.commit if slot is not None else None
+        if channel is None or slot is None or commit is None:
             return
         group = channel.side_group()
         self._thread = threading.Thread(

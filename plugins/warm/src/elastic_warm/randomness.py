@@ -33,9 +33,10 @@ class RandomState:
         numpy = sys.modules.get("numpy")
         if numpy is not None and "numpy" in state:
             numpy.random.set_state(state["numpy"])
-        torch.set_rng_state(state["torch"])
+        # Clones, as torch reads a state from the beginning of its storage, even if the tensor is a view into it.
+        torch.set_rng_state(state["torch"].clone())
         if "cuda" in state and _has_cuda():
-            torch.cuda.set_rng_state(state["cuda"])
+            torch.cuda.set_rng_state(state["cuda"].clone())
 
 
 def seed_anew(*parts: int) -> None:

@@ -100,7 +100,7 @@ class SharedMemory:
         self._number = 0
         self._map[: len(_MAGIC)] = _MAGIC
 
-    def finish(self, commit: Commit, changed: bool) -> None:
+    def finish(self, commit: Commit) -> None:
         """Write the description and the checksum, and mark the file as whole."""
         if self._map is None:
             return
@@ -127,15 +127,11 @@ class SharedMemory:
         struct.pack_into("<Q", self._map, _NUMBER_AT, self._number + 1)  # even: from here on it counts
         self._number += 1
 
-    def discard(self) -> None:
-        """Forget the file, into which an interrupted operation may still write."""
+    def _leave(self, reason: str) -> None:
+        _logger.warning("the last commit of this worker ends with its process: %s", reason)
         self._map = None
         with suppress(OSError):
             self._path.unlink()
-
-    def _leave(self, reason: str) -> None:
-        _logger.warning("the last commit of this worker ends with its process: %s", reason)
-        self.discard()
         self._instead = HostMemory()
 
     def _instead_of(self) -> HostMemory:

@@ -14,7 +14,7 @@ torch = import_torch("elastic_warm.State")
 from elastic_warm import objects  # noqa: E402  # torch is checked first
 from elastic_warm.agreement import Key, Plan, Report, Source, agree, partners_of, start_of  # noqa: E402
 from elastic_warm.channel import Channel  # noqa: E402
-from elastic_warm.host_copy import SLOTS, HostCopies, Slot  # noqa: E402
+from elastic_warm.host_copy import SLOTS, Commit, HostCopies, Slot, Tensors  # noqa: E402
 from elastic_warm.partners import Partners  # noqa: E402
 from elastic_warm.randomness import RandomState, seed_anew  # noqa: E402
 from elastic_warm.shared import SharedMemory, memories  # noqa: E402
@@ -25,6 +25,8 @@ from elastic_warm.values import Flat  # noqa: E402
 _logger: Final = logging.getLogger("elastic_warm")
 _RANDOM: Final = "random state"
 """Name of the part with the random state: no name that a script can use."""
+_AT_ONCE: Final = 16 << 20
+"""Up to this size in bytes, a rank that has received the state copies it at once."""
 
 
 class Synced(NamedTuple):
@@ -138,18 +140,9 @@ class State:
         """
         begun = time.perf_counter()
         self._partners.wait()
-        flats = self._flats()
-        channel = self._channel
-        slot = self._slots().next()
-        key = Key(self._generation, self._serial + 1, self._step(self._serial + 1))
-        self.__dict__["_pristine"] = False
-        copied = slot.fill(
-            key,
-            channel.rank if channel is not None else 0,
-            channel.size if channel is not None else 1,
-            flats,
-            self._own_needed(flats),
-        )
+        serial = self._serial + 1
+        key = Key(self._generation, serial, self._step(serial))
+        slot, copied = self._fill(key, self._channel)
         self.__dict__["_serial"] = key.serial
         self._partners.send(slot)
         self.last_commit_ms = (time.perf_counter() - begun) * 1000
@@ -167,7 +160,7 @@ class State:
         slot = self._copies.newest() if self._copies is not None else None
         if slot is None:
             raise StateError("there is no commit to return to", hint="commit() or sync() before restore()")
-        self._put_back(slot)
+        self._put_back(slot.commit, slot.tensors(), keep=False)
 
     # --- between rounds
 
@@ -203,29 +196,23 @@ class State:
         with_partners = self._has_partner()
         if channel.size > 1 and (with_partners or (plan.moves and channel.needs_side_group)):
             channel.side_group()
-        slot, source = self._follow(plan, channel, reports)
+        source, key = self._follow(plan, channel, reports)
         self.__dict__["_channel"] = channel
         self.__dict__["_generation"] = plan.generation
-        for other in copies.slots:
-            if other is not slot:
-                other.drop()
+        self.__dict__["_serial"] = key.serial
+        copies.keep_only(key)
+        self._partners.keep_only(key)
         if with_partners:
             self._partners.join_group(channel, partners_of([each.node for each in reports]))
-            self._partners.send(slot)
+            self._partners.send(copies.of(key))
         received = channel.rank in plan.receivers and source is not Source.CHECKPOINT
-        step = slot.commit.key.step if slot.commit is not None else 0
-        return Synced(source.value, step, received, (time.perf_counter() - begun) * 1000)
+        return Synced(source.value, key.step, received, (time.perf_counter() - begun) * 1000)
 
-    def _follow(self, plan: Plan, channel: Channel, reports: list[Report]) -> tuple[Slot, Source]:
-        """Bring this rank to the state of a plan. Return the slot that has it, and where it is from."""
+    def _follow(self, plan: Plan, channel: Channel, reports: list[Report]) -> tuple[Source, Key]:
+        """Bring this rank to the state of a plan. Return where it is from, and the commit that it is."""
         if plan.source is Source.MEMORY and plan.key is not None:
-            slot = Transfer(channel, self._slots(), self._partners, plan, reports).run()
-            self._put_back(slot)
-            if self._random is not None and (slot.commit is None or _RANDOM not in slot.commit.parts):
-                seed_anew(*plan.key, channel.rank)
-            self.__dict__["_serial"] = plan.key.serial
-            self._partners.keep_only(plan.key)
-            return slot, plan.source
+            self._receive(plan, plan.key, channel, reports)
+            return plan.source, plan.key
         if plan.source is Source.CHECKPOINT:
             clean = self._pristine
             self.__dict__["_pristine"] = False
@@ -237,42 +224,65 @@ class State:
                     hint="a folder of checkpoints that all nodes share",
                 )
             if loaded:
-                return self._first_commit(plan, channel), plan.source
+                return plan.source, self._first_commit(plan, channel)
             self.__dict__["_pristine"] = clean
             plan = start_of(reports, plan)
-        return self._from_start(plan, channel, reports), Source.START
+        return Source.START, self._start(plan, channel)
 
-    def _from_start(self, plan: Plan, channel: Channel, reports: list[Report]) -> Slot:
+    def _receive(self, plan: Plan, key: Key, channel: Channel, reports: list[Report]) -> None:
+        """Get a commit from memory, that of this rank or of others, and return to it."""
+        source = self._slots().of(key)
+        arrived = Transfer(channel, source, self._partners, plan, reports).run(self._received_into(source))
+        if arrived is None:
+            if source is not None:
+                self._put_back(source.commit, source.tensors(), keep=False)
+            return
+        self._put_back(arrived.commit, arrived.tensors, keep=True)
+        if self._random is not None and _RANDOM not in arrived.commit.parts:
+            seed_anew(*key, channel.rank)
+        # A large state that others have as well is copied by the first commit: the first touch of new memory takes long.
+        common, _ = arrived.commit.sizes()
+        if common <= _AT_ONCE or arrived.commit.own_needed or source is not None or self._has_partner():
+            self._fill(key, channel)
+
+    def _received_into(self, source: Slot | None) -> Mapping[str, Any]:
+        """Return the objects into which a commit is received. From then on they are not as the script has made them."""
+        if source is None:
+            self.__dict__["_pristine"] = False
+        return self._parts
+
+    def _start(self, plan: Plan, channel: Channel) -> Key:
         """Begin with the state of rank 0, as far as it is the same on all ranks. Each keeps its own part."""
-        slot = self._first_commit(plan, channel)
-        own_needed = slot.commit is not None and slot.commit.own_needed
-        if channel.size == 1 or own_needed:
-            return slot
-        first = slot.commit if channel.rank == 0 else None
-        copies = () if first is None else (first.as_copy(),)
-        found = gathered(channel, Report(channel.rank, copies=copies), [])
-        if channel.rank != 0:
-            slot.drop()
-        key = found[0].copies[0].key
-        received = Transfer(
-            channel, self._slots(), self._partners, Plan(Source.MEMORY, plan.generation, key, 0, plan.receivers), found
-        ).run()
-        if channel.rank == 0:
-            return received
-        self._put_back(received)
+        if channel.size > 1 and not self._own_needed(self._flats()):
+            key = Key(plan.generation, 0, self._step(0))
+            if channel.rank == 0:
+                self._first_commit(plan, channel)
+            copies = [commit.as_copy() for commit in self._slots().commits() if channel.rank == 0]
+            found = gathered(channel, Report(channel.rank, copies=tuple(copies)), [])
+            key = found[0].copies[0].key
+            memory = Plan(Source.MEMORY, plan.generation, key, 0, plan.receivers)
+            source = self._slots().of(key) if channel.rank == 0 else None
+            arrived = Transfer(channel, source, self._partners, memory, found).run(self._parts)
+            if arrived is None:
+                return key
+            self._put_back(arrived.commit, arrived.tensors, keep=True)
         return self._first_commit(plan, channel)
 
-    def _first_commit(self, plan: Plan, channel: Channel) -> Slot:
+    def _first_commit(self, plan: Plan, channel: Channel) -> Key:
         """Commit the state that the objects have now, as the first one of a generation."""
-        for slot in self._slots().slots:
-            slot.drop()
+        self._slots().keep_only(None)
         self._partners.keep_only(None)
+        key = Key(plan.generation, 0, self._step(0))
+        self._fill(key, channel)
+        return key
+
+    def _fill(self, key: Key, channel: Channel | None) -> tuple[Slot, int]:
+        """Copy the state into the older slot. Return it, and how many bytes were copied."""
         flats = self._flats()
         slot = self._slots().next()
-        key = Key(plan.generation, 0, self._step(0))
-        slot.fill(key, channel.rank, channel.size, flats, self._own_needed(flats))
-        self.__dict__["_serial"] = 0
-        return slot
+        self.__dict__["_pristine"] = False
+        rank, size = (channel.rank, channel.size) if channel is not None else (0, 1)
+        return slot, slot.fill(key, rank, size, flats, self._own_needed(flats))
 
     def _note(self, plan: Plan, channel: Channel) -> None:
         """Log why a newer commit is not used, and what is lost. One rank does."""
@@ -330,20 +340,22 @@ class State:
         step = self._parts.get("step")
         return step if type(step) is int else serial
 
-    def _put_back(self, slot: Slot) -> None:
-        """Put the values of a commit into all objects."""
-        commit = slot.commit
-        if commit is None:
-            raise StateError("a commit is gone while it is put back", hint="a report of this")
+    def _put_back(self, commit: Commit | None, tensors: Mapping[str, Tensors], *, keep: bool) -> None:
+        """Put the values of a commit into all objects.
+
+        Args:
+            commit: The commit.
+            tensors: Its tensors.
+            keep: Whether they may become those of the objects.
+        """
+        parts = commit.parts if commit is not None else {}
         self.__dict__["_pristine"] = False
         for name in self._parts:
-            if name not in commit.parts:
+            if name not in parts:
                 raise StateError(f"the last commit has nothing for state.{name}", hint="the same State(…) in each round")
-            self._parts[name] = objects.put_back(
-                self._parts[name], commit.parts[name], slot.tensors_of(name), name
-            )
-        if self._random is not None and _RANDOM in commit.parts:
-            objects.put_back(self._random, commit.parts[_RANDOM], slot.tensors_of(_RANDOM), _RANDOM)
+            self._parts[name] = objects.put_back(self._parts[name], parts[name], tensors[name], name, keep=keep)
+        if self._random is not None and _RANDOM in parts:
+            objects.put_back(self._random, parts[_RANDOM], tensors[_RANDOM], _RANDOM, keep=keep)
 
 
 _RESERVED: Final = frozenset(name for name in dir(State) if not name.startswith("_")) | {

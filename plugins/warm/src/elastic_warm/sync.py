@@ -2,21 +2,25 @@
 
 import hashlib
 import json
-import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import astuple
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import torch
 
+from elastic_warm import objects
 from elastic_warm.agreement import Copy, Key, Plan, Report
-from elastic_warm.channel import Channel
-from elastic_warm.host_copy import Commit, HostCopies, Part, Slot, parts_of
-from elastic_warm.partners import Kept, Partners
+from elastic_warm.channel import Bucket, Channel
+from elastic_warm.host_copy import Commit, Part, Slot, Tensors, parts_of, views_of
+from elastic_warm.partners import Partners
 from elastic_warm.state_errors import StateError
+from elastic_warm.values import TensorInfo, offsets_of
 
-_logger: Final = logging.getLogger("elastic_warm")
+_CHUNK: Final = 32 << 20
+"""The most bytes of one broadcast."""
+_LARGE: Final = 1 << 20
+"""From this size on, a tensor travels alone, from the memory of the copy to that of the object."""
 
 
 def node_number() -> int:
@@ -86,100 +90,101 @@ def _short(value: Any) -> str:  # noqa: ANN401  # JSON
     return text if len(text) <= 80 else text[:77] + "…"  # noqa: PLR2004  # characters of a line
 
 
+class Arrived(NamedTuple):
+    """A commit as it has come to this rank."""
+
+    commit: Commit
+    tensors: dict[str, Tensors]
+    """The tensors of each part: those of this rank's objects where they fit, else new ones."""
+
+
 class Transfer:
     """The transfers of one plan whose source is a commit in memory. Called: by all ranks, in the same order.
 
+    A rank that lacks the commit receives it into its objects, and into no other memory: the first touch of new memory
+    can take longer than the transfer.
+
     Args:
         channel: The ranks of the new group.
-        copies: This rank's slots.
+        source: The slot of this rank that has the commit, or `None`. It is sent from, and not changed.
         partners: What this rank keeps for others.
         plan: The plan.
         reports: The reports of all ranks.
     """
 
     def __init__(
-        self, channel: Channel, copies: HostCopies, partners: Partners, plan: Plan, reports: Sequence[Report]
+        self, channel: Channel, source: Slot | None, partners: Partners, plan: Plan, reports: Sequence[Report]
     ) -> None:
         if plan.key is None:
             raise ValueError("a plan without a commit")
         self._channel = channel
-        self._copies = copies
+        self._source = source
         self._partners = partners
         self._plan = plan
         self._key = plan.key
         held = [(report.rank, copy) for report in reports for copy in report.copies if copy.key == plan.key]
         self._common = next(copy for rank, copy in held if copy.has_common and rank == plan.sender)
         self._own = {copy.owner: copy for _, copy in held}
-        self._source = copies.of(plan.key)
-        """The slot that has the commit already. It is sent from, and not changed."""
 
-    def run(self) -> Slot:
-        """Return the slot that has the commit, with this rank's own part unless that is lost.
+    def run(self, parts: Mapping[str, Any]) -> Arrived | None:
+        """Send and receive what the plan says. Return the commit, or `None` if the slot has it with the own part.
 
-        A slot in which an interrupted transfer may still write is given up.
+        Args:
+            parts: The objects of this rank's state by name. What arrives is written into their tensors.
         """
-        source, rank = self._source, self._channel.rank
-        stays = source is not None and (self._owner_of(source) == rank or rank not in self._own)
-        if source is not None and stays:
-            self._exchange(None)
-            return source
-        target = self._copies.next(keep=self._key)
-        target.drop()
-        try:
-            self._exchange(target)
-        except BaseException:
-            target.discard()
-            raise
-        if source is not None:
-            source.drop()
-        return target
-
-    def _owner_of(self, slot: Slot) -> int:
-        return slot.commit.owner if slot.commit is not None else -1
-
-    def _exchange(self, target: Slot | None) -> None:
-        """Send and receive what the plan says, first all descriptions, then all bytes."""
         rank = self._channel.rank
-        common_head = self._broadcast_head()
+        held = self._source.commit if self._source is not None else None
+        # All descriptions first, then all bytes.
+        common_head = self._broadcast_head(held)
         own_head = self._move_heads()
-        if target is None:
-            self._broadcast_block(None)
+        if held is not None and (held.owner == rank or rank not in self._own):
+            self._broadcast_blocks(held, None)
             self._move_blocks(None)
-            return
-        commit = Commit(
-            self._key,
-            rank if own_head is not None else -1,
-            self._common.world_size,
-            self._common.own_needed,
-            _without_lost(parts_of(common_head, own_head or b"{}"), own_head is None),
-        )
-        target.receive(commit)
+            return None
+        described = parts_of(common_head, own_head or b"{}")
+        if own_head is None:  # lost, and not needed
+            described = {name: part for name, part in described.items() if not part.is_own}
+        common = self._common
+        commit = Commit(self._key, rank, common.world_size, common.own_needed, described)
+        received: dict[str, list[torch.Tensor]]
         if self._source is not None:
-            target.common.copy_(self._source.common[: target.common.numel()])
-        self._broadcast_block(target)
+            mine = self._source.tensors()
+            received = {name: [each.clone() for each in mine[name].common] for name in described}
+            self._broadcast_blocks(commit, None)
+        else:
+            received = {name: _targets(parts.get(name), part) for name, part in described.items()}
+            self._broadcast_blocks(commit, received)
+        own = torch.empty(commit.sizes()[1], dtype=torch.uint8)
         kept = self._partners.of(self._key, rank)
         if kept is not None:
-            target.own[: kept.block.numel()].copy_(kept.block)
-        self._move_blocks(target)
-        target.received(commit)
+            own.copy_(kept.block[: own.numel()])
+        self._move_blocks(own)
+        views = iter(views_of(own, [info for part in described.values() for info in part.own]))
+        return Arrived(
+            commit,
+            {name: Tensors(received[name], [next(views) for _ in part.own]) for name, part in described.items()},
+        )
 
-    def _broadcast_head(self) -> bytes:
+    def _broadcast_head(self, held: Commit | None) -> bytes:
         """Return the description of the common part."""
-        commit = self._source.commit if self._source is not None else None
-        head = bytearray(commit.common_head() if commit is not None else self._common.sizes[0])
+        head = bytearray(self._common.sizes[0]) if held is None else bytearray(held.common_head())
         if self._plan.receivers:
-            self._broadcast(torch.frombuffer(head, dtype=torch.uint8))
+            data = torch.frombuffer(head, dtype=torch.uint8)
+            self._channel.broadcast(self._plan.sender, [Bucket(len(head), data, [(data, 0)])])
         return bytes(head)
 
-    def _broadcast_block(self, target: Slot | None) -> None:
-        """Broadcast the common tensors, from the slot that has them into those that are to have them."""
-        slot = self._source or target
-        size = self._common.sizes[1]
-        if self._plan.receivers and size and slot is not None:
-            self._broadcast(slot.common[:size])
+    def _broadcast_blocks(self, commit: Commit, received: Mapping[str, Sequence[torch.Tensor]] | None) -> None:
+        """Broadcast the common tensors from the slot that has them.
 
-    def _broadcast(self, data: torch.Tensor) -> None:
-        self._channel.broadcast(data, self._plan.sender, keep=self._source is not None)
+        Args:
+            commit: Their description.
+            received: The tensors into which they go. `None` if this rank has them.
+        """
+        if self._plan.receivers:
+            infos = [info for part in commit.parts.values() for info in part.common]
+            targets = None if received is None else [each for tensors in received.values() for each in tensors]
+            block = self._source.common if self._source is not None else None
+            self._channel.broadcast(self._plan.sender, buckets_of(infos, block, targets))
 
     def _move_heads(self) -> bytes | None:
         """Return the description of this rank's own part. `None` if it is lost."""
@@ -197,27 +202,78 @@ class Transfer:
                 self._channel.receive(torch.frombuffer(mine, dtype=torch.uint8), move.holder)
         return bytes(mine) if mine is not None else None
 
-    def _move_blocks(self, target: Slot | None) -> None:
+    def _move_blocks(self, own: torch.Tensor | None) -> None:
         rank = self._channel.rank
         for move in self._plan.moves:
             size = self._own[move.owner].sizes[3]
             if move.holder == rank:
                 _, block = self._own_of(move.owner)
                 self._channel.send(block[:size], move.receiver)
-            elif move.receiver == rank and target is not None:
-                self._channel.receive(target.own[:size], move.holder)
+            elif move.receiver == rank and own is not None:
+                self._channel.receive(own[:size], move.holder)
 
     def _own_of(self, owner: int) -> tuple[bytes | bytearray, torch.Tensor]:
         """Return the description and the bytes of a rank's own part, from this rank's memory."""
         slot = self._source
         if slot is not None and slot.commit is not None and slot.commit.owner == owner:
             return slot.commit.own_head(), slot.own
-        kept: Kept | None = self._partners.of(self._key, owner)
+        kept = self._partners.of(self._key, owner)
         if kept is None:
             raise StateError(f"the copy of rank {owner}'s own part is gone", hint="a report of this")
         return kept.head, kept.block
 
 
-def _without_lost(parts: dict[str, Part], own_lost: bool) -> dict[str, Part]:
-    """Return the parts without those that were each rank's own and are lost."""
-    return {name: part for name, part in parts.items() if not (own_lost and part.is_own)}
+def _targets(value: Any, part: Part) -> list[torch.Tensor]:  # noqa: ANN401  # anything
+    """Return the tensors into which a part's common tensors are received: the object's, or new ones in host memory."""
+    found = objects.targets_of(value, part)[0]
+    return [
+        target if target is not None else torch.empty(info.shape, dtype=info.dtype_of_torch)
+        for target, info in zip(found, part.common, strict=True)
+    ]
+
+
+def buckets_of(
+    infos: Sequence[TensorInfo], block: torch.Tensor | None, targets: Sequence[torch.Tensor] | None
+) -> Iterator[Bucket]:
+    """Yield the buckets of a block: a large tensor travels alone, in pieces; small ones travel together.
+
+    Args:
+        infos: The tensors of the block, the same on all ranks.
+        block: The bytes, on the sender.
+        targets: The tensors into which they are received, or `None` if they are there already.
+    """
+    small: list[tuple[int, int, int]] = []  # number, begin and end in the block
+    for number, (info, begin) in enumerate(zip(infos, offsets_of(infos)[0], strict=True)):
+        end = begin + info.size
+        if info.size >= _LARGE:
+            for at in range(begin, end, _CHUNK):
+                yield _bucket([(number, at, min(end, at + _CHUNK))], at - begin, block, targets)
+        elif info.size:
+            if small and end - small[0][1] > _CHUNK:
+                yield _bucket(small, 0, block, targets)
+                small = []
+            small.append((number, begin, end))
+    if small:
+        yield _bucket(small, 0, block, targets)
+
+
+def _bucket(
+    pieces: Sequence[tuple[int, int, int]],
+    skipped: int,
+    block: torch.Tensor | None,
+    targets: Sequence[torch.Tensor] | None,
+) -> Bucket:
+    """Return the bucket of adjacent pieces: the number of each tensor, and its begin and end in the block.
+
+    Args:
+        pieces: The pieces.
+        skipped: How many bytes of the first tensor are before its piece.
+        block: The bytes, on the sender.
+        targets: The tensors into which they are received, or `None`.
+    """
+    first, last = pieces[0][1], pieces[-1][2]
+    places = []
+    for number, begin, end in pieces if targets is not None else ():
+        data = targets[number].reshape(-1).view(torch.uint8)[skipped : skipped + end - begin]
+        places.append((data, begin - first))
+    return Bucket(last - first, None if block is None else block[first:last], places)

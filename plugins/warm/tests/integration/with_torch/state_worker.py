@@ -1,5 +1,6 @@
 """A rank that takes commands: it joins a group, trains with `State`, dies where it is told to, and shows its state."""
 
+import faulthandler
 import hashlib
 import json
 import logging
@@ -230,6 +231,7 @@ class Worker:
 
 
 def main():
+    faulthandler.enable()
     logging.basicConfig(format="%(message)s")
     worker = Worker(sys.argv[1], json.loads(sys.argv[2]))
     for line in sys.stdin:
