@@ -68,7 +68,10 @@ except RuntimeError:
     asked.wait()
 dist.destroy_process_group()
 os.environ["MASTER_PORT"], attempt = port[0], 1
-train()
+try:
+    train()
+except RuntimeError:  # the measurement is over, and the others are being killed
+    pass
 """
 
 WORKER = """
