@@ -32,7 +32,7 @@ def _settle() -> None:
 
 
 def join(bench: Bench, command: Command) -> dict[str, float]:
-    """A node joins (1:4, last call 1 s): its start to all restarted, and how long the old worker stands still."""
+    """A node joins (1:4, last call 1 s): its start to all restarted, and how long the old worker does not train."""
     with Nodes(bench.folder, command, nnodes="1:4", nproc=1) as run:
         run.start("a")
         run.firsts(1, world_size=1)

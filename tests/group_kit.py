@@ -65,8 +65,9 @@ class GroupKit:
     """
 
     def __init__(
-        self, folder, *, subreaper=False, console=None, stall_s=5.0, disk_stall_s=STALL_S, spared=tuple, call=None
-    ):
+        self, folder, *, subreaper=False, console=None, stall_s=5.0, disk_stall_s=STALL_S, spared=tuple, call=None,
+        starters=(),
+    ):  # fmt: skip
         self.folder = folder
         self.call = call
         self.functions = None if call is None else call.begin()
@@ -92,10 +93,14 @@ class GroupKit:
                 self.incarnation,
                 subreaper=subreaper,
                 strangers=False,
-                spared=lambda: {*spared(), *(() if self.calls is None else self.calls.pids())},
+                spared=lambda: {
+                    *spared(),
+                    *(() if self.calls is None else self.calls.pids()),
+                    *(pid for starter in starters for pid in starter.pids()),
+                },
             ),
             log=self.notices,
-            starters=() if self.calls is None else (self.calls,),
+            starters=starters if self.calls is None else (self.calls,),
             disk=self.disk,
         )
         self.group.attach(on_exit=self.exits.append, on_stopped=self._on_stopped)
@@ -154,10 +159,10 @@ class GroupKit:
     def run_until_said(self, text, rank=0, **more):
         return self.run_until(lambda: text in self.said(rank), **more)
 
-    def stop(self, signum=15, *, grace_s=10.0, within_s=DEADLINE_S):
+    def stop(self, signum=15, *, grace_s=10.0, within_s=DEADLINE_S, **more):
         """Stop, run to the end of the stop; return how long it took."""
         before, began_s = self.stopped, time.monotonic()
-        self.group.stop(signum, grace_s=grace_s)
+        self.group.stop(signum, grace_s=grace_s, **more)
         self.run_until(lambda: self.stopped > before, within_s=within_s)
         return time.monotonic() - began_s
 

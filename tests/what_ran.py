@@ -6,6 +6,7 @@ the traceback follows.
 """
 
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -24,6 +25,8 @@ LINES = 28
 WIDTH = 160
 """How many characters of a line are shown."""
 
+_LEFT = re.compile(r"subprocess (\d+) is still running")
+
 
 @dataclass
 class Command:
@@ -34,11 +37,15 @@ class Command:
     output: "Callable[[], str] | None" = None
     captured: str = ""
 
-    def shown(self) -> str:
-        """Return the command as typed in a shell, with its exit code once it has ended."""
+    def typed(self) -> str:
+        """Return the command as typed in a shell."""
         typed = shlex.join(self.args).replace(f"{sys.executable} -m elastic_core.run", "elastic run")
+        return f"$ {typed.replace(sys.executable, 'python')}"
+
+    def shown(self) -> str:
+        """Return it with its exit code once it has ended. This reaps it."""
         code = self.process.poll() if self.process else None
-        return f"$ {typed.replace(sys.executable, 'python')}" + ("" if code is None else f"   # exit code {code}")
+        return self.typed() + ("" if code is None else f"   # exit code {code}")
 
     def printed(self) -> list[str]:
         """Return the lines that it has printed so far, as far as they are known."""
@@ -47,6 +54,8 @@ class Command:
 
 
 _commands: list[Command] = []
+_started_by: dict[int, str] = {}
+"""Which test has started a process, and as what, by process id: a test that leaves one fails another test later."""
 
 
 def writes_to(process: "subprocess.Popen[Any]", *files: Path) -> None:
@@ -68,6 +77,7 @@ def noted() -> Iterator[None]:
         _commands.append(command)
         start(self, args, *more, **options)
         command.process = self
+        _started_by[self.pid] = f"{os.environ.get('PYTEST_CURRENT_TEST')}: {command.typed()}"
 
     def communicated(self: "subprocess.Popen[Any]", *args: Any, **options: Any) -> Any:
         streams = communicate(self, *args, **options)
@@ -87,6 +97,8 @@ def noted() -> Iterator[None]:
 def begin(report: pytest.TestReport, *first: str) -> None:
     """Put `first`, then each command with the end of its output, before the traceback of a failure's report."""
     shown = report.longrepr
+    left = [_started_by.get(int(pid), "") for pid in _LEFT.findall(str(shown))]
+    first = (*first, *(f"left by {test}" for test in dict.fromkeys(left) if test))
     lines = [*first, *summary(LINES - len(first))]
     entry = ReprEntryNative([f"{line[:WIDTH]}\n" for line in [*lines, ""]])
     if isinstance(shown, ExceptionChainRepr):

@@ -9,6 +9,16 @@ from page_parts import table
 
 PUBLISHED: Final = Path(__file__).resolve().parents[2] / "benchmarks" / "published.json"
 OURS, TORCHRUN, FT_LAUNCHER = "elastic run", "torchrun", "ft_launcher"
+GROUPS: Final = {
+    "Start and end": ("start-", "first-start-", "exit", "help"),
+    "Restart": ("restart-", "ready-", "kills-"),
+    "Agent without work": ("agent-",),
+    "Output": ("tee-",),
+    "Two nodes": ("nodes-",),
+    "Many nodes": ("rounds-",),
+    "Other figures": ("",),
+}
+"""The tables of the page, each with what the names of its figures begin with. The first that fits counts."""
 VERDICTS: Final = {True: "kept", False: "**exceeded**"}
 
 
@@ -37,24 +47,29 @@ def summary(document: Mapping[str, Any]) -> str:
 
 
 def figures(document: Mapping[str, Any]) -> str:
-    """Return a table: a row for each figure, and one more for each further way to run it."""
+    """Return a table for each group: a row for each figure, and one more for each further way to run it."""
     peers = [TORCHRUN]
     if any(FT_LAUNCHER in one["launchers"] for one in document["figures"].values()):
         peers.append(FT_LAUNCHER)
-    rows = (
-        (
-            f"{one['title']}, {one['unit']}{_variant(name)}",
-            *(_median(one["launchers"], launcher) for launcher in ("floor", name, *peers)),
-            _ratio(one, name),
-            _budget(one["launchers"][name]),
-        )
-        for one, name in ours(document)
-    )
+    groups: dict[str, list[tuple[str, ...]]] = {group: [] for group in GROUPS}
+    for key, one in document["figures"].items():
+        group = next(group for group, begins in GROUPS.items() if key.startswith(begins))
+        groups[group] += [_row(one, name, peers) for name in one["launchers"] if name.startswith(OURS)]
     head = ("what", "floor", "`elastic run`", *(f"`{name}`" for name in peers), "ratio to `torchrun`", "budget")
     machine, versions = document["machine"], document["versions"]
     others = "".join(f", {name} {version}" for name, version in versions.items())
     where = f"{machine['cores']} cores of {machine['processor']}, Linux {machine['kernel']}{others}"
-    return f"{table(head, rows)}\n\nMeasured on {document['date']} on {where}.{_left_out(document)}"
+    tables = "\n\n".join(f"### {group}\n\n{table(head, rows)}" for group, rows in groups.items() if rows)
+    return f"Measured on {document['date']} on {where}.{_left_out(document)}\n\n{tables}"
+
+
+def _row(one: Mapping[str, Any], name: str, peers: Sequence[str]) -> tuple[str, ...]:
+    return (
+        f"{one['title']}, {one['unit']}{variant(name)}",
+        *(_median(one["launchers"], launcher) for launcher in ("floor", name, *peers)),
+        _ratio(one, name),
+        _budget(one["launchers"][name]),
+    )
 
 
 def not_faster(document: Mapping[str, Any]) -> str:
@@ -82,7 +97,7 @@ def _listed(head: str, rows: Sequence[tuple[Mapping[str, Any], str]], peer: str,
         least = taken[peer]["ratio"]["low"] if limit is None else limit
         if taken[name]["ratio"]["high"] >= least > 0:  # nothing is less than 0
             medians = f"{_median(taken, name)} {one['unit']}, with `{peer}` {_median(taken, peer)} {one['unit']}"
-            lines.append(f"- {one['title']}{_variant(name)}: {medians}; ratio to `torchrun` {_ratio(one, name)}")
+            lines.append(f"- {one['title']}{variant(name)}: {medians}; ratio to `torchrun` {_ratio(one, name)}")
     if not lines:
         return f"{head.format('none has')}."
     return f"{head.format('these have')}:\n\n" + "\n".join(lines)
@@ -100,7 +115,7 @@ def _against_torchrun(one: Mapping[str, Any], name: str) -> bool:
     return one["reference"] == TORCHRUN and one["launchers"][name]["ratio"] is not None
 
 
-def _variant(name: str) -> str:
+def variant(name: str) -> str:
     """Return what differs from a plain run: an option, or the backend."""
     more = name.removeprefix(OURS).removeprefix(",").strip()
     return f", `{more}`" if more.startswith("--") else f", {more}" if more else ""

@@ -48,7 +48,7 @@ _ROOMS: Final[Mapping[str, str]] = {
     "elastic.control_plane": "elastic_ops.control_plane",
     "elastic.events": "elastic_torchrun.events",
     "elastic.metrics": "elastic_torchrun.metrics",
-    "elastic.multiprocessing.errors": "elastic_core.processes.errors",
+    "elastic.multiprocessing.errors": "elastic_ops.recording",
     "launch": "elastic_core.launch",
     "launcher": "elastic_core.launcher",
     "numa": "elastic_numa",

@@ -14,6 +14,7 @@ from elastic_core.errors import nearest as nearest
 from elastic_core.history import remembered as remembered
 from elastic_core.launcher.injected import NOTHING as NOTHING
 from elastic_core.launcher.injected import Injected as Injected
+from elastic_core.launcher.logs import limited_plan as limited_plan
 from elastic_core.launcher.outcome import RunOutcome as RunOutcome
 from elastic_core.logger import Logger as Logger
 from elastic_core.messages import AnnounceDeparture as AnnounceDeparture
@@ -53,10 +54,13 @@ from elastic_core.processes.group import WorkerGroup as WorkerGroup
 from elastic_core.processes.output.layout import LogLayout as LogLayout
 from elastic_core.processes.output.layout import RankPaths as RankPaths
 from elastic_core.processes.output.layout import Std as Std
+from elastic_core.processes.output.layout import line_prefix as line_prefix
+from elastic_core.processes.output.layout import parse_ranks as parse_ranks
 from elastic_core.processes.output.layout import stream_plans as stream_plans
 from elastic_core.processes.output.sink import Console as Console
 from elastic_core.processes.spec import StreamPlan as StreamPlan
 from elastic_core.processes.spec import WorkerLaunch as WorkerLaunch
+from elastic_core.processes.spec import WorkerPaths as WorkerPaths
 from elastic_core.processes.sweep import Sweeper as Sweeper
 from elastic_core.rendezvous import registry as registry
 from elastic_core.rendezvous.coordinated import Backend as Backend

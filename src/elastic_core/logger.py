@@ -18,11 +18,8 @@ TIMES = {"off": "", "time": "%H:%M:%S ", "iso": "%Y-%m-%dT%H:%M:%S%z "}
 class Logger:
     """Prints the launcher's own lines. It does not use `logging`, whose import is slow. Threading: any.
 
-    Args:
-        write: Writes several lines without other lines between them. Threading: any.
-        prefix: The beginning of each notice.
-        times: The local time before each notice and block; a key of `TIMES`.
-        colours: Whether `write` takes a painter.
+    `write` writes several lines without other lines between them. `prefix` begins each notice. `times` is the local
+    time before each notice and block, a key of `TIMES`. `colours`: `write` takes a painter.
     """
 
     def __init__(

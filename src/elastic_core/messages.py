@@ -243,7 +243,8 @@ class StopWorkers(Record, frozen=True, kw_only=True):
 
     `drain`: the agent itself was stopped. `grace_s` bounds the grace period; `None` means the user's setting.
     `planned`: the workers of all nodes are healthy, so hooks may delay the stop until all have saved. `ends_run`: no
-    worker starts after it, and none runs on another node.
+    worker starts after it, and none runs on another node. `may_leave`: a round may follow, so a live worker may leave
+    this one in place of ending.
     """
 
     signum: int
@@ -252,6 +253,11 @@ class StopWorkers(Record, frozen=True, kw_only=True):
     grace_s: float | None = None
     planned: bool = False
     ends_run: bool = False
+    may_leave: bool = False
+
+
+class NoneMayLeave(Record, frozen=True, kw_only=True):
+    """No round follows the stop that was ordered: workers that have not left are stopped like all others."""
 
 
 class ShortenGrace(Record, frozen=True, kw_only=True):
@@ -416,6 +422,7 @@ AgentCommand = (
     | AskToStart
     | SpawnWorkers
     | StopWorkers
+    | NoneMayLeave
     | ShortenGrace
     | AnnounceDrain
     | KillWorkers

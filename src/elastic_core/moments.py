@@ -58,6 +58,8 @@ class WorkersStarted(Record, frozen=True, kw_only=True):
     """The workers' round."""
     pids: tuple[int, ...]
     """The ids of their processes, by local rank."""
+    kept: tuple[int, ...] = ()
+    """The local ranks whose processes have left an earlier round and run on, in order."""
 
 
 class WorkerEnded(Record, frozen=True, kw_only=True):

@@ -94,10 +94,8 @@ class PluginFaults:
     ) -> None:
         """Write the tracebacks that were kept, and all later ones.
 
-        Args:
-            folder: Returns the run directory, which may move.
-            put: Calls functions outside the loop, in order. Threading: any.
-            log: Prints lines for users.
+        `folder` returns the run directory, which may move. `put` calls functions outside the loop, in order,
+        from any thread.
         """
         with self._lock:
             self._folder, self._put, self._log = folder, put, log
@@ -115,10 +113,7 @@ class PluginFaults:
     def again(self, plugin: PluginLabel, text: str, *fault: str) -> bool:
         """Count a fault of a plugin, and return whether it was seen before.
 
-        Args:
-            plugin: The plugin.
-            text: The text of the fault for users.
-            fault: The values that identify the fault; if there are none, `text` does.
+        `fault` are the values that identify the fault; if there are none, its text does.
         """
         key = (plugin.kind, plugin.name, *(fault or (text,)))
         with self._lock:
@@ -144,8 +139,7 @@ class PluginFaults:
     def threads(self, owner: Callable[[BaseException], PluginLabel | None]) -> Iterator[None]:
         """Report exceptions in threads of plugins like those of their calls; Python's own hook gets all others.
 
-        Args:
-            owner: Returns the plugin that raised an exception, or `None`. Threading: any.
+        `owner` returns the plugin that raised an exception, or `None`, on any thread.
         """
         before = threading.excepthook
 
@@ -266,10 +260,8 @@ def modules_of(error: BaseException) -> list[str]:
 def place_of(error: BaseException, module: str = "") -> str:
     """Return the place in a plugin's own code that raised: `acme.py:27 in renew`. Empty if there is none.
 
-    Args:
-        error: The exception.
-        module: A module of the plugin, or its entry point's value. Frames of that package are the plugin's own. Without
-            a module or such frames, those are that belong neither to this project nor to the standard library.
+    Frames of the package of `module` (a module, or an entry point's value) are the plugin's own. Without a module
+    or such frames, those are that belong neither to this project nor to the standard library.
     """
     if isinstance(error, SyntaxError):  # its text has the place
         return ""

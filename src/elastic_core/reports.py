@@ -158,6 +158,8 @@ class NodeReport(Record, frozen=True, kw_only=True):
     """How many workers the agent stopped."""
     finished_count: int = 0
     """How many workers exited with 0."""
+    kept_count: int = 0
+    """How many workers have left the round and run on, for the next one."""
     progress: int | None = None
     """The furthest step that a worker of this node has reported. `None` if none has."""
     evidence: str = ""

@@ -86,6 +86,43 @@ class StartedProcess(Record, frozen=True, kw_only=True, eq=False):
     it."""
 
 
+class LeavingWorker:
+    """A live worker of a round that is being stopped. It may leave the round without ending.
+
+    The agent makes it; a starter's tests may, with functions of their own. Threading: the agent's loop.
+    """
+
+    def __init__(
+        self,
+        process: StartedProcess,
+        local_rank: int,
+        *,
+        left: Callable[[], bool],
+        stays: Callable[[], None],
+        ended: Callable[[], None],
+    ) -> None:
+        self.process = process
+        """Its process. The starter that keeps it may give it a place by returning this object from `start`."""
+        self.local_rank = local_rank
+        """Its rank on this node, which a later place must have too."""
+        self._left, self._stays, self._ended = left, stays, ended
+
+    def left(self) -> bool:
+        """Report that the worker has left the round; return whether the starter keeps the process from now on.
+
+        If not, the process has ended or was signalled before, and is stopped with the round.
+        """
+        return self._left()
+
+    def stays(self) -> None:
+        """Report that the worker can't leave: it is stopped like all others. Idempotent."""
+        self._stays()
+
+    def ended(self) -> None:
+        """Report that the starter has reaped the process while keeping it. Until then, sweeps spare it."""
+        self._ended()
+
+
 class WorkerStarter:
     """Starts workers' processes, all or some of them. Subclass it and override what you need.
 
@@ -109,8 +146,20 @@ class WorkerStarter:
     def round_stopping(self) -> None:
         """React to the beginning of a stop. Called: before workers are signalled, possibly several times."""
 
+    def keep(self, worker: LeavingWorker, *, within_s: float, planned: bool) -> bool:
+        """Ask a live worker to leave its round, for a place in the next one; return whether it was asked.
+
+        If so, call `left` or `stays` of the worker. It is signalled after `within_s` seconds, or as soon as no round
+        can follow or less time is left. A process that has left is the starter's, which reaps it. In the next round,
+        `start` returns it for its local rank; otherwise it is killed. `planned`: no worker has failed.
+
+        Called: when a stop begins that another round may follow, after `round_stopping`; for workers of every starter
+        and of the core, until a starter has asked.
+        """
+        return False
+
     def worker_ended(self, pid: int) -> None:
-        """React to the end of a worker that this starter has started. Called: after it was reaped."""
+        """React to the end of a worker that this starter has started or kept. Called: after it was reaped."""
 
     def pids(self) -> Collection[int]:
         """Return the starter's own processes that are no workers: the sweep spares them and their children.

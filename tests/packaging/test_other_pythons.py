@@ -3,6 +3,7 @@
 Their click, msgspec and pluggy come from the package index; so an index is needed here, and CI has one.
 """
 
+import json
 import os
 import re
 import shutil
@@ -24,6 +25,27 @@ rank, round_ = os.environ["RANK"], os.environ["TORCHELASTIC_RESTART_COUNT"]
 os.write(1, f"{sys.version_info[0]}.{sys.version_info[1]} rank {rank} round {round_}\\n".encode())
 if (rank, round_) == ("1", "0"):
     raise ValueError("boom")
+"""
+IMPORTS = "json,threading,logging,multiprocessing"
+"""Modules that keep something about their process."""
+SEEN = """
+import sys
+given = sorted(name for name in globals() if name != "sys")
+import json, logging, multiprocessing, os, random, threading, warnings
+main, me = threading.main_thread(), multiprocessing.current_process()
+print(json.dumps({
+    "version": sys.version, "names": given,
+    "main": [main.native_id == os.getpid(), main.ident == threading.get_ident()],
+    "threads": [each.name for each in threading.enumerate()], "process": [me.name, me.ident == os.getpid()],
+    "argv": sys.argv, "command": sys.orig_argv, "path": sys.path, "flags": str(sys.flags),
+    "filters": [str(each) for each in warnings.filters], "parent": str(multiprocessing.parent_process()),
+    "young": logging.LogRecord("", 0, "", 0, "", None, None).relativeCreated < 600_000,
+    "stdout": [sys.stdout.encoding, sys.stdout.line_buffering, sys.stdout.write_through],
+    "descriptors": sorted(os.listdir("/proc/self/fd")), "session": os.getsid(0) == os.getpid(),
+}))
+child = multiprocessing.get_context("fork").Process(target=print, args=("child",))
+child.start()
+child.join()
 """
 
 
@@ -74,13 +96,29 @@ def test_a_local_job_fails_restarts_and_ends_well(other, tmp_path):
     assert "ValueError: boom" in err
 
 
-def test_standby_workers_take_over(other, tmp_path):
+@pytest.mark.parametrize("how", ["fork", "spawn"])
+def test_standby_workers_take_over(other, tmp_path, how):
     script = write_script(tmp_path, WORKER)
-    options = ["--nproc-per-node", 2, "--max-restarts", 1, "--omp-threads", 1, "--standby", "--standby-imports", "json"]
-    code, out, err = other.run("run", *options, script, cwd=tmp_path, **STRICT)
+    options = ["--nproc-per-node", 2, "--max-restarts", 1, "--omp-threads", 1, "--timings", "--restart-backoff", 0]
+    standby = ["--standby", "--standby-start", how, "--standby-imports", IMPORTS]
+    code, out, err = other.run("run", *options, *standby, script, cwd=tmp_path, **STRICT)
     assert code == 0, err
     assert f"{other.minor} rank 1 round 1" in out
     assert "Warning" not in err
+    assert "not forked" not in err
+    assert err.count("spawn (2 forked) ") == (2 if how == "fork" else 0)
+
+
+def test_a_forked_worker_is_as_a_fresh_one(other, tmp_path):
+    script = write_script(tmp_path, SEEN)
+    options = ["run", "--omp-threads", 1]
+    standby = ["--standby", "--standby-start", "fork", "--standby-imports", IMPORTS]
+    code, cold, err = other.run(*options, script, cwd=tmp_path, **STRICT)
+    assert (code, err) == (0, "")
+    code, forked, err = other.run(*options, *standby, script, cwd=tmp_path, **STRICT)
+    assert (code, err) == (0, "")
+    assert forked.splitlines()[1:] == cold.splitlines()[1:] == ["child"]
+    assert json.loads(forked.splitlines()[0]) == json.loads(cold.splitlines()[0])
 
 
 def test_the_agent_store_asks_for_torch_in_one_line(other, tmp_path):

@@ -123,6 +123,7 @@ class ForkBench(Bench):
         super().__init__(folder)
         self.loop = ReactorLoop(self.reactor, log=self.notices)
         self.imports = imports
+        self.ahead = True
 
     def serve(self, launch):
         """Start a server for workers with the command and environment of a worker."""
@@ -133,6 +134,7 @@ class ForkBench(Bench):
             environment=launch.environment,
             marks={"ELASTIC_INCARNATION": "the-tests"},
             imports=self.imports,
+            ahead=self.ahead,
         )
 
     def prepare(self, count):

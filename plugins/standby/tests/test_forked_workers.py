@@ -67,7 +67,7 @@ def bench(tmp_path, monkeypatch):
     (tmp_path / "marker.py").write_text("")
     before = open_fds()
     set_subreaper(True)
-    bench = ForkBench(tmp_path, imports=("json", "marker"))
+    bench = ForkBench(tmp_path, imports=("json", "marker", "threading"))
     yield bench
     bench.close()
     assert open_fds() == before
@@ -325,6 +325,61 @@ def test_forks_that_were_not_used_are_used_next(bench, lines):
     bench.prepare(3)
     assert bench.pool.waiting_count == 3
     assert before - {first.pid} <= bench.pool.pids()
+
+
+def test_forks_of_the_next_round_are_made_as_soon_as_workers_have_started(bench, lines):
+    launch = bench.launch(lines)
+    bench.stand_by(launch, launch)
+    ends = [bench.take(launch)[1] for _ in range(2)]
+    assert bench.pool.waiting_count == 0
+    bench.pool.round_started()
+    bench.turn_until(lambda: bench.pool.waiting_count == 2 and not bench.pool._forking)
+    before = bench.pool.pids()
+    done = []
+    bench.pool.prepare(2, lambda: done.append(True))
+    assert done  # at once: the next round waits for nothing
+    assert bench.pool.pids() == before
+    assert [end() for end in ends] == [(0, "0\n", "")] * 2
+
+
+def test_a_round_that_starts_meanwhile_waits_for_them(bench, lines):
+    launch = bench.launch(lines)
+    bench.stand_by(launch)
+    bench.take(launch)[1]()
+    bench.pool.round_started()
+    bench.prepare(1)
+    assert bench.pool.waiting_count == 1
+    assert bench.take(launch)[1]() == (0, "0\n", "")
+
+
+def test_none_are_made_for_workers_that_differ_nor_without_a_next_round(bench, lines):
+    launch = bench.launch(lines)
+    bench.stand_by(launch, launch, launch)
+    bench.take(launch)[1]()
+    assert bench.pool.start(bench.launch("other.py", rank=1)) is None
+    assert bench.pool.start(bench.launch("other.py", rank=2)) is None
+    bench.pool.round_started()
+    bench.turn_until(lambda: not bench.pool._forking)
+    assert bench.pool.waiting_count == 2  # of the first three, and enough for the one that can be forked
+    bench.ahead = False
+    bench.stand_by(launch)
+    bench.take(launch)[1]()
+    bench.pool.round_started()
+    assert not bench.pool._forking
+    assert bench.pool.waiting_count == 0
+
+
+def test_a_fork_that_has_ended_while_it_waited_is_replaced(bench, lines):
+    launch = bench.launch(lines)
+    bench.stand_by(launch, launch)
+    victim = next(iter(bench.pool._waiting))
+    os.kill(victim, signal.SIGKILL)
+    wait_for(lambda: state_of(victim) == "Z")
+    bench.prepare(2)
+    assert bench.pool.waiting_count == 2
+    assert victim not in bench.pool.pids()
+    assert state_of(victim) is None
+    assert [bench.take(launch)[1]() for _ in range(2)] == [(0, "0\n", "")] * 2
 
 
 def test_a_fork_that_died_unseen_is_replaced_by_another(bench, lines):

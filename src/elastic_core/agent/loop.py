@@ -99,10 +99,7 @@ class Agent:
     def attach(self, *, rendezvous: Rendezvous, hooks: HookRunner, progress: Callable[[], int | None]) -> None:
         """Set the parts that report to the agent, and so are created after it. Called: once, before the first event.
 
-        Args:
-            rendezvous: Forms rounds.
-            hooks: Decide before this node joins, before workers start, and before a planned stop.
-            progress: Returns the highest step of this node's workers; `None` if unknown.
+        `progress` returns the highest step of this node's workers; `None` if unknown.
         """
         self._rendezvous = rendezvous
         self._hooks = hooks
@@ -241,7 +238,7 @@ class Agent:
 
     def _note_alive(self) -> None:
         pids, alive = self._workers.pids, self._workers.alive
-        self._guardian.note_workers([pids[rank] for rank in alive if rank in pids])
+        self._guardian.note_workers([*(pids[rank] for rank in alive if rank in pids), *self._workers.left_pids])
 
     def report_failure(self, hook: str, report: FailureReport) -> None:
         """Process a failure that a hook found, unless another is being decided or the workers are being stopped."""
@@ -262,6 +259,7 @@ class Agent:
 
     def on_workers_stopped(self) -> None:
         """Process the end of the stop sequence. Called: by the worker group."""
+        self._incidents.note_kept(len(self._workers.left_pids))
         self.dispatch(m.WorkersStopped())
 
     # --- commands
@@ -285,6 +283,8 @@ class Agent:
                 self._spawn(command)
             case m.StopWorkers():
                 self._ladder.stop(command, self._round_index)
+            case m.NoneMayLeave():
+                self._ladder.forbid_leaving()
             case m.ShortenGrace(grace_s=grace_s, at_once=at_once):
                 self._ladder.shorten(grace_s, at_once=at_once)
             case m.AnnounceDrain(signum=signum):
@@ -393,7 +393,8 @@ class Agent:
         self._note_alive()
         pids = self._workers.pids
         self.dispatch(m.WorkersSpawned())
-        self._feed.publish(moments.WorkersStarted(round=command.round, pids=tuple(pids[rank] for rank in sorted(pids))))
+        by_rank = tuple(pids[rank] for rank in sorted(pids))
+        self._feed.publish(moments.WorkersStarted(round=command.round, pids=by_rank, kept=self._workers.kept_ranks))
         if self._restarting:
             self._restarting = False
             self._incidents.restarted(
@@ -499,11 +500,8 @@ class Agent:
 class _Signals:
     """Converts the signals that the agent handles into events of the machine.
 
-    Args:
-        options: Which signals stop the run, and which are for the workers.
-        dispatch: Receives the events.
-        child_ended: Called when a child process has ended.
-        suspend: Called when the terminal, or a batch system, suspends this node.
+    `child_ended` is called when a child process has ended, `suspend` when the terminal, or a batch system, suspends
+    this node.
     """
 
     def __init__(

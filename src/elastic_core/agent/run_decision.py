@@ -24,10 +24,8 @@ class FailureContext:
 
     It adds these fields, and creates the failures that no worker caused. Threading: the supervisor's thread only.
 
-    Args:
-        node_id: This node's id until a round assigns one.
-        progress: Returns the highest step of this node's workers; `None` if unknown.
-        clock: This node's clock.
+    `node_id` counts until a round assigns one. `progress` returns the highest step of this node's workers; `None`
+    if unknown.
     """
 
     def __init__(self, node_id: str, clock: Clock, *, progress: Callable[[], int | None] = lambda: None) -> None:

@@ -60,7 +60,7 @@ class StopLadder:
         self._held: tuple[m.StopWorkers, int] | None = None
         self._asked = False
         """Whether replies of hooks about their holds are still due."""
-        self._bounded = False
+        self._bounded = self._may_leave = False
         self._handlers = False
         """Whether exit handlers of the workers hold the stop."""
         self._holding: set[str] = set()
@@ -70,6 +70,7 @@ class StopLadder:
         """Begin the stop sequence, or hold a planned stop until the hooks that requested it release it."""
         grace_s, now_s = self._grace_s(command.grace_s), self._now_s()
         self._held, self._asked, self._bounded = (command, round_index), True, command.grace_s is not None
+        self._may_leave = command.may_leave
         self._ends_s = self._hold_ends_s = now_s + grace_s
         # The run ends here, and every worker has failed and runs its exit handlers: a signal would only interrupt what
         # they save.
@@ -157,6 +158,11 @@ class StopLadder:
         else:
             self._hold_until(min(self._hold_ends_s, self._ends_s))
 
+    def forbid_leaving(self) -> None:
+        """Stop workers that might leave for a next round: none follows."""
+        self._may_leave = False
+        self._workers.forbid_leaving()
+
     def kill(self) -> None:
         """Kill the workers immediately, at the user's request."""
         # Some hooks act on the drain itself, for example to have Slurm requeue the job: they are notified before the
@@ -199,7 +205,8 @@ class StopLadder:
         self._feed.publish(moments.WorkersStopping(round_index=round_index, reason=command.reason, grace_s=grace_s))
         # A scheduler's notice (`--preemption-signal SIGUSR1`) is for the agent: a worker would ignore it, or die
         # immediately.
-        self._workers.stop(command.signum if command.signum in ENDING_SIGNALS else signal.SIGTERM, grace_s=grace_s)
+        signum = command.signum if command.signum in ENDING_SIGNALS else signal.SIGTERM
+        self._workers.stop(signum, grace_s=grace_s, may_leave=self._may_leave, planned=command.planned)
 
     def _forget(self) -> tuple[m.StopWorkers, int] | None:
         held, self._held = self._held, None

@@ -26,10 +26,7 @@ _AT_START = "<chosen at start>"
 def describe(resolution: Resolution, environ: Mapping[str, str], *, verbose: bool = False) -> str:
     """Return the text of a dry run; no process is started and no file written. Secrets are masked.
 
-    Args:
-        resolution: The settings.
-        environ: The environment of the run.
-        verbose: Show all settings; otherwise only those that differ from the defaults.
+    With `verbose`, it has all settings, otherwise only those that differ from the defaults.
     """
     settings = resolution.settings
     hooks = _asked_hooks(settings)

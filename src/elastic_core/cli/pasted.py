@@ -13,10 +13,6 @@ def pasted(error: Exception, words: Sequence[str]) -> ConfigError | None:
     """Return an error that names the typographic character in the argument that `error` names, or `None`.
 
     A valid argument, such as a file whose name begins with such a dash, is no error.
-
-    Args:
-        error: The error of the command line.
-        words: The command line.
     """
     text = error.format_message() if hasattr(error, "format_message") else str(error)
     for word in words:

@@ -76,13 +76,8 @@ def classify(
 ) -> tuple[Origin, FailureClass, str]:
     """Return origin, class and one-line summary of one worker's exit.
 
-    Args:
-        exit: How the worker ended; not with code 0, unless the agent had stopped it.
-        error: The error that it recorded; `None` if there is none.
-        script_missing: Whether the script was missing or unreadable when it was checked after this exit.
-
-    Returns:
-        Whether the exit is a cause or a consequence, the failure class, and one line for people.
+    The code of `exit` is not 0, unless the agent had stopped the worker. `script_missing`: the script was missing
+    or unreadable when it was checked after this exit.
     """
     kind, summary = _kind(exit, error, script_missing=script_missing)
     if was_stopped(exit, error):
@@ -145,12 +140,9 @@ def wait_s(
 ) -> float:
     """Return how long other evidence may still change the first cause, in seconds from the first examination.
 
-    Args:
-        workers: The known evidence: at least one worker.
-        begun_ns: When other workers of this node began to record a failure, in nanoseconds since the epoch.
-        others: Whether this node has workers without a known failure.
-        peers: Whether workers of other nodes may have failed before, and are stopped with these.
-        stop_signals: The signals that stop the agent.
+    `workers` is the known evidence: at least one worker. `begun_ns` is when other workers of this node began to
+    record a failure, in nanoseconds since the epoch. `others`: this node has workers without a known failure.
+    `peers`: workers of other nodes may have failed before, and are stopped with these.
     """
     known = tuple(workers)
     stopped = [worker.exit.at_s for worker in known if _stopped_from_outside(worker.exit, stop_signals)]

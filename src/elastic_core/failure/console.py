@@ -16,11 +16,8 @@ if TYPE_CHECKING:
 class FailureConsole:
     """Prints the line about a restart, and the block that ends a failed run. Threading: the supervisor's thread only.
 
-    Args:
-        log: Receives the lines.
-        run_id: The run's id.
-        endpoint: Where its nodes meet; it identifies a run without an id.
-        max_restarts: The limit of the built-in policy; `None` for another policy, which has its own budget.
+    `endpoint` is where the nodes meet: it identifies a run without an id. `max_restarts` is the limit of the
+    built-in policy; `None` for another policy, which has its own budget.
     """
 
     def __init__(self, log: Logger, run_id: str, *, endpoint: str = "", max_restarts: int | None = None) -> None:

@@ -61,9 +61,7 @@ MAX_CHARS = 8_192
 def device_fault(exception_type: str, text: str) -> DeviceFault | None:
     """Return the device fault in an exception; `None` if there is none.
 
-    Args:
-        exception_type: The exception's class, with or without its module.
-        text: The exception's message; only the first 8,192 characters are searched.
+    `exception_type` may have its module. Only the first 8,192 characters of `text` are searched.
     """
     name = exception_type.rpartition(".")[2].rpartition(":")[2]
     text = text[:MAX_CHARS]

@@ -122,6 +122,7 @@ def run_incident(reports: Sequence[NodeReport], *, run_id: str, at_ns: int, rest
         secondary=(*incident.secondary, *_others_failed(first, reports, evidence))[:RUN_WORKERS],
         stopped=tuple(worker for known in nodes for worker in known.stopped)[:RUN_WORKERS],
         finished_count=sum(report.finished_count for report in reports),
+        kept_count=sum(report.kept_count for report in reports),
         nodes=tuple(_node(report, evidence[report.node_id]) for report in _listed(first, reports)),
         absent=tuple(_absence(report.node_id, report.absence, at_ns) for report in absent[:RUN_NODES]),
         report_count=len(reports),

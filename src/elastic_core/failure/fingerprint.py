@@ -24,11 +24,8 @@ _BLANKS: Final = re.compile(r"\s+")
 def fingerprint(*, failure_class: str, exception_type: str, place: str, message: str) -> str:
     """Return text of at most 200 characters that is equal for failures of one kind.
 
-    Args:
-        failure_class: The failure class.
-        exception_type: As Python prints it; empty if there was no exception.
-        place: The innermost line of the user's own code (`train.py:12`); empty if unknown.
-        message: Its numbers, addresses and spacing are ignored, but not in a file's name after `[Errno N]`.
+    `place` is the innermost line of the user's own code (`train.py:12`). In `message`, numbers, addresses and
+    spacing are ignored, but not in a file's name after `[Errno N]`. An empty text is unknown.
     """
     text = "|".join((failure_class, exception_type, place, normalised(message)))
     if len(text) <= MAX_CHARS:

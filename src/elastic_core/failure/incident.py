@@ -120,9 +120,7 @@ class IncidentAbsence(Record, frozen=True, kw_only=True):
 class Incident(Record, frozen=True, kw_only=True):
     """One failure of a run: the view of one node, or of all nodes if `report_count` is not 0.
 
-    `source` is `worker`, or `launcher` if no worker caused the failure (rendezvous, a health check, start-up); `first`
-    is `None` then. `secondary` failed because of it or after it, in order. `stopped` were ended by the agent, by rank.
-    Tracebacks are shortened (`bounded`). `exit_code` is the run's exit code if the run ends with this incident.
+    Tracebacks are shortened (`bounded`).
     """
 
     schema_version: int = SCHEMA_VERSION
@@ -144,7 +142,7 @@ class Incident(Record, frozen=True, kw_only=True):
     at: str
     """The same time as text, in UTC."""
     source: str
-    """The source of the failure: `worker`, or `launcher`."""
+    """`worker`, or `launcher` if no worker caused the failure (rendezvous, a health check, start-up)."""
     failure_class: FailureClass
     """The failure class."""
     reported_by: str = ""
@@ -164,11 +162,13 @@ class Incident(Record, frozen=True, kw_only=True):
     elsewhere_rank: int | None = None
     """The global rank of the first failed worker if it is on another node; `host` is that node then."""
     secondary: tuple[FailedWorker, ...] = ()
-    """Workers that failed because of it, or after it."""
+    """Workers that failed because of it, or after it, in order."""
     stopped: tuple[FailedWorker, ...] = ()
-    """Ranks that the agent stopped."""
+    """Workers that the agent stopped, by rank."""
     finished_count: int = 0
     """How many workers of this node (or of all nodes) had exited with 0 by themselves."""
+    kept_count: int = 0
+    """How many workers of this node (or of all nodes) were not stopped, but left the round and run on."""
     node_count: int | None = None
     """The number of nodes in the round; `None` if there was no round."""
     report_count: int = 0
@@ -212,20 +212,10 @@ def build_incident(
 ) -> Incident:
     """Return an incident of all workers that failed or were stopped, which may be in any order.
 
-    Args:
-        failure: The failure if none of these workers caused it: rendezvous, a health check, start-up. `None` means the
-            first worker that failed by itself.
-        run_id: The run.
-        host: This node's host name, for people.
-        at_ns: The time of `failure`, in nanoseconds since the Unix epoch.
-        node_id: This node. A `failure` has its own node, round and number of nodes.
-        round_index: The round that failed.
-        node_count: The number of nodes in the round.
-        workers: The results of `classify.judge`, without workers that finished with 0.
-        round_token: The round's fencing token; 0 if no round had formed.
-        restart_count: The number of earlier failure restarts of the run.
-        finished_count: How many workers had exited with 0.
-        decision: The policy's decision; `None` if there is none yet.
+    `failure` is `None` if the first worker that failed by itself is the cause. If none of these workers is
+    (rendezvous, a health check, start-up), it is that failure, with its own node, round and number of nodes, and
+    `at_ns` is its time, in nanoseconds since the Unix epoch. `workers` are results of `classify.judge`, without
+    those that finished with 0, which `finished_count` counts. `round_token` is 0 if no round had formed.
 
     Raises:
         ValueError: there is neither a failure nor a worker that failed by itself.

@@ -87,6 +87,7 @@ class Incidents:
         self._decided_s = 0.0
         self._before_restart: Incident | None = None
         self._reported: Reported | None = None
+        self._kept_count = 0
         self._hook_fields: dict[str, dict[str, object]] = {}
         """The fields that hooks published, by hook name."""
         self.failed_workers: tuple[FailedWorker, ...] = ()
@@ -108,6 +109,11 @@ class Incidents:
         self._restarts = restart_count
         self._reported = None
         self._evidence = None
+        self._kept_count = 0
+
+    def note_kept(self, count: int) -> None:
+        """Set how many of the round's workers have left it and run on. Called: before the end of the stop."""
+        self._kept_count = count
 
     # --- evidence
 
@@ -173,6 +179,7 @@ class Incidents:
             failed_count=len(failed),
             stopped_count=len(evidence.failed) - len(failed),
             finished_count=evidence.finished_count,
+            kept_count=self._kept_count,
         )
         incident = self._incident(round_, evidence, restart_count, None) if failed else self._of_this_node(round_)
         seen = replace(seen, evidence=node_evidence(self._host, evidence.failed, incident))
@@ -223,7 +230,7 @@ class Incidents:
 
     def _with_hooks(self, incident: Incident) -> Incident:
         """Return an incident with the fields of hooks, and with the details of the hook that reported it."""
-        incident = replace(incident, hooks=dict(self._hook_fields))
+        incident = replace(incident, hooks=dict(self._hook_fields), kept_count=self._kept_count)
         return incident if self._reported is None else self._reported.described(incident)
 
     # --- decisions

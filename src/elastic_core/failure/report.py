@@ -83,12 +83,9 @@ def render_attempt(
 ) -> str:
     """Return the one line about a failure that the run survives; it may be long, because it keeps all essential parts.
 
-    Args:
-        incident: The incident with its decision.
-        restart: The number of the restart that it causes, from 1.
-        max_restarts: The limit of restarts; `None` means no limit by count.
-        elsewhere: Whether the failed worker is on another node, which the line then names with its host.
-        encoding: The stream's encoding.
+    `incident` has its decision. `restart` is the number of the restart that it causes, from 1; without a limit by
+    count, `max_restarts` is `None`. `elsewhere`: the failed worker is on another node, which the line then names
+    with its host.
     """
     decision = incident.decision if isinstance(incident.decision, Restart) else Restart()
     delay_s = decision.delay_s
@@ -262,7 +259,11 @@ def _others(incident: Incident, width: int) -> Iterator[str]:
         yield f"{_count(incident.finished_count, 'worker')} had finished before"
     failed_count = incident.failed_count if incident.report_count else len(secondary)
     stopped_count = incident.stopped_count if incident.report_count else len(stopped)
-    ends = ((stopped_count, "stopped because of it"), (failed_count, "failed after it"))
+    ends = (
+        (stopped_count, "stopped because of it"),
+        (failed_count, "failed after it"),
+        (incident.kept_count, "kept running"),
+    )
     counts = ", ".join(f"{_count(number, 'other')} {end}" for number, end in ends if number)
     if not counts:
         return

@@ -13,14 +13,8 @@ from elastic_core.types import FailedWorker, Failure, FailureClass, Origin, Roun
 class Reported:
     """One report of a hook, as evidence of the workers that it blames.
 
-    Args:
-        report: The report.
-        hook: The hook that reported.
-        round_: The round of the running workers.
-        pids: The workers' process ids, by local rank.
-        now_ns: The time of the report, in nanoseconds since the Unix epoch.
-        now_s: The same time in monotonic seconds.
-        uptime_s: How long the workers have run, in seconds.
+    `pids` are by local rank. The time of the report is `now_ns`, in nanoseconds since the Unix epoch, and `now_s`,
+    in monotonic seconds. `uptime_s` is how long the workers have run, in seconds.
     """
 
     def __init__(

@@ -37,15 +37,10 @@ class PolicyRunner:
     ) -> None:
         """Set the policy.
 
-        Args:
-            handler: The policy that the user chose.
-            fallback: The policy that decides in its place.
-            name: The policy's name, for messages.
-            post: Runs a callback on the reactor's thread; may be called from any thread.
-            call_later: Runs a callback on the reactor's thread after a number of seconds.
-            timeout_s: How long the policy may take, in seconds.
-            label: The policy in messages; `None` means its name only.
-            faults: Keeps the exceptions of the policy; `None` means a collection for this runner alone.
+        `fallback` decides in place of `handler`. `post` and `call_later` run a callback on the reactor's
+        thread; `post` may be called from any thread. `timeout_s` is how long the policy may take, in seconds.
+        Without `label`, messages have the name only; without `faults`, exceptions are kept for this runner
+        alone.
         """
         self.name = name
         self._title = PluginLabel("policy", name, module=type(handler).__module__) if label is None else label

@@ -11,10 +11,7 @@ MAX_PATH_CHARS = 60
 def frame_lines(frames: Sequence[Frame], *, count: int, width: int) -> Iterator[str]:
     """Yield at most `count` frames with source lines, outermost first; omitted frames are counted at their place.
 
-    Args:
-        frames: The frames without launcher frames, outermost first.
-        count: The most frames; at least 1.
-        width: Longer lines are cut.
+    `frames` has no launcher frames. `count` is at least 1. Lines longer than `width` are cut.
     """
     if not frames:
         return

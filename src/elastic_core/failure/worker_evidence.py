@@ -32,9 +32,7 @@ class Evidence(Record, frozen=True, kw_only=True):
 class WorkerEvidence:
     """The evidence of a round's workers. Threading: the supervisor's thread; `read_ahead` reads on the disk's thread.
 
-    Args:
-        paths: The workers' files, by local rank.
-        script: The script of the workers; `None` if they run no script.
+    `paths` are by local rank. `script` is `None` if the workers run no script.
     """
 
     def __init__(self, paths: Mapping[int, WorkerPaths], *, script: str | None) -> None:

@@ -4,14 +4,13 @@ By default, the worker of rank 0 hosts the server where the workers of a round m
 `MasterServer` can outlive that worker, or use another protocol.
 """
 
-import threading
 from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Final
 
 from elastic_core.errors import BackendUnavailableError, ElasticError
 from elastic_core.plugin_faults import LoopFence, PluginFaults, wrong_answer
 from elastic_core.starters import AgentLoop
-from elastic_core.system.clock import SYSTEM_CLOCK, Clock, WaitBudget
+from elastic_core.system.clock import SYSTEM_CLOCK, Clock
 
 if TYPE_CHECKING:
     from elastic_core.hooks.members import NamedHook
@@ -73,7 +72,7 @@ class MasterServers:
 
     A server that raises or blocks the agent is turned off, with a line: rank 0's worker hosts instead.
 
-    Threading: the loop's; `hosting`, `await_open` and `await_shut` may be called on any thread.
+    Threading: the loop's; `hosting` may be read on any thread.
     """
 
     def __init__(
@@ -142,43 +141,6 @@ class MasterServers:
             late.cancel()
         if answers:
             done(answers[0])
-
-    # --- for handlers that block on their own thread
-
-    def await_open(self, port: int, wait: WaitBudget) -> None:
-        """Return when the server of a round listens.
-
-        Raises:
-            BackendUnavailableError: The server failed or is late.
-            WaitCancelledError: The agent has cancelled the round.
-            WaitExpiredError: The budget's deadline has passed.
-
-        Threading: any but the loop's; blocks.
-        """
-        self._await(lambda done: self.open(port, done), wait)
-
-    def await_shut(self, wait: WaitBudget) -> None:
-        """Return when no server listens; raises and blocks as `await_open`."""
-        self._await(self.shut, wait)
-
-    def _await(self, ask: Callable[[OnAnswer], None], wait: WaitBudget) -> None:
-        if not self.hosting:
-            return
-        over = threading.Event()
-        answers: list[ElasticError | None] = []
-
-        def done(error: ElasticError | None) -> None:
-            answers.append(error)
-            over.set()
-
-        self._loop.post(lambda: ask(done))
-        wait.on_cancel(over.set)
-        over.wait(wait.remaining_s(at_most_s=2 * ANSWER_S))
-        if not answers:
-            wait.check()
-            raise BackendUnavailableError(f"the agent's loop has not answered within {2 * ANSWER_S:g} s")
-        if answers[0] is not None:
-            raise answers[0]
 
     # --- for sweeps and the end
 

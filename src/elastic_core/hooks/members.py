@@ -116,12 +116,8 @@ class RunningHook:
 class Task:
     """A moment, an event or a hook's own call: the hooks still to be called, and their answers so far.
 
-    Args:
-        moment: The moment, or an event of the feed. `None` means a hook's own call.
-        members: The hooks to call.
-        answer: Called with the task after the last hook. `None` means that no caller waits.
-        call: The hook's own call.
-        method: The method that receives the moment. If empty, the moment's own.
+    `moment` may be an event of the feed; `None` means a hook's own `call`. `answer` is called with the task after
+    the last hook; `None` means that no caller waits. An empty `method` means the moment's own.
     """
 
     def __init__(

@@ -59,12 +59,9 @@ class HookRunner:
 
     If no hook can answer, the answer is delivered before the method returns.
 
-    Args:
-        hooks: The hooks in the order of their calls.
-        post: Runs a callback on the reactor's thread; may be called from any thread.
-        deadline_s: Seconds that one call of one hook may take.
-        actions: Executes requests by the run's handle. `None` means that no hook gets a handle.
-        faults: Keeps exceptions and counts faults. `None` means a store for this runner alone.
+    `post` may be called from any thread. `deadline_s` is how many seconds one call of one hook may take. `actions`
+    executes requests by the run's handle; `None` means that no hook gets a handle. Without `faults`, exceptions are
+    kept for this runner alone.
 
     Threading: the public methods, except `publish`, are called on the reactor's thread; only `close` blocks. Answers
     and log lines arrive on that thread too.

@@ -9,7 +9,7 @@ from typing import Final, cast
 from elastic_core.hooks.members import NamedHook
 from elastic_core.moments import Power
 from elastic_core.plugin_faults import LoopFence, PluginFaults, PluginLabel, wrong_answer
-from elastic_core.starters import AgentLoop, StartedProcess, WorkerStart, WorkerStarter
+from elastic_core.starters import AgentLoop, LeavingWorker, StartedProcess, WorkerStart, WorkerStarter
 from elastic_core.system.clock import SYSTEM_CLOCK, Clock
 
 PREPARE_S: Final = 300.0
@@ -18,15 +18,18 @@ PREPARE_S: Final = 300.0
 
 def hook_starters(
     hooks: Sequence[NamedHook], loop: AgentLoop, faults: PluginFaults | None = None
-) -> list[WorkerStarter]:
-    """Return the starters of the hooks with the power, in their order. Called: before the first round."""
-    made: list[WorkerStarter] = []
+) -> "list[HookStarter]":
+    """Return the starters of the hooks with the power, in the order of their calls. Called: before the first round.
+
+    A process that was kept comes before a new one.
+    """
+    made: list[HookStarter] = []
     for named in hooks:
         if Power.STARTS in named.hook.powers:
             starter = HookStarter(named.label, loop, faults=faults)
             if starter.make(named.hook.worker_starter):
                 made.append(starter)
-    return made
+    return sorted(made, key=lambda starter: not starter.keeps)
 
 
 class HookStarter(WorkerStarter):
@@ -59,6 +62,11 @@ class HookStarter(WorkerStarter):
         elif made is not None:
             self._fence.turn_off("worker_starter", wrong_answer(made, "a WorkerStarter or None"))
         return self._starter is made
+
+    @property
+    def keeps(self) -> bool:
+        """Whether the hook's starter can keep workers."""
+        return type(self._starter).keep is not WorkerStarter.keep
 
     def prepare(self, count: int, done: Callable[[], None]) -> None:
         """Call the hook's method, unless it is turned off. Calls `done` once, within `PREPARE_S` at the latest."""
@@ -106,6 +114,16 @@ class HookStarter(WorkerStarter):
         if not self._fence.off:
             with self._fence.call(method):
                 getattr(self._starter, method)(*arguments)
+
+    def keep(self, worker: LeavingWorker, *, within_s: float, planned: bool) -> bool:
+        """Call the hook's method, unless it is turned off; return whether it asked the worker to leave."""
+        asked: object = False
+        if not self._fence.off:
+            with self._fence.call("keep"):
+                asked = self._starter.keep(worker, within_s=within_s, planned=planned)
+        if not isinstance(asked, bool):
+            self._fence.turn_off("keep", wrong_answer(asked, "True or False"))
+        return asked is True and not self._fence.off
 
     def worker_ended(self, pid: int) -> None:
         """Call the hook's method even if it is turned off: it has started the worker."""

@@ -79,15 +79,10 @@ def run_job(
 ) -> int:
     """Run to the end on this node and return the exit code.
 
-    Args:
-        settings: The resolved settings.
-        own_process: Whether this process exists for the run alone (`elastic run`) and may become a subreaper. A library
-            call leaves its process unchanged.
-        began: The earlier phases of this process, in order, each with its end in monotonic seconds. `None` if not
-            known.
-        origins: The origin of each setting's value for users. `None` if not known.
-        outcome: Filled at the end, for a caller that needs more than the exit code.
-        injected: Objects that the caller has made.
+    `own_process`: this process exists for the run alone (`elastic run`) and may become a subreaper; a library call
+    leaves its process unchanged. `began` are the earlier phases of this process, in order, each with its end in
+    monotonic seconds, and `origins` the origin of each setting's value for users; `None` if not known. `outcome` is
+    filled at the end, for a caller that needs more than the exit code.
 
     Raises:
         ElasticError: The run could not begin; all that was begun is undone.
@@ -234,6 +229,7 @@ class _Job:
         loop = ReactorLoop(reactor, log=log, own_process=self._own_process)
         masters = self._masters = self._master_servers(loop, handler, hooks)
         calls = None if self._call is None else self._closing(self._call.on(loop))
+        self._cleanup.callback(lambda: self._workers.end_left())  # after the starters are closed
         starters = self._starters(calls, loop, hooks)
         workers = self._workers = self._closing(
             WorkerGroup(

@@ -1,16 +1,15 @@
 """Where the output of each round's workers goes: our own layout, or that of `--logs-specs`."""
 
-import os
 from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 from msgspec.structs import replace
 
 from elastic_core.options.settings import RunSettings
-from elastic_core.processes.output.layout import LogLayout, RankPaths, line_prefix, parse_ranks, parse_std, stream_plans
+from elastic_core.processes.output.layout import LogLayout, RankPaths, parse_ranks, parse_std, stream_plans
 from elastic_core.processes.spec import StreamPlan, WorkerLaunch, WorkerPaths
 from elastic_core.rundir.directory import remove_tree
 from elastic_core.rundir.incident_files import INCIDENT_FILE
@@ -23,15 +22,13 @@ KEPT_ROUNDS: Final = 64
 class ChosenLogs(Protocol):
     """The output layout of an object with torch's interface, adapted by elastic-torchrun."""
 
-    @property
-    def specs(self) -> Any:  # noqa: ANN401  # of torch's class, or another one
-        """The object."""
+    def placed(
+        self, launches: Sequence[WorkerLaunch], paths: dict[int, WorkerPaths], settings: RunSettings
+    ) -> tuple[list[WorkerLaunch], dict[int, WorkerPaths]]:
+        """Return the workers of a round, and their files by local rank, with the places that the object chose."""
 
-    def reify(self, envs: dict[int, dict[str, str]]) -> Any:  # noqa: ANN401  # torch's LogsDest
-        """Return the files of a round by local rank; it may change `envs`."""
-
-    def plan(self, file: str, tee: str | None, *, prefix: str) -> StreamPlan:
-        """Return the plan of one stream."""
+    def finish(self) -> None:
+        """Let a class of this project remove its empty files. Called: when no worker runs."""
 
 
 class RunLogs:
@@ -70,10 +67,8 @@ class RunLogs:
 
     def finish(self) -> None:
         """Let a class of this project remove its empty files. Called: when no worker runs."""
-        specs = None if self._chosen is None else self._chosen.specs
-        discard_empty = getattr(specs, "discard_empty", None)
-        if callable(discard_empty):
-            discard_empty()
+        if self._chosen is not None:
+            self._chosen.finish()
 
     def round_paths(self, round_: Round) -> dict[int, WorkerPaths]:
         """Make the directories of a round, and return its files by local rank.
@@ -119,33 +114,7 @@ class RunLogs:
         """
         if self._chosen is None:
             return list(launches), paths
-        envs = {launch.local_rank: dict(launch.env) for launch in launches}
-        dest = self._chosen.reify(envs)
-        moved = {launch.local_rank: self._moved(launch, paths[launch.local_rank], dest) for launch in launches}
-        relaunches = []
-        for launch in launches:
-            own = moved[launch.local_rank]
-            env = {**envs[launch.local_rank], "TORCHELASTIC_ERROR_FILE": own.error_file}
-            relaunches.append(replace(launch, env=env, stdout=own.stdout, stderr=own.stderr))
-        return relaunches, moved
-
-    def _moved(self, launch: WorkerLaunch, own: WorkerPaths, dest: Any) -> WorkerPaths:  # noqa: ANN401  # from `reify`
-        assert self._chosen is not None
-        plan_of, settings, rank = self._chosen.plan, self._settings, launch.local_rank
-        error_file = dest.error_files.get(rank, "")
-        if error_file not in ("", os.devnull):
-            own = replace(own, error_file=error_file)
-        if launch.foreground:
-            return own
-        template = settings.output.log_line_prefix_template
-        prefix = line_prefix(template, role=settings.nodes.role, local_rank=rank, global_rank=launch.global_rank)
-        stdout = plan_of(dest.stdouts[rank], dest.tee_stdouts.get(rank), prefix=prefix)
-        stderr = plan_of(dest.stderrs[rank], dest.tee_stderrs.get(rank), prefix=prefix)
-        return replace(
-            own,
-            stdout=_limited(stdout, settings, settings.output.duplicate_stdout_filters, dest.filtered_stdout or None),
-            stderr=_limited(stderr, settings, settings.output.duplicate_stderr_filters, dest.filtered_stderr or None),
-        )
+        return self._chosen.placed(launches, paths, self._settings)
 
 
 def worker_paths(settings: RunSettings, files: RankPaths, *, global_rank: int) -> WorkerPaths:
@@ -167,13 +136,13 @@ def worker_paths(settings: RunSettings, files: RankPaths, *, global_rank: int) -
     return WorkerPaths(
         error_file=files.error_file,
         fault_file=fault_file,
-        stdout=_limited(stdout, settings, settings.output.duplicate_stdout_filters, files.filtered_stdout),
-        stderr=_limited(stderr, settings, settings.output.duplicate_stderr_filters, files.filtered_stderr),
+        stdout=limited_plan(stdout, settings, settings.output.duplicate_stdout_filters, files.filtered_stdout),
+        stderr=limited_plan(stderr, settings, settings.output.duplicate_stderr_filters, files.filtered_stderr),
     )
 
 
-def _limited(plan: StreamPlan, settings: RunSettings, texts: tuple[str, ...], filtered: str | None) -> StreamPlan:
-    # Filters for a console stream, rotation for a file.
+def limited_plan(plan: StreamPlan, settings: RunSettings, texts: tuple[str, ...], filtered: str | None) -> StreamPlan:
+    """Return a stream's plan with the filters of a console stream, and the rotation of a file."""
     if plan.console and texts and filtered is not None:
         plan = replace(plan, filters=texts, filtered_file=filtered)
     if plan.file is not None and settings.output.log_max_bytes is not None:
@@ -192,14 +161,6 @@ def choose_logs_specs(settings: RunSettings, injected: object = None) -> ChosenL
         return None
     from elastic_core.plugins.torch_side import torch_part  # the class is torch's
 
-    if injected is not None:
-        chosen: ChosenLogs | None = torch_part("logs_specs", needed_by="logs_specs").injected_logs_specs(injected)
-        return chosen
-    made: ChosenLogs | None = torch_part("logs_specs", needed_by="--logs-specs").make_logs_specs(
-        settings.output.logs_specs,
-        log_dir=settings.output.log_dir,
-        redirects=settings.output.redirects,
-        tee=settings.output.tee,
-        local_ranks=parse_ranks(settings.output.local_ranks_filter, settings.nodes.local_world_size),
-    )
-    return made
+    needed_by = "--logs-specs" if injected is None else "logs_specs"
+    chosen: ChosenLogs | None = torch_part("logs_specs", needed_by=needed_by).choose_logs_specs(settings, injected)
+    return chosen

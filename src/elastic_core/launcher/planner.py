@@ -24,13 +24,8 @@ if TYPE_CHECKING:
 class WorkerPlanner:
     """Plans the workers of this node. Threading: the agent's loop.
 
-    Args:
-        settings: The run's settings, completed by the agent.
-        workers: Makes the pipes by which workers report errors.
-        starters: Start workers, all or some.
-        hosts_store: Returns whether the store at MASTER_PORT is hosted outside the workers.
-        incidents: Receives the workers' files, as `outcome` does.
-        outcome: `None` if no caller needs an outcome.
+    `hosts_store` returns whether the store at MASTER_PORT is hosted outside the workers. `incidents` and `outcome`
+    receive the workers' files; `outcome` is `None` if no caller needs one.
     """
 
     def __init__(

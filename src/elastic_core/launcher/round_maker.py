@@ -3,11 +3,12 @@
 import socket
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, TypeGuard
+from functools import partial
+from typing import TYPE_CHECKING, Final, TypeGuard, TypeVar
 
 from elastic_core.agent.feed import Feed
 from elastic_core.agent.port import HeldPort, is_this_host
-from elastic_core.errors import ElasticError, is_momentary
+from elastic_core.errors import BackendUnavailableError, ElasticError, is_momentary
 from elastic_core.logger import Logger
 from elastic_core.messages import RoundFormed
 from elastic_core.moments import RanksAssigned
@@ -25,92 +26,55 @@ LOOPBACK: Final = "127.0.0.1"
 RESERVE_LIMIT_S: Final = 30.0
 RESERVE_PAUSE_S: Final = 0.5
 LONGEST_PAUSE_S: Final = 4.0
+LOOP_LIMIT_S: Final = 600.0
+"""Seconds that a handler's thread waits for the loop: twice as long as a server of a hook may take to listen."""
+
+_T = TypeVar("_T")
 
 CallLater = Callable[[float, Callable[[], None]], object]
 
 
 class RoundPort:
-    """The port that this node reserves for the worker of rank 0, one for each round. Threading: any."""
+    """The port that this node reserves for the worker of rank 0, one for each round. Threading: the loop's."""
 
     def __init__(self, wanted: int | None, log: Logger) -> None:
         self._wanted = wanted
         self._log = log
-        self._lock = threading.Lock()
         self._held: HeldPort | None = None
+        self._requests = 0
 
-    def renew(self, wait: WaitBudget) -> int:
-        """Release the last round's port, whose workers have ended; reserve and return another one.
+    def renew(self, call_later: CallLater, done: Callable[[int | ElasticError], None]) -> None:
+        """Release the last round's port, whose workers have ended; call `done` with another one, or with the error.
 
-        If the system refuses for a moment (a descriptor, for example), it tries again for `RESERVE_LIMIT_S`.
-
-        Raises:
-            ConfigError: The port that the user chose is not available.
-            RendezvousError: No port is available.
-            WaitCancelledError: The agent has cancelled the round.
-
-        Threading: blocks while the system refuses.
+        If the system refuses for a moment (a descriptor, for example), it tries again for `RESERVE_LIMIT_S`, unless
+        another request has begun: then `done` is not called.
         """
-        refusals = _Refusals(self._log)
-        while True:
-            try:
-                return self._renew()
-            except ElasticError as err:
-                pause_s = refusals.pause_s(err)
-                if pause_s is None:
-                    raise
-            wait.sleep(pause_s)
+        self._requests += 1
+        request = self._requests
 
-    def renew_later(self, call_later: CallLater, done: Callable[[int | ElasticError], None]) -> None:
-        """Do the same without blocking; `done` receives the port, or the error."""
-        refusals = _Refusals(self._log)
-
-        def renew() -> None:
-            try:
-                port = self._renew()
-            except ElasticError as err:
-                pause_s = refusals.pause_s(err)
-                if pause_s is None:
-                    done(err)
-                else:
-                    call_later(pause_s, renew)
+        def reserve(pause_s: float, left_s: float) -> None:
+            if request != self._requests:
                 return
-            done(port)
+            self.close()
+            try:
+                self._held = HeldPort.reserve() if self._wanted is None else HeldPort.hold(self._wanted)
+            except ElasticError as err:
+                if not is_momentary(err) or left_s <= 0:
+                    done(err)
+                    return
+                if left_s == RESERVE_LIMIT_S:
+                    self._log.notice(f"{err.what}: trying again for {left_s:g} s; this costs no restart")
+                call_later(pause_s, lambda: reserve(min(2 * pause_s, LONGEST_PAUSE_S), left_s - pause_s))
+                return
+            done(self._held.port)
 
-        renew()
-
-    def _renew(self) -> int:
-        with self._lock:
-            self._give_back()
-            self._held = HeldPort.reserve() if self._wanted is None else HeldPort.hold(self._wanted)
-            return self._held.port
+        reserve(RESERVE_PAUSE_S, RESERVE_LIMIT_S)
 
     def close(self) -> None:
         """Release the port; idempotent."""
-        with self._lock:
-            self._give_back()
-
-    def _give_back(self) -> None:
         if self._held is not None:
             self._held.close()
             self._held = None
-
-
-class _Refusals:
-    # Pauses between tries, while the system refuses.
-    def __init__(self, log: Logger) -> None:
-        self._log = log
-        self._pause_s, self._left_s = RESERVE_PAUSE_S, RESERVE_LIMIT_S
-
-    def pause_s(self, err: ElasticError) -> float | None:
-        # `None` means no further try.
-        if not is_momentary(err) or self._left_s <= 0:
-            return None
-        if self._left_s == RESERVE_LIMIT_S:
-            self._log.notice(f"{err.what}: trying again for {RESERVE_LIMIT_S:g} s; this costs no restart")
-        pause_s = self._pause_s
-        self._left_s -= pause_s
-        self._pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
-        return pause_s
 
 
 class RoundMaker:
@@ -145,7 +109,7 @@ class RoundMaker:
 
         def shut(error: ElasticError | None) -> None:
             if error is None:
-                self._port.renew_later(self._reactor.call_later, done)
+                self._port.renew(self._reactor.call_later, done)
             else:
                 done(error)
 
@@ -211,20 +175,38 @@ class RoundMaker:
 
     def await_port(self, wait: WaitBudget) -> int:
         """Reserve another port instead of the last one, and return it."""
-        if self._masters is not None:
-            self._masters.await_shut(wait)
-        return self._port.renew(wait)
+        return self._awaited(self.reserve_port, wait)
 
     def resolve(self, info: RendezvousInfo | tuple[object, int, int], wait: WaitBudget) -> RoundFormed:
         """Return the round of a handler's answer; its nodes agree on the master address."""
-        if self._masters is not None:
-            self._masters.await_shut(wait)
+        masters = self._masters
+        if masters is not None:
+            self._awaited(masters.shut, wait)
         if self._chosen_for_this_node(info) and is_this_host(info.master_addr or ""):
-            self._port.renew(wait)
-        formed = self._round(info, lambda: (self._own_address(), self._port.renew(wait)), wait)
-        if self._masters is not None and formed.round.node_rank == 0:
-            self._masters.await_open(formed.round.master_port, wait)
+            self.await_port(wait)
+        formed = self._round(info, lambda: (self._own_address(), self.await_port(wait)), wait)
+        if masters is not None and formed.round.node_rank == 0:
+            self._awaited(partial(masters.open, formed.round.master_port), wait)
         return formed
+
+    def _awaited(self, ask: Callable[[Callable[[_T | ElasticError], None]], None], wait: WaitBudget) -> _T:
+        # Has the loop call `ask`, and returns its answer, or raises it. WaitBudget's errors are raised too.
+        over = threading.Event()
+        answers: list[_T | ElasticError] = []
+
+        def done(answer: _T | ElasticError) -> None:
+            answers.append(answer)
+            over.set()
+
+        self._reactor.post(lambda: ask(done))
+        wait.on_cancel(over.set)
+        over.wait(wait.remaining_s(at_most_s=LOOP_LIMIT_S))
+        if not answers:
+            wait.check()
+            raise BackendUnavailableError(f"the agent's loop has not answered within {LOOP_LIMIT_S:g} s")
+        if isinstance(answers[0], ElasticError):
+            raise answers[0]
+        return answers[0]
 
     def _round(
         self,

@@ -17,9 +17,7 @@ class RunFiles:
 
     Threading: the supervisor's thread; after `begin`, files are made on the disk's thread.
 
-    Args:
-        run_dir: The run directory, which exists.
-        logs: The log files, in it or elsewhere.
+    The run directory exists; the log files are in it or elsewhere.
     """
 
     def __init__(self, run_dir: RunDirectory, logs: RunLogs) -> None:

@@ -46,12 +46,9 @@ class Proposed(NamedTuple):
 class Choices:
     """The value of each option as text, with its origin.
 
-    Args:
-        given: The command line: option identifier to text, to True for a flag, to a tuple for a repeatable option.
-            Options that were not given are missing.
-        environ: The variables of options that the command line does not give. An empty variable counts as unset.
-        options: The options by identifier.
-        proposed: Proposed values, used if neither the command line nor a variable gives one.
+    `given` is the command line: option identifier to text, to True for a flag, to a tuple for a repeatable option;
+    options that were not given are missing. An empty variable in `environ` counts as unset. `proposed` values are
+    used if neither the command line nor a variable gives one.
     """
 
     def __init__(

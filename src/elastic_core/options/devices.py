@@ -45,11 +45,8 @@ class DeviceCount(Record, frozen=True, kw_only=True):
 class Node:
     """The place where devices are counted. Tests pass their own.
 
-    Args:
-        environ: Environment variables.
-        kfd_nodes: The kernel's topology of ROCm devices.
-        drm: The kernel's display and render devices.
-        python: The interpreter whose torch counts devices that no other source reports.
+    `kfd_nodes` is the kernel's topology of ROCm devices, `drm` has its display and render devices. `python` is the
+    interpreter whose torch counts devices that no other source reports.
     """
 
     def __init__(
@@ -110,8 +107,7 @@ class Node:
     def ask_torch(self, kind: str) -> tuple[str, int]:
         """Return the kind and number of accelerators that torch sees.
 
-        Args:
-            kind: `auto`, or the name of a backend, including `cuda` and `rocm`.
+        `kind` is `auto`, or the name of a backend, including `cuda` and `rocm`.
 
         Raises:
             ConfigError: torch is missing, failed, or did not answer in time.

@@ -26,12 +26,8 @@ def make_entrypoint(
 ) -> Entrypoint:
     """Return the workers' command: `PYTHON_EXEC` or this interpreter, unbuffered; or the program itself.
 
-    Args:
-        script: Script, module or program, as typed.
-        arguments: Its arguments, which are not changed.
-        module: Whether `script` is a module name.
-        no_python: Whether `script` is a program.
-        environ: Environment variables; `PYTHON_EXEC` and `PATH` are read.
+    `script` is a script, module or program, as typed; its arguments are not changed. Of `environ`, `PYTHON_EXEC`
+    and `PATH` are read.
 
     Raises:
         ConfigError: The script, module or program is missing or cannot be run.

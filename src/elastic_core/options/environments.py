@@ -26,9 +26,7 @@ def proposals(given: Given, environ: Mapping[str, str]) -> tuple[dict[str, Propo
 
     Options that the user gave are left out.
 
-    Args:
-        given: The command line.
-        environ: Environment variables, by which environments are detected.
+    The variables in `environ` show which environments apply.
 
     Raises:
         ConfigError: Two environments contradict each other, an environment rejects this agent, or an option has a value

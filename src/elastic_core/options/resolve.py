@@ -31,13 +31,9 @@ def resolve(
 ) -> Resolution:
     """Return the settings of a run.
 
-    Args:
-        given: The command line by option identifier (see `Choices`).
-        script: Script, module or program.
-        arguments: Its arguments.
-        environ: Environment variables; `PET_*` set options that the command line does not.
-        node: Where devices are counted. `None` means this node.
-        entrypoint: The workers' command of a library call. `None` means `script` with `arguments`.
+    `given` is the command line by option identifier (see `Choices`); `PET_*` variables in `environ` set other
+    options. `node` is where devices are counted; `None` means this node. `entrypoint` is the workers' command of a
+    library call; `None` means `script` (a script, module or program) with `arguments`.
 
     Raises:
         ConfigError: A value is malformed, options contradict each other, or the script cannot be run.

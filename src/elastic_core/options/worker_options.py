@@ -99,9 +99,7 @@ _WORDS = ("auto", "gpu", "cpu", "xpu")
 def place_workers(draft: Draft, node: "Node | None") -> int:
     """Set the number of workers, their devices and their threads; return the number.
 
-    Args:
-        draft: The settings so far.
-        node: Where devices are counted. `None` means this node.
+    `node` is where devices are counted; `None` means this node.
 
     Raises:
         ConfigError: A value is malformed, or this node has no such device.

@@ -29,10 +29,7 @@ def coordinate(
 ) -> CoordinatedRendezvous:
     """Return the core's rendezvous on a store.
 
-    Args:
-        store: The plugin's store.
-        settings: The settings that the store was made with.
-        shared: Typed options of all stores that `settings.options` does not contain yet.
+    `shared` are typed options of all stores that `settings.options` does not contain yet.
 
     Raises:
         ConfigError: An option is malformed.

@@ -64,6 +64,7 @@ OUR_DISTRIBUTIONS: Final = frozenset(
         "elastic-standby",
         "elastic-torchrun",
         "elastic-train",
+        "elastic-warm",
         "elastic-watch",
     }
 )

@@ -186,9 +186,7 @@ def label_of(entry: PluginEntry) -> PluginLabel:
 def owner_of(error: BaseException, places: Iterable[str] = ()) -> PluginLabel | None:
     """Return the plugin whose code raised an exception, by the innermost frame in a plugin. `None` if there is none.
 
-    Args:
-        error: The exception.
-        places: Plugins that were given by place, `module:Class`.
+    `places` are plugins that were given by place, `module:Class`.
     """
     entries = [*find_entries(), *(entry._replace(group=RENDEZVOUS_GROUP) for entry in find_entries(TORCH_GROUP))]
     entries += [PluginEntry(HOOKS_GROUP, place, place, NOT_INSTALLED, "") for place in places if ":" in place]

@@ -33,8 +33,7 @@ CORE_FLAGS: Final = frozenset(
 class HookOptions:
     """The options of a set of entry points.
 
-    Args:
-        entries: Entry points; those of other groups than `elastic_core.options` are ignored.
+    Entries of other groups than `elastic_core.options` are ignored.
     """
 
     def __init__(self, entries: Sequence[PluginEntry]) -> None:
@@ -49,8 +48,7 @@ class HookOptions:
     def load(self, flag: str) -> RunOption | None:
         """Return one option. `None` if no installed distribution has it.
 
-        Args:
-            flag: The flag without dashes, or the torch variable that sets it.
+        `flag` is without dashes, or the torch variable that sets the option.
 
         Raises:
             PluginError: Two distributions have it, or its declaration is broken.
@@ -136,11 +134,7 @@ class ChosenHook(Record, frozen=True, kw_only=True):
 
 
 def chosen_hooks(options: Mapping[str, GivenValue]) -> list[ChosenHook]:
-    """Return the hooks of the given options, each once.
-
-    Args:
-        options: The given options by name.
-    """
+    """Return the hooks of the given options, each once."""
     found: dict[str, ChosenHook] = {}
     for name, value in sorted(options.items()):  # sorted: the hook's name must not depend on the order of options
         hook = installed_options().hook(name)

@@ -35,9 +35,7 @@ def adapted(entry: PluginEntry, limit: Limit) -> Callable[[RendezvousSettings], 
 
     Its settings have the options as typed, because torch's handlers read them themselves.
 
-    Args:
-        entry: The entry point.
-        limit: The most seconds that the handler's import may take, after torch's.
+    `limit` is for the handler's import, after torch's.
 
     Raises:
         PluginError: elastic-torchrun is not installed, torch cannot be imported, the handler is not one that torchrun

@@ -41,9 +41,8 @@ class PluginInfo(Record, frozen=True, kw_only=True):
 def list_plugins(registry: PluginRegistry, *, load: bool = True) -> list[PluginInfo]:
     """Return every plugin, sorted by kind and name.
 
-    Args:
-        registry: The plugins of this environment.
-        load: Whether to import each plugin and report its faults. If not, `status` only says that it is installed.
+    With `load`, each plugin is imported and its faults are reported; otherwise `status` only says that it is
+    installed.
     """
     infos = [
         PluginInfo(name=name, kind=KINDS[RENDEZVOUS_GROUP], distribution=IN_CODE, version="", status="loaded")

@@ -71,11 +71,8 @@ class LoadedPlugin:
     def __init__(self, entry: PluginEntry, limit: Limit, target: object = None) -> None:
         """Import the plugin and check it.
 
-        Args:
-            entry: The entry point.
-            limit: The most seconds of its import, and then of its constructor.
-            target: The object, if code of this process has registered it. `None` means that the entry point is
-                imported.
+        `limit` is for its import, and then for its constructor. `target` is the object if code of this process
+        has registered it; `None` means that the entry point is imported.
 
         Raises:
             PluginError: The import raised or was late, the kind or `api_version` is wrong, or options or powers are

@@ -44,10 +44,7 @@ _SETS: Final = {
 def install_hint(distribution: str, *, core: str = CORE, newer: bool = False) -> str:
     """Return the command that installs a distribution of this project.
 
-    Args:
-        distribution: The name in its metadata, with an extra in brackets.
-        core: The name of the core's distribution.
-        newer: Whether an installed one is too old.
+    `distribution` may have an extra in brackets. `newer`: an installed one is too old.
     """
     folder = distribution.removeprefix(_PREFIX).replace("-", "_")
     file = _SETS.get(distribution)
@@ -84,6 +81,7 @@ _PLUGINS: Final[Mapping[str, Mapping[str, str]]] = {
         "elastic-standby": "standby, standby-imports, standby-start",
         "elastic-torchrun": "agent-store",
         "elastic-train": "save-signal, save-timeout",
+        "elastic-warm": "warm-timeout",
         "elastic-watch": "hang-timeout, on-hang, startup-timeout, uninterruptible-timeout",
     },
     COMMANDS_GROUP: {

@@ -64,11 +64,9 @@ class PluginRegistry:
     ) -> None:
         """Store the user's choices; plugins are found later.
 
-        Args:
-            disabled: Names of hooks that the user turned off (`-p no:NAME`).
-            hooks: Options of hooks by name, as typed (`-p NAME:KEY=VALUE`). A hook that is given by place is turned on
-                by it.
-            faults: Keeps exceptions of plugins that are left out. `None` means a store for this registry alone.
+        `disabled` are hooks that the user turned off (`-p no:NAME`). `hooks` has options of hooks by name, as typed
+        (`-p NAME:KEY=VALUE`); a hook that is given by place is turned on by it. Without `faults`, exceptions of
+        plugins that are left out are kept for this registry alone.
         """
         self.disabled = frozenset(disabled)
         self._named = dict(hooks)
@@ -87,10 +85,8 @@ class PluginRegistry:
     def make_rendezvous(self, name: str, settings: RendezvousSettings, conf: Mapping[str, str]) -> Backend:
         """Build the chosen backend with its options.
 
-        Args:
-            name: The typed name. A backend registered in code overrides an installed one.
-            settings: All settings but the options.
-            conf: The options as typed (`--rdzv-conf`).
+        `settings` lack the options, which `conf` has as typed (`--rdzv-conf`). A backend registered in code
+        overrides an installed one.
 
         Raises:
             PluginError: No backend or two distributions have the name, or the backend is broken.
@@ -168,9 +164,7 @@ class PluginRegistry:
         An installed hook that no option chose is left out, with a line, if it is broken, if two distributions have its
         name, or if it imports torch or numpy (unless this process had them before, as in a notebook).
 
-        Args:
-            settings: All settings but name and options.
-            options: The given options of hooks, by name.
+        `settings` lack name and options; `options` are the given options of hooks, by name.
 
         Raises:
             PluginError: A hook that an option chose is broken.

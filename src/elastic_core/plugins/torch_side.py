@@ -13,9 +13,7 @@ from elastic_core.plugins.entry_import import import_value
 def torch_part(name: str, *, needed_by: str) -> Any:  # noqa: ANN401  # a module, a class or a function
     """Return a part of elastic-torchrun.
 
-    Args:
-        name: The name of its entry point.
-        needed_by: The feature that needs it, for the message.
+    `name` is that of its entry point, `needed_by` the feature that needs it, for the message.
 
     Raises:
         PluginError: elastic-torchrun is not installed.

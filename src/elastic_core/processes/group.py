@@ -1,6 +1,7 @@
 """All workers of this node: started together, watched, and stopped together with everything that they started."""
 
 import os
+import select
 import signal
 import threading
 from collections import deque
@@ -19,7 +20,7 @@ from elastic_core.processes.procfs import ProcessStat
 from elastic_core.processes.signals import UserSignals, catches
 from elastic_core.processes.spec import WorkerLaunch
 from elastic_core.processes.sweep import Sweeper, kill
-from elastic_core.starters import WorkerStarter
+from elastic_core.starters import LeavingWorker, WorkerStarter
 from elastic_core.system.clock import SYSTEM_CLOCK
 from elastic_core.system.reactor import Reactor, Timer
 from elastic_core.types import WorkerExit
@@ -71,6 +72,13 @@ class WorkerGroup:
         self._state = ladder.LadderState()
         self._workers: dict[int, WorkerProcess] = {}
         self._lost: list[WorkerProcess] = []
+        self._left: dict[int, WorkerProcess] = {}
+        """Workers that have left a round and have no place yet, by pid. A starter keeps them."""
+        self._placed: list[WorkerProcess] = []
+        """The same with a place, as they were in an earlier round, whose streams may have open ends."""
+        self._unswept = False  # a kept worker has ended since the last sweep
+        self.kept_ranks: tuple[int, ...] = ()
+        """The local ranks of this round's workers that have left an earlier one."""
         self._oom = OomCounter()
         self._timer: Timer | None = None
         self._poll: Timer | None = None
@@ -125,6 +133,11 @@ class WorkerGroup:
         """When each live worker recorded an uncaught exception, by local rank; workers without one are left out."""
         return {each.launch.local_rank: each.raised_s for each in self._running() if each.raised_s is not None}
 
+    @property
+    def left_pids(self) -> frozenset[int]:
+        """The pids of workers that have left a round and have no place in another."""
+        return frozenset(self._left)
+
     def _running(self) -> list[WorkerProcess]:
         return [worker for worker in self._workers.values() if not worker.ended and not worker.given_up]
 
@@ -152,12 +165,16 @@ class WorkerGroup:
         self._forget_round()
         self._oom = OomCounter()
         launches = tuple(launches)
+        if self._unswept:
+            self._unswept = bool(self._kill_strays())
         try:
             for launch in launches:
                 self._start_one(launch)
         finally:
             self._disk.forget_opened()
             self._record_pipes.forget_ahead()
+            for worker in self._left.values():  # beside their successors they would hold devices
+                self._kill_left(worker)
         self._user_signals.begin_round()
         for starter in self._starters:
             starter.round_started()
@@ -174,6 +191,10 @@ class WorkerGroup:
                 starters=self._starters,
             )
         self._sweeper.started(worker.pid)
+        if (earlier := self._left.pop(worker.pid, None)) is not None:
+            worker.follow(earlier)
+            self.kept_ranks = (*self.kept_ranks, launch.local_rank)
+            self._placed.append(earlier)
         self._workers[worker.pid] = worker
         self._advance(ladder.LeaderStarted(pid=worker.pid, group=worker.leads_group))
         if not worker.watch(self._reactor, partial(self._collect, worker, self._on_exit)):
@@ -193,6 +214,8 @@ class WorkerGroup:
         self._lost = [worker for worker in (*self._lost, *self._workers.values()) if not worker.ended]
         self._workers.clear()
         self._denied.clear()
+        self._placed = [worker for worker in self._placed if worker.streams]
+        self.kept_ranks = ()
 
     def _poll_unless_signalled(self, worker: WorkerProcess) -> None:
         # Without pidfds the loop calls `reap` on SIGCHLD. Only the main thread gets signals, and only for our own
@@ -274,27 +297,71 @@ class WorkerGroup:
 
     # --- stop
 
-    def stop(self, signum: int, *, grace_s: float) -> None:
+    def stop(self, signum: int, *, grace_s: float, may_leave: bool = False, planned: bool = False) -> None:
         """Signal all workers' process groups, KILL them after `grace_s`, reap them, and end what they left behind.
 
+        With `may_leave`, a worker that a starter asks to leave is not signalled before it stays, or half of that time
+        is over. One that has left is no worker any more: its process runs on, and its end is not reported. `planned` is
+        for starters: no worker has failed.
         Without a live worker, only the last step remains. A second call can shorten the grace period. If no process is
         left, it has no effect, and `on_stopped` is called soon.
         """
-        self._order_stop(ladder.StopBegun(signum=signum, grace_s=grace_s))
+        asks = may_leave and bool(self._starters) and self._state.order is None
+        if self._order_stop(ladder.StopBegun(signum=signum, grace_s=grace_s, may_leave=asks)) and asks:
+            running = self._running()
+            within_s = max(0.0, grace_s) * ladder.LEAVE_SHARE
+            asked = {worker.pid for worker in running if self._ask_to_leave(worker, within_s, planned)}
+            self._advance(ladder.LeadersStay(pids=frozenset(worker.pid for worker in running) - asked))
+            for pid in asked & self._workers.keys():
+                self._workers[pid].note_stop(signum)  # an end from here on is the stop's
+
+    def _ask_to_leave(self, worker: WorkerProcess, within_s: float, planned: bool) -> bool:
+        # One that has recorded an exception is ending, and a function's process serves one call.
+        if worker.raised_s is not None or not worker.leads_group or worker.launch.function:
+            return False
+        leaving = LeavingWorker(
+            worker.process,
+            worker.launch.local_rank,
+            left=partial(self._leave, worker),
+            stays=lambda: self._advance(ladder.LeadersStay(pids=frozenset({worker.pid}))),
+            ended=partial(self._left_ended, worker),
+        )
+        return any(starter.keep(leaving, within_s=within_s, planned=planned) for starter in self._starters)
+
+    def _leave(self, worker: WorkerProcess) -> bool:
+        if worker.pid in self._workers and not worker.ended:
+            self._collect(worker, self._post_exit)
+        if not any(le.pid == worker.pid and le.leave_by_s is not None for le in self._state.leaders):
+            return False
+        worker.unwatch(self._reactor)
+        self._left[worker.pid] = self._workers.pop(worker.pid)
+        self._advance(ladder.LeaderLeft(pid=worker.pid))
+        return True
+
+    def _left_ended(self, worker: WorkerProcess) -> None:
+        if self._left.pop(worker.pid, None) is not None:
+            self._unswept = True
+            worker.drain()
+            worker.finish()
+
+    def forbid_leaving(self) -> None:
+        """Signal the workers that were asked to leave and have not left."""
+        self._advance(ladder.LeadersStay())
 
     def kill(self) -> None:
         """KILL all workers now. If no stop was ordered, this is one."""
         self._order_stop(ladder.KillOrdered())
 
-    def _order_stop(self, order: ladder.StopBegun | ladder.KillOrdered) -> None:
+    def _order_stop(self, order: ladder.StopBegun | ladder.KillOrdered) -> bool:
         if self._finished:
-            return
+            return False
         for starter in self._starters:
             starter.round_stopping()
         # A worker that has ended by itself must not count as stopped by the agent.
         for worker in self._running():
             self._collect(worker, self._post_exit)
         self._advance(order)
+        return True
 
     def forward(self, signum: int) -> None:
         """Pass a user's signal on to each worker process, not to its group (`signals`)."""
@@ -411,14 +478,42 @@ class WorkerGroup:
 
     def _look(self) -> None:
         workers = [worker.pid for worker in self._workers.values() if worker.leads_group and not worker.ended]
-        abandoned = [found.pid for found in self._state.abandoned]
+        abandoned = [*(found.pid for found in self._state.abandoned), *self._left]
         # As an event of its own, at the next turn: an answer inside the step that requested it would nest steps.
         found = self._sweeper.look(workers=workers, abandoned=abandoned)
         if self._looked is not None:
             self._looked.cancel()
         self._looked = self._reactor.call_later(0.0, partial(self._advance, ladder.Looked(found=found)))
 
+    def _kill_strays(self) -> bool:
+        # Whether there was anything to kill.
+        found = self._sweeper.look(workers=(), abandoned=tuple(self._left))
+        for each in found:
+            self._sweeper.send(each, signal.SIGKILL)
+        return bool(found)
+
+    def _kill_left(self, worker: WorkerProcess) -> None:
+        if worker.reap() is None:
+            self._permitted(worker.pid, partial(worker.send_group, signal.SIGKILL))
+
+    def end_left(self) -> None:
+        """KILL workers that have left a round, and what such workers left behind. Called: after the starters' `close`.
+
+        Blocks for a second at the most.
+        """
+        if not self._left and not self._unswept:
+            return
+        left, self._left = self._left, {}
+        for worker in left.values():
+            self._kill_left(worker)
+        end_s, clear_looks = SYSTEM_CLOCK.monotonic_s() + _LAST_SWEEP_S, 0
+        while clear_looks < ladder.CLEAR_LOOKS and SYSTEM_CLOCK.monotonic_s() < end_s:
+            clear_looks = 0 if self._kill_strays() else clear_looks + 1
+            select.poll().poll(_LAST_LOOKS_MS)
+        self._unswept = False
+
     def _finish(self) -> None:
+        self._unswept = False
         self._record_pipes.close()
         for worker in self._workers.values():
             worker.finish()
@@ -438,7 +533,7 @@ class WorkerGroup:
 
     def reap_adopted(self) -> None:
         """Reap ended orphans that workers left to us as a subreaper. Called: on SIGCHLD, if at all."""
-        self._sweeper.reap_adopted(workers=[worker.pid for worker in self._workers.values()])
+        self._sweeper.reap_adopted(workers=[*self._workers, *self._left])
 
     def close(self) -> None:
         """Close every descriptor. A worker that still runs gets KILL, and is not waited for."""
@@ -446,6 +541,8 @@ class WorkerGroup:
         self._record_pipes.forget_ahead()
         if self._looked is not None:
             self._looked.cancel()
+        for worker in (*self._left.values(), *self._placed):
+            worker.finish()
         for worker in (*self._workers.values(), *self._lost):
             if worker.reap() is None:
                 send = worker.send_group if worker.leads_group else worker.send
@@ -466,6 +563,8 @@ class WorkerGroup:
 
 
 _POLL_S = 0.1
+_LAST_SWEEP_S = 1.0
+_LAST_LOOKS_MS = 5
 WRITTEN_S = 1.0
 """How long the report of a worker's end waits for its output to be in its files, which are read then."""
 _UNKILLABLE = "does not end after SIGKILL (a hung device or file system holds it in the kernel); the run continues"

@@ -3,13 +3,15 @@
 The shell passes events with their times to `advance`, executes the actions of each step in order, and calls with `Woke`
 at `due_s`. Nothing here reads a clock, sends a signal or looks at a process.
 
-A worker (leader of its own process group) is signalled, then killed, then given up. When a worker has ended, the
-remnants of its group get the signal at once and KILL soon after. When no leader is left, looks at the process table
-find strays, which get TERM, then KILL. The stop has finished when two looks in a row find nothing: the second finds a
-process that was forked during the first. Every stop ends: processes that survive KILL are reported and left.
+A worker (leader of its own process group) is signalled, then killed, then given up. If another round may follow, it may
+leave instead: it is signalled only if it stays, or has not left in time. When a worker has ended, the remnants of its
+group get the signal at once and KILL soon after. When no leader is left, looks at the process table find strays, which
+get TERM, then KILL. The stop has finished when two looks in a row find nothing: the second finds a process that was
+forked during the first. Every stop ends: processes that survive KILL are reported and left.
 """
 
 import signal
+from collections.abc import Collection
 
 from msgspec.structs import replace
 
@@ -19,6 +21,8 @@ REMNANT_GRACE_S = 1.0
 """Seconds between TERM and KILL for a dead worker's children, unless the grace period is shorter."""
 GIVE_UP_S = 5.0
 """Seconds that the stop waits after KILL for a process in uninterruptible sleep."""
+LEAVE_SHARE = 0.5
+"""The part of the grace period in which a worker may leave; the rest is for one that does not."""
 CLEAR_LOOKS = 2
 _FIRST_LOOK_S = 0.005
 _LAST_LOOK_S = 0.1
@@ -27,11 +31,15 @@ _KILL = int(signal.SIGKILL)
 
 
 class Leader(Record, frozen=True, kw_only=True):
-    """A worker that has not been reaped. `group` is False if it shares the agent's process group."""
+    """A worker that has not been reaped. `group` is False if it shares the agent's process group.
+
+    `leave_by_s` is set while it may leave: it has got no signal yet.
+    """
 
     pid: int
     group: bool = True
     killed_at_s: float | None = None
+    leave_by_s: float | None = None
 
 
 class Remnant(Record, frozen=True, kw_only=True):
@@ -85,6 +93,7 @@ class LadderState(Record, frozen=True, kw_only=True):
         times += [leader.killed_at_s + GIVE_UP_S for leader in self.leaders if leader.killed_at_s is not None]
         if self.order is not None and not self.order.killed and self.leaders:
             times.append(self.order.kill_at_s)
+            times += [leader.leave_by_s for leader in self.leaders if leader.leave_by_s is not None]
         if self.look_at_s is not None:
             times.append(self.look_at_s)
         return min(times, default=None)
@@ -107,11 +116,24 @@ class LeaderEnded(Record, frozen=True, kw_only=True):
     remnants: bool = False
 
 
+class LeaderLeft(Record, frozen=True, kw_only=True):
+    """A worker that may leave has left: its process runs on, and is no longer this stop's."""
+
+    pid: int
+
+
+class LeadersStay(Record, frozen=True, kw_only=True):
+    """These workers do not leave; `None` means that none may any more."""
+
+    pids: frozenset[int] | None = None
+
+
 class StopBegun(Record, frozen=True, kw_only=True):
-    """Stop all workers; a second order can only shorten the first."""
+    """Stop all workers; a second order can only shorten the first. `may_leave`: they may leave instead."""
 
     signum: int
     grace_s: float
+    may_leave: bool = False
 
 
 class KillOrdered(Record, frozen=True, kw_only=True):
@@ -128,7 +150,7 @@ class Looked(Record, frozen=True, kw_only=True):
     found: tuple[Found, ...] = ()
 
 
-LadderEvent = LeaderStarted | LeaderEnded | StopBegun | KillOrdered | Woke | Looked
+LadderEvent = LeaderStarted | LeaderEnded | LeaderLeft | LeadersStay | StopBegun | KillOrdered | Woke | Looked
 
 
 # --- actions
@@ -194,6 +216,12 @@ def advance(state: LadderState, event: LadderEvent, *, now_s: float) -> LadderSt
             return LadderStep(state=replace(state, leaders=(*state.leaders, leader)))
         case LeaderEnded():
             return _ended(state, event, now_s)
+        case LeaderLeft():
+            left = tuple(leader for leader in state.leaders if leader.pid != event.pid)
+            return _sweep_if_alone(replace(state, leaders=left), [], now_s)
+        case LeadersStay():
+            state, signals = _stay(state, event.pids)
+            return LadderStep(state=state, actions=tuple(signals))
         case StopBegun():
             return _stop(state, event, now_s)
         case KillOrdered():
@@ -232,12 +260,34 @@ def _stop(state: LadderState, event: StopBegun, now_s: float) -> LadderStep:
         # Such as a failure while the node drains. The workers have had their signal; their time can only get shorter.
         if kill_at_s < order.kill_at_s and not order.killed:
             state = replace(state, order=replace(order, kill_at_s=kill_at_s, grace_s=event.grace_s))
+            state, late = _stay(state, None)  # less time is left than they were given
+            return LadderStep(state=state, actions=tuple(late))
         return LadderStep(state=state)
     order = LadderStop(signum=event.signum, grace_s=max(0.0, event.grace_s), kill_at_s=kill_at_s)
     signals: list[LadderAction] = [
-        SignalLeader(pid=leader.pid, signum=event.signum, group=leader.group) for leader in state.leaders
+        SignalLeader(pid=leader.pid, signum=event.signum, group=leader.group)
+        for leader in state.leaders
+        if not event.may_leave
     ]
+    if event.may_leave:
+        leave_by_s = now_s + order.grace_s * LEAVE_SHARE
+        state = replace(state, leaders=tuple(replace(leader, leave_by_s=leave_by_s) for leader in state.leaders))
     return _sweep_if_alone(replace(state, order=order), signals, now_s)
+
+
+def _stay(state: LadderState, pids: Collection[int] | None) -> tuple[LadderState, list[LadderAction]]:
+    """Signal those of these workers (`None`: of all) that were to leave."""
+    order = state.order
+    late = {le.pid for le in state.leaders if le.leave_by_s is not None and (pids is None or le.pid in pids)}
+    if order is None or not late:
+        return state, []
+    signals: list[LadderAction] = [
+        SignalLeader(pid=leader.pid, signum=order.signum, group=leader.group)
+        for leader in state.leaders
+        if leader.pid in late
+    ]
+    leaders = tuple(replace(le, leave_by_s=None) if le.pid in late else le for le in state.leaders)
+    return replace(state, leaders=leaders), signals
 
 
 def _kill(state: LadderState, now_s: float) -> LadderStep:
@@ -257,7 +307,8 @@ def _kill_leaders(state: LadderState, now_s: float) -> tuple[LadderState, list[L
         if leader.killed_at_s is None
     ]
     leaders = tuple(
-        leader if leader.killed_at_s is not None else replace(leader, killed_at_s=now_s) for leader in state.leaders
+        leader if leader.killed_at_s is not None else replace(leader, killed_at_s=now_s, leave_by_s=None)
+        for leader in state.leaders
     )
     return replace(state, leaders=leaders), actions
 
@@ -269,6 +320,9 @@ def _woke(state: LadderState, now_s: float) -> LadderStep:
         order = replace(order, killed=True)
         state, kills = _kill_leaders(replace(state, order=order), now_s)
         actions += kills
+    late = {leader.pid for leader in state.leaders if leader.leave_by_s is not None and now_s >= leader.leave_by_s}
+    state, signals = _stay(state, late)
+    actions += signals
     due = [remnant for remnant in state.remnants if now_s >= remnant.kill_at_s]
     actions += [SignalRemnants(pgid=remnant.pgid, signum=_KILL) for remnant in due]
     lost = [le for le in state.leaders if le.killed_at_s is not None and now_s >= le.killed_at_s + GIVE_UP_S]

@@ -28,12 +28,9 @@ class Lineage:
     A process belongs to it if it has one of two random marks: the incarnation in its environment, or a resource limit.
     So does a process whose parent belongs to it, or that is in a group or session that such a process has led.
 
-    Args:
-        incarnation: The `ELASTIC_INCARNATION` of the workers.
-        complete: Whether all searched processes belong to it, marked or not.
-        workers: The start time of each worker that the agent has named, by pid.
-        led: Process groups and sessions that workers led.
-        spared: Returns whether a process that seems to belong to it is the agent's own.
+    `complete`: all searched processes belong to it, marked or not. `workers` has the start time of each worker that
+    the agent has named, by pid; `led` has process groups and sessions that workers led. `spared` returns whether a
+    process that seems to belong to it is the agent's own.
     """
 
     def __init__(
@@ -60,9 +57,8 @@ class Lineage:
     ) -> Iterator[procfs.ProcessStat]:
         """Yield the processes of `stats` that belong to the lineage, each as soon as that is known.
 
-        Args:
-            stats: All processes, read before the first is killed: an orphan has another parent.
-            found: The processes that this search has found, by pid. Yielded ones are added.
+        `stats` are all processes, read before the first is killed: an orphan has another parent. `found` has
+        the processes that this search has found, by pid; yielded ones are added.
         """
         # Parents before their children, so that they are known first.
         left = sorted((stat for stat in stats if not stat.kernel), key=lambda stat: stat.start_ticks)

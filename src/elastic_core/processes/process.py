@@ -51,6 +51,7 @@ class WorkerProcess:
     ) -> None:
         # `starter` has started the process; `None` means the group itself.
         self.launch = launch
+        self.process = process
         self.pid = process.pid
         self.tees = tees
         self.started_s = started_s
@@ -63,7 +64,11 @@ class WorkerProcess:
         self.code: int | None = None
         """Its exit code, -N for death by signal N. `None` if it was not reaped."""
         self._reap = process.reap
-        self._starter = starter
+        self._starters = () if starter is None else (starter,)  # those that have started or kept the process
+
+    def follow(self, earlier: "WorkerProcess") -> None:
+        """Note that the process was a worker of an earlier round."""
+        self._starters = tuple(dict.fromkeys((*earlier._starters, *self._starters)))
 
     @property
     def leads_group(self) -> bool:
@@ -136,12 +141,17 @@ class WorkerProcess:
         """The lanes that write its output to files, if it passes through the agent."""
         return [lane for tee in self.tees for lane in tee.lanes]
 
+    @property
+    def streams(self) -> bool:
+        """Whether a process can still write to a pipe of the agent."""
+        return any(tee.open for tee in self.tees)
+
     def drain(self) -> None:
         """Read the rest of its streams after it has ended."""
         for tee in self.tees:
             tee.drain()
-        if self._starter is not None:
-            self._starter.worker_ended(self.pid)
+        for starter in self._starters:
+            starter.worker_ended(self.pid)
 
     def finish(self) -> None:
         """Read the rest of its streams, and close them."""

@@ -20,13 +20,9 @@ LAST_LOOK_S = 1.0
 class UserSignals:
     """Passes users' signals on. Nothing is polled while no signal is kept.
 
-    Args:
-        reactor: The loop.
-        running: Returns the workers that run and are not being stopped: local ranks by pid.
-        send: Signals one worker.
-        log: Prints lines for users.
-        sent_to_all: Returns whether the sender of a signal to the agent sent it to all its processes, and resets that.
-            `None` means that this is not known.
+    `running` returns the workers that run and are not being stopped: local ranks by pid. `sent_to_all` returns
+    whether the sender of a signal to the agent sent it to all its processes, and resets that; `None` means that
+    this is not known.
     """
 
     def __init__(

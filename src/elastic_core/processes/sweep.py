@@ -47,10 +47,8 @@ def survivors(
 ) -> tuple[procfs.ProcessStat, ...]:
     """Return the live processes of a lineage, in no particular order.
 
-    Args:
-        lineage: Identifies them.
-        root_pid: The agent, if it is a subreaper: only its descendants are searched. `None` means all processes.
-        exclude: Processes of the agent itself (the guard), below a root with all that they started.
+    `root_pid` is the agent if it is a subreaper: only its descendants are searched; `None` means all processes.
+    `exclude` are processes of the agent itself, with all that they started.
 
     Ended processes that were not reaped are not alive. A found process may have ended meanwhile, and one that is being
     forked may be missed. Repeat the call until the result is empty if none may be left.
@@ -58,7 +56,8 @@ def survivors(
     if root_pid is not None:
         seen = _descendants(root_pid, exclude)
     else:
-        seen = (stat for stat in procfs.all_stats() if stat.pid != os.getpid() and stat.pid not in exclude)
+        spared = {os.getpid(), *exclude, *(stat.pid for pid in exclude for stat in _descendants(pid, exclude))}
+        seen = (stat for stat in procfs.all_stats() if stat.pid not in spared)
     return tuple(stat for stat in lineage.among(seen, {}) if stat.alive)
 
 
@@ -144,11 +143,10 @@ def is_alive(pid: int) -> bool:
 def reap_adopted(known: Collection[int], *, own_session: bool = True) -> list[int]:
     """Reap the ended processes that a subreaper adopted; return their pids.
 
-    Args:
-        known: Our own children, which other parts reap: workers that were not reaped yet, and the guard.
-        own_session: Whether to include our own session, whose processes do not come from workers. A child there may be
-            a hook's, which waits for it: the kernel lists it with the thread that forked it, and adopted ones with the
-            main thread.
+    `known` are our own children, which other parts reap: workers that were not reaped yet, and the guard. Without
+    `own_session`, our own session is left out, whose processes do not come from workers. A child there may be a
+    hook's, which waits for it: the kernel lists it with the thread that forked it, and adopted ones with the main
+    thread.
 
     Each adopted process stays a zombie until this is called. Call it at SIGCHLD, or whenever a worker has ended.
     """
@@ -169,11 +167,9 @@ def reap_adopted(known: Collection[int], *, own_session: bool = True) -> list[in
 class Sweeper:
     """Finds, signals and reaps processes that workers left, except those to be kept (`ELASTIC_KEEP=1`).
 
-    Args:
-        incarnation: The mark in the environment of this agent's workers.
-        subreaper: Whether this process is a subreaper: processes that workers leave become its descendants.
-        strangers: Whether other processes may become its descendants too.
-        spared: Returns the pids of the agent's own children that are no workers: the guard, and those of starters.
+    `incarnation` marks the environment of this agent's workers. `subreaper`: processes that workers leave become
+    this process's descendants; `strangers`: other processes may, too. `spared` returns the pids of the agent's own
+    children that are no workers: the guard, and those of starters.
     """
 
     def __init__(

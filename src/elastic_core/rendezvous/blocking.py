@@ -34,10 +34,6 @@ class HandlerThread(Rendezvous):
     """Runs the blocking calls of a handler (join, watch, leave), one at a time, in the order of the requests.
 
     Methods of the handler that don't block are called directly on the loop.
-
-    Args:
-        handler: The handler.
-        agent: The agent.
     """
 
     def __init__(self, handler: RendezvousHandler, agent: BlockingSide) -> None:

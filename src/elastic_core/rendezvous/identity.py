@@ -1,15 +1,12 @@
-"""The identity of a node in its run: its id, its attempt, and the fingerprint of its command line.
+"""The identity of a node in its run: its id, its attempt, and the comparison of its command line with the run's.
 
 A node with a different command line from the rest of the run would wait, hang, or train something else. So each node
-publishes a fingerprint of its command line, and each node that joins compares its own with it.
+publishes a fingerprint of its command line (`options.run_fingerprint`), and each node that joins compares its own.
 """
 
 import os
 import re
-import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
-from pathlib import Path
 from typing import Final
 
 from elastic_core.errors import ConfigError, RendezvousError, nearest
@@ -21,8 +18,6 @@ WARNED: Final = frozenset({"role", "arguments", "policy", "python"})
 """Fingerprint keys in which a difference may be intended."""
 ALLOWABLE: Final = (REFUSED | WARNED) - {"agent", "format"}
 """The keys that `--allow-mismatch` accepts. Agents with different formats can't be allowed."""
-AGREED_OPTIONS: Final = ("lease_ttl", "last_call_timeout")
-"""Options of every coordinated backend that must be equal on all nodes: they define how leases are judged."""
 
 _LABELS: Final = {
     "nnodes": "--nnodes",
@@ -43,75 +38,11 @@ _JOB_VARIABLES: Final = (
     ("ELASTIC_JOB_ID", "job", False),
 )
 """The variable, the scheduler's name, and whether a job without an attempt count is in its first attempt."""
-_TORCH_VERSION: Final = re.compile(r"(?:^|\n)__version__\s*=\s*['\"]([^'\"]+)")
 _DERIVED: Final = re.compile(r"\S+ \((\d+)\)")
 _ODD: Final = re.compile(r"[^\w.@:%+-]+")
 
 
-# --- the fingerprint
-
-
-def fingerprint(
-    *,
-    min_nodes: int,
-    max_nodes: int,
-    entrypoint: str,
-    is_module: bool,
-    arguments: Sequence[str],
-    nproc: int,
-    role: str,
-    backend_options: Mapping[str, object],
-    wire_format: int,
-    torch: str,
-    nproc_source: str = "",
-    python: str | None = None,
-    policy: str = "intensity",
-) -> dict[str, str]:
-    """Return the fingerprint that joining nodes compare: short texts for people, none of them secret.
-
-    Args:
-        min_nodes: From `--nnodes`.
-        max_nodes: From `--nnodes`.
-        entrypoint: The script's path or the module. Only the file name of a path counts: checkouts differ by node.
-        is_module: Whether `entrypoint` is a module.
-        arguments: The script's arguments. Only a digest of them leaves this node, because they may contain tokens.
-        nproc: The number of workers on this node.
-        role: The role of these workers.
-        backend_options: The backend's resolved options; only those in `AGREED_OPTIONS` count.
-        wire_format: The version of the content in the store.
-        torch: The result of `torch_version`.
-        nproc_source: The source of the number of workers (`gpu`); empty if the user typed a number.
-        python: `MAJOR.MINOR` of the workers' Python; `None` means the agent's version.
-        policy: The policy that decides after a failure; any node may have to decide for all nodes.
-    """
-    options = {name: backend_options[name] for name in AGREED_OPTIONS if backend_options.get(name) is not None}
-    return {
-        "nnodes": str(max_nodes) if min_nodes == max_nodes else f"{min_nodes}:{max_nodes}",
-        "entrypoint": f"-m {entrypoint}" if is_module else Path(entrypoint).name,
-        "nproc": f"{nproc_source} ({nproc})" if nproc_source else str(nproc),
-        "role": role,
-        "backend_options": ",".join(f"{name}={_plain(value)}" for name, value in options.items()),
-        "agent": "elastic",
-        "format": str(wire_format),
-        "torch": torch,
-        "arguments": _digest(arguments),
-        "policy": policy,
-        "python": python if python is not None else f"{sys.version_info.major}.{sys.version_info.minor}",
-    }
-
-
-def _plain(value: object) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def _digest(arguments: Sequence[str]) -> str:
-    if not arguments:
-        return "none"
-    # The lengths make ["a b"] and ["a", "b"] different.
-    text = b"".join(b"%d:%s" % (len(raw), raw) for raw in map(os.fsencode, arguments))
-    import hashlib  # loads OpenSSL: milliseconds
-
-    return f"{len(arguments)} (digest {hashlib.sha256(text).hexdigest()[:12]})"
+# --- the comparison of command lines
 
 
 class Difference(Record, frozen=True, kw_only=True):
@@ -170,10 +101,7 @@ def _minor(release: str) -> list[str]:
 def mismatch_error(run_id: str, where: str, refusals: Sequence[Difference]) -> RendezvousError:
     """Return the error of a node that has a different command line from the run that it wants to join.
 
-    Args:
-        run_id: The run.
-        where: The store's endpoint as messages show it: `redis at host:6379`.
-        refusals: The differences, at least one.
+    `where` is the store's endpoint as messages show it: `redis at host:6379`. There is at least one difference.
     """
     allowable = ",".join(difference.key for difference in refusals if difference.key in ALLOWABLE)
     blocked = any(difference.key not in ALLOWABLE for difference in refusals)
@@ -212,36 +140,6 @@ def parse_allow_mismatch(texts: Iterable[str]) -> frozenset[str]:
                 hint=f"--allow-mismatch {near}" if near else "one of these",
             )
     return frozenset(keys)
-
-
-# --- torch's version, without torch
-
-
-def torch_version(paths: Sequence[str] | None = None) -> str:
-    """Return the torch release, without build suffix, that an interpreter with these paths would import; empty if none.
-
-    The release is in the metadata's file name. If torch runs from its sources, a file of the build has it.
-
-    Args:
-        paths: The interpreter's `sys.path`; `None` means the agent's.
-    """
-    for entry in dict.fromkeys(sys.path if paths is None else paths):
-        version = _torch_in(entry or os.curdir)
-        if version:
-            return version.partition("+")[0]
-    return ""
-
-
-def _torch_in(directory: str) -> str:
-    with suppress(OSError), os.scandir(directory) as entries:
-        for entry in entries:
-            name, _, suffix = entry.name.rpartition(".")
-            if suffix in ("dist-info", "egg-info") and name.startswith("torch-"):
-                return name.split("-")[1]
-    with suppress(OSError):
-        found = _TORCH_VERSION.search(Path(directory, "torch", "version.py").read_text(errors="replace"))
-        return found.group(1) if found else ""
-    return ""
 
 
 # --- names

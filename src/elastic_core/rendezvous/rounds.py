@@ -43,13 +43,8 @@ def resolve_round(
     the handler's store, under a key of this round: the handler's token, else `token`. So a handler without tokens must
     form its rounds in step on all nodes.
 
-    Args:
-        info: The result of `next_rendezvous`.
-        index: The number of earlier rounds of this agent; the round's index if the handler gives none.
-        settings: The settings of the handler.
-        token: The round's token if the handler gives none.
-        choose_master: Returns this node's address and port for the worker of rank 0; called on rank 0 only.
-        wait: Deadline and cancellation.
+    `index`, the number of earlier rounds of this agent, and `token` count if the handler gives none.
+    `choose_master` returns this node's address and port for the worker of rank 0, and is called on rank 0 only.
 
     Raises:
         RendezvousStateError: the handler's result can't be a round.

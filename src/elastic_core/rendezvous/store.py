@@ -35,17 +35,14 @@ class Topic(enum.StrEnum):
 
 
 class Seat(Record, frozen=True, kw_only=True):
-    """A member's place in the order of arrival. Number and incarnation together identify it.
-
-    `ahead` is how many live members had a lower number when the store returned it; 0 means that this member leads.
-    """
+    """A member's place in the order of arrival. Number and incarnation together identify it."""
 
     number: int
     """The place in the order of arrival; never assigned twice."""
     incarnation: str
     """The member's incarnation."""
     ahead: int
-    """The number of live members with a lower number; 0 means that this member leads."""
+    """How many live members had a lower number when the store returned it; 0 means that this member leads."""
 
 
 class Member(Record, frozen=True, kw_only=True):
@@ -69,40 +66,32 @@ class Members(Record, frozen=True, kw_only=True):
 
 
 class Survey(Record, frozen=True, kw_only=True):
-    """The content of a run as an observer without a seat reads it: all members that have a seat, and documents by key.
-
-    `silent` are the incarnations of members with an expired lease. `unproven` are the incarnations that this client has
-    not watched long enough to decide that.
-    """
+    """The content of a run as an observer without a seat reads it."""
 
     members: tuple[Member, ...]
     """The members that have a seat, in order, expired ones included."""
     silent: frozenset[str] = frozenset()
     """Incarnations with an expired lease."""
     unproven: frozenset[str] = frozenset()
-    """Incarnations for which the store can't decide whether the lease has expired."""
+    """Incarnations that this client has not watched long enough to decide whether their lease has expired."""
     documents: Mapping[str, bytes] = {}
     """Contents by key; documents that do not exist are left out."""
 
 
 class Renewal(Record, frozen=True, kw_only=True):
-    """The result of a lease renewal.
-
-    `ahead` counts the live members with a lower seat, `live` all live members. `next_expiry_s` is the number of seconds
-    until the earliest lease of another member ends, by the store's clock; `None` if there is no other member. A store
-    that `announces_expiry` may return `ttl_s` for any other member.
-    """
+    """The result of a lease renewal."""
 
     ahead: int
     """The number of live members with a lower seat; 0 means that this member leads."""
     live: int
     """The number of live members."""
     next_expiry_s: float | None
-    """Seconds until the lease of another member ends; `None` if there is no other member."""
+    """Seconds until the earliest lease of another member ends, by the store's clock; `None` if there is no other
+    member. A store that `announces_expiry` may return `ttl_s` for any other member."""
 
 
 class Document(Record, frozen=True, kw_only=True):
-    """A document as the store holds it. Only `swap` uses `version`; two contents never have the same version."""
+    """A document as the store holds it. Only `swap` uses `version`."""
 
     value: bytes
     """The content as the last `swap` wrote it."""
@@ -111,19 +100,19 @@ class Document(Record, frozen=True, kw_only=True):
 
 
 class Swapped(Record, frozen=True, kw_only=True):
-    """The result of a swap. `current` is the new document if the swap was applied, else the unchanged old document."""
+    """The result of a swap."""
 
     applied: bool
     """Whether the new content was written."""
     current: Document | None
-    """The document after the call; `None` if there is none."""
+    """The new document if the swap was applied, else the unchanged old one; `None` if there is none."""
 
 
 class Revisions(Record, frozen=True, kw_only=True):
-    """The revision of each topic. `birth` is a random text, created with the content, that identifies the content."""
+    """The revision of each topic."""
 
     birth: str = ""
-    """A random text that identifies this content; empty if there is no content."""
+    """A random text, created with the content, that identifies it; empty if there is no content."""
     members: int = 0
     """How often a member joined, left or changed its record."""
     departures: int = 0
@@ -139,19 +128,15 @@ class Revisions(Record, frozen=True, kw_only=True):
 
 
 class Watched(Record, frozen=True, kw_only=True):
-    """The result of `watch`.
-
-    `changed` are the requested topics with a higher revision. `reset` means that the content is not that of `since`
-    (the store was emptied), or is older (a failover lost writes). The caller must then read everything
-    again, and `changed` contains every requested topic.
-    """
+    """The result of `watch`."""
 
     revisions: Revisions
     """The current revision of each topic."""
     changed: frozenset[Topic]
-    """The topics with a higher revision."""
+    """The requested topics with a higher revision; all of them after a reset."""
     reset: bool = False
-    """Whether the store was emptied, or has older content."""
+    """Whether the content is not that of `since` (the store was emptied), or is older (a failover lost writes): the
+    caller must then read everything again."""
 
 
 def compare(since: Revisions, now: Revisions, topics: Collection[Topic]) -> Watched:

@@ -26,12 +26,10 @@ class RunDirectory:
     chose is never removed. If the agent is killed, its directory stays. While the agent lives, it holds a shared lock
     on the directory, for cleaners of temporary files, and a claim on a chosen directory, for other agents.
 
-    Args:
-        chosen: The user's `--run-dir`, created if needed; `node_<node id>` below it if another agent has it. If `None`:
-            `elastic-<uid>/<id>-<random>` under the temp directory, or under `$XDG_RUNTIME_DIR`, which is emptied when
-            the user logs out, if the run has a terminal.
-        run_id: Any text. Characters that a file name cannot have are quoted, and a long text is cut.
-        node_id: As `run_id`.
+    `chosen` is the user's `--run-dir`, created if needed; `node_<node id>` below it if another agent has it. If
+    `None`, the directory is `elastic-<uid>/<id>-<random>` under the temp directory, or under `$XDG_RUNTIME_DIR`,
+    which is emptied when the user logs out, if the run has a terminal. In ids, characters that a file name cannot
+    have are quoted, and a long text is cut.
 
     Raises:
         ConfigError: No place is writable, or the place is not safe.

@@ -8,10 +8,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from elastic_core.processes.errors.recording import record
-
-__all__ = ["record"]
-
 # Names that another distribution provides and that can be imported from here too, with their modules.
 _OF_OTHERS = {
     "CheckpointError": "elastic_train",
@@ -21,16 +17,13 @@ _OF_OTHERS = {
     "heartbeat": "elastic_watch.beats",
     "init_process_group": "elastic_train",
     "ready_to_stop": "elastic_train",
+    "record": "elastic_ops.recording",
     "section": "elastic_watch.beats",
     "should_stop": "elastic_train",
 }
 
 
 def __getattr__(name: str) -> "Any":  # noqa: ANN401  # of another distribution
-    if name == "record":
-        from elastic_core.processes.errors.recording import record
-
-        return record
     if name in _OF_OTHERS:
         return globals().setdefault(name, _of_another(name, _OF_OTHERS[name]))
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
@@ -46,5 +39,5 @@ def _of_another(name: str, module: str) -> object:
         if err.name != package:
             raise
         folder = package.removeprefix("elastic_")
-        hint = "pip install -r sets/train.txt, in a checkout of elastic-core"  # installs both
+        hint = "pip install -r sets/train.txt, in a checkout of elastic-core"  # installs all three
         raise ImportError(f"elastic_core.worker.{name} comes with elastic-{folder}. Try: {hint}") from None

@@ -11,7 +11,7 @@ from support import wait_for
 
 HANGS = """
 import os, pathlib, sys, threading, time
-from elastic_core.processes.errors import record
+from elastic_core.worker import record
 here = pathlib.Path(os.environ["HERE"])
 def wait():
     while not (here / "end").exists():

@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from elastic_core.errors import ConfigError, RendezvousError, WaitCancelledError
+from elastic_core.errors import ConfigError, RendezvousError
 from elastic_core.launcher import round_maker
 from elastic_core.launcher.round_maker import RoundPort
-from elastic_core.system.clock import WaitBudget
 from support import Lines, wait_for
 
 FAILS_ONCE = """
@@ -133,47 +132,49 @@ class Refusing:
         """Hold nothing."""
 
 
-class Waited(WaitBudget):
-    """A budget that does not really wait."""
+def renewed(port):
+    """Return what a request for a port answers, and its pauses, which take no time here."""
+    pauses, due, answers = [], [], []
 
-    def __init__(self):
-        super().__init__()
-        self.pauses = []
+    def call_later(delay_s, callback):
+        pauses.append(delay_s)
+        due.append(callback)
 
-    def sleep(self, seconds):
-        self.pauses.append(seconds)
-        self.check()
+    port.renew(call_later, answers.append)
+    while due:
+        due.pop()()
+    (answer,) = answers
+    return answer, pauses
 
 
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.ENOMEM])
 def test_a_port_is_asked_for_again_with_growing_pauses(monkeypatch, number):
     monkeypatch.setattr(round_maker, "HeldPort", Refusing(number, 5))
-    held, wait = RoundPort(None, lines := Lines()), Waited()
-    assert held.renew(wait) == 4711
-    assert wait.pauses == [0.5, 1.0, 2.0, 4.0, 4.0]
+    assert renewed(RoundPort(None, lines := Lines())) == (4711, [0.5, 1.0, 2.0, 4.0, 4.0])
     assert lines == ["no TCP port: trying again for 30 s; this costs no restart"]
 
 
 def test_a_port_that_stays_refused_is_given_up(monkeypatch):
     monkeypatch.setattr(round_maker, "HeldPort", Refusing(errno.EMFILE, 1000))
-    wait = Waited()
-    with pytest.raises(RendezvousError, match="no TCP port"):
-        RoundPort(None, Lines()).renew(wait)
-    assert round_maker.RESERVE_LIMIT_S <= sum(wait.pauses) <= round_maker.RESERVE_LIMIT_S + round_maker.LONGEST_PAUSE_S
+    error, pauses = renewed(RoundPort(None, Lines()))
+    assert isinstance(error, RendezvousError)
+    assert "no TCP port" in str(error)
+    assert round_maker.RESERVE_LIMIT_S <= sum(pauses) <= round_maker.RESERVE_LIMIT_S + round_maker.LONGEST_PAUSE_S
 
 
 def test_a_port_that_somebody_has_is_no_matter_of_time(monkeypatch):
     monkeypatch.setattr(round_maker, "HeldPort", Refusing(errno.EADDRINUSE, 1000))
-    wait = Waited()
-    for wanted, error in ((None, RendezvousError), (1234, ConfigError)):
-        with pytest.raises(error):
-            RoundPort(wanted, Lines()).renew(wait)
-    assert wait.pauses == []
+    for wanted, kind in ((None, RendezvousError), (1234, ConfigError)):
+        error, pauses = renewed(RoundPort(wanted, Lines()))
+        assert isinstance(error, kind)
+        assert pauses == []
 
 
-def test_a_stop_ends_the_wait_for_a_port(monkeypatch):
-    monkeypatch.setattr(round_maker, "HeldPort", Refusing(errno.EMFILE, 1000))
-    wait = Waited()
-    wait.cancel()
-    with pytest.raises(WaitCancelledError):
-        RoundPort(None, Lines()).renew(wait)
+def test_a_request_that_waits_ends_with_the_next_one(monkeypatch):
+    refusing = Refusing(errno.EMFILE, 1)
+    monkeypatch.setattr(round_maker, "HeldPort", refusing)
+    port, due, answers = RoundPort(None, Lines()), [], []
+    port.renew(lambda delay_s, callback: due.append(callback), answers.append)
+    assert renewed(port) == (4711, [])
+    due.pop()()
+    assert (answers, refusing.asked) == ([], 2)

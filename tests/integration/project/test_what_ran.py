@@ -36,6 +36,12 @@ def test_whose_error_has_a_cause():
         {}["x"]
     except KeyError as error:
         raise ValueError("y") from error
+
+def test_that_leaves_a_process():
+    subprocess.Popen(["sleep", "0"])
+
+def test_that_comes_after_it():
+    pass
 """
 
 
@@ -44,13 +50,14 @@ def reports(tmp_path_factory):
     """The reports of three failed tests, by their names: the lines below each headline."""
     folder = tmp_path_factory.mktemp("failing")
     (folder / "test_failing.py").write_text(FAILING)
+    (folder / "pytest.ini").write_text("[pytest]\nfilterwarnings = error\n")
     inherited = {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST", "TESTS_"))}
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-p", "whole_suite", "-p", "no:cacheprovider", "-n", "1", "test_failing.py"],
         cwd=folder, env=inherited | {"PYTHONPATH": f"{ROOT}/tests", "TESTS_SEED": "7"},
         capture_output=True, text=True, check=False,
     )  # fmt: skip
-    parts = re.split(r"^_+ (test_\w+) _+\n", done.stdout, flags=re.MULTILINE)
+    parts = re.split(r"^_+ (?:ERROR at setup of )?(test_\w+) _+\n", done.stdout, flags=re.MULTILINE)
     assert parts[1::2], done.stdout
     return dict(zip(parts[1::2], map(str.splitlines, parts[2::2]), strict=True))
 
@@ -82,3 +89,14 @@ def test_the_traceback_follows_on_the_same_screen_or_the_next(reports):
 )
 def test_what_one_command_leaves_goes_to_the_others(wanted, room, shares):
     assert what_ran._shares(wanted, room) == shares
+
+
+def test_a_report_names_the_test_that_has_left_a_process(reports):
+    (line,) = (line for line in reports["test_that_comes_after_it"] if line.startswith("left by "))
+    assert line == "left by test_failing.py::test_that_leaves_a_process (call): $ sleep 0"
+
+
+def test_a_process_is_not_reaped_when_it_is_noted(monkeypatch):
+    monkeypatch.setattr(subprocess.Popen, "poll", lambda _: pytest.fail("a starter's process is the starter's to reap"))
+    with what_ran.noted(), subprocess.Popen([sys.executable, "-c", ""]) as process:
+        assert process.returncode is None

@@ -7,7 +7,8 @@ import msgspec
 import pytest
 
 from elastic_core import messages as m
-from elastic_core.errors import ConfigError
+from elastic_core.agent.port import HeldPort
+from elastic_core.errors import BackendUnavailableError, ConfigError, ElasticError, WaitCancelledError
 from elastic_core.launcher import round_maker
 from elastic_core.launcher.agent_side import RunSide
 from elastic_core.launcher.round_maker import RoundMaker, RoundPort
@@ -132,23 +133,31 @@ def test_a_port_that_is_refused_for_a_moment_is_tried_again_by_the_loop(served, 
     def refuse():
         raise ConfigError("no TCP port") from OSError(24, "too many open files")
 
-    monkeypatch.setattr(served.port, "_renew", refuse)
+    real = HeldPort.reserve
+    monkeypatch.setattr(HeldPort, "reserve", refuse)
     served.side.reserve_port(ports.append)
     assert [delay_s for delay_s, _ in served.loop.later] == [0.5]
     served.loop.turn()
     assert served.lines == ["no TCP port: trying again for 30 s; this costs no restart"]
-    monkeypatch.setattr(served.port, "_renew", lambda: 4711)
+    monkeypatch.setattr(HeldPort, "reserve", real)
     served.loop.later.pop()[1]()
-    assert ports == [4711]
+    assert is_held(*ports)
+
+
+def renewed(held):
+    """Return the port or the error of a request that the system does not put off."""
+    answers = []
+    held.renew(Loop().call_later, answers.append)
+    (answer,) = answers
+    return answer
 
 
 def test_each_round_has_a_port_of_its_own_and_the_last_is_given_back():
     held = RoundPort(None, Lines())
-    first = held.renew(WaitBudget())
+    first = renewed(held)
     with socket.socket() as other, pytest.raises(OSError, match="in use"):
         other.bind(("127.0.0.1", first))
-    second = held.renew(WaitBudget())
-    assert second
+    assert renewed(held)
     held.close()
     held.close()
 
@@ -159,10 +168,67 @@ def test_the_port_that_the_user_chose_can_be_held_again():
         taken.listen()
         port = taken.getsockname()[1]
         held = RoundPort(port, Lines())
-        with pytest.raises(ConfigError, match=str(port)):
-            held.renew(WaitBudget())
-    assert held.renew(WaitBudget()) == held.renew(WaitBudget()) == port
+        assert str(port) in str(renewed(held))
+    assert renewed(held) == renewed(held) == port
     held.close()
+
+
+def on_thread(call):
+    """Return a list that has the result or the error of a call on another thread once it has ended."""
+    outcome = []
+
+    def run():
+        try:
+            outcome.append(call())
+        except ElasticError as err:
+            outcome.append(err)
+
+    threading.Thread(target=run, daemon=True).start()
+    return outcome
+
+
+def resolved(rounds, loop, info):
+    """Return the result of a handler's thread while the loop turns."""
+    outcome = on_thread(lambda: rounds.resolve(info, WaitBudget()))
+    wait_for(lambda: loop.turn() or outcome, what="the round")
+    return outcome[0]
+
+
+class Masters:
+    """A hook's servers: they answer when the test does."""
+
+    def __init__(self):
+        self.waiting = []
+
+    def shut(self, done):
+        self.waiting.append(done)
+
+
+def served_by(masters):
+    loop, noted = Loop(), Noted()
+    return loop, RoundMaker(loop, SETTINGS, handler=noted, port=RoundPort(None, Lines()), masters=masters, feed=noted)
+
+
+def test_a_handlers_thread_blocks_until_the_loop_has_answered():
+    masters = Masters()
+    loop, rounds = served_by(masters)
+    outcome = on_thread(lambda: rounds.await_port(WaitBudget()))
+    wait_for(lambda: loop.posted, what="the question to be posted")
+    loop.turn()
+    assert outcome == []
+    masters.waiting[0](BackendUnavailableError("port taken"))
+    wait_for(lambda: outcome, what="the call to return")
+    assert isinstance(outcome[0], BackendUnavailableError)
+
+
+def test_a_cancelled_wait_for_the_loop_ends_at_once():
+    wait = WaitBudget()
+    loop, rounds = served_by(Masters())
+    outcome = on_thread(lambda: rounds.await_port(wait))
+    wait_for(lambda: loop.posted, what="the question to be posted")
+    wait.cancel()
+    wait_for(lambda: outcome, what="the cancelled call to return")
+    assert isinstance(outcome[0], WaitCancelledError)
 
 
 @pytest.fixture
@@ -207,8 +273,8 @@ def is_held(port):
     ],
 )
 def test_a_chosen_port_is_held_where_rank_0_of_this_node_will_listen(chosen, address, rank, use_agent_store, held):
-    side, _, info = chosen(address, rank=rank, nodes=rank + 1, use_agent_store=use_agent_store)
-    assert side.resolve(info, WaitBudget()).round.master_addr == address
+    side, loop, info = chosen(address, rank=rank, nodes=rank + 1, use_agent_store=use_agent_store)
+    assert resolved(side, loop, info).round.master_addr == address
     assert is_held(info.master_port) is held
     formed = []
     side.form(info, formed.append)
@@ -217,28 +283,27 @@ def test_a_chosen_port_is_held_where_rank_0_of_this_node_will_listen(chosen, add
 
 
 def test_a_port_that_the_handler_chose_is_its_own(chosen):
-    side, _, info = chosen("127.0.0.1")
+    side, loop, info = chosen("127.0.0.1")
     other = msgspec.structs.replace(info, master_port=info.master_port - 1)
-    assert side.resolve(other, WaitBudget()).round.master_port == other.master_port
+    assert resolved(side, loop, other).round.master_port == other.master_port
     assert not is_held(other.master_port)
 
 
 def test_a_chosen_port_is_held_where_the_handler_reaches_this_node_by_loopback(chosen):
-    side, _, info = chosen("name-that-is-for-others.test")
+    side, loop, info = chosen("name-that-is-for-others.test")
     local = msgspec.structs.replace(info, master_addr="127.0.0.1")
-    assert side.resolve(local, WaitBudget()).round.master_port == info.master_port
+    assert resolved(side, loop, local).round.master_port == info.master_port
     assert is_held(info.master_port)
 
 
 def test_a_second_run_with_the_same_address_and_port_is_refused(chosen):
-    side, _, info = chosen("127.0.0.1")
-    side.resolve(info, WaitBudget())
-    second, _, _ = chosen("127.0.0.1")
+    side, loop, info = chosen("127.0.0.1")
+    resolved(side, loop, info)
+    second, loop, _ = chosen("127.0.0.1")
     second._settings = side._settings
     second._port = RoundPort(info.master_port, Lines())
     words = f"--master-port {info.master_port} is in use on this host"
-    with pytest.raises(ConfigError, match=words):
-        second.resolve(info, WaitBudget())
+    assert words in str(resolved(second, loop, info))
     formed = []
     second.form(info, formed.append)
     assert words in str(formed[0])

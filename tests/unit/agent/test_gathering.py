@@ -122,4 +122,4 @@ def test_a_node_that_is_told_to_stop_does_not_wait_for_the_run():
     assert names(step) == ["AnnounceDrain", "AnnounceDeparture", "SetTimer", "LeaveRendezvous"]
     assert (step.state.outcome.ending, step.state.outcome.exit_code) == (AgentEnd.STOPPED, 143)
     step = drive(m.StopRequested(signum=15), state=drive(*ORDERS).state)
-    assert names(step) == ["AnnounceDeparture", "AnnounceDrain"]
+    assert names(step) == ["AnnounceDeparture", "NoneMayLeave", "AnnounceDrain"]

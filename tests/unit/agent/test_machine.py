@@ -288,7 +288,7 @@ def test_drain_with_a_deadline_bounds_the_grace_period_and_a_later_one_only_shor
     assert again.commands == (m.ShortenGrace(grace_s=1.0),)
     restarting = failed_with(Restart()).state
     told = drive(m.StopRequested(signum=15, grace_s=1.0), state=restarting)
-    assert told.commands == (m.ShortenGrace(grace_s=1.0), m.AnnounceDrain(signum=15))
+    assert told.commands == (m.NoneMayLeave(), m.ShortenGrace(grace_s=1.0), m.AnnounceDrain(signum=15))
 
 
 def test_restart_that_was_asked_for_begins_a_new_round_and_costs_nothing():
@@ -333,7 +333,7 @@ def test_restart_is_not_begun_where_no_worker_runs_or_a_failure_comes_first():
 def test_stop_signal_during_a_restart_turns_it_into_an_end():
     stopping = failed_with(Restart()).state
     told = drive(m.StopRequested(signum=15), state=stopping)
-    assert told.commands == (m.AnnounceDrain(signum=15),)
+    assert told.commands == (m.NoneMayLeave(), m.AnnounceDrain(signum=15))
     step = drive(m.WorkersStopped(), m.RendezvousLeft(), state=told.state)
     assert step.state.outcome.exit_code == 143
 
@@ -408,7 +408,7 @@ class Histories(RuleBasedStateMachine):
         self.owed = []
         self.rounds = 0
         self.stops = 0
-        self.stop_ladder = False
+        self.stop_ladder = self.may_leave = False
         self.spawned_after_stop = False
         self.aside = False
         self.give(
@@ -458,9 +458,12 @@ class Histories(RuleBasedStateMachine):
                 self.alive = set(range(WORKERS))
                 self.stop_ladder = self.reported_done = False
                 self.owed.append(m.WorkersSpawned())
-            case m.StopWorkers():
+            case m.StopWorkers(may_leave=may_leave):
                 assert not self.stop_ladder, "two stop orders at once"
-                self.stop_ladder = True
+                self.stop_ladder, self.may_leave = True, may_leave
+            case m.NoneMayLeave():
+                assert self.stop_ladder, "nothing to leave"
+                self.may_leave = False
             case m.ShortenGrace():
                 assert self.stop_ladder, "nothing to hurry"
             case m.PublishDecision() | m.OrderStop():
@@ -568,6 +571,11 @@ class Histories(RuleBasedStateMachine):
             assert self.aside == self.stands_aside
         if isinstance(self.state, Stopping):
             assert self.stop_ladder
+
+    @invariant()
+    def workers_may_leave_only_if_a_round_can_follow(self):
+        if isinstance(self.state, Stopping) and isinstance(self.state.then, End):
+            assert not self.may_leave
 
 
 class RunHistories(Histories):

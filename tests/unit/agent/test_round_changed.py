@@ -145,7 +145,7 @@ def test_a_node_that_is_told_to_stop_says_so_first():
     step = drive(*TO_RUNNING, m.StopRequested(signum=15))
     assert names(step) == ["AnnounceDeparture", "StopWorkers", "WatchRound"]
     step = drive(m.StopRequested(signum=15), state=drive(*TO_RUNNING, told(LOST)).state)
-    assert names(step) == ["AnnounceDeparture", "AnnounceDrain"]
+    assert names(step) == ["AnnounceDeparture", "NoneMayLeave", "AnnounceDrain"]
 
 
 # --- finishing

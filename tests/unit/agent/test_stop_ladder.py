@@ -22,7 +22,7 @@ class Node:
 
     def __init__(self, *, grace_s=30.0, option_s=0.0, **holds):
         self.now_s, self.alive, self.raised_s = 100.0, frozenset({0, 1}), {}
-        self.stops, self.moments, self.lines, self.timers, self.killed = [], [], [], [], 0
+        self.stops, self.moments, self.lines, self.timers, self.killed, self.forbidden = [], [], [], [], 0, 0
         self.ladder = StopLadder(
             workers=self,
             log=self,
@@ -44,8 +44,12 @@ class Node:
             self.timers.remove(timer)
             timer.call()
 
-    def stop(self, signum, *, grace_s):
+    def stop(self, signum, *, grace_s, may_leave=False, planned=False):
         self.stops.append((signum, grace_s))
+        self.may_leave = may_leave, planned
+
+    def forbid_leaving(self):
+        self.forbidden += 1
 
     def kill(self):
         self.killed += 1

@@ -135,6 +135,14 @@ def test_a_node_waits_as_long_for_the_cause_as_it_yields_to_it():
 # --- the incident
 
 
+def test_workers_that_left_the_round_are_not_among_the_stopped():
+    a = replace(report("a", worker(0), worker(1, stopped=True)), kept_count=2)
+    _, incident = merged(a, replace(report("b"), kept_count=4))
+    assert (incident.stopped_count, incident.kept_count) == (1, 6)
+    text = render_incident(replace(incident, decision=Restart()))
+    assert "1 other stopped because of it, 6 others kept running, on 2 nodes: a, b" in text
+
+
 def test_all_that_nodes_know_is_in_one_incident():
     b = report("b", worker(4), worker(5, stopped=True), age_s=0.5)
     a = report("a", worker(0, RESET), worker(1, stopped=True), worker(2, stopped=True), age_s=0.3)
@@ -152,6 +160,7 @@ def test_all_that_nodes_know_is_in_one_incident():
     assert "secondary failures: rank 0: ConnectionResetError: boom" in text
     assert "stopped by the launcher: ranks 1, 2, 5" in text
     assert "4 workers had finished before" in text
+    assert "kept running" not in text
     assert "Logs on b:" in text
     line = render_attempt(replace(incident, decision=Restart()), restart=1, max_restarts=3)
     assert "rank 4 failed: ValueError: boom (trainx.py:29 on b); 1 other failed after it; restart 1 of 3 now" in line

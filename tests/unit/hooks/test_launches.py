@@ -89,3 +89,11 @@ def test_what_an_agent_sets_is_reserved_to_it():
     free = {name for name in PLACE_VARIABLES if name not in RESERVED and not name.startswith(RESERVED_PREFIXES)}
     assert free == set()
     assert fault_of_variable("TORCHELASTIC_TIMER_FILE", "pipe") == ""
+
+
+def test_the_variable_of_ours_for_hooks_may_be_set_and_no_other():
+    answer = Launches(environment={"ELASTIC_WARM_SOCKET": "/x", "ELASTIC_ROUND": "9"})
+    changes = CheckedChanges(answer, 1)
+    assert changes.by_rank[0].environment == {"ELASTIC_WARM_SOCKET": "/x"}
+    assert [fault.partition(":")[0] for fault in changes.faults] == ["may not set 'ELASTIC_ROUND'"]
+    assert CheckedChanges(Launches(environment={"ELASTIC_WARM_SOCKET": "\0"}), 1).faults

@@ -1,17 +1,13 @@
 """Servers that hooks host at MASTER_PORT: which is asked, and that whatever they do a round gets its answer."""
 
-import threading
-
 import pytest
 
-from elastic_core.api import AgentHook, HookSettings, Power, WaitBudget
+from elastic_core.api import AgentHook, HookSettings, Power
 from elastic_core.api.starters import MasterServer
 from elastic_core.api.stores import BackendUnavailableError
-from elastic_core.errors import ElasticError, WaitCancelledError
 from elastic_core.hooks.master_server import ANSWER_S, MasterServers
 from elastic_core.hooks.members import NamedHook
 from elastic_core.plugin_faults import LOOP_S
-from support import wait_for
 
 
 class Timer:
@@ -209,45 +205,6 @@ def test_a_rendezvous_with_a_store_of_its_own_leaves_all_alone(loop):
     made.leave("'c10d' has a store of its own")
     made.open(5, answers.append)
     assert (answers, hook.server.asked, made.hosting) == ([None], ["'c10d' has a store of its own"], False)
-
-
-def on_thread(call):
-    outcome = []
-
-    def run():
-        try:
-            outcome.append(call())
-        except ElasticError as err:
-            outcome.append(err)
-
-    threading.Thread(target=run, daemon=True).start()
-    return outcome
-
-
-def test_another_thread_blocks_until_the_server_listens(loop):
-    hook = Hook(Server(answer=False))
-    made = servers(loop, hook)
-    outcome = on_thread(lambda: made.await_open(5, WaitBudget()))
-    wait_for(lambda: loop.posted, what="the question to be posted")
-    loop.posted.pop()()
-    assert outcome == []
-    hook.server.waiting[0](BackendUnavailableError("port taken"))
-    wait_for(lambda: outcome, what="the call to return")
-    assert isinstance(outcome[0], BackendUnavailableError)
-
-
-def test_a_cancelled_wait_ends_at_once(loop):
-    made, wait = servers(loop, Hook(Server(answer=False))), WaitBudget()
-    outcome = on_thread(lambda: made.await_shut(wait))
-    wait_for(lambda: loop.posted, what="the question to be posted")
-    wait.cancel()
-    wait_for(lambda: outcome, what="the cancelled call to return")
-    assert isinstance(outcome[0], WaitCancelledError)
-
-
-def test_nobody_waits_where_nothing_is_hosted(loop):
-    servers(loop, Hook(Server(), hosting=False)).await_open(5, WaitBudget())
-    assert loop.posted == []
 
 
 def test_a_hook_that_cant_say_whether_it_hosts_does_not(loop):

@@ -234,3 +234,54 @@ def test_one_that_fails_in_whichever_call_is_off(method, how):
     place = f" (test_starting.py:{call.__code__.co_firstlineno + 2} in call)" if how == "raises" else ""
     assert lines[0] == f"hook 'acme': {method} {fault}{place}; workers are started without it from now on"
     assert starter.start(WORKER) is None
+
+
+# --- workers that leave a round
+
+
+class Keeps(WorkerStarter):
+    def __init__(self, answer=True):
+        self.answer = answer
+
+    def keep(self, worker, *, within_s, planned):
+        self.asked = worker, within_s, planned
+        return self.answer
+
+
+def test_a_starter_that_keeps_workers_is_called_before_others():
+    class Hook(AgentHook):
+        api_version = 1
+        powers = frozenset({Power.STARTS})
+
+        def __init__(self, starter):
+            self.starter = starter
+
+        def worker_starter(self, loop):
+            return self.starter
+
+    hooks = [
+        NamedHook(name=name, distribution="acme 1", hook=Hook(starter))
+        for name, starter in (("a", Forks()), ("warm", Keeps()))
+    ]
+    assert [starter.keeps for starter in hook_starters(hooks, Loop())] == [True, False]
+
+
+def test_its_answer_counts_unless_it_is_off():
+    made = Keeps()
+    starter, lines = starter_of(made)
+    assert starter.keep("worker", within_s=1.0, planned=False)
+    assert made.asked == ("worker", 1.0, False)
+    made.answer = "yes"
+    assert not starter.keep("worker", within_s=1.0, planned=False)
+    assert lines == [
+        "hook 'acme': keep answered str; expected True or False; workers are started without it from now on"
+    ]
+    made.answer = True
+    assert not starter.keep("worker", within_s=1.0, planned=False)
+
+
+def test_one_whose_keep_raises_is_off():
+    starter, lines = starter_of(Keeps())
+    starter._starter.keep = lambda *args, **more: 1 / 0
+    assert not starter.keep("worker", within_s=1.0, planned=False)
+    assert "keep raised ZeroDivisionError" in lines[0]

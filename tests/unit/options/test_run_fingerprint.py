@@ -6,9 +6,8 @@ import pytest
 
 from elastic_core.errors import ConfigError
 from elastic_core.options.entrypoint import make_entrypoint
-from elastic_core.options.run_fingerprint import run_fingerprint
+from elastic_core.options.run_fingerprint import run_fingerprint, torch_version
 from elastic_core.options.settings import Entrypoint, RunSettings
-from elastic_core.rendezvous.identity import torch_version
 from elastic_core.rendezvous.member.documents import STORE_FORMAT
 from elastic_core.types import PolicySettings, RendezvousSettings
 
@@ -103,3 +102,28 @@ def test_another_interpreter_is_read_off_its_folders(script, tmp_path):
     bare = of(Entrypoint(argv=("python3", "-u", script), name=script, script=script))
     assert bare["torch"] == ""
     assert "python" not in bare
+
+
+def test_torch_from_metadata(tmp_path):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b" / "torch-2.13.0+cpu.dist-info").mkdir(parents=True)
+    (tmp_path / "b" / "torchvision-0.28.0.dist-info").mkdir()
+    (tmp_path / "b" / "torch_geometric-9.9.9.dist-info").mkdir()
+    (tmp_path / "c" / "torch-1.0.0.dist-info").mkdir(parents=True)
+    paths = [str(tmp_path / name) for name in ("missing", "a", "b", "c")]
+    assert torch_version(paths) == "2.13.0"
+    assert torch_version(paths[:2]) == ""
+
+
+def test_torch_from_its_sources(tmp_path):
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "version.py").write_text(
+        "from typing import x\n__version__ = '2.14.0a0+git1234567'\ncuda = None\n"
+    )
+    assert torch_version([str(tmp_path)]) == "2.14.0a0"
+
+
+def test_torch_half_installed(tmp_path):
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "version.py").write_text("")
+    assert torch_version([str(tmp_path)]) == ""

@@ -33,8 +33,8 @@ class Play:
         self.now_s = max(self.now_s, self.state.due_s)
         return self.give(la.Woke())
 
-    def stop(self, grace_s=30.0, signum=TERM):
-        return self.give(la.StopBegun(signum=signum, grace_s=grace_s))
+    def stop(self, grace_s=30.0, signum=TERM, *, may_leave=False):
+        return self.give(la.StopBegun(signum=signum, grace_s=grace_s, may_leave=may_leave))
 
 
 def to_leader(pid, signum, group=True):
@@ -69,6 +69,74 @@ def test_a_worker_with_the_terminal_is_signalled_alone():
     play = Play(1, group=False)
     assert play.stop() == [to_leader(1, TERM, group=False)]
     assert play.give(la.LeaderEnded(pid=1, remnants=True)) == [la.Look()]
+
+
+# --- workers that may leave
+
+
+def test_workers_that_may_leave_get_no_signal_and_the_stop_ends_without_them():
+    play = Play(1, 2)
+    assert play.stop(may_leave=True) == []
+    assert play.give(la.LeaderLeft(pid=1)) == []
+    assert play.give(la.LeaderLeft(pid=2)) == [la.Look()]
+    play.give(la.Looked())
+    play.wake()
+    assert play.give(la.Looked()) == [la.Finished()]
+
+
+def test_a_worker_that_stays_is_signalled_at_once_and_keeps_its_grace_period():
+    play = Play(1, 2, 3)
+    play.stop(grace_s=30, may_leave=True)
+    assert play.give(la.LeadersStay(pids=frozenset({1, 3})), after_s=2.0) == [to_leader(1, TERM), to_leader(3, TERM)]
+    assert play.give(la.LeadersStay(pids=frozenset({1}))) == []
+    play.give(la.LeaderLeft(pid=2))
+    assert play.wake() == [to_leader(1, KILL), to_leader(3, KILL)]
+    assert play.now_s == 130
+
+
+def test_a_worker_that_answers_nothing_is_signalled_after_half_of_the_time():
+    play = Play(1)
+    play.stop(grace_s=30, may_leave=True)
+    assert play.state.due_s == 115
+    assert play.give(la.Woke(), after_s=14.9) == []
+    assert play.wake() == [to_leader(1, TERM)]
+    assert play.wake() == [to_leader(1, KILL)]
+    assert play.now_s == 130
+
+
+def test_one_without_a_grace_period_has_no_time_to_leave():
+    play = Play(1)
+    assert play.stop(grace_s=0, may_leave=True) == []
+    assert play.wake() == [to_leader(1, KILL)]
+    assert play.now_s == 100
+
+
+@pytest.mark.parametrize("order", [la.KillOrdered(), la.StopBegun(signum=TERM, grace_s=1.0), la.LeadersStay()])
+def test_a_kill_less_time_or_the_end_of_the_run_ends_the_leaving(order):
+    play = Play(1, 2)
+    play.stop(may_leave=True)
+    play.give(la.LeaderLeft(pid=2))
+    signum = KILL if isinstance(order, la.KillOrdered) else TERM
+    assert play.give(order) == [to_leader(1, signum)]
+    assert play.give(la.LeadersStay()) == []
+
+
+def test_more_time_does_not_end_the_leaving():
+    play = Play(1)
+    play.stop(grace_s=10, may_leave=True)
+    assert play.stop(grace_s=60) == []
+    assert play.state.due_s == 105
+
+
+def test_a_worker_may_end_while_it_leaves():
+    play = Play(1, 2)
+    play.stop(may_leave=True)
+    assert play.give(la.LeaderEnded(pid=1)) == []
+    assert play.give(la.LeadersStay(pids=frozenset({1}))) == []
+    assert play.give(la.LeaderLeft(pid=2)) == [la.Look()]
+
+
+# --- kill
 
 
 def test_kill_cuts_the_grace_period_short():
@@ -197,7 +265,9 @@ def test_every_stop_ends_in_bounded_time_whatever_the_processes_do(data):
     alive = set(range(1, count + 1))
     strays = {la.Found(pid=p, pgid=p) for p in data.draw(st.sets(st.integers(100, 103)))}
     grace_s = data.draw(st.floats(0, 60))
-    todo, ended = play.stop(grace_s=grace_s), False
+    may_leave = data.draw(st.booleans())
+    todo, ended = play.stop(grace_s=grace_s, may_leave=may_leave), False
+    leaving = set(alive) if may_leave else set()
     ordered_s = play.now_s
     killed = set()
     for _ in range(5000):
@@ -205,6 +275,7 @@ def test_every_stop_ends_in_bounded_time_whatever_the_processes_do(data):
             match action:
                 case la.SignalLeader(pid=pid, signum=signum):
                     assert pid in alive
+                    leaving.discard(pid)
                     assert signum == TERM or play.now_s >= ordered_s + grace_s or killed == {"asked"}
                 case la.Finished():
                     ended = True
@@ -223,10 +294,15 @@ def test_every_stop_ends_in_bounded_time_whatever_the_processes_do(data):
         if alive and data.draw(st.booleans()):
             pid = data.draw(st.sampled_from(sorted(alive)))
             alive.discard(pid)
+            if pid in leaving and data.draw(st.booleans()):
+                todo = play.give(la.LeaderLeft(pid=pid))
+                continue
             todo = play.give(la.LeaderEnded(pid=pid, remnants=data.draw(st.booleans())))
         elif not killed and data.draw(st.integers(0, 9)) == 0:
             killed.add("asked")
             todo = play.give(la.KillOrdered())
+        elif leaving and data.draw(st.booleans()):
+            todo = play.give(la.LeadersStay(pids=frozenset({min(leaving)})))
         else:
             todo = play.wake()
             alive -= {action.pid for action in todo if isinstance(action, la.GiveUpLeader)}

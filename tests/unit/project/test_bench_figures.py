@@ -427,13 +427,19 @@ def test_the_table_has_a_row_for_each_way_to_run_ours_and_a_column_for_a_peer_th
     taken = {FLOOR: [1.0], OURS: [2.0], f"{OURS} --standby": [1.5], TORCHRUN: [4.0], FT_LAUNCHER: [8.0]}
     found = page(a=taken)
     found["left_out"] = {"b": "no etcd"}
-    lines = benchmark_page.figures(found).splitlines()
-    assert lines[0].count("|") == 8
-    assert lines[2:4] == [
-        "| time of a, ms | 1 | 2 | 4 | 8 | 0.5 (0.5 to 0.5) |  |",
-        "| time of a, ms, `--standby` | 1 | 1.5 | 4 | 8 | 0.375 (0.375 to 0.375) |  |",
-    ]
-    assert lines[-1].endswith(
+    found["figures"]["start-1"] = found["figures"]["a"]
+    first, _, *lines = benchmark_page.figures(found).splitlines()
+    assert [line for line in lines if line.startswith("#")] == ["### Start and end", "### Other figures"]
+    assert lines[2].count("|") == 8
+    assert (
+        lines[4:6]
+        == lines[-2:]
+        == [
+            "| time of a, ms | 1 | 2 | 4 | 8 | 0.5 (0.5 to 0.5) |  |",
+            "| time of a, ms, `--standby` | 1 | 1.5 | 4 | 8 | 0.375 (0.375 to 0.375) |  |",
+        ]
+    )
+    assert first.endswith(
         "on 2 cores of a processor, Linux 6.1, Python 3.11.7, torch 2.13.0. `b` is left out: no etcd."
     )
 

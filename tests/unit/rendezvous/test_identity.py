@@ -2,10 +2,14 @@
 
 import json
 import re
+import sys
 
 import pytest
 
 from elastic_core.errors import ConfigError, RendezvousError
+from elastic_core.options.run_fingerprint import run_fingerprint
+from elastic_core.options.settings import Entrypoint, RunSettings
+from elastic_core.options.worker_options import WorkerSettings
 from elastic_core.rendezvous.identity import (
     ALLOWABLE,
     REFUSED,
@@ -15,31 +19,41 @@ from elastic_core.rendezvous.identity import (
     attempt_from_environment,
     compare_fingerprints,
     default_node_id,
-    fingerprint,
     mismatch_error,
     mismatch_warning,
     parse_allow_mismatch,
-    torch_version,
 )
+from elastic_core.types import RendezvousSettings
 
 WHERE = "redis at host:6379"
 
 
-def make(**other):
-    parts = {
-        "min_nodes": 2,
-        "max_nodes": 8,
-        "entrypoint": "/home/me/train.py",
-        "is_module": False,
-        "arguments": ["--token", "s3cret"],
-        "nproc": 4,
-        "role": "default",
-        "backend_options": {"lease_ttl": 5.0, "last_call_timeout": 30.0, "connect_timeout": 60.0, "password": "s3cret"},
-        "wire_format": 1,
-        "torch": "2.13",
-        "python": "3.11",
-    }
-    return fingerprint(**(parts | other))
+CONF = {"lease_ttl": "5", "last_call_timeout": "30", "connect_timeout": "60", "password": "s3cret"}
+
+
+def make(
+    *,
+    entrypoint="/home/me/train.py",
+    is_module=False,
+    arguments=("--token", "s3cret"),
+    nodes=(2, 8),
+    nproc=4,
+    nproc_source="",
+    role="default",
+    rdzv_conf=CONF,
+    **other,
+):
+    settings = RunSettings(
+        entrypoint=Entrypoint(
+            argv=(sys.executable, "-u", entrypoint, *arguments),
+            name=entrypoint,
+            module=entrypoint if is_module else None,
+        ),
+        nodes=RendezvousSettings(run_id="r", min_nodes=nodes[0], max_nodes=nodes[1], local_world_size=nproc, role=role),
+        workers=WorkerSettings(nproc_source=nproc_source),
+        rdzv_conf=rdzv_conf,
+    )
+    return run_fingerprint(settings) | {"format": "1", "torch": "2.13", "python": "3.11"} | other
 
 
 def test_holds_what_joiners_compare():
@@ -72,7 +86,7 @@ def test_a_module_is_not_a_script():
 
 
 def test_fixed_size_reads_as_typed():
-    assert make(min_nodes=2, max_nodes=2)["nnodes"] == "2"
+    assert make(nodes=(2, 2))["nnodes"] == "2"
 
 
 @pytest.mark.parametrize("other", [["--token", "else"], ["--token s3cret"], [], ["s3cret", "--token"]])
@@ -89,11 +103,11 @@ def test_nothing_differs():
 @pytest.mark.parametrize(
     ("key", "other"),
     [
-        ("nnodes", {"min_nodes": 1}),
+        ("nnodes", {"nodes": (1, 8)}),
         ("entrypoint", {"entrypoint": "eval.py"}),
         ("nproc", {"nproc": 8}),
-        ("backend_options", {"backend_options": {"lease_ttl": 10.0, "last_call_timeout": 30.0}}),
-        ("format", {"wire_format": 2}),
+        ("backend_options", {"rdzv_conf": CONF | {"lease_ttl": "10"}}),
+        ("format", {"format": "2"}),
         ("torch", {"torch": "2.14.0"}),
     ],
 )
@@ -200,8 +214,7 @@ def test_text_with_two_differences():
 
 
 def test_text_names_the_options_that_are_compared():
-    other = {"lease_ttl": 10.0, "last_call_timeout": 30.0}
-    refusals, _ = compare_fingerprints(make(backend_options=other), make())
+    refusals, _ = compare_fingerprints(make(rdzv_conf=CONF | {"lease_ttl": "10"}), make())
     text = str(mismatch_error("r", WHERE, refusals))
     assert "with --rdzv-conf lease_ttl=5,last_call_timeout=30, this node has lease_ttl=10,last_call_timeout=30." in text
 
@@ -212,7 +225,7 @@ def test_text_for_torch_and_for_the_format():
         text := str(mismatch_error("r", WHERE, refusals))
     )
     assert text.endswith("torch, or --allow-mismatch torch")
-    refusals, _ = compare_fingerprints(make(wire_format=2), make())
+    refusals, _ = compare_fingerprints(make(format="2"), make())
     assert str(mismatch_error("r", WHERE, refusals)).endswith(
         "was begun with wire format 1, this node has 2. Try: the same launcher and elastic-core on every node"
     )
@@ -237,34 +250,6 @@ def test_allow_mismatch_names_the_nearest(key, hint):
 def test_a_format_can_not_be_allowed():
     with pytest.raises(ConfigError, match="'format'; expected one of"):
         parse_allow_mismatch(["format"])
-
-
-# --- torch
-
-
-def test_torch_from_metadata(tmp_path):
-    (tmp_path / "a").mkdir()
-    (tmp_path / "b" / "torch-2.13.0+cpu.dist-info").mkdir(parents=True)
-    (tmp_path / "b" / "torchvision-0.28.0.dist-info").mkdir()
-    (tmp_path / "b" / "torch_geometric-9.9.9.dist-info").mkdir()
-    (tmp_path / "c" / "torch-1.0.0.dist-info").mkdir(parents=True)
-    paths = [str(tmp_path / name) for name in ("missing", "a", "b", "c")]
-    assert torch_version(paths) == "2.13.0"
-    assert torch_version(paths[:2]) == ""
-
-
-def test_torch_from_its_sources(tmp_path):
-    (tmp_path / "torch").mkdir()
-    (tmp_path / "torch" / "version.py").write_text(
-        "from typing import x\n__version__ = '2.14.0a0+git1234567'\ncuda = None\n"
-    )
-    assert torch_version([str(tmp_path)]) == "2.14.0a0"
-
-
-def test_torch_half_installed(tmp_path):
-    (tmp_path / "torch").mkdir()
-    (tmp_path / "torch" / "version.py").write_text("")
-    assert torch_version([str(tmp_path)]) == ""
 
 
 # --- names

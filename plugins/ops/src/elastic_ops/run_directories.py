@@ -7,11 +7,12 @@ from typing import Final
 
 from elastic_core.api import SYSTEM_CLOCK, ConfigError, Record, WaitBudget
 from elastic_core.api.records import run_places, run_records
+from elastic_core.api.tools import AgentIdentity
 from elastic_ops.status.document import STATUS_FILE, UNREADABLE, AgentStatus, OtherVersionError, read_status
 
 _LISTED: Final = "elastic status, which lists this machine's runs"
 _STARTING_S: Final = 2.0
-"""How long a command waits for the first status of an agent that has just started."""
+"""How long after the start of an agent a command waits for its first status."""
 _LOOK_S: Final = 0.02
 
 
@@ -69,16 +70,16 @@ def run_at(path: Path) -> FoundRun:
 def runs_named(target: str) -> list[FoundRun]:
     """Return all runs with an id, or the run of a run directory. An id takes precedence over a folder.
 
-    If an agent of that id has just started, its first status is waited for, two seconds at most.
+    If an agent of that id has just started, its first status is waited for, until two seconds after its start.
 
     Raises:
-        ConfigError: there is none, or its status was written by another version.
+        ConfigError: there is none, its agent writes no status, or its status was written by another version.
     """
     if not target:  # `Path("")` is the working directory, which may be one of a run
         raise ConfigError("RUN: ''; expected a run id or a run directory", hint=_LISTED)
     if os.sep not in target:  # an id first: the folder in which one works is often named as the run
         pause, until_s = WaitBudget(), SYSTEM_CLOCK.monotonic_s() + _STARTING_S
-        while _is_starting(target) and SYSTEM_CLOCK.monotonic_s() < until_s:
+        while any(map(_is_young, _silent_agents(target))) and SYSTEM_CLOCK.monotonic_s() < until_s:
             pause.sleep(_LOOK_S)
         named = [run for run in find_runs() if run.status is not None and run.status.run_id == target]
         if named:
@@ -86,22 +87,33 @@ def runs_named(target: str) -> list[FoundRun]:
     path = Path(target).expanduser()
     if path.is_dir():
         return [_chosen_directory(path.absolute())]
+    if silent := _silent_agents(target):
+        raise ConfigError(
+            f"run {target!r} runs here (agent process {silent[0].pid}), but its agent writes no status: its "
+            "environment has no elastic-ops, or the hook is off",
+            hint="pip install -r sets/ops.txt (in a checkout) where elastic run is installed, before the next run",
+        )
     raise ConfigError(
         f"no run directory {target!r}, and no run of that id in {run_places()}",
         hint="elastic status, which lists this machine's runs; or --rdzv-backend and --rdzv-endpoint with RUN",
     )
 
 
-def _is_starting(run_id: str) -> bool:
-    """Return whether a live agent of that run has written its record, but no status yet."""
-    return any(
-        record.run_id == run_id
+def _silent_agents(run_id: str) -> list[AgentIdentity]:
+    """Return the live agents of that run that have written their record, but no status."""
+    return [
+        record.agent
+        for record in run_records()
+        if record.run_id == run_id
         and not record.ended_ns
         and Path(record.run_dir).is_dir()
         and not (Path(record.run_dir) / STATUS_FILE).exists()
         and record.agent.running
-        for record in run_records()
-    )
+    ]
+
+
+def _is_young(agent: AgentIdentity) -> bool:
+    return SYSTEM_CLOCK.wall_ns() - agent.started_ns < _STARTING_S * 1e9
 
 
 def _chosen_directory(path: Path) -> FoundRun:

@@ -51,7 +51,7 @@ class Timings:
         self._left_out = 0
         self._index, self._parts = 0, list[Part]()
         self._spawned_s: float | None = None
-        self._how = ""
+        self._how: list[str] = []
 
     def take(self, event: RunEvent) -> None:
         """Apply the next event."""
@@ -61,7 +61,7 @@ class Timings:
                     if isinstance(at_s, float):
                         self._end(self._start, str(what), at_s)
             case "worker_starts", {"how": str(how)}:  # by a hook, before the event of the spawn
-                self._how = f" ({how})"
+                self._how.append(how)  # one of those that keep workers, and one of those that start them
             case "step", {"event": str(name)} as values:
                 self._step(name, values, event.at_s)
             case "feed_closed", _:
@@ -76,7 +76,7 @@ class Timings:
             return  # part of what ends next
         if name == "WorkersSpawned":
             self._spawned_s = self._spawned_s or at_s
-            what, self._how = f"{what}{self._how}", ""
+            what, self._how = f"{what} ({', '.join(self._how)})" if self._how else what, []
         self._end(self._start if name == "StartRequested" else self._parts, what, at_s)
         if name == "WorkersStopped":
             self._keep((self._index, self._parts))

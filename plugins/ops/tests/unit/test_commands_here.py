@@ -147,11 +147,21 @@ def test_the_first_status_of_an_agent_that_has_just_started_is_waited_for(agent,
     assert len(looks) == 3
 
 
-def test_an_agent_that_writes_no_status_is_not_waited_for_without_end(agent, monkeypatch):
+def test_an_agent_that_writes_no_status_is_named_once_it_is_not_young(agent, monkeypatch):
     path = agent("bert-7")
     (path / STATUS_FILE).unlink()
     monkeypatch.setattr(run_directories, "_STARTING_S", 0.0)
-    with pytest.raises(ConfigError, match="no run directory 'bert-7'"):
+    with pytest.raises(ConfigError, match=f"'bert-7' runs here .agent process {os.getpid()}., but .* no status"):
+        runs_named("bert-7")
+
+
+def test_an_agent_that_has_run_for_a_while_is_not_waited_for(agent, monkeypatch):
+    path = agent("bert-7")
+    (path / STATUS_FILE).unlink()
+    later_ns = run_directories.SYSTEM_CLOCK.wall_ns() + 3 * 10**9
+    monkeypatch.setattr(run_directories, "SYSTEM_CLOCK", SimpleNamespace(wall_ns=lambda: later_ns, monotonic_s=float))
+    monkeypatch.setattr(run_directories.WaitBudget, "sleep", lambda *_: pytest.fail("it waits"))
+    with pytest.raises(ConfigError, match="'bert-7' runs here"):
         runs_named("bert-7")
 
 

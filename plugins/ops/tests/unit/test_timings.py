@@ -59,11 +59,16 @@ def test_how_a_hook_started_the_workers_is_named():
             step(1.3, "WorkersStopped"),
             step(1.5, "WorkersSpawned"),
             step(1.5, "WorkersStopped"),
+            (1.6, "worker_starts", {"how": "1 of 2 kept"}),
+            (1.6, "worker_starts", {"how": "1 forked"}),
+            step(1.7, "WorkersSpawned"),
+            step(1.7, "WorkersStopped"),
         ]
     )
-    assert lines[1:3] == [
+    assert lines[1:4] == [
         "timings: round 0: spawn (2 forked) 200.0 ms, stop 100.0 ms",
         "timings: round 1: spawn 200.0 ms",
+        "timings: round 2: spawn (1 of 2 kept, 1 forked) 200.0 ms",
     ]
 
 

@@ -6,6 +6,7 @@ Kits: subclass one, give its fixture, and pytest asks for each promise; `elastic
     FailureHandlerConformance       a policy
     AgentHookConformance            a hook
     WorkerStarterConformance        a starter of workers
+    WorkerKeeperConformance         a starter that keeps workers between rounds
     MasterServerConformance         a server at MASTER_PORT
     TorchrunConformance             a backend under stock torchrun
     CommandConformance              a command of elastic
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
         RendezvousConformance,
         Requirements,
         TorchrunConformance,
+        WorkerKeeperConformance,
         WorkerStarterConformance,
     )
     from elastic_plugin_kit.fake_run import FakeRun
@@ -69,6 +71,7 @@ __all__ = [
     "StoreModel",
     "TorchrunConformance",
     "Worker",
+    "WorkerKeeperConformance",
     "WorkerStarterConformance",
     "rendezvous_settings",
     "run_agents",

@@ -56,12 +56,16 @@ class ForkServer(WorkerStarter):
     Otherwise a line says what differs, and the worker is left to the next starter. So are all if the interpreter
     reports that forks would not be like fresh interpreters.
 
+    Forks for the next round are made as soon as the workers of a round have started, so that a restart need not wait
+    for them.
+
     Args:
         loop: The agent's.
         command: The workers' command, as in `HookSettings`.
         environment: Their variables, as there.
         marks: The variables by which this agent's processes are found. They must not differ between workers.
         imports: The modules to import.
+        ahead: Whether to make forks for a next round. If there is none, they only cost memory.
     """
 
     def __init__(
@@ -72,8 +76,10 @@ class ForkServer(WorkerStarter):
         environment: Mapping[str, str],
         marks: Mapping[str, str],
         imports: Sequence[str],
+        ahead: bool = True,
     ) -> None:
         self._loop = loop
+        self._ahead = ahead
         self._command = tuple(command)
         self._environment = {name: value for name, value in environment.items() if not fault_of_variable(name, value)}
         self._folder = working_folder()
@@ -85,6 +91,7 @@ class ForkServer(WorkerStarter):
         self._control: socket.socket | None = None
         self._ready = self._counted = False
         self._count = 0
+        """How many processes are to wait."""
         self._done: Callable[[], None] | None = None
         self._limit: RunTimer | None = None
         self._batch: list[socket.socket] = []
@@ -93,7 +100,7 @@ class ForkServer(WorkerStarter):
         self._waiting: dict[int, socket.socket] = {}
         """Forked processes that wait for their orders, each with its socket."""
         self._differences: set[str] = set()
-        self._forked_any = self._refused_any = False
+        self._forked_any, self._refused_count = False, 0
         self._begin()
 
     def _begin(self) -> None:
@@ -130,16 +137,25 @@ class ForkServer(WorkerStarter):
     def prepare(self, count: int, done: Callable[[], None]) -> None:
         """Have so many processes forked once the imports are done, then call `done`. Workers wait `READY_S` at most."""
         self._count, self._done = count, done
-        self._forked_any = self._refused_any = False
+        self._forked_any, self._refused_count = False, 0
         self._cancel_limit()
         self._limit = self._loop.call_later(READY_S, self._on_limit)
+        self._drop_ended()
         self._go_on()
+
+    def _drop_ended(self) -> None:
+        """Forget processes that have ended while they waited: they may have waited for days."""
+        if self._forking:  # the last ones are not this process's children yet
+            return
+        for pid in [pid for pid in self._waiting if _has_ended(pid)]:
+            self._waiting.pop(pid).close()
+            _reap(pid, 0.0)
 
     def _go_on(self) -> None:
         missing = self._count - len(self._waiting)
         if self._control is not None and (not self._ready or self._forking):
             return
-        if self._control is None or missing <= 0 or self._done is None or not self._request(min(missing, _MAX_BATCH)):
+        if self._control is None or missing <= 0 or not self._request(min(missing, _MAX_BATCH)):
             self._call_done()
 
     def _request(self, count: int) -> bool:
@@ -214,12 +230,11 @@ class ForkServer(WorkerStarter):
             self._control.send(b"k")
 
     def _check_parent(self) -> None:
-        for pid in self._waiting:
-            try:
-                os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-            except ChildProcessError:
-                self._give_up("this process can't be the parent of orphans (a sandbox)")
-                return
+        try:
+            for pid in self._waiting:
+                _has_ended(pid)
+        except ChildProcessError:
+            self._give_up("this process can't be the parent of orphans (a sandbox)")
 
     def _on_death(self) -> None:
         """Start another server, unless several have ended by themselves. The guard, for example, ends all processes."""
@@ -261,7 +276,7 @@ class ForkServer(WorkerStarter):
         if worker.terminal or self._forking or not self._waiting:
             return None
         if difference := self.difference(worker):
-            self._refused_any = True
+            self._refused_count += 1
             if difference not in self._differences:
                 self._differences.add(difference)
                 self._loop.notice(
@@ -291,9 +306,12 @@ class ForkServer(WorkerStarter):
                 resource.prlimit(pid, limit, resource.getrlimit(limit))
 
     def round_started(self) -> None:
-        """End the server if it is of no use: every worker differs from it."""
-        if self._refused_any and not self._forked_any:
+        """Have as many processes forked for the next round. End the server if every worker differs from it."""
+        self._count = max(0, self._count - self._refused_count) if self._ahead else 0
+        if self._refused_count and not self._forked_any:
             self.close_server(_END_WAIT_S)
+        else:
+            self._go_on()
 
     # --- the end
 
@@ -336,6 +354,15 @@ class ForkServer(WorkerStarter):
 def _program(argv: Sequence[str]) -> tuple[str, ...]:
     """Return the words that name the script or module."""
     return tuple(argv[2:4]) if argv[2:3] == ("-m",) else tuple(argv[2:3])
+
+
+def _has_ended(pid: int) -> bool:
+    """Return whether a child has ended, and do not reap it.
+
+    Raises:
+        ChildProcessError: It is no child of this process.
+    """
+    return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
 
 def _kill(pid: int) -> None:

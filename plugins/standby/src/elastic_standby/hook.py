@@ -62,6 +62,7 @@ class Standby(AgentHook):
                     "TORCHELASTIC_RUN_ID": self.settings.run_id,
                 },
                 imports=self.imports,
+                ahead=self.settings.may_restart,
             )
         if self.how != "fork" and self.settings.may_restart:
             from elastic_standby.pool import StandbyPool

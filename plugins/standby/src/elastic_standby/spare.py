@@ -38,6 +38,12 @@ MAX_BATCH = 100
 """The most processes of a batch. The kernel accepts 253 descriptors in one message."""
 _MAX_REASON_BYTES = 1000
 _DESCRIPTORS = 3
+_PARAMETERS = ("host_name", "port", "world_size", "is_master", "timeout")
+"""The first parameters of torch's TCPStore."""
+_LISTENS_S = 1.0
+_FIRST_PAUSE_S = 0.001
+_GROWTH = 1.5
+"""Of the pause between two looks."""
 _WITH_THREADS = ("libgomp", "libomp", "libiomp", "libmkl", "libtorch", "openblas", "libblis", "libtbb")
 _HARMLESS = ("null", "zero", "full", "random", "urandom", "tty", "console", "ptmx", "pts/", "shm/", "fd/")
 """Entries of /dev that are no devices of an accelerator or a network."""
@@ -96,6 +102,8 @@ def stand_by(fd: int, imports: list[str], program: Program, *, forks: bool) -> P
     output = _Output() if forks else None
     policy = None if forks else _step_back()
     with_path = not sys.flags.safe_path
+    if forks:
+        _import_hooks()  # the script's directory hides nothing from them, as in a cold start
     if with_path:
         # Before the imports: what the script's directory hides from them in a cold start, it hides here too.
         sys.path.insert(0, program.first_path())
@@ -124,6 +132,7 @@ def stand_by(fd: int, imports: list[str], program: Program, *, forks: bool) -> P
     if output is not None:
         _retitle(sys.orig_argv)
     _arm()
+    _let_client_wait()
     for finder in list(sys.path_importer_cache.values()):
         if finder is not None and hasattr(finder, "invalidate_caches"):
             finder.invalidate_caches()
@@ -214,6 +223,14 @@ def _content(fd: int, size: int | None = None) -> bytes:
     return content
 
 
+def _import_hooks() -> None:
+    """Import what `_arm` needs, once for all workers."""
+    try:
+        import elastic_core.api.workers  # noqa: F401
+    except Exception:  # noqa: BLE001  # `_arm` fails in the same way, where it matters
+        return
+
+
 def _arm() -> None:
     """Do the same as the `.pth` file in a cold start."""
     if os.environ.get("ELASTIC_WORKER_HOOKS", "") not in ("1", str(os.getpid())):
@@ -223,6 +240,66 @@ def _arm() -> None:
     except ImportError:
         return  # an interpreter without our package has no such hook
     arm_worker()
+
+
+# --- the store of torch.distributed
+
+
+def _let_client_wait() -> None:
+    """Let the first client of rank 0's store wait until that listens, if rank 0 is on this node.
+
+    Workers that import nothing reach the store at the same time. A client that is refused, because rank 0 is last,
+    pauses for 250 ms to 750 ms (torch 2.13), which is longer than the rest of a restart.
+    """
+    store = getattr(sys.modules.get("torch._C._distributed_c10d"), "TCPStore", None)
+    port, rank, node = (os.environ.get(name, "") for name in ("MASTER_PORT", "RANK", "GROUP_RANK"))
+    hosted = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "False"  # then it listens already
+    if store is None or rank == "0" or node != "0" or hosted or not port.isdecimal():
+        return
+    pid, others, make = os.getpid(), vars(store).get("__new__"), store.__new__
+
+    # Its `__init__` connects, after this has returned: a traceback of that has no frame of ours.
+    def __new__(cls: type, *args: object, **kwargs: object) -> object:
+        given = {**dict(zip(_PARAMETERS, args, strict=False)), **kwargs}
+        if given.get("port") == int(port) and os.getpid() == pid:
+            if others is None:
+                del store.__new__
+            else:
+                store.__new__ = others
+            if not given.get("is_master"):
+                _await_listener(int(port), given.get("timeout"))
+        return make(cls, *args, **kwargs)
+
+    store.__new__ = __new__
+
+
+def _await_listener(port: int, limit: object) -> None:
+    """Wait until a process of this host listens on a port, at most `_LISTENS_S`, and no longer than a store's limit."""
+    import time
+
+    limit_s = min(_LISTENS_S, getattr(limit, "total_seconds", float)() or _LISTENS_S)
+    pause_s, end_s = _FIRST_PAUSE_S, time.monotonic() + limit_s
+    while not _is_taken(port) and (left_s := end_s - time.monotonic()) > 0:
+        time.sleep(min(pause_s, left_s))  # noqa: TID251  # a worker has no reactor
+        pause_s *= _GROWTH
+
+
+def _is_taken(port: int) -> bool:
+    """Return whether a socket listens on a port that the agent holds, or whether that is not known.
+
+    The agent's socket is bound, and reuses its address: such sockets can share a port until one of them listens. A
+    connection would show it as well, but torch's server can keep other clients waiting for seconds after one that
+    sends nothing.
+    """
+    import socket
+
+    try:
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(("", port))
+    except OSError:
+        return True
+    return False
 
 
 # --- the server
@@ -377,6 +454,10 @@ def _renew() -> None:
         torch.default_generator.seed()  # of the processor; those of devices have a fixed seed, and are made later
     if (process := sys.modules.get("multiprocessing.process")) is not None:
         process.current_process().authkey = os.urandom(32)
+    if (threading := sys.modules.get("threading")) is not None:
+        set_native_id = getattr(threading.main_thread(), "_set_native_id", None)
+        if set_native_id is not None:  # Python 3.11 leaves the server's at a fork
+            set_native_id()
     if (logging := sys.modules.get("logging")) is not None:
         import time
 

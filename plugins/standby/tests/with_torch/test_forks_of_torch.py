@@ -63,3 +63,48 @@ def test_a_restart_forks_again(elastic, script):
     assert [line["given"] for line in agent.lines()] == [True] * 4
     assert {line["sum"] for line in agent.lines()} == {2.0}
     assert wait_for(lambda: not agent.survivors())
+
+
+MEETING = """
+import json, os, socket, sys, time
+import torch.distributed as dist
+folder, rank, port = sys.argv[1], os.environ["RANK"], int(os.environ["MASTER_PORT"])
+waits = "__new__" in vars(dist.TCPStore)
+listening = []
+connect = dist.TCPStore.__init__
+def note(*args, **kwargs):
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("", port))  # as beside the agent's socket, which does not listen
+            listening.append(False)
+        except OSError:
+            listening.append(True)
+    connect(*args, **kwargs)
+dist.TCPStore.__init__ = note
+if rank == "0":
+    while len(os.listdir(folder)) < 2:
+        time.sleep(0.001)
+else:
+    open(f"{folder}/{rank}", "w").close()
+dist.init_process_group("gloo")
+dist.barrier()
+sys.stdout.write(json.dumps({"rank": rank, "waits": waits, "left": "__new__" in vars(dist.TCPStore),
+    "listening": listening}) + os.linesep)
+sys.stdout.flush()
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.parametrize("options", [(), ("-p", "no:agent-store")], ids=["two checks", "one check"])
+def test_ranks_that_reach_the_store_first_wait_until_it_listens(elastic, script, tmp_path, options):
+    folder = tmp_path / "near"
+    folder.mkdir()
+    agent = elastic("--standby", "--nproc-per-node", "3", *options, script(MEETING), folder)
+    assert agent.wait(within_s=60) == 0
+    assert "not forked" not in agent.err
+    by_rank = {line.pop("rank"): line for line in agent.lines()}
+    for rank in "12":
+        assert by_rank[rank] == {"waits": True, "left": False, "listening": [True]}
+    assert by_rank["0"]["listening"] == [False]
+    assert not by_rank["0"]["left"]

@@ -80,16 +80,16 @@ NAMES: dict[str, dict[str, str]] = {
         "elastic_torchrun.processes.tail_log": "TailLog",
     },
     "elastic.multiprocessing.errors": {
-        "elastic_core.processes.errors": "ErrorHandler get_error_handler record set_error_handler",
+        "elastic_ops.recording": "ErrorHandler get_error_handler record set_error_handler",
         "elastic_torchrun.helpers": "GlobalRank JSON",
         "elastic_torchrun.processes.child_failed": "ChildFailedError",
         "elastic_torchrun.processes.process_failure": "ProcessFailure",
     },
     "elastic.multiprocessing.errors.error_handler": {
-        "elastic_core.processes.errors": "ErrorHandler",
+        "elastic_ops.recording": "ErrorHandler",
     },
     "elastic.multiprocessing.errors.handlers": {
-        "elastic_core.processes.errors": "get_error_handler",
+        "elastic_ops.recording": "get_error_handler",
     },
     "elastic.multiprocessing.redirects": {
         "elastic_torchrun.processes.redirects": "redirect redirect_stderr redirect_stdout",

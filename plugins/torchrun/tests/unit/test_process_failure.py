@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from elastic_core.errors import ElasticError
-from elastic_core.processes.errors import ErrorHandler, set_error_handler
+from elastic_ops.recording import ErrorHandler, set_error_handler
 from elastic_torchrun.processes.child_failed import ChildFailedError
 from elastic_torchrun.processes.process_failure import ProcessFailure
 

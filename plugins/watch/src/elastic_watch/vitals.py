@@ -9,6 +9,10 @@ from elastic_core.api import Record
 
 _TICKS_A_SECOND: Final = os.sysconf("SC_CLK_TCK")
 _DEAD: Final = frozenset("ZXx")
+_STORE_THREAD: Final = b"pt_tcpstore"
+"""The beginning of the names of the threads in which torch serves a `TCPStore`. Source: torch 2.11 to 2.15."""
+_MOST_READINGS: Final = 10
+"""How often the bytes of a process and of its store are read until they belong together."""
 
 
 class Vitals(Record, frozen=True, kw_only=True):
@@ -85,8 +89,30 @@ def run_delay_s(pid: int) -> float | None:
 
 
 def traffic_of(pid: int) -> Traffic | None:
-    """Return a process's bytes. `None` if it is gone, or another user's."""
-    content = _read(f"/proc/{pid}/io")
+    """Return a process's bytes. `None` if it is gone, or another user's.
+
+    Without those of the store that torch serves in rank 0: with NCCL, a thread of each rank asks it every second
+    whether another rank has failed, also while all ranks wait.
+    """
+    tasks = [f"/proc/{pid}/task/{tid}" for tid in _numbers(f"/proc/{pid}/task")]
+    stores = [task for task in tasks if _read(f"{task}/comm").startswith(_STORE_THREAD)]
+    for _ in range(_MOST_READINGS):
+        before = [_traffic(f"{task}/io") for task in stores]
+        total = _traffic(f"/proc/{pid}/io")
+        # Otherwise the store has served meanwhile, and the difference would be neither the old value nor the new one.
+        if before == [_traffic(f"{task}/io") for task in stores]:
+            break
+    if total is None:
+        return None
+    served = [each for each in before if each is not None]
+    return Traffic(
+        read=max(0, total.read - sum(each.read for each in served)),
+        written=max(0, total.written - sum(each.written for each in served)),
+    )
+
+
+def _traffic(path: str) -> Traffic | None:
+    content = _read(path)
     if not content:
         return None
     pairs = dict(line.split(b": ") for line in content.splitlines() if b": " in line)

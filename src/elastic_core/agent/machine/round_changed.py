@@ -286,6 +286,7 @@ def _overrule(state: s.Stopping, decided: Decided) -> s.Step:
     else:
         ledger, outcome, incident = _ended(ledger, decision, decided, state.round.index)
         then, reason = s.End(outcome=outcome), f"the run ends: {outcome.reason}"
+        first = () if isinstance(state.then, s.End) else (m.NoneMayLeave(),)
     changed = replace(state, ledger=ledger, then=then, incident=incident)
     return s.Step(state=changed, commands=(*first, *s.watch_on(ledger)), reason=reason)
 

@@ -289,7 +289,14 @@ def stop(
     # With several nodes, exit handlers get no extra time: workers on other nodes wait in collectives until the workers
     # here have ended.
     ends = (ends_run or isinstance(then, End)) and round.node_count == 1
-    halt = m.StopWorkers(signum=SIGTERM, reason=reason, grace_s=grace_s, planned=planned, ends_run=ends)
+    halt = m.StopWorkers(
+        signum=SIGTERM,
+        reason=reason,
+        grace_s=grace_s,
+        planned=planned,
+        ends_run=ends,
+        may_leave=not ends_run and not isinstance(then, End),
+    )
     return Step(state=stopping, commands=(*first, halt, *watch_on(ledger)), reason=reason)
 
 

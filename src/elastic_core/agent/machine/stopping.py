@@ -35,7 +35,9 @@ def stop_again(state: s.Stopping, event: m.StopRequested, now_s: float) -> s.Ste
     then = state.then if isinstance(state.then, s.End) else s.End(outcome=s.stopped_by(event.signum))
     stopping = replace(state, then=then, stop_asked_s=now_s if state.stop_asked_s is None else state.stop_asked_s)
     # A second stop with a deadline (a hook's drain) shortens the time, and kills nothing: workers may be saving.
-    hurry = () if event.grace_s is None else (m.ShortenGrace(grace_s=event.grace_s),)
+    hurry: tuple[m.AgentCommand, ...] = () if isinstance(state.then, s.End) else (m.NoneMayLeave(),)
+    if event.grace_s is not None:
+        hurry = (*hurry, m.ShortenGrace(grace_s=event.grace_s))
     if urged and not hurry:
         return s.Step(state=stopping, commands=(m.KillWorkers(),), reason="second stop signal: killing the workers")
     # The other nodes must not wait for a leaving node; in a run that has succeeded, no node waits.

@@ -16,6 +16,7 @@ Frame = tuple[str, int, str, str]
 _LAUNCHER_PATHS = (
     "torch/distributed/elastic/multiprocessing/errors/",
     "elastic_ops/control_plane/",
+    "elastic_ops/recording.py",
     "elastic_standby/spare.py",
     "elastic_torchrun/store/watch.py",
     "elastic_watch/",

@@ -30,11 +30,8 @@ def read_error(
 ) -> ErrorRecord | None:
     """Return the error that a worker left. `None` if it left none.
 
-    Args:
-        error_file: The file of the worker's recorder; may be missing.
-        fault_file: The file of its faulthandler; may be missing or empty.
-        stderr_tail: The end of its stderr. `None` if stderr is not kept.
-        exit: The worker's end. It limits the times in the files, and determines which sources apply.
+    The files may be missing or empty. `stderr_tail` is `None` if stderr is not kept. `exit` limits the times in the
+    files, and determines which sources apply.
     """
     record = _from_error_file(error_file, exit) or _from_fault_file(fault_file, stderr_tail, exit)
     if record is None and stderr_tail:

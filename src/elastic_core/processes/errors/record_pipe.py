@@ -21,11 +21,8 @@ _LONGEST_REPORT_BYTES = 64
 class RecordPipes:
     """The agent's ends of the pipes, one beside each error file of a round. The disk's threads make and remove them.
 
-    Args:
-        reactor: The loop.
-        disk: Makes and removes the pipes.
-        on_record: Called with the pid of a process that has recorded an exception, and with the pipe's local rank. If a
-            worker is no interpreter, its children report through its pipe.
+    `on_record` is called with the pid of a process that has recorded an exception, and with the pipe's local rank.
+    If a worker is no interpreter, its children report through its pipe.
     """
 
     def __init__(self, reactor: Reactor, disk: Disk, on_record: Callable[[int, int], None]) -> None:

@@ -32,10 +32,8 @@ _NO_MODULE = re.compile(r"^\S+: (?P<text>No module named \S+|Error while finding
 def parse_fault(text: str, *, stderr: str, at_ns: int) -> ErrorRecord | None:
     """Return the last dump of faulthandler in `text`. `None` if there is none.
 
-    Args:
-        text: The output of faulthandler, which may have other lines.
-        stderr: The end of stderr, where the C++ runtime names the exception that aborts the process.
-        at_ns: When the dump was written.
+    `text` may have other lines. At the end of `stderr`, the C++ runtime names the exception that aborts the
+    process. `at_ns` is when the dump was written.
     """
     lines = _lines(text)
     starts = [index for index, line in enumerate(lines) if line.startswith(FATAL)]

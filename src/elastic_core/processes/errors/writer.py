@@ -59,11 +59,8 @@ def write_exception(path: str, error: BaseException, *, source: str = "hook", at
 def write_never_ran(path: str, program: str, orig_argv: Sequence[str], *, at_ns: int) -> None:
     """Write that the interpreter found no program to run.
 
-    Args:
-        path: The error file.
-        program: The program of the interpreter (`sys.argv[0]`): a file, or `-m` for a module.
-        orig_argv: The interpreter's command line (`sys.orig_argv`).
-        at_ns: When, in nanoseconds since the epoch.
+    `program` is `sys.argv[0]`: a file, or `-m` for a module; `orig_argv` is `sys.orig_argv`. `at_ns` is when, in
+    nanoseconds since the epoch.
     """
     if program == "-m":
         kind = "ModuleNotFoundError"
@@ -79,14 +76,9 @@ def write_exit(
 ) -> None:
     """Write why a script exited with a code. An existing record is kept.
 
-    Args:
-        path: The error file.
-        code: The exit code.
-        message: The text of the exit, for argparse and click its last line; may be empty.
-        usage: Whether the command line was wrong, so that a retry would fail too.
-        handled: The result of `describe_handled`. Empty if no exception was being handled.
-        frames: The frames of the exit, outermost first.
-        at_ns: When, in nanoseconds since the epoch.
+    `message` is the text of the exit, for argparse and click its last line; it may be empty. `usage`: the command
+    line was wrong, so that a retry would fail too. `handled` is the result of `describe_handled`, empty if no
+    exception was being handled. `frames` are outermost first. `at_ns` is when, in nanoseconds since the epoch.
     """
     if _load(path) is not None:
         return
@@ -140,14 +132,14 @@ def load_record(path: str) -> dict[str, Any]:
     return written
 
 
-def describe(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     """Return `ValueError: boom`, as torch's recorder writes it. Never raises, even if `__str__` does."""
     return f"{type(error).__name__}: {_clip(text_of(error))}"
 
 
 def _document(error: BaseException, *, source: str, at_ns: int) -> dict[str, Any]:
     information = {"py_callstack": _callstack(error), "timestamp": str(at_ns // 10**9)}
-    return {"message": {"message": describe(error), "extraInfo": information | _our_part(error, source, at_ns)}}
+    return {"message": {"message": describe_error(error), "extraInfo": information | _our_part(error, source, at_ns)}}
 
 
 def _our_part(error: BaseException, source: str, at_ns: int) -> dict[str, Any]:
@@ -212,7 +204,7 @@ def _find(written: dict[str, Any], error: BaseException) -> BaseException | None
     text = message.get("message") if isinstance(message, dict) else message
     if not isinstance(text, str):
         return None
-    return next((candidate for candidate in _chain(error) if describe(candidate) == _clip(text)), None)
+    return next((candidate for candidate in _chain(error) if describe_error(candidate) == _clip(text)), None)
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:

@@ -95,11 +95,8 @@ class RankPaths(Record, frozen=True, kw_only=True):
 class LogLayout:
     """The files of one run on this node.
 
-    Args:
-        log_dir: The user's `--log-dir`. `None`: files are below `run_dir`; `os.devnull`: no log files, only error
-            files.
-        run_dir: The run directory, which exists.
-        run_id: Any text.
+    `log_dir` is the user's `--log-dir`. `None`: files are below `run_dir`, which exists; `os.devnull`: no log
+    files, only error files.
     """
 
     def __init__(self, *, log_dir: str | None, run_dir: Path, run_id: str) -> None:

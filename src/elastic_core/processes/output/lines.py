@@ -90,11 +90,8 @@ class LineFilter:
 
     The texts are searched in a line without its prefix. In the file, each line ends with `\n`.
 
-    Args:
-        texts: The texts, at least one, none empty.
-        prefix: The prefix of each line in the file.
-        file: The file, which is closed at the end. Several filters may append to one file, because each write has whole
-            lines.
+    There is at least one text, and none is empty. The file is closed at the end. Several filters may append to one
+    file, because each write has whole lines.
     """
 
     def __init__(self, texts: Sequence[str], *, prefix: str, file: "LogFile | QueuedLog") -> None:

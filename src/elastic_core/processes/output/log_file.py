@@ -25,11 +25,7 @@ class LogFile:
     removed. A file ends with a whole line: a begun line is finished in the same file, even beyond the limit, and broken
     only if it is longer than the limit itself.
 
-    Args:
-        path: The file, whose content is kept.
-        log: Prints lines for users.
-        max_bytes: The size limit of a file. `None` means no limit.
-        backups: How many full files are kept. 0 means none.
+    The file's content is kept. Without `max_bytes` there is no limit, and with 0 `backups` no full file is kept.
 
     Raises:
         OSError: The file cannot be opened.

@@ -34,14 +34,8 @@ def open_pipe() -> tuple[int, int]:
 class Tee:
     """Reads one pipe until its end, or until `finish`.
 
-    Args:
-        reactor: The loop.
-        read_fd: The pipe, which is closed at the end.
-        file: The file for the exact bytes, closed at the end. `None` means no file.
-        sink: The console's queue. `None` means no console.
-        prefix: The prefix of each line on the console.
-        line_filter: Receives a copy of all bytes, and is ended with the stream. `None` means no filter.
-        filtered: The file that the filter writes.
+    `file` gets the exact bytes, `sink` (the console's queue) lines with the prefix, and `line_filter` a copy of all
+    bytes, for the file `filtered`; each may be `None`. The pipe and the file are closed at the end.
 
     Threading: the reactor's thread.
     """
@@ -146,6 +140,11 @@ class Tee:
             self._reactor.add_reader(self._read_fd, self._on_readable)
 
     # --- the end
+
+    @property
+    def open(self) -> bool:
+        """Whether the pipe has not ended."""
+        return self._read_fd >= 0
 
     def drain(self) -> None:
         """Read what is in the pipe now, after the worker has ended."""

@@ -25,13 +25,8 @@ def consequence(
     A round with workers ends when the lease can't be kept without the call. A join, and a node that waits for the run's
     decision, give up after the connect timeout.
 
-    Args:
-        late: The call.
-        driver: The driver of the call.
-        backend: The store, for the reason.
-        joining: Whether the agent waits for a round.
-        awaits: Whether the round was stopped, and the agent waits for the run's decision.
-        now_s: The time.
+    `joining`: the agent waits for a round. `awaits`: the round was stopped, and the agent waits for the run's
+    decision.
     """
     text = f"{late.operation} of {backend} has not returned, {now_s - late.due_s:.1f} s past its wait"
     cut_s, fence_s = driver.stops_s
@@ -39,7 +34,10 @@ def consequence(
         within_s = max(0.0, fence_s - now_s)
         why = f"{text}, and this node's lease can't be kept without it"
         return RoundEnded(reason=why, lost=(driver.node,), stop_within_s=within_s)
-    if now_s < _gives_up_s(late, driver):
+    first_s = driver.first_contact_s
+    # If the store was reached before, the whole connect timeout applies again.
+    began_s = late.began_s if first_s is None else first_s
+    if now_s < max(late.due_s + MOMENT_S, began_s + driver.connect_timeout_s):
         return None
     if awaits:
         return Undecided(reason=text, final=True)
@@ -47,11 +45,3 @@ def consequence(
         what = f"{text}: given up after {driver.connect_timeout_s:g} s (--connect-timeout)"
         return RendezvousConnectionError(what, hint=backend.hint)
     return None
-
-
-def _gives_up_s(late: PendingCall, driver: Driver) -> float:
-    """Return when a join gives up on a call."""
-    first_s = driver.first_contact_s
-    # If the store was reached before, the whole connect timeout applies again.
-    began_s = late.began_s if first_s is None else first_s
-    return max(late.due_s + MOMENT_S, began_s + driver.connect_timeout_s)

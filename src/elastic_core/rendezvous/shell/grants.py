@@ -36,10 +36,8 @@ MOST_SERIALS: Final = 64
 class GrantTable:
     """The time of the last known grant of each member of one round, by this host's clock.
 
-    Args:
-        size: The number of members in the round.
-        rank: The rank of this member.
-        lease_s: The round's lease, in seconds.
+    `size` is the number of members in the round, `rank` that of this member, `lease_s` the round's lease in
+    seconds.
     """
 
     def __init__(self, size: int, rank: int, lease_s: float) -> None:
@@ -154,9 +152,7 @@ class PeerExchange:
 
     Threading: one thread at a time.
 
-    Args:
-        view: The member's state, as `peer_view` returns it.
-        rng: Chooses the members to ask.
+    `view` is the member's state, as `peer_view` returns it; `rng` chooses the members to ask.
     """
 
     def __init__(self, view: PeerView, rng: random.Random) -> None:

@@ -13,9 +13,7 @@ from elastic_core.types import RoundChange, StopOrdered, Undecided
 class Changes:
     """The changes of a round in order, and the error of a driver that ended early.
 
-    Args:
-        run_id: The run.
-        fault_line: Returns the line about a store call that raised an undeclared error.
+    `fault_line` returns the line about a store call that raised an undeclared error.
     """
 
     def __init__(self, run_id: str, fault_line: Callable[[str, BaseException], str]) -> None:

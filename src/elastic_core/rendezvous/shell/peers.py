@@ -75,10 +75,7 @@ class PeerEndpoint:
 
     Threading: `update` and `close` from any thread; `on_event` is called on the endpoint's own thread.
 
-    Args:
-        port: The UDP port; 0 means a free port.
-        view: The member's first state.
-        on_event: Called with each event for the member.
+    `port` is for UDP; 0 means a free port. `view` is the member's first state.
 
     Raises:
         ConfigError: the port can't be bound.

@@ -67,6 +67,27 @@ def test_a_check_compares_what_is_published_and_tells_nothing_of_one_sample(tmp_
     assert shown.rstrip().endswith("nothing has lost")
 
 
+@pytest.mark.parametrize("options", [["--list"], ["--schema"], ["--help"], ["--only", "help", "--size", "smallest"]])
+def test_a_reader_that_has_ended_ends_each_command_without_a_traceback(tmp_path, options):
+    reads, writes = os.pipe()
+    os.close(reads)
+    out = tmp_path / "results.json"
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "benchmarks", "--no-torch", "--json", str(out), *options],
+            cwd=ROOT,
+            env=os.environ | {"PYTHONPYCACHEPREFIX": str(tmp_path / "bytecode")},
+            stdout=writes,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=patience(100),
+        )
+    finally:
+        os.close(writes)
+    assert (done.returncode, done.stderr) == (141, "")
+    assert out.exists() == ("--only" in options)  # what was measured is not lost
+
+
 @pytest.mark.parametrize(
     ("pattern", "figures"),
     [

@@ -40,7 +40,7 @@ class WorkerMain:
 
     def __call__(self, fn: Callable[P, R]) -> Callable[P, R | None]:
         """Return a function that is recorded and served each time it runs."""
-        from elastic_core.api.workers import record
+        from elastic_ops.recording import record
 
         @functools.wraps(fn)
         def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -55,7 +55,7 @@ class WorkerMain:
 
     def __enter__(self) -> None:
         """Begin to serve."""
-        from elastic_core.api.workers import get_error_handler
+        from elastic_ops.recording import get_error_handler
 
         self._handler = get_error_handler()
         self._handler.initialize()

@@ -15,6 +15,7 @@ from elastic_plugin_kit.conformance.command import CommandConformance  # noqa: E
 from elastic_plugin_kit.conformance.environment import EnvironmentConformance  # noqa: E402
 from elastic_plugin_kit.conformance.failure import FailureHandlerConformance  # noqa: E402
 from elastic_plugin_kit.conformance.hook import AgentHookConformance  # noqa: E402
+from elastic_plugin_kit.conformance.keeper import WorkerKeeperConformance  # noqa: E402
 from elastic_plugin_kit.conformance.master_server import MasterServerConformance  # noqa: E402
 from elastic_plugin_kit.conformance.rendezvous import RendezvousConformance  # noqa: E402
 from elastic_plugin_kit.conformance.requirements import Requirements  # noqa: E402
@@ -32,5 +33,6 @@ __all__ = [
     "RendezvousConformance",
     "Requirements",
     "TorchrunConformance",
+    "WorkerKeeperConformance",
     "WorkerStarterConformance",
 ]

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import elastic_core
 from elastic_core.api import ElasticError
 from elastic_core.api.workers import WorkerError
+from elastic_ops import recording
 from elastic_torchrun.functions.call import begin_import, end_import
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ _BEAT_MS = 1000
 _MACHINERY = (
     os.path.dirname(os.path.abspath(__file__)),  # noqa: PTH100, PTH120  # pathlib is not ours to load
     os.path.join(os.path.dirname(os.path.abspath(elastic_core.__file__)), "processes"),  # noqa: PTH100, PTH118, PTH120  # likewise
+    os.path.abspath(recording.__file__),  # noqa: PTH100  # likewise
     "<frozen runpy>",
     spawn.__file__,
 )
@@ -214,10 +216,8 @@ def perform(load: Load, result_fd: int) -> None:
 def _recorded(fn: Callable[..., Any]) -> Callable[..., Any]:
     if not os.environ.get(_ERROR_FILE_VARIABLE):
         return fn
-    from elastic_core.api.workers import record
-
     # Not functools.wraps on whatever `fn` is: what was sent may be any callable.
-    return record(lambda *args: fn(*args))
+    return recording.record(lambda *args: fn(*args))
 
 
 def _send(fd: int, fn: Callable[..., Any], value: object) -> None:

@@ -6,7 +6,8 @@ import logging
 import socket
 from collections.abc import Mapping
 
-from elastic_core.api.workers import WorkerError, get_error_handler
+from elastic_core.api.workers import WorkerError
+from elastic_ops.recording import get_error_handler
 from elastic_torchrun.processes.process_failure import NOT_AVAILABLE, ProcessFailure
 
 logger = logging.getLogger(__name__)

@@ -4,13 +4,24 @@ A class written for torch works unchanged, whether it derives from torch's `Logs
 """
 
 import importlib
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NoReturn
 
+from msgspec.structs import replace
+
 from elastic_core.api import ConfigError, ElasticError, PluginError
 from elastic_core.api.plugins import PluginEntry, find_entries
-from elastic_core.embedding import IN_CODE, StreamPlan
+from elastic_core.embedding import (
+    IN_CODE,
+    RunSettings,
+    WorkerLaunch,
+    WorkerPaths,
+    limited_plan,
+    line_prefix,
+    parse_ranks,
+)
 from elastic_torchrun.processes.logs_specs import LogsDest, plan_of
 from elastic_torchrun.processes.std import Std
 
@@ -54,9 +65,61 @@ class ChosenLogsSpecs:
             fields[name] = str(getattr(answer, name, None) or "")
         return LogsDest(**fields)
 
-    def plan(self, file: str, tee: str | None, *, prefix: str) -> StreamPlan:
-        """Return the plan for one stream's entries."""
-        return plan_of(file, tee, prefix=prefix)
+    def placed(
+        self, launches: Sequence[WorkerLaunch], paths: dict[int, WorkerPaths], settings: RunSettings
+    ) -> tuple[list[WorkerLaunch], dict[int, WorkerPaths]]:
+        """Return the workers of a round, and their files by local rank, with the places that the class chose.
+
+        Raises:
+            PluginError: as `reify`.
+        """
+        envs = {launch.local_rank: dict(launch.env) for launch in launches}
+        dest = self.reify(envs)
+        moved = {launch.local_rank: _moved(launch, paths[launch.local_rank], dest, settings) for launch in launches}
+        relaunches = []
+        for launch in launches:
+            own = moved[launch.local_rank]
+            env = {**envs[launch.local_rank], "TORCHELASTIC_ERROR_FILE": own.error_file}
+            relaunches.append(replace(launch, env=env, stdout=own.stdout, stderr=own.stderr))
+        return relaunches, moved
+
+    def finish(self) -> None:
+        """Let a class of this project remove its empty files. Called: when no worker runs."""
+        discard_empty = getattr(self._specs, "discard_empty", None)
+        if callable(discard_empty):
+            discard_empty()
+
+
+def _moved(launch: WorkerLaunch, own: WorkerPaths, dest: LogsDest, settings: RunSettings) -> WorkerPaths:
+    output, rank = settings.output, launch.local_rank
+    error_file = dest.error_files.get(rank, "")
+    if error_file not in ("", os.devnull):
+        own = replace(own, error_file=error_file)
+    if launch.foreground:
+        return own
+    template, role = output.log_line_prefix_template, settings.nodes.role
+    prefix = line_prefix(template, role=role, local_rank=rank, global_rank=launch.global_rank)
+    stdout = plan_of(dest.stdouts[rank], dest.tee_stdouts.get(rank), prefix=prefix)
+    stderr = plan_of(dest.stderrs[rank], dest.tee_stderrs.get(rank), prefix=prefix)
+    return replace(
+        own,
+        stdout=limited_plan(stdout, settings, output.duplicate_stdout_filters, dest.filtered_stdout or None),
+        stderr=limited_plan(stderr, settings, output.duplicate_stderr_filters, dest.filtered_stderr or None),
+    )
+
+
+def choose_logs_specs(settings: RunSettings, injected: object) -> ChosenLogsSpecs | None:
+    """Return the injected object, or that of `--logs-specs`. `None` means the default. Raises as the next two."""
+    if injected is not None:
+        return injected_logs_specs(injected)
+    output = settings.output
+    return make_logs_specs(
+        output.logs_specs or DEFAULT,
+        log_dir=output.log_dir,
+        redirects=output.redirects,
+        tee=output.tee,
+        local_ranks=parse_ranks(output.local_ranks_filter, settings.nodes.local_world_size),
+    )
 
 
 def make_logs_specs(

@@ -68,7 +68,10 @@ class StoreWatch:
         make, see = store.__new__, self.see
 
         def __new__(cls: type, *args: object, **kwargs: object) -> object:
-            see(args, kwargs, sys._getframe(1))
+            caller = sys._getframe(1)
+            while caller.f_code.co_name == "__new__" and caller.f_back is not None:  # of elastic-standby, or another
+                caller = caller.f_back
+            see(args, kwargs, caller)
             return make(cls)
 
         store.__new__ = __new__

@@ -209,7 +209,19 @@ def test_a_store_that_cannot_be_made_has_no_frame_of_ours_in_its_traceback(watch
     assert served.port
 
 
-def test_a_rank_that_waits_for_rank_0_says_so_once(watched, monkeypatch, capsys):
+def wrap_once():
+    """Replace the class's `__new__` for one call, as elastic-standby does for a client that waits."""
+    inner = Store.__new__
+
+    def __new__(cls, *args, **kwargs):
+        Store.__new__ = inner
+        return inner(cls, *args, **kwargs)
+
+    Store.__new__ = __new__
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_a_rank_that_waits_for_rank_0_says_so_once(watched, monkeypatch, wrapped):
     monkeypatch.setattr(store_watch, "TOLD_AFTER_S", 0.01)
     said = []
     monkeypatch.setattr(store_watch, "_tell", said.append)
@@ -221,7 +233,10 @@ def test_a_rank_that_waits_for_rank_0_says_so_once(watched, monkeypatch, capsys)
 
     monkeypatch.setattr(Store, "__init__", late)
     watched.begin("1")
+    if wrapped:
+        wrap_once()
     Store("127.0.0.1", 1)
+    assert "__new__" not in vars(Store)
     assert said == ["rank 1 has waited 0.01 s for a store at 127.0.0.1:1: rank 0 has not opened one yet"]
     assert watched.asked == []
     monkeypatch.setattr(Store, "__init__", slow)

@@ -107,3 +107,36 @@ def test_node_whose_rank_waits_names_the_rank_of_the_other_node_which_reports_it
     assert incident["hang"]["attribution"]["nodes"] == ["b"]
     assert "hook watch" in b.agent.err
     assert f" failed: rank {rank} on b (" in a.agent.err
+
+
+ASKED = """
+import datetime, os, threading, time
+import torch.distributed as dist
+
+rank = int(os.environ["RANK"])
+print("begun", flush=True)
+dist.init_process_group("gloo")
+store = dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False)
+
+def monitor():
+    # As the monitor of NCCL does, once a second in each rank.
+    while True:
+        store.check(["failed"])
+        time.sleep(0.05)
+
+threading.Thread(target=monitor, daemon=True).start()
+if rank == 1:
+    time.sleep(600)  # load
+dist.barrier()
+"""
+
+
+@pytest.mark.timeout(200)
+def test_requests_to_the_store_of_rank_0_are_no_progress(elastic, script, tmp_path):
+    run_dir = tmp_path / "run"
+    agent = elastic(
+        "--nproc-per-node", "2", "--omp-threads", "1", "--hang-timeout", HANG_S, "--run-dir", run_dir, script(ASKED)
+    )  # fmt: skip
+    assert agent.wait(150) == 1, agent.err
+    summary = json.loads((run_dir / "incident.json").read_text())["summary"]
+    assert re.match(r"rank 1 on \S+ has not entered ", summary), summary

@@ -1,22 +1,27 @@
-"""Records an exception in the worker's error file, for `record`. Users may replace the handler."""
+"""`record`, the decorator for a worker's main function, and the handler that writes its exceptions.
 
-from __future__ import annotations
+Also imported as `elastic_core.worker.record`, and under torch's names. Users may replace the handler. What writes the
+error file is imported when a worker fails, because nearly every worker ends without it.
+"""
 
 import faulthandler
+import functools
 import logging
 import os
+import time
+from collections.abc import Callable
+from typing import Any, ParamSpec, TypeVar
 
-from elastic_core.processes.errors import writer
+__all__ = ["ErrorHandler", "get_error_handler", "record", "set_error_handler"]
 
-# Not from typing: this loads in workers.
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
+P = ParamSpec("P")
+R = TypeVar("R")
 
 logger = logging.getLogger(__name__)
 
 ERROR_FILE_VARIABLE = "TORCHELASTIC_ERROR_FILE"
+NOT_AVAILABLE = "<N/A>"
+"""Torch's text for a missing error file, and for a signal without a name."""
 
 
 class ErrorHandler:
@@ -53,15 +58,17 @@ class ErrorHandler:
 
     def record_exception(self, e: BaseException) -> None:
         """Write `e` to the error file, or log it; never raises in place of the error."""
+        at_ns = time.time_ns()  # before the import: ranks are ordered by it
         path = os.environ.get(ERROR_FILE_VARIABLE, "")
-        if not path:
-            logger.error("uncaught %s", writer.describe(e), exc_info=e)
-            return
         try:
-            writer.write_exception(path, e, source="record")
-        except OSError as reason:
+            if path:
+                from elastic_core.api.workers import write_exception
+
+                write_exception(path, e, source="record", at_ns=at_ns)
+                return
+        except (ImportError, OSError) as reason:
             logger.warning("error file %r not written: %s", path, reason)
-            logger.error("uncaught %s", writer.describe(e), exc_info=e)
+        logger.error("uncaught %s", _described(e), exc_info=e)
 
     def dump_error_file(self, rootcause_error_file: str, error_code: int = 0) -> None:
         """Copy a child's error file to this process's own, with the child's exit code as `errorCode`.
@@ -75,11 +82,13 @@ class ErrorHandler:
             logger.error("no error file of this process to copy %r to", rootcause_error_file)
             return
         try:
-            rootcause_error = writer.load_record(rootcause_error_file)
+            from elastic_core.api.workers import load_record, write_record
+
+            rootcause_error = load_record(rootcause_error_file)
             if error_code:
                 self.override_error_code_in_rootcause_data(rootcause_error_file, rootcause_error, error_code)
-            writer.write_record(path, rootcause_error)
-        except (OSError, ValueError) as reason:
+            write_record(path, rootcause_error)
+        except (ImportError, OSError, ValueError) as reason:
             logger.warning("error file %r not copied: %s", rootcause_error_file, reason)
 
     def override_error_code_in_rootcause_data(
@@ -97,6 +106,14 @@ class ErrorHandler:
             message["errorCode"] = error_code
         else:
             logger.warning("error file %r has no place for exit code %s", rootcause_error_file, error_code)
+
+
+def _described(error: BaseException) -> str:
+    try:
+        from elastic_core.api.workers import describe_error
+    except (ImportError, OSError):  # no descriptor is left
+        return type(error).__name__
+    return describe_error(error)
 
 
 _make: Callable[[], ErrorHandler] = ErrorHandler
@@ -118,3 +135,67 @@ def set_error_handler(factory: Callable[[], ErrorHandler] | None) -> None:
     """
     global _make  # one per process, as the error file is
     _make = factory or ErrorHandler
+
+
+def record(fn: Callable[P, R], error_handler: ErrorHandler | None = None) -> Callable[P, R | None]:
+    """Record the exceptions of a worker's main function in its error file, and raise them again unchanged.
+
+    Under `elastic run`, uncaught exceptions are recorded without it. Use it for functions whose exceptions a caller
+    handles, and for other launchers. The handler may be any object with the methods of torch's `ErrorHandler`, also
+    those of an older torch. If it fails, that is logged, and the function's own exception is raised.
+
+    Args:
+        fn: The main function. For `SystemExit(0)`, the result is None. A `SystemExit` with a message is recorded like
+            an exception; any other is not recorded.
+        error_handler: The handler. `None` means `get_error_handler()` at each call.
+
+    Returns:
+        A function with the arguments of `fn`.
+    """
+
+    @functools.wraps(fn)
+    def wrapper(*args: P.args, **kwargs: P.kwargs) -> R | None:
+        handler = error_handler or get_error_handler()
+        _call_if_there(handler, "set_entrypoint_fn_name", getattr(fn, "__qualname__", None))
+        handler.initialize()
+        try:
+            result = fn(*args, **kwargs)
+        except SystemExit as leaving:
+            if leaving.code == 0:
+                return None
+            if isinstance(leaving.code, str):
+                _record(handler, leaving)
+            raise
+        except Exception as error:
+            _record(handler, error)
+            raise
+        _call_if_there(handler, "record_success")
+        return result
+
+    return wrapper
+
+
+def _call_if_there(handler: ErrorHandler, method: str, *args: object) -> None:
+    # Handlers that were written before torch 2.15 lack some methods.
+    known = getattr(handler, method, None)
+    if known is not None:
+        known(*args)
+
+
+def _record(handler: ErrorHandler, error: BaseException) -> None:
+    try:
+        # By its method, not its class: this includes torch's ChildFailedError without importing torch.
+        if hasattr(error, "get_first_failure"):
+            _hand_on(handler, *error.get_first_failure())
+        else:
+            handler.record_exception(error)
+    except Exception:
+        logger.exception("error handler %r failed", type(handler).__name__)
+
+
+def _hand_on(handler: ErrorHandler, rank: int, failure: object) -> None:
+    error_file = getattr(failure, "error_file", NOT_AVAILABLE)
+    if error_file == NOT_AVAILABLE:
+        logger.info("rank %s failed without an error file: decorate its main function with @record", rank)
+        return
+    handler.dump_error_file(error_file, getattr(failure, "exitcode", 0))

@@ -1,0 +1,93 @@
+"""The hook that keeps workers which are able to leave their round, on in every run that may have another round."""
+
+from typing import TYPE_CHECKING, ClassVar
+
+from elastic_core.api import (
+    AgentHook,
+    DecisionTaken,
+    Draining,
+    HookSettings,
+    Launches,
+    OptionSpec,
+    Power,
+    Stop,
+    WorkersStarting,
+)
+from elastic_core.api.starters import AgentLoop, WorkerStarter
+from elastic_warm.options import SOCKET_VARIABLE, WARM_TIMEOUT
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from elastic_warm.connections import Message
+    from elastic_warm.starter import WarmStarter
+
+
+class Warm(AgentHook):
+    """Keeps workers whose scripts use `elastic_warm`. Other workers are started and stopped as without it."""
+
+    api_version: ClassVar[int] = 1
+    powers: ClassVar[frozenset[Power]] = frozenset({Power.STARTS, Power.LAUNCHES, Power.RUN})
+    options: ClassVar["Sequence[OptionSpec]"] = (WARM_TIMEOUT,)
+
+    def __init__(self, settings: HookSettings) -> None:
+        super().__init__(settings)
+        self._timeout_s = settings.option("warm_timeout", float)
+        self._loop: AgentLoop | None = None
+        self._starter: WarmStarter | None = None
+        self._path = ""
+
+    @property
+    def _wanted(self) -> bool:
+        """Whether there can be a worker to keep: a program of its own, and another round."""
+        settings = self.settings
+        alone = settings.workers_run == "function" or settings.debugging
+        return self._timeout_s > 0 and settings.may_restart and not alone and not settings.dry_run
+
+    def worker_starter(self, loop: AgentLoop) -> WorkerStarter | None:
+        """Return the starter, which listens for workers."""
+        if not self._wanted:
+            return None
+        from elastic_warm.starter import WarmStarter
+
+        try:
+            self._starter = WarmStarter(
+                loop,
+                folder=self.settings.run_dir,
+                timeout_s=self._timeout_s,
+                record=self._record,
+                committed=self._committed,
+            )
+        except OSError as error:
+            loop.notice(f"no worker is kept between rounds, because there is no socket: {error.strerror or error}")
+            return None
+        self._loop, self._path = loop, self._starter.path
+        return self._starter
+
+    def on_workers_starting(self, event: WorkersStarting) -> Launches | None:
+        """Name the socket to each worker, and never that of an agent around this one."""
+        if not self._path and SOCKET_VARIABLE not in self.settings.environment:
+            return None
+        return Launches(environment={SOCKET_VARIABLE: self._path})
+
+    def on_decision(self, event: DecisionTaken) -> None:
+        """End the kept workers if no round follows."""
+        if isinstance(event.decision, Stop):
+            self._end()
+
+    def on_drain(self, event: Draining) -> None:
+        """End the kept workers: this node leaves the run."""
+        self._end()
+
+    def _end(self) -> None:
+        if self._loop is not None and self._starter is not None:
+            self._loop.post(self._starter.end)
+
+    def _record(self, kept: tuple[int, ...], count: int) -> None:
+        """Report to the feed how the workers of a round were started: `--timings` prints it."""
+        self.run.record("worker_starts", {"how": f"{len(kept)} of {count} kept", "kept": list(kept)})
+
+    def _committed(self, pid: int, message: "Message") -> None:
+        """Report to the feed what commits cost a worker."""
+        values = {"pid": pid, "commit_ms": message.commit_ms, "bytes": message.bytes, "step": message.step}
+        self.run.record("warm_commits", values)

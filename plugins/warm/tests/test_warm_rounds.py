@@ -1,0 +1,209 @@
+"""Workers that survive a round run on in the next: real agents, and workers that speak the protocol without torch."""
+
+import os
+import signal
+
+import pytest
+
+from support import wait_for
+from warm_kit import WORKER, Run
+
+
+@pytest.fixture
+def run(elastic, tmp_path):
+    folders = iter(range(100))
+
+    def run(*words, count=3, options=("--max-restarts", "3"), python="", **more):
+        folder = tmp_path / f"work{next(folders)}"
+        folder.mkdir()
+        own = () if "--nproc-per-node" in options else ("--nproc-per-node", str(count))
+        return Run(elastic(*own, *options, WORKER, *words, cwd=folder, **more), folder)
+
+    return run
+
+
+@pytest.mark.parametrize("how", ["SIGKILL", "exception"])
+def test_survivors_run_on_and_the_dead_start_anew(run, how, tmp_path):
+    logs = tmp_path / "logs"
+    run = run(options=("--max-restarts", "3", "--log-dir", str(logs), "--redirects", "3"))
+    first = run.until_round(0, 3)
+    run.kill(first[1]) if how == "SIGKILL" else run.fail(1)
+    second = run.until_round(1, 3)
+    assert (second[0], second[2]) == (first[0], first[2])
+    assert second[1] != first[1]
+    run.kill(second[0])
+    third = run.until_round(2, 3)
+    assert third[0] != second[0]
+    assert (third[1], third[2]) == (second[1], second[2]), "one that started in the round before is kept as well"
+    run.finish()
+    err = run.ends()
+    assert "starts anew" not in err
+    # Each round has its own files, whether or not a worker was kept.
+    for index in range(3):
+        for rank in range(3):
+            (path,) = logs.glob(f"*/attempt_{index}/{rank}/stderr.log")
+            assert path.read_text().splitlines()[0] == f"stderr of round {index}"
+    assert "rank 1 failed" in err
+
+
+def test_streams_through_the_agent_follow_the_worker(run):
+    run = run(options=("--max-restarts", "3", "--tee", "3"))
+    first = run.until_round(0, 3)
+    run.kill(first[1])
+    second = run.until_round(1, 3)
+    assert second[0] == first[0]
+    run.finish()
+    run.ends()
+    lines = [line for line in run.agent.out.splitlines() if '"round": 1' in line]
+    assert len(lines) == 3, run.agent.out
+    assert run.agent.err.count("stderr of round 1") == 3
+
+
+def test_the_first_cause_is_the_dead_worker_where_no_round_follows(run):
+    run = run(
+        options=(
+            "--max-restarts",
+            "0",
+        )
+    )
+    run.until_round(0, 3)
+    run.fail(1)
+    err = run.ends(1)
+    assert "boom" in err
+    assert not run.noted("asked", 0), "no round follows"
+
+
+def test_a_worker_that_hangs_goes_down_the_ladder_in_bounded_time(run):
+    run = run("0:hang", options=("--max-restarts", "3", "--warm-timeout", "1", "--shutdown-timeout", "20"))
+    first = run.until_round(0, 3)
+    run.kill(first[1])
+    second = run.until_round(1, 3)
+    assert second[2] == first[2]
+    assert second[0] != first[0]
+    run.finish()
+    assert "local rank 0 can't be kept, and starts anew: it has not left in time" in run.ends()
+
+
+def test_one_that_ignores_all_is_killed_within_the_grace_period(run):
+    run = run("0:deaf", options=("--max-restarts", "3", "--warm-timeout", "600", "--shutdown-timeout", "2"))
+    first = run.until_round(0, 3)
+    run.kill(first[1])
+    assert run.until_round(1, 3)[0] != first[0]
+    run.finish()
+    run.ends()
+
+
+@pytest.mark.parametrize(
+    ("what", "reason"),
+    [
+        ("stay", "thread 'loader' still runs"),
+        ("garbage", "its connection has ended"),
+        ("die", "its connection has ended"),
+        ("die-kept", "it has ended"),
+        ("no-step", "it has not completed a step"),
+    ],
+)
+def test_one_that_can_not_be_kept_starts_anew_with_a_line(run, what, reason):
+    run = run(f"0:{what}")
+    first = run.until_round(0, 3)
+    run.kill(first[1])
+    second = run.until_round(1, 3)
+    assert second[0] != first[0]
+    assert second[2] == first[2]
+    run.finish()
+    err = run.ends()
+    assert f"worker with local rank 0 can't be kept, and starts anew: {reason}" in err
+    assert "rank 1 failed: killed by SIGKILL" in err
+
+
+def test_one_that_does_not_take_its_place_is_killed_and_costs_a_restart(run):
+    run = run("0:hang-kept", options=("--max-restarts", "3", "--warm-timeout", "1"))
+    first = run.until_round(0, 3)
+    run.kill(first[1])
+    third = run.until_round(2, 3)
+    assert third[0] != first[0]
+    run.finish()
+    assert "it has not taken its place in time" in run.ends()
+
+
+def test_two_failures_at_once(run):
+    run = run(count=4)
+    first = run.until_round(0, 4)
+    run.kill(first[1])
+    run.kill(first[3])
+    second = run.until_round(1, 4)
+    assert (second[0], second[2]) == (first[0], first[2])
+    assert not {second[1], second[3]} & set(first.values())
+    run.finish()
+    run.ends()
+
+
+def test_no_process_is_kept_without_the_option(run):
+    cold = run(options=("--max-restarts", "1", "--warm-timeout", "0"))
+    first = cold.until_round(0, 3)
+    cold.kill(first[1])
+    assert not set(cold.until_round(1, 3).values()) & set(first.values())
+    cold.finish()
+    assert "can't be kept" not in cold.ends()
+
+
+# --- the end of the run while workers are kept or leave
+
+
+def test_the_guard_ends_workers_that_leave_or_are_kept_if_the_agent_dies(run):
+    run = run("0:hang", options=("--max-restarts", "3", "--warm-timeout", "300", "--shutdown-timeout", "600"))
+    first = run.until_round(0, 3)
+    run.kill(first[1])
+    run.until("asked", 0)
+    run.until("left", 2)
+    os.kill(run.agent.pid, signal.SIGKILL)
+    run.agent.wait()
+    wait_for(lambda: not run.agent.survivors(), what="the end of all processes")
+
+
+def test_kept_workers_end_with_their_exit_handlers_when_the_agent_is_interrupted(run):
+    # The delay before the second restart: all are kept without a place.
+    run = run(options=("--max-restarts", "3"))
+    first = run.until_round(0, 3)
+    run.kill(first[1])
+    second = run.until_round(1, 3)
+    run.kill(second[1])
+    run.until("left", 0, 2)
+    run.until("left", 2, 2)
+    run.agent.signal(signal.SIGINT)
+    run.ends(130)
+    assert [pid for pid, _ in run.noted("exited", 0)] == [first[0]]
+    assert [pid for pid, _ in run.noted("exited", 2)] == [first[2]]
+
+
+def test_one_that_does_not_end_is_killed(run):
+    run = run("deaf-end", options=("--max-restarts", "3"))
+    first = run.until_round(0, 3)
+    run.kill(first[1])
+    second = run.until_round(1, 3)
+    run.kill(second[1])
+    run.until("left", 0, 2)
+    run.until("left", 2, 2)
+    run.agent.signal(signal.SIGTERM)
+    run.ends(143)
+
+
+def test_an_interrupt_while_workers_leave_stops_them_as_any(run):
+    run = run("0:hang", options=("--max-restarts", "3", "--warm-timeout", "300", "--shutdown-timeout", "600"))
+    first = run.until_round(0, 3)
+    run.kill(first[1])
+    run.until("asked", 0)
+    run.until("left", 2)
+    run.agent.signal(signal.SIGINT)
+    run.ends(130)
+
+
+def test_a_second_signal_kills_those_that_leave(run):
+    run = run("0:deaf", options=("--max-restarts", "3", "--warm-timeout", "300", "--shutdown-timeout", "600"))
+    first = run.until_round(0, 3)
+    run.kill(first[1])
+    run.until("asked", 0)
+    run.agent.signal(signal.SIGINT)
+    wait_for(lambda: "SIGINT" in run.agent.err, what=run.agent.err)
+    wait_for(lambda: run.agent.process.poll() is not None or run.agent.signal(signal.SIGINT), what="the end")
+    run.ends(130)

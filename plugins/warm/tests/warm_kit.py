@@ -1,0 +1,57 @@
+"""Runs of workers without torch that can leave their round, and what is known of them."""
+
+import os
+import signal
+from pathlib import Path
+
+from support import wait_for
+
+WORKER = Path(__file__).with_name("warm_worker.py")
+
+
+class Run:
+    """One agent, whose workers note what they do in files of its folder."""
+
+    def __init__(self, agent, folder):
+        self.agent = agent
+        self.folder = folder
+
+    def noted(self, name, local_rank):
+        """Return the pid and the round of each time that a worker has noted it."""
+        path = self.folder / f"{name}.{local_rank}"
+        lines = path.read_text().splitlines() if path.exists() else []
+        return [tuple(map(int, line.split())) for line in lines]
+
+    def until(self, name, local_rank, count=1):
+        """Wait until a worker has noted it so often; return all."""
+        wait_for(
+            lambda: len(self.noted(name, local_rank)) >= count,
+            what=f"{count} times {name!r} by {local_rank}: {self.noted(name, local_rank)}\n{self.agent.err}",
+        )
+        return self.noted(name, local_rank)
+
+    def until_round(self, index, count):
+        """Wait until that many workers are in a round; return their pids by local rank."""
+        pids = {}
+        for rank in range(count):
+            wait_for(
+                lambda rank=rank: [pid for pid, round_ in self.noted("began", rank) if round_ == index],
+                what=f"round {index} of local rank {rank}\n{self.agent.err}",
+            )
+            pids[rank] = next(pid for pid, round_ in self.noted("began", rank) if round_ == index)
+        return pids
+
+    def kill(self, pid, signum=signal.SIGKILL):
+        os.kill(pid, signum)
+
+    def fail(self, local_rank):
+        (self.folder / f"fail.{local_rank}").write_text("")
+
+    def finish(self):
+        (self.folder / "finish").write_text("")
+
+    def ends(self, code=0):
+        """Check the agent's exit code, and that nothing is left."""
+        assert self.agent.wait(60) == code, self.agent.err
+        wait_for(lambda: not self.agent.survivors(), what="the end of all processes")
+        return self.agent.err
