@@ -97,6 +97,7 @@ VARIABLES_OF_HOOKS: Final[Mapping[str, str]] = {
     "`--hang-timeout`; a value that you set is kept; absent without elastic-watch",
     "ELASTIC_WARM_SOCKET": "the agent's socket for workers that can be [kept between rounds](../howto/warm-rounds.md); "
     "empty if it keeps none; absent without elastic-warm",
+    "ELASTIC_WARM_TIMEOUT": "`--warm-timeout`, in seconds; absent without elastic-warm",
     "TRAINING_STOP_PAGE": "memory for [`should_stop`](../explanation/planned-stops.md); absent without elastic-train",
     "TRAINING_STOP_FILE": "a file that exists during a [planned stop](../explanation/planned-stops.md); the "
     "worker removes it when it has saved; with `--save-timeout` or `--save-signal`",

@@ -133,7 +133,10 @@ class WorkerStarter:
     """
 
     def prepare(self, count: int, done: Callable[[], None]) -> None:
-        """Prepare what so many workers need, then call `done`, within 5 minutes. Called: before each round's start."""
+        """Prepare what so many workers need, then call `done`, within 5 minutes. Called: before each round's start.
+
+        Workers that were kept are not counted: they exist.
+        """
         done()
 
     def start(self, worker: WorkerStart) -> StartedProcess | None:

@@ -2,11 +2,12 @@
 
 import os
 import signal
+import sys
 
 import pytest
 
 from support import wait_for
-from warm_kit import WORKER, Run
+from warm_kit import WORKER, Library, Run
 
 
 @pytest.fixture
@@ -161,31 +162,38 @@ def test_the_guard_ends_workers_that_leave_or_are_kept_if_the_agent_dies(run):
     wait_for(lambda: not run.agent.survivors(), what="the end of all processes")
 
 
-def test_kept_workers_end_with_their_exit_handlers_when_the_agent_is_interrupted(run):
-    # The delay before the second restart: all are kept without a place.
-    run = run(options=("--max-restarts", "3"))
+def until_kept(run):
+    """Have two workers kept without a place: in the long delay before the second restart. Return their pids."""
     first = run.until_round(0, 3)
     run.kill(first[1])
     second = run.until_round(1, 3)
     run.kill(second[1])
-    run.until("left", 0, 2)
-    run.until("left", 2, 2)
+
+    def recorded():
+        incident = run.agent.incident()
+        return incident["round_index"] == 1 and incident["kept_count"] == 2
+
+    wait_for(recorded, what="the incident, which is recorded after the stop")
+    return first[0], first[2]
+
+
+LONG = ("--max-restarts", "3", "--restart-backoff", "600")
+
+
+def test_kept_workers_end_with_their_exit_handlers_when_the_agent_is_interrupted(run):
+    run = run(options=LONG)
+    pids = until_kept(run)
     run.agent.signal(signal.SIGINT)
     run.ends(130)
-    assert [pid for pid, _ in run.noted("exited", 0)] == [first[0]]
-    assert [pid for pid, _ in run.noted("exited", 2)] == [first[2]]
+    assert tuple(run.noted("exited", rank)[0][0] for rank in (0, 2)) == pids
 
 
 def test_one_that_does_not_end_is_killed(run):
-    run = run("deaf-end", options=("--max-restarts", "3"))
-    first = run.until_round(0, 3)
-    run.kill(first[1])
-    second = run.until_round(1, 3)
-    run.kill(second[1])
-    run.until("left", 0, 2)
-    run.until("left", 2, 2)
+    run = run("deaf-end", options=LONG)
+    until_kept(run)
     run.agent.signal(signal.SIGTERM)
     run.ends(143)
+    assert run.noted("exited", 0) == []
 
 
 def test_an_interrupt_while_workers_leave_stops_them_as_any(run):
@@ -207,3 +215,72 @@ def test_a_second_signal_kills_those_that_leave(run):
     wait_for(lambda: "SIGINT" in run.agent.err, what=run.agent.err)
     wait_for(lambda: run.agent.process.poll() is not None or run.agent.signal(signal.SIGINT), what="the end")
     run.ends(130)
+
+
+def test_with_standby_the_dead_are_forked_and_the_others_kept(run):
+    run = run(options=("--max-restarts", "3", "--standby", "--standby-imports", "json", "--timings"))
+    first = run.until_round(0, 3)
+    run.kill(first[1])
+    second = run.until_round(1, 3)
+    assert (second[0], second[2]) == (first[0], first[2])
+    run.finish()
+    err = run.ends()
+    assert "spawn (3 forked)" in err
+    assert "spawn (2 of 3 kept, 1 forked)" in err
+    assert "is not forked" not in err
+
+
+def test_the_report_of_a_failure_counts_those_that_run_on(run):
+    run = run(options=("--max-restarts", "3"))
+    first = run.until_round(0, 3)
+    run.kill(first[1])
+    run.until_round(1, 3)
+    wait_for(lambda: run.agent.incident()["kept_count"] == 2, what="the incident")
+    incident = run.agent.incident()
+    assert (incident["stopped"], incident["secondary"]) == ([], [])
+    run.finish()
+    run.ends()
+
+
+def test_nothing_grows_in_the_agent_over_many_rounds(run):
+    run = run(count=2, options=("--max-restarts", "60", "--restart-backoff", "0", "--tee", "3"))
+    first = pids = run.until_round(0, 2)
+    sizes = []
+    for index in range(1, 41):
+        run.kill(pids[1])
+        pids = run.until_round(index, 2)
+        assert pids[0] == first[0]
+        sizes.append((len(os.listdir(f"/proc/{run.agent.pid}/fd")), len(os.listdir(f"/proc/{run.agent.pid}/task"))))
+    run.finish()
+    run.ends()
+    assert max(sizes[30:]) <= max(sizes[2:12]), sizes
+
+
+CALL = """
+import os, sys, threading
+from elastic_core.launcher import launch
+try:
+    launch(sys.argv[1], nproc_per_node=3, max_restarts=1, shutdown_timeout=20)
+except Exception as error:
+    print("failed", type(error).__name__)
+children = open(f"/proc/self/task/{os.getpid()}/children").read().split()
+print("children", children, "threads", threading.active_count())
+"""
+
+
+@pytest.mark.parametrize("how", ["succeeds", "fails"])
+def test_a_library_call_keeps_workers_too_and_leaves_none(tmp_path, how):
+    (tmp_path / "call.py").write_text(CALL)
+    agent = Library([sys.executable, "call.py", str(WORKER)], tmp_path)
+    run = Run(agent, tmp_path)
+    try:
+        first = run.until_round(0, 3)
+        run.kill(first[1])
+        second = run.until_round(1, 3)
+        assert (second[0], second[2]) == (first[0], first[2])
+        run.finish() if how == "succeeds" else run.fail(0)
+        assert run.ends()
+        assert "children [] threads 1" in agent.out
+        assert ("failed" in agent.out) == (how == "fails")
+    finally:
+        agent.close()

@@ -9,8 +9,8 @@ import pytest
 
 from elastic_core.api import AgentHook, HookSettings
 from elastic_core.api.starters import LeavingWorker, StartedProcess, WorkerStart
-from elastic_plugin_kit import AgentHookConformance, RealLoop, WorkerKeeperConformance
-from elastic_warm.connections import MOST_MESSAGE_BYTES
+from elastic_plugin_kit import AgentHookConformance, FakeRun, RealLoop, WorkerKeeperConformance
+from elastic_warm.connections import MOST_MESSAGE_BYTES, Message
 from elastic_warm.hook import Warm
 from elastic_warm.options import SOCKET_VARIABLE
 from elastic_warm.starter import WarmStarter
@@ -50,7 +50,7 @@ class Bench:
             folder=str(folder),
             timeout_s=20.0,
             record=lambda kept, count: self.records.append((kept, count)),
-            committed=lambda pid, message: self.records.append((pid, message.commit_ms, message.bytes)),
+            committed=self.records.append,
             **more,
         )
         self.worker = self.connect()
@@ -128,7 +128,15 @@ def test_the_socket_is_its_owners_alone(bench, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "data", [b"{nonsense\n", b'["kind"]\n', b'{"kind": 5}\n', b"\xff\n", b"x" * (MOST_MESSAGE_BYTES + 70_000)]
+    "data",
+    [
+        b"{nonsense\n",
+        b'["kind"]\n',
+        b'{"kind": 5}\n',
+        b"\xff\n",
+        b"[" * 99_999 + b"\n",
+        b"x" * (MOST_MESSAGE_BYTES + 70_000),
+    ],
 )
 def test_content_that_is_no_message_ends_the_connection(bench, data):
     bench.say("hello", version=1)
@@ -181,10 +189,22 @@ def test_one_that_left_too_late_is_not_kept(bench):
     assert bench.start(1) is None
 
 
-def test_the_cost_of_commits_is_passed_on(bench):
+def test_the_last_cost_of_commits_is_passed_on_now_and_then(bench, monkeypatch):
+    monkeypatch.setattr("elastic_warm.starter.COMMITS_S", 0.0)
+    bench.say("state", commit_ms=1.0, bytes=10**9, step=6)
     bench.say("state", commit_ms=1.5, bytes=10**9, step=7)
+    assert bench.loop.turn_until(lambda: bool(bench.records), within_s=10)
+    ((message,),) = bench.records
+    assert (message.commit_ms, message.bytes, message.step) == (1.5, 10**9, 7)
+    bench.say("state", commit_ms=2.0)
     bench.turn()
-    assert bench.records == [(os.getpid(), 1.5, 10**9)]
+
+
+def test_the_hook_publishes_it(settings):
+    run, hook = FakeRun(), Warm(settings())
+    hook.run = run
+    hook._committed([Message(kind="state", commit_ms=1.256, bytes=5, step=7), Message(kind="state", bytes=6, step=8)])
+    assert run.fields == {"commit_ms": 1.26, "commit_bytes": 11, "commit_step": 7}
 
 
 # --- the hook
@@ -211,13 +231,60 @@ def test_no_socket_where_no_worker_can_be_kept(settings, more, tmp_path):
 def test_the_socket_of_an_agent_around_this_one_is_never_passed_on(settings):
     hook = Warm(settings(timeout_s=0.0, environment={SOCKET_VARIABLE: "/outer"}))
     hook.worker_starter(RealLoop())
-    assert hook.on_workers_starting(None).environment == {SOCKET_VARIABLE: ""}
+    assert hook.on_workers_starting(None).environment == {SOCKET_VARIABLE: "", "ELASTIC_WARM_TIMEOUT": "0"}
+
+
+def test_a_worker_knows_the_socket_and_the_limit(settings):
+    hook = Warm(settings(timeout_s=2.5))
+    starter = hook.worker_starter(RealLoop())
+    environment = hook.on_workers_starting(None).environment
+    assert environment == {SOCKET_VARIABLE: starter.path, "ELASTIC_WARM_TIMEOUT": "2.5"}
+    starter.close()
+
+
+@pytest.mark.parametrize("why", ["another agent", "a killed agent", "others can write"])
+def test_a_shared_run_directory_is_no_obstacle(tmp_path, why):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    other = Bench(folder) if why == "another agent" else None
+    if why == "a killed agent":
+        with socket.socket(socket.AF_UNIX) as dead:
+            dead.bind(str(folder / "warm.sock"))
+    if why == "others can write":
+        folder.chmod(0o777)
+    before = sorted(folder.iterdir())
+    bench = Bench(folder)
+    (own,) = set(folder.iterdir()) - set(before)
+    assert own.stat().st_mode & 0o777 == 0o700
+    bench.say("entered")
+    bench.say("stepped")
+    assert bench.keep()
+    bench.close()
+    assert sorted(folder.iterdir()) == before
+    if other is not None:
+        other.close()
+
+
+def test_no_descriptor_for_a_connection_is_no_endless_loop(bench, monkeypatch):
+    def accept(_):
+        raise OSError(24, "EMFILE")
+
+    listener = bench.starter._listener
+    with monkeypatch.context() as without:
+        without.setattr(socket.socket, "accept", accept)
+        assert not listener._accept()
+        assert not listener._accept()
+    assert listener._sock.fileno() not in bench.loop.readers
+    assert len(bench.loop.timers) == 1
+    bench.loop.timers[0].cancel()
+    listener._go_on()
+    assert listener._sock.fileno() in bench.loop.readers
 
 
 def test_a_folder_that_can_not_have_a_socket_is_a_line(settings, tmp_path):
-    (tmp_path / "warm.sock").mkdir()
     loop = RealLoop()
-    assert Warm(settings()).worker_starter(loop) is None
+    gone = HookSettings(name="warm", run_dir=str(tmp_path / "gone"), options={"warm_timeout": 10.0})
+    assert Warm(gone).worker_starter(loop) is None
     (line,) = loop.notices
     assert line.startswith("no worker is kept between rounds, because there is no socket: ")
 

@@ -2,11 +2,50 @@
 
 import os
 import signal
+import subprocess
+from contextlib import suppress
 from pathlib import Path
 
-from support import wait_for
+from patience import patience
+from support import processes_with, wait_for
 
 WORKER = Path(__file__).with_name("warm_worker.py")
+
+
+class Library:
+    """A program that runs an agent in its own process."""
+
+    def __init__(self, command, folder):
+        self.mark = f"WARM_TEST={os.getpid()}-{folder}"
+        name, _, value = self.mark.partition("=")
+        inherited = {k: v for k, v in os.environ.items() if not k.startswith(("PET_", "ELASTIC_", "TORCHELASTIC_"))}
+        self.out_path, self.err_path = folder / "library.out", folder / "library.err"
+        with self.out_path.open("wb") as out, self.err_path.open("wb") as err:
+            self.process = subprocess.Popen(
+                command, env=inherited | {name: value}, stdin=subprocess.DEVNULL, stdout=out, stderr=err, cwd=folder
+            )
+
+    @property
+    def out(self):
+        return self.out_path.read_text()
+
+    @property
+    def err(self):
+        return self.err_path.read_text()
+
+    def survivors(self):
+        return processes_with(self.mark)
+
+    def wait(self, within_s):
+        return self.process.wait(patience(within_s))
+
+    def close(self):
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+        for pid in self.survivors():
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
 
 class Run:

@@ -11,7 +11,7 @@ from elastic_core.agent.loop import Agent
 from elastic_core.hooks.handle import Offer
 from elastic_core.launcher.planner import WorkerPlanner
 from elastic_core.logger import Logger
-from elastic_core.moments import FieldsPublished, WorkerEnded, WorkersStarted, WorkersStopping
+from elastic_core.moments import FieldsPublished, RoundJoining, WorkerEnded, WorkersStarted, WorkersStopping
 from elastic_core.rendezvous.coordinated import Backend
 from elastic_core.rendezvous.events import Rendezvous
 from elastic_core.rendezvous.store import CoordinationStore
@@ -69,6 +69,8 @@ class HookActions:
             self._questions = {}
         if isinstance(what, WorkersStarted):
             self.workers = self._planner.running(what.pids)
+        elif isinstance(what, RoundJoining):
+            self.workers = ()  # those that are kept have no place yet
         elif isinstance(what, WorkerEnded):
             self.workers = tuple(each for each in self.workers if each.local_rank != what.exit.local_rank)
 

@@ -44,6 +44,7 @@ class WorkerPlanner:
         self._settings = settings
         self._files = files
         self._logs = logs
+        self._workers = workers
         self._pipes = workers.prepare if settings.workers.worker_hooks else None
         self._starters = starters
         self._hosts_store = hosts_store
@@ -57,8 +58,9 @@ class WorkerPlanner:
 
     def prepare(self, round_: Round, done: Callable[[], None]) -> None:
         """Make the files of a round's workers, have the starters prepare, then call `done`."""
+        count = max(0, round_.local_world_size - len(self._workers.left_pids))
         for starter in self._starters:
-            done = partial(starter.prepare, round_.local_world_size, done)
+            done = partial(starter.prepare, count, done)
         self._files.prepare(round_, done, pipes=self._pipes)
 
     def plan(self, command: SpawnWorkers) -> list[WorkerLaunch]:

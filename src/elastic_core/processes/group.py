@@ -173,8 +173,7 @@ class WorkerGroup:
         finally:
             self._disk.forget_opened()
             self._record_pipes.forget_ahead()
-            for worker in self._left.values():  # beside their successors they would hold devices
-                self._kill_left(worker)
+            self._kill_left()  # beside their successors they would hold devices
         self._user_signals.begin_round()
         for starter in self._starters:
             starter.round_started()
@@ -306,7 +305,7 @@ class WorkerGroup:
         Without a live worker, only the last step remains. A second call can shorten the grace period. If no process is
         left, it has no effect, and `on_stopped` is called soon.
         """
-        asks = may_leave and bool(self._starters) and self._state.order is None
+        asks = may_leave and grace_s > 0 and bool(self._starters) and self._state.order is None
         if self._order_stop(ladder.StopBegun(signum=signum, grace_s=grace_s, may_leave=asks)) and asks:
             running = self._running()
             within_s = max(0.0, grace_s) * ladder.LEAVE_SHARE
@@ -339,10 +338,10 @@ class WorkerGroup:
         return True
 
     def _left_ended(self, worker: WorkerProcess) -> None:
-        if self._left.pop(worker.pid, None) is not None:
-            self._unswept = True
-            worker.drain()
-            worker.finish()
+        self._left.pop(worker.pid, None)
+        self._unswept = True
+        worker.drain()
+        worker.finish()
 
     def forbid_leaving(self) -> None:
         """Signal the workers that were asked to leave and have not left."""
@@ -492,20 +491,21 @@ class WorkerGroup:
             self._sweeper.send(each, signal.SIGKILL)
         return bool(found)
 
-    def _kill_left(self, worker: WorkerProcess) -> None:
-        if worker.reap() is None:
-            self._permitted(worker.pid, partial(worker.send_group, signal.SIGKILL))
+    def _kill_left(self) -> None:
+        left, self._left = self._left, {}
+        self._unswept = self._unswept or bool(left)
+        for worker in left.values():
+            if worker.reap() is None:
+                self._permitted(worker.pid, partial(worker.send_group, signal.SIGKILL))
 
     def end_left(self) -> None:
         """KILL workers that have left a round, and what such workers left behind. Called: after the starters' `close`.
 
         Blocks for a second at the most.
         """
-        if not self._left and not self._unswept:
+        self._kill_left()
+        if not self._unswept:
             return
-        left, self._left = self._left, {}
-        for worker in left.values():
-            self._kill_left(worker)
         end_s, clear_looks = SYSTEM_CLOCK.monotonic_s() + _LAST_SWEEP_S, 0
         while clear_looks < ladder.CLEAR_LOOKS and SYSTEM_CLOCK.monotonic_s() < end_s:
             clear_looks = 0 if self._kill_strays() else clear_looks + 1

@@ -74,11 +74,12 @@ class Workers:
     def __init__(self):
         self.pids, self.alive, self.raised_s, self.stops = {0: 100, 1: 101}, frozenset({0, 1}), {}, []
         self.reaped = 0
+        self.left_pids, self.kept_ranks = frozenset(), ()
 
     def start(self, launches):
         self.alive = frozenset({0, 1})
 
-    def stop(self, signum, *, grace_s):
+    def stop(self, signum, *, grace_s, may_leave=False, planned=False):
         self.stops.append((signum, grace_s))
 
     def reap_adopted(self):
@@ -103,6 +104,9 @@ class Incidents:
     def reported(self, round_, report, pids, *, hook, uptime_s):
         self.told.append(("reported", hook))
         return make_failure(3)
+
+    def note_kept(self, count):
+        self.told.append(("kept", count))
 
     def examine(self, round_, exits, restart_count):
         return make_failure(exits[-1].global_rank)
@@ -323,3 +327,13 @@ def test_nothing_is_made_for_workers_where_a_hook_answers_only_when_the_agent_is
     assert it.prepared == []
     assert not [event for event in it.events if isinstance(event, m.StartAllowed)]
     assert play().prepared == [ROUND.index]
+
+
+def test_kept_workers_stay_named_to_the_guard_and_are_counted(play):
+    it = play()
+    it.hear(RoundEnded(reason="b joined"))
+    it.workers.left_pids = frozenset({100})
+    it.agent.on_workers_stopped()
+    it.agent._note_alive()
+    assert 100 in it.guardian.named[-1]
+    assert ("kept", 1) in it.incidents.told

@@ -15,10 +15,15 @@ SLEEP = "import time\nprint('ready')\nwhile True: time.sleep(60)"
 DEAF = "import signal, time\nsignal.signal(15, signal.SIG_IGN)\nprint('ready')\nwhile True: time.sleep(60)"
 CHILD = """
 import os, time
-if os.fork() == 0:
+reading, writing = os.pipe()
+child = os.fork()
+if child == 0:
     os.setsid()
-    print("child", os.getpid(), flush=True)
-print("ready")
+    os.write(writing, b"x")
+else:
+    os.read(reading, 1)
+    print("child", child)
+    print("ready")
 while True: time.sleep(60)
 """
 

@@ -1,5 +1,6 @@
 """The agent's socket for workers, and its connections: one JSON object a line, with descriptors beside a place."""
 
+import errno
 import os
 import socket
 import struct
@@ -10,6 +11,7 @@ from typing import Final
 
 import msgspec
 
+from elastic_core.api import RunTimer
 from elastic_core.api.starters import AgentLoop
 
 SOCKET: Final = "warm.sock"
@@ -21,6 +23,9 @@ _READ_BYTES: Final = 1 << 16
 _BACKLOG: Final = 128
 _MOST_CONNECTIONS: Final = 1024
 _OWNER_ONLY: Final = 0o600
+_OTHERS_WRITE: Final = 0o022
+_NO_DESCRIPTOR: Final = (errno.EMFILE, errno.ENFILE)
+_PAUSE_S: Final = 1.0
 _CREDENTIALS: Final = struct.Struct("3i")  # struct ucred of unix(7): pid, uid, gid
 
 
@@ -85,7 +90,7 @@ class Connection:
         for line in lines:
             try:
                 message = msgspec.json.decode(line, type=Message)
-            except msgspec.MsgspecError:
+            except (msgspec.MsgspecError, RecursionError):
                 self._end()
             else:
                 self._take(self, message)
@@ -120,12 +125,18 @@ class Listener:
     def __init__(self, loop: AgentLoop, folder: str, take: "Callable[[Connection, Message | None], None]") -> None:
         self._loop = loop
         self._take = take
-        self._name = self.path = str(Path(folder) / SOCKET)
-        self._folder_fd = -1
+        self._own_folder, self._folder_fd = "", -1
+        self._pause: RunTimer | None = None
         self._sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            if len(os.fsencode(self._name)) > MOST_PATH_BYTES:
-                # A name by which workers of this user reach it as well, while this process lives.
+            if not _is_private(folder) or Path(folder, SOCKET).exists():
+                # Others could replace the socket, or another agent has one here, or had one and was killed.
+                made = Path(folder) / f"warm-{os.urandom(4).hex()}"
+                made.mkdir(0o700)
+                self._own_folder = folder = str(made)
+            self._name = self.path = str(Path(folder) / SOCKET)
+            if self._own_folder or len(os.fsencode(self._name)) > MOST_PATH_BYTES:
+                # A name by which workers of this user reach it while this process lives, whatever the folder is called.
                 self._folder_fd = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
                 self.path = f"/proc/{os.getpid()}/fd/{self._folder_fd}/{SOCKET}"
             os.fchmod(self._sock.fileno(), _OWNER_ONLY)  # the mode with which `bind` makes the file
@@ -143,6 +154,9 @@ class Listener:
         if self._folder_fd >= 0:
             os.close(self._folder_fd)
             self._folder_fd = -1
+        if self._own_folder:
+            with suppress(OSError):
+                Path(self._own_folder).rmdir()
 
     def _on_readable(self) -> None:
         self._accept()
@@ -151,7 +165,10 @@ class Listener:
         """Accept a connection; return whether there may be another."""
         try:
             sock, _ = self._sock.accept()
-        except OSError:  # there is none, it is gone again, or no descriptor is free
+        except OSError as error:  # there is none, or it is gone again
+            if error.errno in _NO_DESCRIPTOR and self._pause is None:  # the socket would wake the loop without end
+                self._loop.remove_reader(self._sock.fileno())
+                self._pause = self._loop.call_later(_PAUSE_S, self._go_on)
             return False
         pid, uid, _ = _CREDENTIALS.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
         if uid != os.geteuid() or len(self.connections) >= _MOST_CONNECTIONS:
@@ -159,6 +176,10 @@ class Listener:
         else:
             self.connections.add(Connection(self._loop, sock, pid, self._pass_on))
         return True
+
+    def _go_on(self) -> None:
+        self._pause = None
+        self._loop.add_reader(self._sock.fileno(), self._on_readable)
 
     def _pass_on(self, connection: Connection, message: Message | None) -> None:
         if message is None:
@@ -180,10 +201,18 @@ class Listener:
 
     def close(self) -> None:
         """Close the socket and all connections, and remove the name; idempotent."""
+        if self._pause is not None:
+            self._pause.cancel()
         if self._sock.fileno() >= 0:
             self._loop.remove_reader(self._sock.fileno())
-            self._close_socket()
             with suppress(OSError):
                 Path(self._name).unlink()
+            self._close_socket()
         for connection in tuple(self.connections):
             self.drop(connection)
+
+
+def _is_private(folder: str) -> bool:
+    """Return whether only this user can replace files in a folder."""
+    found = Path(folder).stat()
+    return found.st_uid == os.geteuid() and not found.st_mode & _OTHERS_WRITE

@@ -14,7 +14,7 @@ from elastic_core.api import (
     WorkersStarting,
 )
 from elastic_core.api.starters import AgentLoop, WorkerStarter
-from elastic_warm.options import SOCKET_VARIABLE, WARM_TIMEOUT
+from elastic_warm.options import SOCKET_VARIABLE, TIMEOUT_VARIABLE, WARM_TIMEOUT
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -68,7 +68,7 @@ class Warm(AgentHook):
         """Name the socket to each worker, and never that of an agent around this one."""
         if not self._path and SOCKET_VARIABLE not in self.settings.environment:
             return None
-        return Launches(environment={SOCKET_VARIABLE: self._path})
+        return Launches(environment={SOCKET_VARIABLE: self._path, TIMEOUT_VARIABLE: f"{self._timeout_s:g}"})
 
     def on_decision(self, event: DecisionTaken) -> None:
         """End the kept workers if no round follows."""
@@ -87,7 +87,13 @@ class Warm(AgentHook):
         """Report to the feed how the workers of a round were started: `--timings` prints it."""
         self.run.record("worker_starts", {"how": f"{len(kept)} of {count} kept", "kept": list(kept)})
 
-    def _committed(self, pid: int, message: "Message") -> None:
-        """Report to the feed what commits cost a worker."""
-        values = {"pid": pid, "commit_ms": message.commit_ms, "bytes": message.bytes, "step": message.step}
-        self.run.record("warm_commits", values)
+    def _committed(self, commits: "Sequence[Message]") -> None:
+        """Publish what commits cost this node's workers: the longest, all bytes, and the step that all have."""
+        steps = [commit.step for commit in commits if commit.step is not None]
+        self.run.publish(
+            {
+                "commit_ms": max((round(commit.commit_ms, 2) for commit in commits), default=None),
+                "commit_bytes": sum(commit.bytes for commit in commits),
+                "commit_step": min(steps, default=None),
+            }
+        )

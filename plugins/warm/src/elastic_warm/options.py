@@ -7,6 +7,8 @@ from elastic_core.api import RunOption
 HOOK: Final = "elastic_warm.hook:Warm"
 SOCKET_VARIABLE: Final = "ELASTIC_WARM_SOCKET"
 """The variable by which a worker finds its agent's socket. Empty if the agent keeps no worker."""
+TIMEOUT_VARIABLE: Final = "ELASTIC_WARM_TIMEOUT"
+"""The variable with the value of `--warm-timeout`, in seconds."""
 
 WARM_TIMEOUT: Final = RunOption(
     name="warm_timeout",

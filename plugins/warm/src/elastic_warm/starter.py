@@ -3,7 +3,7 @@
 import os
 import select
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Final
@@ -14,6 +14,8 @@ from elastic_warm import places
 from elastic_warm.connections import Connection, Listener, Message
 from elastic_warm.places import Phase, WorkerState
 
+COMMITS_S: Final = 5.0
+"""Seconds from a worker's report about its commits until the reports of all are passed on."""
 _KILLED_WAIT_S: Final = 1.0
 _LOST: Final = 1
 """The exit code of a process whose status other code in the agent's process has read."""
@@ -43,7 +45,7 @@ class WarmStarter(WorkerStarter):
         folder: The run directory, where its socket is.
         timeout_s: How long a worker may take to leave, and to take its place.
         record: Receives, after each round's start, the local ranks that were kept, and the number of all workers.
-        committed: Receives each report of a worker about the cost of its commits, with its process id.
+        committed: Receives the last report of each connected worker about its commits, now and then.
 
     Raises:
         OSError: The socket can't be made.
@@ -56,7 +58,7 @@ class WarmStarter(WorkerStarter):
         folder: str,
         timeout_s: float,
         record: Callable[[tuple[int, ...], int], None] = lambda _ranks, _count: None,
-        committed: Callable[[int, Message], None] = lambda _pid, _message: None,
+        committed: Callable[[Sequence[Message]], None] = lambda _commits: None,
     ) -> None:
         self._loop = loop
         self._timeout_s = timeout_s
@@ -68,6 +70,8 @@ class WarmStarter(WorkerStarter):
         self._asked_for = 0
         self._placed: list[int] = []
         self._refusals: dict[str, list[int]] = {}
+        self._commits: dict[int, Message] = {}
+        self._commits_due: RunTimer | None = None
         self._over = False
         self._listener = Listener(loop, folder, self._take)
         self.path = self._listener.path
@@ -90,9 +94,11 @@ class WarmStarter(WorkerStarter):
         if message is None:
             self._advance(worker, places.Disconnected())
             if not worker.kept and worker.pidfd < 0:
-                del self._workers[worker.pid]
+                self._forget(worker)
         elif message.kind == "state":
-            self._committed(worker.pid, message)
+            self._commits[worker.pid] = message
+            if self._commits_due is None:
+                self._commits_due = self._loop.call_later(COMMITS_S, self._report_commits)
         else:
             reported = places.Reported(
                 kind=message.kind,
@@ -102,6 +108,10 @@ class WarmStarter(WorkerStarter):
                 error=message.error,
             )
             self._advance(worker, reported)
+
+    def _report_commits(self) -> None:
+        self._commits_due = None
+        self._committed(tuple(self._commits.values()))
 
     def _advance(self, worker: _Worker, event: places.Event) -> None:
         step = places.advance(worker.state, event)
@@ -266,6 +276,7 @@ class WarmStarter(WorkerStarter):
     def _forget(self, worker: _Worker) -> None:
         self._let_go(worker)
         self._listener.drop(worker.connection)
+        self._commits.pop(worker.pid, None)
         if self._workers.get(worker.pid) is worker:
             del self._workers[worker.pid]
 
@@ -278,6 +289,8 @@ class WarmStarter(WorkerStarter):
 
     def close(self) -> None:
         """End the kept workers, wait for them, and close the socket; idempotent."""
+        if self._commits_due is not None:
+            self._commits_due.cancel()
         self.end()
         self._wait(places.END_S)
         for worker in tuple(self._workers.values()):

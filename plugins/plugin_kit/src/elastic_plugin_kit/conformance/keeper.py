@@ -2,7 +2,7 @@
 
 import os
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import ClassVar, Final
 
@@ -25,15 +25,16 @@ class Leaving(LeavingWorker):
         assert worker.started is not None
         self.reports: list[str] = []
 
-        def report(what: str) -> Callable[[], bool]:
-            def call() -> bool:
-                self.reports.append(what)
-                return ours
-
-            return call
+        def left() -> bool:
+            self.reports.append("left")
+            return ours
 
         super().__init__(
-            worker.started, worker.wanted.local_rank, left=report("left"), stays=report("stays"), ended=report("ended")
+            worker.started,
+            worker.wanted.local_rank,
+            left=left,
+            stays=lambda: self.reports.append("stays"),
+            ended=lambda: self.reports.append("ended"),
         )
 
 
