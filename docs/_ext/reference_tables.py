@@ -61,7 +61,7 @@ WORKER_VARIABLES: Final[Mapping[str, str]] = {
     "TORCHELASTIC_USE_AGENT_STORE": "`False`: rank 0 hosts the store of `init_process_group`; `True`: the agent hosts "
     "the store (`--agent-store`, or rank 0 has connected to it as a client; then its hook sets the variable)",
     "TORCHELASTIC_ERROR_FILE": "file for the worker's first uncaught exception",
-    "TORCH_NCCL_ASYNC_ERROR_HANDLING": "`1`, unless it is set already; `2` in place of `1` in a process that may be "
+    "TORCH_NCCL_ASYNC_ERROR_HANDLING": "`1`, unless it is set already; `0` in place of `1` in a process that may be "
     "[kept between rounds](../howto/warm-functions.md)",
     "OMP_NUM_THREADS": "`1` with several workers if it is unset, as with torchrun; `--omp-threads` sets it",
     "CUDA_VISIBLE_DEVICES": "the devices of `--devices` (one of them with `--virtual-local-rank`); otherwise as "

@@ -1,6 +1,7 @@
 """What a worker may be doing when its round ends: each activity blocks, or goes on for ever, in a place of its own."""
 
 import os
+import socket
 import sys
 import threading
 from pathlib import Path
@@ -160,11 +161,18 @@ def initialise():
 def store_only():
     """Be the store's server, and never join."""
     store = dist.TCPStore("127.0.0.1", int(os.environ["MASTER_PORT"]), 2, is_master=True, wait_for_workers=False)
-    say("served", store.port)
+    say("served", store.port)  # and keep it
     idle()
 
 
-WITHOUT_GROUP = ("initialise", "join", "connect", "idle")
+def listen_only():
+    """Accept connections as the kernel does for a server that is stopped, and never respond."""
+    server = socket.create_server(("127.0.0.1", int(os.environ["MASTER_PORT"])), reuse_port=True)
+    say("served", server.fileno())
+    idle()
+
+
+WITHOUT_GROUP = ("initialise", "join", "connect", "stopped", "idle")
 """Activities that are the forming of the group itself."""
 
 
@@ -181,6 +189,8 @@ def accompany(name):
     """Run the peer's part, which leaves the worker alone in what it does."""
     if name == "join":
         store_only()
+    if name == "stopped":
+        listen_only()
     if name not in WITHOUT_GROUP:
         checked_group()
     if name == "backward":

@@ -4,6 +4,7 @@ import os
 import socket
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, Final
@@ -15,6 +16,8 @@ _EVENTPOLL: Final = "anon_inode:[eventpoll]"
 _SOCKET: Final = "socket:["
 _MAPPED: Final = "::ffff:"
 _ADDRESS_AND_PORT: Final = 2
+_KNOWN_S: Final = 0.01
+"""A connection to a store is shut down so many seconds after it was found."""
 
 
 class Generation:
@@ -32,10 +35,9 @@ class Generation:
     def __init__(self) -> None:
         found = _descriptors()
         self._before = frozenset(link for link in found.values() if link.startswith(_SOCKET))
-        self._polls_before = frozenset(fd for fd, link in found.items() if link == _EVENTPOLL)
         self._stores = _environment_store()
-        self._connections: set[str] = set()
-        """The connections to stores that `shut` has found."""
+        self._connections: dict[str, float] = {}
+        """When `shut` has first found each connection to a store."""
         self._aborting: threading.Thread | None = None
 
     # --- freeing a blocked call. Threading: any
@@ -44,8 +46,8 @@ class Generation:
         """Shut down the connections of gloo and of the stores, so that calls that wait for them return.
 
         Return the number of connections. A connection of the store's server is left alone: it ends with the server. A
-        connection to a store is shut down at the second call that finds it: a store that is still being made would
-        connect again, after a pause of seconds.
+        connection to a store is shut down by a later call than the first that finds it: a store that is still being
+        made would connect again, after a pause of seconds.
         """
         self._note_stores()
         found = _descriptors()
@@ -64,9 +66,8 @@ class Generation:
         return count
 
     def _is_known(self, link: str) -> bool:
-        known = link in self._connections
-        self._connections.add(link)
-        return known
+        now_s = time.monotonic()
+        return now_s - self._connections.setdefault(link, now_s) >= _KNOWN_S
 
     def abort_devices(self) -> None:
         """Begin to abort the groups of devices, in a thread: it takes half a second. Does nothing if there are none."""
@@ -81,9 +82,9 @@ class Generation:
         """Return the epoll instances of gloo that are open, with the sockets that they watch."""
         loops = {}
         for fd, link in found.items():
-            if link == _EVENTPOLL and fd not in self._polls_before:
+            if link == _EVENTPOLL:
                 targets = _watched(fd)
-                if targets and any(_listens(found, target) for target in targets):
+                if any(target not in self._before and _listens(found, target) for target in targets):
                     loops[fd] = targets
         return loops
 

@@ -4,6 +4,7 @@ import functools
 import gc
 import os
 import socket
+import struct
 import sys
 import threading
 import time
@@ -17,6 +18,12 @@ from typing import Any, Final
 _C10D: Final = "torch.distributed.distributed_c10d"
 _DEVICE_BACKENDS: Final = ("nccl", "xccl")
 """Parts of the names of backends whose operations only an abort ends."""
+_GREETING: Final = struct.Struct("=BIBI")
+"""What a client of torch's store sends first: two requests, each with a number."""
+_NUMBER: Final = struct.Struct("=I")
+_VALIDATE: Final = 0
+_MAGIC: Final = 0x3C85F7CE
+_PING: Final = 13
 _CONNECT_S: Final = 5.0
 _FIRST_PAUSE_S: Final = 0.002
 _LAST_PAUSE_S: Final = 0.05
@@ -32,7 +39,8 @@ _NCCL_HANDLING: Final = "TORCH_NCCL_ASYNC_ERROR_HANDLING"
 _LAUNCHERS_HANDLING: Final = "1"
 """What every launcher sets: after an error, the process ends."""
 _NCCL_VARIABLES: Final = {
-    _NCCL_HANDLING: "2",  # the communicators are aborted, and the process lives on
+    # Operations that the watchdog aborts by itself seem to succeed: the function would go on with wrong numbers.
+    _NCCL_HANDLING: "0",
     "TORCH_NCCL_DUMP_ON_TIMEOUT": "0",  # the file would be waited for, and then the process ended
     "TORCH_NCCL_ENABLE_MONITORING": "0",  # it ends processes whose abort takes long
 }
@@ -46,6 +54,10 @@ _CACHES: Final = (
     ("_ops.single_dim_strategy", "_cached_create_expanded_strategy"),
 )
 """Functions of distributed tensors with a cache, whose entries hold the mesh and so its groups."""
+
+
+_servers_respond = False
+"""Whether a server has responded to the greeting in this process."""
 
 
 # --- the end of a round
@@ -170,7 +182,7 @@ def _forget_defaults(functions: Iterable[FunctionType]) -> None:
 
 
 def arm_devices() -> None:
-    """Have NCCL's watchdog leave the process alive after an error, as far as the user has set nothing.
+    """Have NCCL's watchdog do nothing after an error, as far as the user has set nothing: the agent ends the round.
 
     Called: before the first group of the process is made.
     """
@@ -219,16 +231,33 @@ def wait_for_stores_in_python() -> None:
 
 
 def _wait_for_server(host: str, port: int, within_s: float) -> None:
-    """Wait until a connection succeeds, or the time is over: then torch raises its own error."""
+    """Wait until the server responds, or the time is over: then torch raises its own error."""
     pause, pause_s = threading.Event(), _FIRST_PAUSE_S
     until_s = time.monotonic() + within_s
     while time.monotonic() < until_s:
         try:
-            with socket.create_connection((host, port), timeout=_CONNECT_S):
-                return
+            with socket.create_connection((host, port), timeout=_CONNECT_S) as connection:
+                if _responds(connection):
+                    return
         except OSError:
             pause.wait(pause_s)
             pause_s = min(_LAST_PAUSE_S, pause_s * 1.5)
+
+
+def _responds(connection: socket.socket) -> bool:
+    """Return whether a server responds as torch's do when a client connects; also if none has ever done that here.
+
+    A server may be stopped, so that the kernel alone accepts the connection. Torch's client would wait for it in a
+    loop that nothing ends.
+    """
+    global _servers_respond
+    connection.sendall(_GREETING.pack(_VALIDATE, _MAGIC, _PING, os.getpid()))
+    try:
+        response = connection.recv(_NUMBER.size)
+    except TimeoutError:
+        return not _servers_respond
+    _servers_respond = _servers_respond or response == _NUMBER.pack(os.getpid())
+    return bool(response) or not _servers_respond
 
 
 def _seconds(limit: object) -> float:

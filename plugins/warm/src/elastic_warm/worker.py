@@ -256,18 +256,20 @@ class KeptWorker:
         """Note that a step is complete, and leave the function here if its round is over."""
         if os.getpid() != self._pid or threading.current_thread() is not threading.main_thread():
             return
+        self._note_step()
+        self._interrupter.check()
+
+    def _note_step(self) -> None:
         if not self._stepped and self._interrupter.running:
             self._stepped = True
+            loaders.end_quickly()  # the function may have imported torch
             self._connection.send("stepped", round=self._round)
-        self._interrupter.check()
 
     def should_stop(self) -> bool:
         """Return whether the round is over. The function may return then, and is called again in the next round."""
         if os.getpid() != self._pid:
             return False
-        if not self._stepped and self._interrupter.running:
-            self._stepped = True
-            self._connection.send("stepped", round=self._round)
+        self._note_step()
         self._told = self._leave is not None
         return self._told
 

@@ -28,6 +28,7 @@ ACTIVITIES = (
     "initialise",
     "join",
     "connect",
+    "stopped",
     "data",
     "persistent",
     "save",
@@ -93,7 +94,7 @@ def left(agent, worker, number, activity):
 
 def ranks_of(activity):
     """Return the ranks of the worker that is kept, and of its peer."""
-    return (1, 0) if activity in ("join", "connect") else (0, 1)
+    return (1, 0) if activity in ("join", "connect", "stopped") else (0, 1)
 
 
 @pytest.mark.parametrize("how", ["killed", "stopped"])
