@@ -56,7 +56,8 @@ if len(status) < 4:
     sys.exit("the server of torch has gone")
 code = int.from_bytes(status, "big", signed=True)
 if code < 0:
-    signal.signal(-code, signal.SIG_DFL)
+    if -code != signal.SIGKILL:
+        signal.signal(-code, signal.SIG_DFL)
     os.kill(os.getpid(), -code)
 os._exit(code)
 """
@@ -88,7 +89,8 @@ def serve(listener: socket.socket) -> None:
                 selector.register(client, selectors.EVENT_READ)
                 selector.register(pidfd, selectors.EVENT_READ)
             elif isinstance(key.fileobj, socket.socket):
-                _pass_on(key.fileobj, pidfds[key.fileobj], selector)
+                if key.fileobj in pidfds:  # else its child has ended at the same time
+                    _pass_on(key.fileobj, pidfds[key.fileobj], selector)
             elif isinstance(key.fileobj, int):
                 client, pid = children.pop(key.fileobj)
                 code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])

@@ -5,6 +5,8 @@ environment. The hook costs a script well under a millisecond and changes little
 environment values, and wrappers of `sys.exit` and `sys.stderr.write`. It never raises: if the hook fails, a note is
 written beside the error file, and the script runs on.
 
+A process that its agent keeps for another round is armed again: its record then goes to the file of that round.
+
 Only the armed process writes. Its pid replaces the "1" in ELASTIC_WORKER_HOOKS: a child that executes another
 interpreter finds another pid, and is not armed. A worker that executes itself again is armed again. Forked children,
 which inherit the hook in memory, have another pid.
@@ -41,14 +43,23 @@ BEGUN_SUFFIX = ".begun"
 """The suffix of the empty file beside the error file that is made when a failure begins to be recorded."""
 
 
+_armed: "_Armed | None" = None
+_fault_fd = -1
+"""The descriptor of the file for faults. -1 means none."""
+
+
 class _Armed:
     # The state of the hook from its arming on; the script may change its environment later.
     def __init__(self, error_file: str) -> None:
         self.pid = os.getpid()
-        self.error_file = error_file
         self.previous: Callable[[type[BaseException], BaseException, TracebackType | None], object] = sys.excepthook
-        self.written = self.reported = False
         self.exits = _Exits(self.begin)
+        self.begin_round(error_file)
+
+    def begin_round(self, error_file: str) -> None:
+        self.error_file = error_file
+        self.written = self.reported = False
+        self.exits.called = self.exits.printed = None
 
     def excepthook(self, kind: type[BaseException], value: BaseException, trace: "TracebackType | None") -> None:
         self.write(value)
@@ -205,12 +216,17 @@ class _Exits:
 
 
 def arm_worker() -> None:
-    """Arm the hook in this process, as its environment variables configure it."""
-    before = getattr(sys.excepthook, "__self__", None)
-    if isinstance(before, _Armed) and before.pid == os.getpid():
-        return  # two installations of the package, each with its .pth file
+    """Arm the hook in this process, as its environment variables configure it.
+
+    Called: at its start, and at the start of each further round for which its agent keeps it.
+    """
+    global _armed, _fault_fd
     error_file = os.environ.get(ERROR_FILE_VARIABLE, "")
+    again = _armed is not None and _armed.pid == os.getpid()
     try:
+        path = os.path.abspath(error_file)  # noqa: PTH100  # pathlib costs more than this whole module
+        if again and _armed is not None and _armed.error_file == path:
+            return  # two installations of the package, each with its .pth file
         if not ("\n" + "\n".join(sys.orig_argv)).endswith(os.environ.get(PROGRAM_VARIABLE, "")):
             return
         os.environ.pop(PROGRAM_VARIABLE, None)
@@ -220,15 +236,21 @@ def arm_worker() -> None:
             os.environ[HOOKS_VARIABLE] = str(os.getpid())
         if error_file:
             _put(error_file, os.O_TRUNC | os.O_NONBLOCK, b"")
-            armed = _Armed(os.path.abspath(error_file))  # noqa: PTH100  # pathlib costs more than this whole module
-            sys.excepthook = armed.excepthook
-            armed.exits.watch()
-            atexit.register(armed.at_exit)
+            if again and _armed is not None:
+                _armed.begin_round(path)
+            else:
+                _armed = _Armed(path)
+                sys.excepthook = _armed.excepthook
+                _armed.exits.watch()
+                atexit.register(_armed.at_exit)
         fault_file = os.environ.get(FAULT_FILE_VARIABLE, "")
         # If a user has enabled faulthandler, the dump is expected on stderr.
-        if fault_file and not faulthandler.is_enabled():
-            fault_fd = os.open(fault_file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o600)
-            faulthandler.enable(file=fault_fd, all_threads=True)
+        if fault_file and (_fault_fd >= 0 or not faulthandler.is_enabled()):
+            last_fd = _fault_fd
+            _fault_fd = os.open(fault_file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o600)
+            faulthandler.enable(file=_fault_fd, all_threads=True)
+            if last_fd >= 0:
+                os.close(last_fd)
         for name in os.environ.get(STARTUP_VARIABLE, "").split(","):
             if name:
                 _call(name, error_file)

@@ -35,6 +35,7 @@ OFFER: Final = "planned-stops"
 PROGRESS: Final = "planned-stops-progress"
 STEPS: Final = "planned-stops-steps"
 """The name under which they find `progress.Progress`. Parameters: `above`, a step, and `round`."""
+STARTUP: Final = ("elastic_train.next_round:begin",)
 
 
 class Saving(Record, frozen=True, kw_only=True):
@@ -137,7 +138,10 @@ class PlannedStops(AgentHook):
             return None
         assert self._pages is not None
         places = self._pages.places()
-        return Launches(workers={rank: LaunchChange(environment=place) for rank, place in places.items()})
+        startup = STARTUP if event.round.index else ()
+        return Launches(
+            workers={rank: LaunchChange(environment=place, startup=startup) for rank, place in places.items()}
+        )
 
     def _renew_pages(self, count: int, run_dir: Path) -> None:
         """Prepare unused pages, in the places of the last round's pages, which spares know."""

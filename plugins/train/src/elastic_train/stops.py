@@ -101,6 +101,19 @@ def _note_step() -> None:
         _high = high
 
 
+def begin_round() -> None:
+    """Forget the last round's memory, which the agent has cleared.
+
+    Called: in a kept process, for each further round.
+    """
+    global _looked, _found, _sought, _high
+    _looked = _sought = False
+    _found, _high = None, 0
+    unknown = memoryview(bytearray(layout.PAGE_BYTES)).cast("q")
+    unknown[_ASKED] = 1  # so that the next call checks
+    _use(unknown)
+
+
 # --- the owner of the memory
 
 

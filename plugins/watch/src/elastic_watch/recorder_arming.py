@@ -20,13 +20,14 @@ _NAME = "torch.distributed"
 def arm() -> None:
     """Switch the recorder on when the script imports `torch.distributed`, or now if it is imported already.
 
-    Called: by the agent's hook in each worker's interpreter (`LaunchChange.startup`).
+    Called: by the agent's hook in each worker's interpreter (`LaunchChange.startup`); again in a kept process, for each
+    further round.
     """
     if not os.environ.get(layout.FILE_VARIABLE):
         return
     if _NAME in sys.modules:  # a standby interpreter, now a worker, imported it
         _start()
-    else:
+    elif not any(isinstance(finder, _Finder) for finder in sys.meta_path):  # of an earlier round
         # First, since a finder behind the one that finds the module is not called.
         sys.meta_path.insert(0, _Finder(os.getpid()))
 

@@ -26,18 +26,24 @@ def offer() -> None:
 
     The file is memory, so that a disk that hangs can't block the write.
 
-    Called: by the agent's hook in each worker's interpreter (`LaunchChange.startup`).
+    Called: by the agent's hook in each worker's interpreter (`LaunchChange.startup`); again in a kept process, for each
+    further round, whose memory is another one.
 
     Raises:
         OSError: the agent is gone, or this process runs as another user now.
     """
     global _stacks
+    if beats := sys.modules.get("elastic_watch.beats"):  # imported before: this was a standby, or is kept
+        beats.attach()
     signum: int = _signal.SIGRTMAX - layout.STACKS_BELOW_RTMAX
     beat_file = os.environ.get(layout.FILE_VARIABLE, "")
-    if not beat_file or any(_signal.getsignal(each) != _signal.SIG_DFL for each in (signum, signum - 1)):
+    if not beat_file or not kept(signum):
         return  # the script's own choice counts
+    last = _stacks
     _stacks = os.open(beat_file, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
     faulthandler.register(signum, file=_stacks, all_threads=False, chain=False)
+    if last >= 0:
+        os.close(last)
     _signal.signal(signum - 1, _write)
     _signal.siginterrupt(signum - 1, False)  # libraries in C need not expect EINTR
     page = os.open(beat_file, os.O_WRONLY | os.O_CLOEXEC)  # one that appends can't write in front
@@ -46,8 +52,6 @@ def offer() -> None:
         os.pwrite(page, word.to_bytes(layout.WORD_BYTES, sys.byteorder), layout.HOOK * layout.WORD_BYTES)
     finally:
         os.close(page)
-    if beats := sys.modules.get("elastic_watch.beats"):  # a standby interpreter, now a worker, imported it
-        beats.attach()
 
 
 def kept(signum: int) -> bool:

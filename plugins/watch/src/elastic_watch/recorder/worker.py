@@ -34,24 +34,31 @@ _OWN_SIGNALS = ("SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGABRT")
 """Signals that a thread causes itself."""
 
 _server: "Server | None" = None
+_set: "dict[str, str]" = {}
+"""The variables that this module has set."""
 
 
 def start() -> None:
     """Set the recorder's variables and start the thread, if this process is a worker. Idempotent.
 
-    Called: when the script imports `torch.distributed`.
+    Called: when the script imports `torch.distributed`; again in a kept process, for each further round, whose memory
+    is another one.
     """
     global _server
-    if _server is not None and _server.pid == os.getpid():
-        return
     path = os.environ.get(layout.FILE_VARIABLE)
     if not path or layout.ROUND_VARIABLE not in os.environ:
         return
     memory = _map(path)
     words = memoryview(memory).cast("q")
-    if words[layout.RECORDER] != layout.RECORDER_VALUE or not _claim(words):
+    runs = _server is not None and _server.pid == os.getpid()
+    if words[layout.RECORDER] != layout.RECORDER_VALUE or (runs and words[layout.SERVER] == os.getpid()):
+        return
+    if not _claim(words):
         return
     _set_variables(memory, words)
+    if runs and _server is not None:
+        _server.move(memory, words)
+        return
     _server = Server(memory, words)
     os.register_at_fork(before=_server.pause, after_in_parent=_server.resume, after_in_child=_server.forget)
     atexit.register(_server.close)
@@ -95,7 +102,9 @@ def _set_variables(memory: mmap.mmap, words: memoryview) -> None:
             os.makedirs(folder, mode=0o700, exist_ok=True)  # noqa: PTH103  # pathlib is not ours to load
         except OSError:
             folder = ""
-    os.environ.update(recorder_variables(str(getattr(version, "__version__", "")), os.environ, folder=folder))
+    of_others = {name: value for name, value in os.environ.items() if _set.get(name) != value}
+    _set.update(recorder_variables(str(getattr(version, "__version__", "")), of_others, folder=folder))
+    os.environ.update(_set.items() - of_others.items())
 
 
 class Server:
@@ -118,6 +127,14 @@ class Server:
         """Held by the thread."""
         self._counting = _thread.RLock()
         """Guards `_pauses`: several threads may fork. A child never acquires it."""
+
+    def move(self, memory: mmap.mmap, words: memoryview) -> None:
+        """Respond through other memory from now on: that of the next round."""
+        self.pause()
+        self._memory, self._words = memory, words
+        self._asked = Futex(memory, layout.ASKED * layout.WORD_BYTES)
+        self._handled = self._asked.value
+        self.resume()
 
     # --- the thread's life
 

@@ -1,0 +1,246 @@
+"""A rank that takes commands: it joins a group, trains with `State`, dies where it is told to, and shows its state."""
+
+import faulthandler
+import hashlib
+import json
+import logging
+import os
+import signal
+import sys
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+import elastic_warm as warm
+from elastic_warm import host_copy, objects
+
+DTYPES = (torch.bfloat16, torch.float16, torch.int8, torch.uint8, torch.int64, torch.bool, torch.complex64)
+
+
+class Replicated:
+    """Data-parallel training of a small model, with all that has a state, and random numbers of each rank."""
+
+    def __init__(self, **options):
+        torch.manual_seed(0)
+        self.model = torch.nn.Sequential(
+            torch.nn.Linear(6, 16), torch.nn.LayerNorm(16), torch.nn.Dropout(0.3), torch.nn.Linear(16, 4)
+        )
+        self.model[0].bias.requires_grad_(False)
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=0.01)
+        self.scheduler = torch.optim.lr_scheduler.OneCycleLR(self.optimizer, 0.1, total_steps=1000)
+        odd = {str(dtype): torch.ones(5).to(dtype) for dtype in DTYPES}
+        odd |= {"empty": torch.empty(0, 3), "scalar": torch.tensor(2.5), "turned": torch.arange(6.0).reshape(2, 3).t()}
+        self.state = warm.State(
+            model=self.model,
+            optimizer=self.optimizer,
+            scheduler=self.scheduler,
+            losses=[],
+            odd=odd,
+            table=torch.zeros(3),
+            step=0,
+            **options,
+        )
+
+    def begin(self, rank):
+        """Each rank has its own random numbers, as scripts seed them."""
+        if self.state.step == 0 and not self.state.losses:
+            torch.manual_seed(100 + rank)
+
+    def join(self):
+        self.net = DistributedDataParallel(self.model)
+
+    def leave(self):
+        self.net = None
+
+    def step(self, rank, die):
+        state = self.state
+        generator = torch.Generator().manual_seed(1000 * state.step + rank)
+        self.optimizer.zero_grad()
+        loss = self.net(torch.randn(8, 6, generator=generator)).square().mean()
+        if die == "before backward":
+            os.kill(os.getpid(), signal.SIGKILL)
+        loss.backward()
+        if die == "after backward":
+            os.kill(os.getpid(), signal.SIGKILL)
+        self.optimizer.step()
+        self.scheduler.step()
+        state.losses = [*state.losses[-3:], round(float(self.model[3].weight.detach().sum()), 6)]
+        state.table[state.step % 3] += 1
+        state.odd["scalar"].add_(1)
+        state.step += 1
+
+
+class Sharded:
+    """Each rank trains its own parameters, and the ranks meet in each step."""
+
+    def __init__(self, **options):
+        torch.manual_seed(0)
+        self.model = torch.nn.Linear(5, 5)
+        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=0.01)
+        self.state = warm.State(model=self.model, optimizer=self.optimizer, step=0, sharded=True, **options)
+
+    def begin(self, rank):
+        if self.state.step == 0:
+            torch.manual_seed(100 + rank)
+
+    def join(self):
+        pass
+
+    def leave(self):
+        pass
+
+    def step(self, rank, die):
+        state = self.state
+        self.optimizer.zero_grad()
+        loss = self.model(torch.randn(3, 5)).square().mean()
+        loss.backward()
+        together = loss.detach().clone()
+        if die == "before backward":
+            os.kill(os.getpid(), signal.SIGKILL)
+        dist.all_reduce(together)
+        if die == "after backward":
+            os.kill(os.getpid(), signal.SIGKILL)
+        for parameter in self.model.parameters():
+            parameter.grad.mul_(together)
+        self.optimizer.step()
+        state.step += 1
+
+
+class Fsdp:
+    """FSDP2: the model is made anew in each round, as its mesh belongs to the group."""
+
+    def __init__(self, **options):
+        self.state = warm.State(model=None, optimizer=None, step=0, random=False, **options)
+        self.model = None
+
+    def begin(self, rank):
+        pass
+
+    def join(self):
+        from torch.distributed.fsdp import fully_shard
+        from torch.distributed.tensor import init_device_mesh
+
+        torch.manual_seed(0)
+        self.model = torch.nn.Sequential(torch.nn.Linear(6, 5), torch.nn.ReLU(), torch.nn.Linear(5, 3))
+        fully_shard(self.model, mesh=init_device_mesh("cpu", (dist.get_world_size(),)))
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=0.1)
+        self.state.model, self.state.optimizer = self.model, self.optimizer
+
+    def leave(self):
+        pass
+
+    def step(self, rank, die):
+        self.optimizer.zero_grad()
+        generator = torch.Generator().manual_seed(1000 * self.state.step + rank)
+        loss = self.model(torch.randn(4, 6, generator=generator)).square().sum()
+        if die == "before backward":
+            os.kill(os.getpid(), signal.SIGKILL)
+        loss.backward()
+        if die == "after backward":
+            os.kill(os.getpid(), signal.SIGKILL)
+        self.optimizer.step()
+        self.state.step += 1
+
+
+def torn(count):
+    """Die in a copy, after some of its tensors."""
+    copy_all = host_copy.copy_all
+
+    def cut(targets, sources):
+        copy_all(targets[:count], sources[:count])
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    host_copy.copy_all = cut
+
+
+def digest(state):
+    """Return a digest of all bits of a state but its random state."""
+    found = hashlib.sha256()
+    for name, value in state.parts().items():
+        flat = objects.taken(value, name)
+        found.update(json.dumps([name, flat.tree]).encode())
+        for tensor in (*flat.common, *flat.own):
+            data = tensor.detach().contiguous().reshape(-1)
+            found.update(bytes(data.view(torch.uint8).tolist()))
+    return found.hexdigest()
+
+
+class Worker:
+    def __init__(self, kind, options):
+        loads = options.pop("loads", None)
+        if loads is not None:
+            options["load"] = lambda: self.load(loads)
+        self.training = {"replicated": Replicated, "sharded": Sharded, "fsdp": Fsdp}[kind](**options)
+        self.state = self.training.state
+
+    def load(self, step):
+        if step < 0:
+            return False
+        self.state.step = step
+        return True
+
+    def round(self, *, store, rank, size, node=0):
+        os.environ["GROUP_RANK"] = str(node)
+        self.rank = rank
+        dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=size)
+        self.training.begin(rank)
+        self.training.join()
+        try:
+            synced = self.state.sync()
+        except BaseException:
+            self.leave()
+            raise
+        return {"source": synced.source, "step": synced.step, "received": synced.received}
+
+    def train(self, *, until, die_at=None, die=None, after=0):
+        while self.state.step < until:
+            dies = die if die_at == self.state.step else None
+            try:
+                self.training.step(self.rank, dies)
+                if dies == "in commit":
+                    torn(after)
+                self.state.commit()
+                if dies == "after commit":
+                    os.kill(os.getpid(), signal.SIGKILL)
+            except RuntimeError as err:
+                self.leave()
+                return {"left": self.state.step, "by": str(err)}
+        return {"step": self.state.step}
+
+    def spoil(self):
+        """Change what a step changes, as one that is cut in the middle."""
+        with torch.no_grad():
+            for parameter in self.training.model.parameters():
+                getattr(parameter, "_local_tensor", parameter).add_(1)
+        self.state.step += 5
+
+    def restore(self):
+        self.state.restore()
+
+    def leave(self):
+        self.training.leave()
+        if dist.is_initialized():
+            dist.destroy_process_group()
+
+    def digest(self):
+        return digest(self.state)
+
+    def random(self):
+        return hashlib.sha256(bytes(torch.get_rng_state().tolist())).hexdigest()
+
+
+def main():
+    faulthandler.enable()
+    logging.basicConfig(format="%(message)s")
+    worker = Worker(sys.argv[1], json.loads(sys.argv[2]))
+    for line in sys.stdin:
+        name, arguments = json.loads(line)
+        try:
+            answer = getattr(worker, name)(**arguments)
+        except Exception as err:  # noqa: BLE001  # the test looks at it
+            answer = {"error": f"{type(err).__name__}: {err}"}
+        print(json.dumps(answer), flush=True)
+
+
+main()
