@@ -309,23 +309,19 @@ class HostCopies:
     def newest(self) -> Slot | None:
         """Return the slot with the newest commit, or `None` if there is none."""
         whole = [slot for slot in self.slots if slot.commit is not None]
-        return max(whole, key=lambda slot: slot.commit.key if slot.commit else Key(0, 0, 0), default=None)
+        return max(whole, key=lambda slot: slot.commit.key if slot.commit is not None else Key(-1, 0, 0), default=None)
 
     def of(self, key: Key) -> Slot | None:
         """Return the slot with a commit, or `None`."""
         return next((slot for slot in self.slots if slot.commit is not None and slot.commit.key == key), None)
 
-    def next(self, keep: Key | None = None) -> Slot:
-        """Return the slot to fill next: one without a commit, else that of the older one.
-
-        Args:
-            keep: A commit whose slot must stay. `None` means the newest one.
-        """
-        if keep is None:
-            newest = self.newest()
-            keep = newest.commit.key if newest and newest.commit else None
-        others = [slot for slot in self.slots if slot.commit is None or slot.commit.key != keep]
-        return next((slot for slot in others if slot.commit is None), others[0])
+    def next(self) -> Slot:
+        """Return the slot to fill next: one without a commit, else that of the older one."""
+        newest = self.newest()
+        return min(
+            (slot for slot in self.slots if slot is not newest),
+            key=lambda slot: slot.commit.key if slot.commit is not None else Key(-1, 0, 0),
+        )
 
     def keep_only(self, key: Key | None) -> None:
         """Forget all commits but one, as they are of another line of training."""

@@ -116,7 +116,8 @@ class Partners:
         try:
             self._transfer(group, slot, commit)
         except BaseException as err:  # noqa: BLE001  # whatever it is, `wait` raises it
-            self._failed = err
+            # Without its frames, which would keep the group and its connections, for which other ranks wait.
+            self._failed = err.with_traceback(None)
 
     def _transfer(self, group: Any, slot: Slot, commit: Commit) -> None:  # noqa: ANN401  # torch's
         import torch.distributed as dist

@@ -200,7 +200,6 @@ class State:
         self.__dict__["_channel"] = channel
         self.__dict__["_generation"] = plan.generation
         self.__dict__["_serial"] = key.serial
-        copies.keep_only(key)
         self._partners.keep_only(key)
         if with_partners:
             self._partners.join_group(channel, partners_of([each.node for each in reports]))
@@ -231,6 +230,7 @@ class State:
 
     def _receive(self, plan: Plan, key: Key, channel: Channel, reports: list[Report]) -> None:
         """Get a commit from memory, that of this rank or of others, and return to it."""
+        self._slots().keep_only(key)
         source = self._slots().of(key)
         arrived = Transfer(channel, source, self._partners, plan, reports).run(self._received_into(source))
         if arrived is None:
@@ -244,6 +244,8 @@ class State:
         common, _ = arrived.commit.sizes()
         if common <= _AT_ONCE or arrived.commit.own_needed or source is not None or self._has_partner():
             self._fill(key, channel)
+            if source is not None:
+                source.drop()
 
     def _received_into(self, source: Slot | None) -> Mapping[str, Any]:
         """Return the objects into which a commit is received. From then on they are not as the script has made them."""
