@@ -78,6 +78,7 @@ def test_the_plugins_are_found():
         "elastic_standby",
         "elastic_torchrun",
         "elastic_train",
+        "elastic_warm",
         "elastic_watch",
         "elastic_example_rendezvous_env",
         "elastic_example_rendezvous_file",

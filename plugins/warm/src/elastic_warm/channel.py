@@ -142,7 +142,7 @@ class Channel:
     @property
     def needs_side_group(self) -> bool:
         """Whether pairs of ranks can't use the default group, as it has no backend for host memory."""
-        return self._device.type != "cpu"
+        return bool(self._device.type != "cpu")
 
 
 def _device_of(dist: Any) -> torch.device:  # noqa: ANN401  # a module

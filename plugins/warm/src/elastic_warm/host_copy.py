@@ -60,9 +60,7 @@ class Commit:
 
     def digest(self) -> str:
         """Return a digest of the structure of the common part: names, shapes and dtypes, without values."""
-        content = [
-            [name, skeleton(part.tree), part.common] for name, part in self.parts.items() if not part.is_own
-        ]
+        content = [[name, skeleton(part.tree), part.common] for name, part in self.parts.items() if not part.is_own]
         return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]
 
     def sizes(self) -> tuple[int, int]:
@@ -149,7 +147,7 @@ class HostMemory:
 class _Seen:
     """A tensor as it was when it was copied."""
 
-    tensor: "weakref.ref[torch.Tensor]"
+    tensor: "weakref.ref[Any]"
     version: int
     address: int
     info: TensorInfo
@@ -172,7 +170,9 @@ class Slot:
         self._views: list[torch.Tensor] = []
         self._seen: list[_Seen | None] = []
 
-    def fill(self, key: Key, owner: int, world_size: int, flats: Mapping[str, "tuple[Flat, bool]"], needed: bool) -> int:
+    def fill(
+        self, key: Key, owner: int, world_size: int, flats: Mapping[str, "tuple[Flat, bool]"], needed: bool
+    ) -> int:
         """Copy a state into the buffer. Return the number of bytes that were copied.
 
         Args:
@@ -230,7 +230,7 @@ class Slot:
             self._seen[index] = seen
         return sum(target.numel() * target.itemsize for target in targets)
 
-    def _is_unchanged(self, index: int, tensor: torch.Tensor, info: TensorInfo) -> bool:
+    def _is_unchanged(self, index: int, tensor: Any, info: TensorInfo) -> bool:
         """Return whether a frozen parameter is what was copied last.
 
         Torch counts writes to a tensor, but not all of them: not those through `.data`, and not those of batch norm and
@@ -240,9 +240,10 @@ class Slot:
         seen = self._seen[index]
         if seen is None or seen.tensor() is not tensor or seen.info != info:
             return False
-        if seen.version != tensor._version or seen.address != tensor.data_ptr():
+        version: int = tensor._version
+        if (seen.version, seen.address) != (version, tensor.data_ptr()):
             return False
-        return torch.equal(_sample(tensor), _sample(self._views[index]))
+        return bool(torch.equal(_sample(tensor), _sample(self._views[index])))
 
     def adopt(self, commit: Commit, blocks: tuple[torch.Tensor, torch.Tensor]) -> None:
         """Take over a commit with its blocks, which an earlier process has left."""

@@ -81,7 +81,7 @@ class State:
         random: bool = True,
         load: Callable[[], object] | None = None,
         checkpointer: Any = None,  # noqa: ANN401  # of another distribution
-        **parts: Any,
+        **parts: Any,  # noqa: ANN401  # anything
     ) -> None:
         """Copy nothing yet."""
         for name in parts:
@@ -240,7 +240,7 @@ class State:
         self._put_back(arrived.commit, arrived.tensors, keep=True)
         if self._random is not None and _RANDOM not in arrived.commit.parts:
             seed_anew(*key, channel.rank)
-        # A large state that others have as well is copied by the first commit: the first touch of new memory takes long.
+        # A large state that others have as well is copied by the first commit, as new memory takes long to touch.
         common, _ = arrived.commit.sizes()
         if common <= _AT_ONCE or arrived.commit.own_needed or source is not None or self._has_partner():
             self._fill(key, channel)
@@ -251,7 +251,8 @@ class State:
         """Return the objects into which a commit is received. From then on they are not as the script has made them."""
         if source is None:
             self.__dict__["_pristine"] = False
-        return self._parts
+        parts: dict[str, Any] = self._parts
+        return parts
 
     def _start(self, plan: Plan, channel: Channel) -> Key:
         """Begin with the state of rank 0, as far as it is the same on all ranks. Each keeps its own part."""
@@ -354,7 +355,9 @@ class State:
         self.__dict__["_pristine"] = False
         for name in self._parts:
             if name not in parts:
-                raise StateError(f"the last commit has nothing for state.{name}", hint="the same State(…) in each round")
+                raise StateError(
+                    f"the last commit has nothing for state.{name}", hint="the same State(…) in each round"
+                )
             self._parts[name] = objects.put_back(self._parts[name], parts[name], tensors[name], name, keep=keep)
         if self._random is not None and _RANDOM in parts:
             objects.put_back(self._random, parts[_RANDOM], tensors[_RANDOM], _RANDOM, keep=keep)

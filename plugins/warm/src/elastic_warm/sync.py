@@ -49,15 +49,12 @@ def gathered(channel: Channel, report: Report, outline: Any) -> list[Report]:  #
 
 def _report_of(message: bytes) -> Report:
     rank, generation, pristine, can_load, node, outline, copies = json.loads(message)
-    return Report(
-        rank,
-        generation,
-        pristine,
-        can_load,
-        node,
-        outline,
-        tuple(Copy(Key(*key), *fields, sizes=tuple(sizes)) for key, *fields, sizes in copies),
-    )
+    return Report(rank, generation, pristine, can_load, node, outline, tuple(map(_copy_of, copies)))
+
+
+def _copy_of(row: Any) -> Copy:  # noqa: ANN401  # JSON
+    key, owner, world_size, has_common, own_needed, digest, sizes = row
+    return Copy(Key(*key), owner, world_size, has_common, own_needed, digest, tuple(sizes))
 
 
 def _difference(outlines: Sequence[Any]) -> StateError:
@@ -87,7 +84,7 @@ def _first_difference(mine: Any, theirs: Any) -> tuple[str, str, str]:  # noqa: 
 
 def _short(value: Any) -> str:  # noqa: ANN401  # JSON
     text = " ".join(str(each) for each in value) if isinstance(value, list) else str(value)
-    return text if len(text) <= 80 else text[:77] + "…"  # noqa: PLR2004  # characters of a line
+    return text if len(text) <= 80 else text[:77] + "…"  # characters of a line
 
 
 class Arrived(NamedTuple):
@@ -273,7 +270,9 @@ def _bucket(
     """
     first, last = pieces[0][1], pieces[-1][2]
     places = []
-    for number, begin, end in pieces if targets is not None else ():
+    for number, begin, end in pieces:
+        if targets is None:
+            break
         data = targets[number].reshape(-1).view(torch.uint8)[skipped : skipped + end - begin]
         places.append((data, begin - first))
     return Bucket(last - first, None if block is None else block[first:last], places)

@@ -133,8 +133,9 @@ def test_ranks_whose_states_differ_all_get_the_same_line(ranks):
     assert "a part of State is 'State' (sharded=None, partner=True" in found[0]["error"]
     found = ranks.round([ranks.new("sharded"), ranks.new("sharded", width=6)])
     assert len({each["error"] for each in found}) == 1
-    assert "state.model, at its first difference, is weight float32 [5, 5] on rank 0, and weight float32 [6, 5] on" in (
-        found[0]["error"]
+    assert (
+        "state.model, at its first difference, is weight float32 [5, 5] on rank 0, and weight float32 [6, 5] on"
+        in (found[0]["error"])
     )
 
 
