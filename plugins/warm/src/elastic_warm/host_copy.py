@@ -230,7 +230,7 @@ class Slot:
             self._seen[index] = seen
         return sum(target.numel() * target.itemsize for target in targets)
 
-    def _is_unchanged(self, index: int, tensor: Any, info: TensorInfo) -> bool:
+    def _is_unchanged(self, index: int, tensor: torch.Tensor, info: TensorInfo) -> bool:
         """Return whether a frozen parameter is what was copied last.
 
         Torch counts writes to a tensor, but not all of them: not those through `.data`, and not those of batch norm and
@@ -238,10 +238,8 @@ class Slot:
         are compared as well.
         """
         seen = self._seen[index]
-        if seen is None or seen.tensor() is not tensor or seen.info != info:
-            return False
-        version: int = tensor._version
-        if (seen.version, seen.address) != (version, tensor.data_ptr()):
+        known = seen is not None and seen.tensor() is tensor and seen.info == info
+        if seen is None or not known or (seen.version, seen.address) != (tensor._version, tensor.data_ptr()):
             return False
         return bool(torch.equal(_sample(tensor), _sample(self._views[index])))
 

@@ -18,7 +18,7 @@ from elastic_warm.host_copy import SLOTS, Commit, Slot
 from elastic_warm.state_errors import StateError
 
 _FIELDS: Final = 7
-_PATIENCE_S: Final = 5.0
+_PATIENCE_S: Final = 1.0
 """How long a new round waits for a transfer of the one before, in seconds."""
 
 
@@ -111,7 +111,8 @@ class Partners:
     def end(self) -> None:
         """Wait for the thread, whose group is gone, without an error.
 
-        A thread that no end of a connection has freed is left behind, and what it may still write is not used.
+        An end of its connections frees it. Gloo does not free it if this process has destroyed the group before; it is
+        then left behind, and what it may still write is not used.
         """
         self._epoch += 1
         if self._thread is not None:
