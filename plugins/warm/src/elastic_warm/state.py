@@ -140,7 +140,7 @@ class State:
         """
         begun = time.perf_counter()
         self._partners.wait()
-        serial = self._serial + 1
+        serial = 1 + max([self._serial, *(each.key.serial for each in self._own_line())])
         key = Key(self._generation, serial, self._step(serial))
         slot, copied = self._fill(key, self._channel)
         self.__dict__["_serial"] = key.serial
@@ -278,6 +278,13 @@ class State:
         key = Key(plan.generation, 0, self._step(0))
         self._fill(key, channel)
         return key
+
+    def _own_line(self) -> list[Commit]:
+        """Return the commits, after those are forgotten that a worker before has left and no `sync` has chosen."""
+        copies = self._slots()
+        if any(each.key.generation > self._generation for each in copies.commits()):
+            copies.keep_only(None)
+        return copies.commits()
 
     def _fill(self, key: Key, channel: Channel | None) -> tuple[Slot, int]:
         """Copy the state into the older slot. Return it, and how many bytes were copied."""

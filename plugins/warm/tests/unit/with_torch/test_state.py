@@ -257,6 +257,15 @@ def test_the_last_commits_are_in_files_of_this_user_alone(folder):
     assert {each.key.step for each in found()} == {7, 8}
 
 
+def test_without_sync_the_commits_of_the_worker_before_are_forgotten(folder):
+    committed(5).sync()
+    committed(7).sync()
+    state = committed(1)
+    state.step = 0
+    state.restore()
+    assert state.step == 3
+
+
 def test_a_file_that_is_torn_or_damaged_or_of_others_is_not_used(folder, caplog):
     committed(5)
     newer = max(folder.iterdir(), key=lambda path: SharedMemory(path, None).found().key)
