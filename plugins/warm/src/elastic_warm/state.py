@@ -160,7 +160,7 @@ class State:
         slot = self._copies.newest() if self._copies is not None else None
         if slot is None:
             raise StateError("there is no commit to return to", hint="commit() or sync() before restore()")
-        self._put_back(slot.commit, slot.tensors(), keep=False)
+        self._return_to(slot)
 
     # --- between rounds
 
@@ -232,10 +232,11 @@ class State:
         """Get a commit from memory, that of this rank or of others, and return to it."""
         self._slots().keep_only(key)
         source = self._slots().of(key)
-        arrived = Transfer(channel, source, self._partners, plan, reports).run(self._received_into(source))
+        if source is None:
+            self.__dict__["_pristine"] = False
+        transfer = Transfer(channel, source, self._partners, plan, reports)
+        arrived = transfer.run(self._parts, lambda: self._return_to(source))
         if arrived is None:
-            if source is not None:
-                self._put_back(source.commit, source.tensors(), keep=False)
             return
         self._put_back(arrived.commit, arrived.tensors, keep=True)
         if self._random is not None and _RANDOM not in arrived.commit.parts:
@@ -247,12 +248,10 @@ class State:
             if source is not None:
                 source.drop()
 
-    def _received_into(self, source: Slot | None) -> Mapping[str, Any]:
-        """Return the objects into which a commit is received. From then on they are not as the script has made them."""
-        if source is None:
-            self.__dict__["_pristine"] = False
-        parts: dict[str, Any] = self._parts
-        return parts
+    def _return_to(self, slot: Slot | None) -> None:
+        """Put the commit of a slot back."""
+        if slot is not None:
+            self._put_back(slot.commit, slot.tensors(), keep=False)
 
     def _start(self, plan: Plan, channel: Channel) -> Key:
         """Begin with the state of rank 0, as far as it is the same on all ranks. Each keeps its own part."""
@@ -265,7 +264,8 @@ class State:
             key = found[0].copies[0].key
             memory = Plan(Source.MEMORY, plan.generation, key, 0, plan.receivers)
             source = self._slots().of(key) if channel.rank == 0 else None
-            arrived = Transfer(channel, source, self._partners, memory, found).run(self._parts)
+            transfer = Transfer(channel, source, self._partners, memory, found)
+            arrived = transfer.run(self._parts, lambda: None)  # rank 0 has what it sends
             if arrived is None:
                 return key
             self._put_back(arrived.commit, arrived.tensors, keep=True)

@@ -3,7 +3,7 @@
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import astuple
 from typing import Any, Final, NamedTuple
 
@@ -123,11 +123,12 @@ class Transfer:
         self._common = next(copy for rank, copy in held if copy.has_common and rank == plan.sender)
         self._own = {copy.owner: copy for _, copy in held}
 
-    def run(self, parts: Mapping[str, Any]) -> Arrived | None:
+    def run(self, parts: Mapping[str, Any], restore: Callable[[], None]) -> Arrived | None:
         """Send and receive what the plan says. Return the commit, or `None` if the slot has it with the own part.
 
         Args:
             parts: The objects of this rank's state by name. What arrives is written into their tensors.
+            restore: Returns to the commit of the slot. Called if nothing arrives, while others may still receive.
         """
         rank = self._channel.rank
         held = self._source.commit if self._source is not None else None
@@ -135,7 +136,7 @@ class Transfer:
         common_head = self._broadcast_head(held)
         own_head = self._move_heads()
         if held is not None and (held.owner == rank or rank not in self._own):
-            self._broadcast_blocks(held, None)
+            self._broadcast_blocks(held, None, restore)
             self._move_blocks(None)
             return None
         described = parts_of(common_head, own_head or b"{}")
@@ -170,18 +171,27 @@ class Transfer:
             self._channel.broadcast(self._plan.sender, [Bucket(len(head), data, [(data, 0)])])
         return bytes(head)
 
-    def _broadcast_blocks(self, commit: Commit, received: Mapping[str, Sequence[torch.Tensor]] | None) -> None:
+    def _broadcast_blocks(
+        self,
+        commit: Commit,
+        received: Mapping[str, Sequence[torch.Tensor]] | None,
+        meanwhile: Callable[[], None] | None = None,
+    ) -> None:
         """Broadcast the common tensors from the slot that has them.
 
         Args:
             commit: Their description.
             received: The tensors into which they go. `None` if this rank has them.
+            meanwhile: Called in the meantime, or at once if no rank lacks them.
         """
-        if self._plan.receivers:
+        if not self._plan.receivers:
+            if meanwhile is not None:
+                meanwhile()
+        else:
             infos = [info for part in commit.parts.values() for info in part.common]
             targets = None if received is None else [each for tensors in received.values() for each in tensors]
             block = self._source.common if self._source is not None else None
-            self._channel.broadcast(self._plan.sender, buckets_of(infos, block, targets))
+            self._channel.broadcast(self._plan.sender, buckets_of(infos, block, targets), meanwhile)
 
     def _move_heads(self) -> bytes | None:
         """Return the description of this rank's own part. `None` if it is lost."""

@@ -244,7 +244,6 @@ class Worker:
 
 def main():
     faulthandler.enable()
-    faulthandler.dump_traceback_later(30)
     logging.basicConfig(format="%(message)s")
     worker = Worker(sys.argv[1], json.loads(sys.argv[2]))
     for line in sys.stdin:
