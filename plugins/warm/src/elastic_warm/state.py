@@ -26,7 +26,7 @@ _logger: Final = logging.getLogger("elastic_warm")
 _RANDOM: Final = "random state"
 """Name of the part with the random state: no name that a script can use."""
 _AT_ONCE: Final = 16 << 20
-"""Up to this size in bytes, a rank that has received the state copies it at once."""
+"""Up to this size in bytes, `sync` itself makes copies of what a rank has received, and waits for its partner's."""
 
 
 class Synced(NamedTuple):
@@ -203,7 +203,10 @@ class State:
         self._partners.keep_only(key)
         if with_partners:
             self._partners.join_group(channel, partners_of([each.node for each in reports]))
-            self._partners.send(copies.of(key))
+            slot = copies.of(key)
+            self._partners.send(slot)
+            if slot is not None and slot.commit is not None and slot.commit.sizes()[1] <= _AT_ONCE:
+                self._partners.wait()  # so that a failure right after the round's start loses nothing either
         received = channel.rank in plan.receivers and source is not Source.CHECKPOINT
         return Synced(source.value, key.step, received, (time.perf_counter() - begun) * 1000)
 

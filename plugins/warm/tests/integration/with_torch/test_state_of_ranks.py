@@ -1,5 +1,7 @@
 """The training state of real ranks over changes of their group: each run ends in the state of an undisturbed one."""
 
+import random
+
 import pytest
 
 UNTIL = 8
@@ -177,3 +179,24 @@ def test_a_rank_that_dies_while_it_receives_costs_nothing(ranks, undisturbed):
     # Without a partner, the random state of the lost rank is lost: the steps are the same, the losses are others.
     assert ranks.all(both, "digest") != expected
     assert len(set(ranks.all(both, "digest"))) == 1
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_ranks_that_are_killed_at_random_steps_end_as_an_undisturbed_run(ranks, undisturbed, seed):
+    until, chance = 12, random.Random(seed)
+    expected = undisturbed(until=until, partner=True)
+    both = [ranks.new(partner=True) for _ in range(2)]
+    step = ranks.round(both)[0]["step"]
+    for _ in range(3):
+        victim, die_at = chance.randrange(2), step + chance.randint(0, 2)
+        die = chance.choice(["before backward", "after backward", "in commit", "after commit"])
+        both[1 - victim].begin("train", until=until)
+        assert both[victim].ask("train", until=until, die_at=die_at, die=die, after=chance.randint(0, 9)) is None
+        assert "left" in both[1 - victim].result()
+        both[victim] = ranks.new(partner=True)
+        synced = ranks.round(both)
+        assert [each["source"] for each in synced] == ["memory"] * 2
+        step = synced[0]["step"]
+        assert die_at - 1 <= step <= die_at + 1
+    assert ranks.all(both, "train", until=until) == [{"step": until}] * 2
+    assert ranks.all(both, "digest") == expected

@@ -2,6 +2,7 @@
 
 import os
 import random
+import sys
 
 import pytest
 import torch
@@ -366,3 +367,99 @@ def test_a_checkpointer_loads_all_parts():
     assert state.sync()[:2] == ("checkpoint", 6)
     assert state.step == 6
     assert model.weight.item() == 1
+
+
+# --- an exception at any line, as that of a signal's handler
+
+
+def cut_at(line, call):
+    """Call, and raise `Interrupt` after so many lines of the package. Return whether the call came to its end."""
+    before, left = sys.gettrace(), line
+
+    def trace(frame, event, _):
+        nonlocal left
+        if "elastic_warm" not in frame.f_code.co_filename:
+            return None
+        if event == "line":
+            left -= 1
+            if left == 0:
+                raise Interrupt
+        return trace
+
+    sys.settrace(trace)
+    try:
+        call()
+    except Interrupt:
+        return False
+    finally:
+        sys.settrace(before)
+    return True
+
+
+class Pair:
+    """A state of two parts that always change together."""
+
+    def __init__(self, sharded=None):
+        self.state = warm.State(a=torch.zeros(3), b=[0, torch.zeros(2)], step=0, random=False, sharded=sharded)
+
+    def step(self):
+        state = self.state
+        state.step += 1
+        state.a.fill_(state.step)
+        state.b = [state.step, torch.full((2,), float(state.step))]
+
+    def whole_step(self):
+        state = self.state
+        assert state.a.tolist() == [state.step] * 3
+        assert state.b[0] == state.step
+        assert state.b[1].tolist() == [state.step] * 2
+        return state.step
+
+
+@pytest.mark.parametrize("sharded", [None, True])
+@pytest.mark.parametrize("in_file", [False, True])
+def test_an_exception_at_any_line_of_a_commit_leaves_a_whole_one(tmp_path, monkeypatch, in_file, sharded):
+    done, line = False, 0
+    while not done:
+        line += 1
+        if in_file:
+            folder = tmp_path / str(line)
+            folder.mkdir()
+            monkeypatch.setenv("ELASTIC_WARM_DIR", str(folder))
+        pair = Pair(sharded)
+        pair.state.sync()
+        for _ in range(2):
+            pair.step()
+            pair.state.commit()
+        pair.step()
+        done = cut_at(line, pair.state.commit)
+        if in_file:
+            anew = Pair(sharded)
+            assert anew.state.sync().step in (2, 3)
+            assert anew.whole_step() in (2, 3)
+        pair.state.restore()
+        found = pair.whole_step()
+        assert found in (2, 3)
+        pair.step()  # and training goes on
+        pair.state.commit()
+        pair.step()
+        pair.state.restore()
+        assert pair.whole_step() == found + 1
+    assert line > 50
+
+
+@pytest.mark.parametrize("call", ["restore", "sync"])
+def test_an_exception_at_any_line_of_a_return_can_be_followed_by_another_one(call):
+    done, line = False, 0
+    while not done:
+        line += 1
+        pair = Pair()
+        pair.state.sync()
+        for _ in range(2):
+            pair.step()
+            pair.state.commit()
+        pair.step()
+        done = cut_at(line, getattr(pair.state, call))
+        pair.state.sync()
+        assert pair.whole_step() == 2
+    assert line > 20
