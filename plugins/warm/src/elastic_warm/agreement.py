@@ -96,7 +96,7 @@ class Plan:
     """The ranks that lack the common part. If there are none, there is no broadcast."""
     moves: tuple[Move, ...] = ()
     lost: tuple[int, ...] = ()
-    """Ranks of the old group, still there in the new one, whose own part nobody has, though it is not needed."""
+    """Ranks of the old group, still there in the new one, whose own part is lost, though it is not needed."""
     notes: tuple[str, ...] = ()
     """Why newer commits are not used: a line for each."""
 

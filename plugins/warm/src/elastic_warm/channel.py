@@ -45,6 +45,7 @@ class Channel:
         self.size: int = dist.get_world_size() if dist else 1
         self._device = _device_of(dist)
         self._side: Callable[[], Any] = _nothing
+        self._unused = torch.empty(0, dtype=torch.uint8)
 
     def gather(self, message: bytes) -> list[bytes]:
         """Return the messages of all ranks, by rank. Called: by all ranks. One collective if all are short."""
@@ -75,21 +76,25 @@ class Channel:
             target.copy_(each)
         return buffers
 
-    def broadcast(self, sender: int, buckets: Iterable[Bucket]) -> None:
+    def broadcast(self, sender: int, buckets: Iterable[Bucket], meanwhile: Callable[[], None] | None = None) -> None:
         """Broadcast bytes from one rank to the others, several buckets at once. Called: by all ranks.
 
         Args:
             sender: The rank that sends.
             buckets: The parts in which the bytes travel, of the same sizes on all ranks.
+            meanwhile: Called on a rank that has the bytes already, while they travel.
         """
         under_way: list[tuple[Any, torch.Tensor, Bucket]] = []
         for bucket in buckets:
             data = self._sent(bucket) if self.rank == sender else self._room_for(bucket)
             under_way.append((self._dist.broadcast(data, sender, async_op=True), data, bucket))
-            if len(under_way) >= _AHEAD:
+            if len(under_way) >= _AHEAD and (meanwhile is None or self._device.type != "cpu"):
                 self._finish(*under_way.pop(0), sender=sender)
+        if meanwhile is not None:
+            meanwhile()
         while under_way:
             self._finish(*under_way.pop(0), sender=sender)
+        self._unused = torch.empty(0, dtype=torch.uint8)
 
     def _sent(self, bucket: Bucket) -> torch.Tensor:
         if bucket.source is None:
@@ -102,7 +107,12 @@ class Channel:
             target, at = bucket.targets[0]
             if at == 0 and target.numel() == bucket.size:
                 return target
-        return torch.empty(bucket.size, dtype=torch.uint8, device=self._device)
+        if bucket.targets:
+            return torch.empty(bucket.size, dtype=torch.uint8, device=self._device)
+        # Thrown away: all buckets may be received into the same memory.
+        if self._unused.numel() < bucket.size:
+            self._unused = torch.empty(bucket.size, dtype=torch.uint8, device=self._device)
+        return self._unused[: bucket.size]
 
     def _finish(self, work: Any, data: torch.Tensor, bucket: Bucket, *, sender: int) -> None:  # noqa: ANN401  # torch's
         work.wait()
@@ -142,7 +152,7 @@ class Channel:
     @property
     def needs_side_group(self) -> bool:
         """Whether pairs of ranks can't use the default group, as it has no backend for host memory."""
-        return self._device.type != "cpu"
+        return bool(self._device.type != "cpu")
 
 
 def _device_of(dist: Any) -> torch.device:  # noqa: ANN401  # a module

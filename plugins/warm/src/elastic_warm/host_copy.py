@@ -60,9 +60,7 @@ class Commit:
 
     def digest(self) -> str:
         """Return a digest of the structure of the common part: names, shapes and dtypes, without values."""
-        content = [
-            [name, skeleton(part.tree), part.common] for name, part in self.parts.items() if not part.is_own
-        ]
+        content = [[name, skeleton(part.tree), part.common] for name, part in self.parts.items() if not part.is_own]
         return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]
 
     def sizes(self) -> tuple[int, int]:
@@ -149,7 +147,7 @@ class HostMemory:
 class _Seen:
     """A tensor as it was when it was copied."""
 
-    tensor: "weakref.ref[torch.Tensor]"
+    tensor: "weakref.ref[Any]"
     version: int
     address: int
     info: TensorInfo
@@ -172,7 +170,9 @@ class Slot:
         self._views: list[torch.Tensor] = []
         self._seen: list[_Seen | None] = []
 
-    def fill(self, key: Key, owner: int, world_size: int, flats: Mapping[str, "tuple[Flat, bool]"], needed: bool) -> int:
+    def fill(
+        self, key: Key, owner: int, world_size: int, flats: Mapping[str, "tuple[Flat, bool]"], needed: bool
+    ) -> int:
         """Copy a state into the buffer. Return the number of bytes that were copied.
 
         Args:
@@ -238,11 +238,10 @@ class Slot:
         are compared as well.
         """
         seen = self._seen[index]
-        if seen is None or seen.tensor() is not tensor or seen.info != info:
+        known = seen is not None and seen.tensor() is tensor and seen.info == info
+        if seen is None or not known or (seen.version, seen.address) != (tensor._version, tensor.data_ptr()):
             return False
-        if seen.version != tensor._version or seen.address != tensor.data_ptr():
-            return False
-        return torch.equal(_sample(tensor), _sample(self._views[index]))
+        return bool(torch.equal(_sample(tensor), _sample(self._views[index])))
 
     def adopt(self, commit: Commit, blocks: tuple[torch.Tensor, torch.Tensor]) -> None:
         """Take over a commit with its blocks, which an earlier process has left."""
@@ -309,23 +308,19 @@ class HostCopies:
     def newest(self) -> Slot | None:
         """Return the slot with the newest commit, or `None` if there is none."""
         whole = [slot for slot in self.slots if slot.commit is not None]
-        return max(whole, key=lambda slot: slot.commit.key if slot.commit else Key(0, 0, 0), default=None)
+        return max(whole, key=lambda slot: slot.commit.key if slot.commit is not None else Key(-1, 0, 0), default=None)
 
     def of(self, key: Key) -> Slot | None:
         """Return the slot with a commit, or `None`."""
         return next((slot for slot in self.slots if slot.commit is not None and slot.commit.key == key), None)
 
-    def next(self, keep: Key | None = None) -> Slot:
-        """Return the slot to fill next: one without a commit, else that of the older one.
-
-        Args:
-            keep: A commit whose slot must stay. `None` means the newest one.
-        """
-        if keep is None:
-            newest = self.newest()
-            keep = newest.commit.key if newest and newest.commit else None
-        others = [slot for slot in self.slots if slot.commit is None or slot.commit.key != keep]
-        return next((slot for slot in others if slot.commit is None), others[0])
+    def next(self) -> Slot:
+        """Return the slot to fill next: one without a commit, else that of the older one."""
+        newest = self.newest()
+        return min(
+            (slot for slot in self.slots if slot is not newest),
+            key=lambda slot: slot.commit.key if slot.commit is not None else Key(-1, 0, 0),
+        )
 
     def keep_only(self, key: Key | None) -> None:
         """Forget all commits but one, as they are of another line of training."""

@@ -285,8 +285,7 @@ def _entries(tree: Any) -> Iterator[tuple[Any, Any]]:  # noqa: ANN401  # JSON
     """Return keys and trees of a dict's tree."""
     if type(tree) is not list or tree[0] != "map":
         raise StateError("a copy of the state is malformed: no dict where one was")
-    for key, each in tree[2]:
-        yield key, each
+    yield from tree[2]
 
 
 # --- optimizers

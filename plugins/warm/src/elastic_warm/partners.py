@@ -18,6 +18,8 @@ from elastic_warm.host_copy import SLOTS, Commit, Slot
 from elastic_warm.state_errors import StateError
 
 _FIELDS: Final = 7
+_PATIENCE_S: Final = 1.0
+"""How long a new round waits for a transfer of the one before, in seconds."""
 
 
 class Kept:
@@ -42,6 +44,8 @@ class Partners:
         self._to = self._from = 0
         self._thread: threading.Thread | None = None
         self._failed: BaseException | None = None
+        self._epoch = 0
+        """Rises with each group: a transfer of an earlier one counts no more."""
 
     def join_group(self, channel: Channel, partners: Sequence[int]) -> None:
         """Use a new group. Called: by all ranks.
@@ -105,9 +109,16 @@ class Partners:
             raise self._failed
 
     def end(self) -> None:
-        """Wait for the thread, whose group is gone, without an error."""
+        """Wait for the thread, whose group is gone, without an error.
+
+        An end of its connections frees it. Gloo does not free it if this process has destroyed the group before; it is
+        then left behind, and what it may still write is not used.
+        """
+        self._epoch += 1
         if self._thread is not None:
-            self._thread.join()
+            self._thread.join(_PATIENCE_S)
+            if self._thread.is_alive():
+                self.kept = tuple(each if each.commit is not None else Kept() for each in self.kept)
             self._thread = None
         self._channel = None
         self._failed = None
@@ -116,11 +127,13 @@ class Partners:
         try:
             self._transfer(group, slot, commit)
         except BaseException as err:  # noqa: BLE001  # whatever it is, `wait` raises it
-            self._failed = err
+            # Without its frames, which would keep the group and its connections, for which other ranks wait.
+            self._failed = err.with_traceback(None)
 
     def _transfer(self, group: Any, slot: Slot, commit: Commit) -> None:  # noqa: ANN401  # torch's
         import torch.distributed as dist
 
+        epoch = self._epoch
         head = bytearray(commit.own_head())
         size = commit.sizes()[1]
         mine = torch.tensor([*commit.key, commit.owner, commit.world_size, len(head), size], dtype=torch.int64)
@@ -143,14 +156,9 @@ class Partners:
             dist, group, torch.frombuffer(head, dtype=torch.uint8), torch.frombuffer(kept.head, dtype=torch.uint8)
         )
         self._swap(dist, group, slot.own[:size], kept.block)
-        kept.commit = Copy(
-            key,
-            owner,
-            world_size,
-            has_common=False,
-            own_needed=commit.own_needed,
-            sizes=(0, 0, head_size, own_size),
-        )
+        if self._epoch != epoch:
+            return
+        kept.commit = Copy(key, owner, world_size, False, commit.own_needed, sizes=(0, 0, head_size, own_size))
         dist.all_reduce(torch.ones(1, dtype=torch.int64), group=group)
 
     def _swap(self, dist: Any, group: Any, out: torch.Tensor, into: torch.Tensor) -> None:  # noqa: ANN401  # torch's

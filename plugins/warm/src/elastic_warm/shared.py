@@ -121,9 +121,7 @@ class SharedMemory:
         self._map[end : end + len(described)] = described
         with memoryview(self._map) as view, view[_DATA_AT : end + len(described)] as written:
             checksum = zlib.crc32(written)
-        _HEADER.pack_into(
-            self._map, 0, _MAGIC, self._number, self._common, self._own, len(described), checksum
-        )
+        _HEADER.pack_into(self._map, 0, _MAGIC, self._number, self._common, self._own, len(described), checksum)
         struct.pack_into("<Q", self._map, _NUMBER_AT, self._number + 1)  # even: from here on it counts
         self._number += 1
 

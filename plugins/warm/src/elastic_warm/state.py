@@ -26,7 +26,7 @@ _logger: Final = logging.getLogger("elastic_warm")
 _RANDOM: Final = "random state"
 """Name of the part with the random state: no name that a script can use."""
 _AT_ONCE: Final = 16 << 20
-"""Up to this size in bytes, a rank that has received the state copies it at once."""
+"""Up to this size in bytes, `sync` itself makes copies of what a rank has received, and waits for its partner's."""
 
 
 class Synced(NamedTuple):
@@ -81,7 +81,7 @@ class State:
         random: bool = True,
         load: Callable[[], object] | None = None,
         checkpointer: Any = None,  # noqa: ANN401  # of another distribution
-        **parts: Any,
+        **parts: Any,  # noqa: ANN401  # anything
     ) -> None:
         """Copy nothing yet."""
         for name in parts:
@@ -140,7 +140,7 @@ class State:
         """
         begun = time.perf_counter()
         self._partners.wait()
-        serial = self._serial + 1
+        serial = 1 + max([self._serial, *(each.key.serial for each in self._own_line())])
         key = Key(self._generation, serial, self._step(serial))
         slot, copied = self._fill(key, self._channel)
         self.__dict__["_serial"] = key.serial
@@ -160,7 +160,7 @@ class State:
         slot = self._copies.newest() if self._copies is not None else None
         if slot is None:
             raise StateError("there is no commit to return to", hint="commit() or sync() before restore()")
-        self._put_back(slot.commit, slot.tensors(), keep=False)
+        self._return_to(slot)
 
     # --- between rounds
 
@@ -200,11 +200,13 @@ class State:
         self.__dict__["_channel"] = channel
         self.__dict__["_generation"] = plan.generation
         self.__dict__["_serial"] = key.serial
-        copies.keep_only(key)
         self._partners.keep_only(key)
         if with_partners:
             self._partners.join_group(channel, partners_of([each.node for each in reports]))
-            self._partners.send(copies.of(key))
+            slot = copies.of(key)
+            self._partners.send(slot)
+            if slot is not None and slot.commit is not None and slot.commit.sizes()[1] <= _AT_ONCE:
+                self._partners.wait()  # so that a failure right after the round's start loses nothing either
         received = channel.rank in plan.receivers and source is not Source.CHECKPOINT
         return Synced(source.value, key.step, received, (time.perf_counter() - begun) * 1000)
 
@@ -231,25 +233,28 @@ class State:
 
     def _receive(self, plan: Plan, key: Key, channel: Channel, reports: list[Report]) -> None:
         """Get a commit from memory, that of this rank or of others, and return to it."""
+        self._slots().keep_only(key)
         source = self._slots().of(key)
-        arrived = Transfer(channel, source, self._partners, plan, reports).run(self._received_into(source))
+        if source is None:
+            self.__dict__["_pristine"] = False
+        transfer = Transfer(channel, source, self._partners, plan, reports)
+        arrived = transfer.run(self._parts, lambda: self._return_to(source))
         if arrived is None:
-            if source is not None:
-                self._put_back(source.commit, source.tensors(), keep=False)
             return
         self._put_back(arrived.commit, arrived.tensors, keep=True)
         if self._random is not None and _RANDOM not in arrived.commit.parts:
             seed_anew(*key, channel.rank)
-        # A large state that others have as well is copied by the first commit: the first touch of new memory takes long.
+        # A large state that others have as well is copied by the first commit, as new memory takes long to touch.
         common, _ = arrived.commit.sizes()
         if common <= _AT_ONCE or arrived.commit.own_needed or source is not None or self._has_partner():
             self._fill(key, channel)
+            if source is not None:
+                source.drop()
 
-    def _received_into(self, source: Slot | None) -> Mapping[str, Any]:
-        """Return the objects into which a commit is received. From then on they are not as the script has made them."""
-        if source is None:
-            self.__dict__["_pristine"] = False
-        return self._parts
+    def _return_to(self, slot: Slot | None) -> None:
+        """Put the commit of a slot back."""
+        if slot is not None:
+            self._put_back(slot.commit, slot.tensors(), keep=False)
 
     def _start(self, plan: Plan, channel: Channel) -> Key:
         """Begin with the state of rank 0, as far as it is the same on all ranks. Each keeps its own part."""
@@ -262,7 +267,8 @@ class State:
             key = found[0].copies[0].key
             memory = Plan(Source.MEMORY, plan.generation, key, 0, plan.receivers)
             source = self._slots().of(key) if channel.rank == 0 else None
-            arrived = Transfer(channel, source, self._partners, memory, found).run(self._parts)
+            transfer = Transfer(channel, source, self._partners, memory, found)
+            arrived = transfer.run(self._parts, lambda: None)  # rank 0 has what it sends
             if arrived is None:
                 return key
             self._put_back(arrived.commit, arrived.tensors, keep=True)
@@ -275,6 +281,13 @@ class State:
         key = Key(plan.generation, 0, self._step(0))
         self._fill(key, channel)
         return key
+
+    def _own_line(self) -> list[Commit]:
+        """Return the commits, after those are forgotten that a worker before has left and no `sync` has chosen."""
+        copies = self._slots()
+        if any(each.key.generation > self._generation for each in copies.commits()):
+            copies.keep_only(None)
+        return copies.commits()
 
     def _fill(self, key: Key, channel: Channel | None) -> tuple[Slot, int]:
         """Copy the state into the older slot. Return it, and how many bytes were copied."""
@@ -352,7 +365,9 @@ class State:
         self.__dict__["_pristine"] = False
         for name in self._parts:
             if name not in parts:
-                raise StateError(f"the last commit has nothing for state.{name}", hint="the same State(…) in each round")
+                raise StateError(
+                    f"the last commit has nothing for state.{name}", hint="the same State(…) in each round"
+                )
             self._parts[name] = objects.put_back(self._parts[name], parts[name], tensors[name], name, keep=keep)
         if self._random is not None and _RANDOM in parts:
             objects.put_back(self._random, parts[_RANDOM], tensors[_RANDOM], _RANDOM, keep=keep)

@@ -3,7 +3,7 @@
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import astuple
 from typing import Any, Final, NamedTuple
 
@@ -49,15 +49,12 @@ def gathered(channel: Channel, report: Report, outline: Any) -> list[Report]:  #
 
 def _report_of(message: bytes) -> Report:
     rank, generation, pristine, can_load, node, outline, copies = json.loads(message)
-    return Report(
-        rank,
-        generation,
-        pristine,
-        can_load,
-        node,
-        outline,
-        tuple(Copy(Key(*key), *fields, sizes=tuple(sizes)) for key, *fields, sizes in copies),
-    )
+    return Report(rank, generation, pristine, can_load, node, outline, tuple(map(_copy_of, copies)))
+
+
+def _copy_of(row: Any) -> Copy:  # noqa: ANN401  # JSON
+    key, owner, world_size, has_common, own_needed, digest, sizes = row
+    return Copy(Key(*key), owner, world_size, has_common, own_needed, digest, tuple(sizes))
 
 
 def _difference(outlines: Sequence[Any]) -> StateError:
@@ -87,7 +84,7 @@ def _first_difference(mine: Any, theirs: Any) -> tuple[str, str, str]:  # noqa: 
 
 def _short(value: Any) -> str:  # noqa: ANN401  # JSON
     text = " ".join(str(each) for each in value) if isinstance(value, list) else str(value)
-    return text if len(text) <= 80 else text[:77] + "…"  # noqa: PLR2004  # characters of a line
+    return text if len(text) <= 80 else text[:77] + "…"  # characters of a line
 
 
 class Arrived(NamedTuple):
@@ -126,11 +123,12 @@ class Transfer:
         self._common = next(copy for rank, copy in held if copy.has_common and rank == plan.sender)
         self._own = {copy.owner: copy for _, copy in held}
 
-    def run(self, parts: Mapping[str, Any]) -> Arrived | None:
+    def run(self, parts: Mapping[str, Any], restore: Callable[[], None]) -> Arrived | None:
         """Send and receive what the plan says. Return the commit, or `None` if the slot has it with the own part.
 
         Args:
             parts: The objects of this rank's state by name. What arrives is written into their tensors.
+            restore: Returns to the commit of the slot. Called if nothing arrives, while others may still receive.
         """
         rank = self._channel.rank
         held = self._source.commit if self._source is not None else None
@@ -138,7 +136,7 @@ class Transfer:
         common_head = self._broadcast_head(held)
         own_head = self._move_heads()
         if held is not None and (held.owner == rank or rank not in self._own):
-            self._broadcast_blocks(held, None)
+            self._broadcast_blocks(held, None, restore)
             self._move_blocks(None)
             return None
         described = parts_of(common_head, own_head or b"{}")
@@ -173,18 +171,27 @@ class Transfer:
             self._channel.broadcast(self._plan.sender, [Bucket(len(head), data, [(data, 0)])])
         return bytes(head)
 
-    def _broadcast_blocks(self, commit: Commit, received: Mapping[str, Sequence[torch.Tensor]] | None) -> None:
+    def _broadcast_blocks(
+        self,
+        commit: Commit,
+        received: Mapping[str, Sequence[torch.Tensor]] | None,
+        meanwhile: Callable[[], None] | None = None,
+    ) -> None:
         """Broadcast the common tensors from the slot that has them.
 
         Args:
             commit: Their description.
             received: The tensors into which they go. `None` if this rank has them.
+            meanwhile: Called in the meantime, or at once if no rank lacks them.
         """
-        if self._plan.receivers:
+        if not self._plan.receivers:
+            if meanwhile is not None:
+                meanwhile()
+        else:
             infos = [info for part in commit.parts.values() for info in part.common]
             targets = None if received is None else [each for tensors in received.values() for each in tensors]
             block = self._source.common if self._source is not None else None
-            self._channel.broadcast(self._plan.sender, buckets_of(infos, block, targets))
+            self._channel.broadcast(self._plan.sender, buckets_of(infos, block, targets), meanwhile)
 
     def _move_heads(self) -> bytes | None:
         """Return the description of this rank's own part. `None` if it is lost."""
@@ -273,7 +280,9 @@ def _bucket(
     """
     first, last = pieces[0][1], pieces[-1][2]
     places = []
-    for number, begin, end in pieces if targets is not None else ():
+    for number, begin, end in pieces:
+        if targets is None:
+            break
         data = targets[number].reshape(-1).view(torch.uint8)[skipped : skipped + end - begin]
         places.append((data, begin - first))
     return Bucket(last - first, None if block is None else block[first:last], places)

@@ -43,7 +43,7 @@ class TensorInfo(NamedTuple):
     @property
     def size(self) -> int:
         """The number of bytes."""
-        return math.prod(self.shape) * self.dtype_of_torch.itemsize
+        return math.prod(self.shape) * int(self.dtype_of_torch.itemsize)
 
 
 class Flat(NamedTuple):
@@ -96,7 +96,7 @@ def _tree_of(value: Any, place: str, found: _Tensors) -> Tree:  # noqa: ANN401  
         return value
     if kind in _TENSORS:
         return _tensor_tree(value, place, found)
-    if kind in _DICTS or isinstance(value, dict) and kind.__name__ == "defaultdict":
+    if kind in _DICTS or (isinstance(value, dict) and kind.__name__ == "defaultdict"):
         entries = [
             [_tree_of(key, f"a key of {place}", found), _tree_of(each, f"{place}[{key!r}]", found)]
             for key, each in value.items()
@@ -224,7 +224,7 @@ class Values:
 
 
 def _plain_dtype(name: str) -> str:
-    if name[1:2] not in "biufc" or len(name) < 3:  # noqa: PLR2004  # byte order, kind, size
+    if name[1:2] not in "biufc" or len(name) < 3:  # byte order, kind, size
         raise ValueError(f"unknown dtype {name!r}")
     return name
 
@@ -243,7 +243,11 @@ def skeleton(tree: Tree) -> Tree:
         return 0
     match tree:
         case ["map", kind, entries]:
-            return ["map", kind, [[key if type(key) is not list else skeleton(key), skeleton(each)] for key, each in entries]]
+            return [
+                "map",
+                kind,
+                [[key if type(key) is not list else skeleton(key), skeleton(each)] for key, each in entries],
+            ]
         case ["seq", kind, values]:
             return ["seq", kind, [skeleton(each) for each in values]]
         case ["complex", *_] | ["dtype", *_] | ["device", *_]:

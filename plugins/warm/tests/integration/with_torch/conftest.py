@@ -6,6 +6,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+
 from torch_server import elastic_with_torch, torch_python
 
 __all__ = ["elastic_with_torch", "torch_python"]

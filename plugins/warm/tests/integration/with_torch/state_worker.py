@@ -7,12 +7,14 @@ import logging
 import os
 import signal
 import sys
+import traceback
 
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 import elastic_warm as warm
+from elastic_warm import channel as warm_channel
 from elastic_warm import host_copy, objects
 
 DTYPES = (torch.bfloat16, torch.float16, torch.int8, torch.uint8, torch.int64, torch.bool, torch.complex64)
@@ -74,9 +76,9 @@ class Replicated:
 class Sharded:
     """Each rank trains its own parameters, and the ranks meet in each step."""
 
-    def __init__(self, **options):
+    def __init__(self, width=5, **options):
         torch.manual_seed(0)
-        self.model = torch.nn.Linear(5, 5)
+        self.model = torch.nn.Linear(5, width)
         self.optimizer = torch.optim.Adam(self.model.parameters(), lr=0.01)
         self.state = warm.State(model=self.model, optimizer=self.optimizer, step=0, sharded=True, **options)
 
@@ -168,17 +170,20 @@ def digest(state):
 
 class Worker:
     def __init__(self, kind, options):
-        loads = options.pop("loads", None)
-        if loads is not None:
-            options["load"] = lambda: self.load(loads)
+        self.loads = options.pop("loads", None)
+        if self.loads is not None:
+            options["load"] = self.load
         self.training = {"replicated": Replicated, "sharded": Sharded, "fsdp": Fsdp}[kind](**options)
         self.state = self.training.state
 
-    def load(self, step):
-        if step < 0:
+    def load(self):
+        if self.loads < 0:
             return False
-        self.state.step = step
+        self.state.step = self.loads
         return True
+
+    def has_checkpoint(self, *, step):
+        self.loads = step
 
     def round(self, *, store, rank, size, node=0):
         os.environ["GROUP_RANK"] = str(node)
@@ -215,6 +220,13 @@ class Worker:
                 getattr(parameter, "_local_tensor", parameter).add_(1)
         self.state.step += 5
 
+    def die_while_receiving(self):
+        def cut(channel, sender, buckets):
+            dist.broadcast(torch.empty(next(iter(buckets)).size, dtype=torch.uint8), sender)
+            os.kill(os.getpid(), signal.SIGKILL)
+
+        warm_channel.Channel.broadcast = cut
+
     def restore(self):
         self.state.restore()
 
@@ -240,6 +252,8 @@ def main():
             answer = getattr(worker, name)(**arguments)
         except Exception as err:  # noqa: BLE001  # the test looks at it
             answer = {"error": f"{type(err).__name__}: {err}"}
+            traceback.print_exc()
+            worker.leave()  # so that the others do not wait for it
         print(json.dumps(answer), flush=True)
 
 
