@@ -72,8 +72,8 @@ MEASURES: tuple[Measure, ...] = (
     ),
     _restart(2, 25),
     _restart(8, 30),
-    _ready(2, 80, cold=True),
-    _ready(8, 100, cold=False),
+    _ready(2, 60, cold=True),
+    _ready(8, 75, cold=False),
     Measure(
         {
             "first-start-8": Figure(
@@ -90,8 +90,8 @@ MEASURES: tuple[Measure, ...] = (
     ),
     Measure(kills.figures(2, 150), kills.takes(2, floor=True), seconds=50),
     Measure(kills.figures(8, 400), kills.takes(8, floor=False), seconds=60),
-    Measure(warm.figures(2, Budget(at_most=150)), warm.takes(2), seconds=40),
-    Measure(warm.figures(8, Budget(times_floor=1.5)), warm.takes(8), seconds=70),
+    Measure(warm.figures(2, Budget(at_most=150)), warm.takes(2), seconds=25),
+    Measure(warm.figures(8, Budget(times_floor=1.5)), warm.takes(8), seconds=45),
     Measure(
         {
             "agent-memory": Figure("agent memory, PSS", "MiB", {OURS: Budget(at_most=30)}),

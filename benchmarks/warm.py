@@ -20,7 +20,7 @@ from benchmarks.bench import Bench
 from benchmarks.launchers import Launcher, free_port
 from benchmarks.measure import Figure, MissingError, Take
 from benchmarks.standby import STANDBY
-from benchmarks.stats import FLOOR, OURS, TORCHRUN, Budget
+from benchmarks.stats import FLOOR, OURS, Budget
 
 WARM = f"{OURS}, warm"
 
@@ -110,7 +110,7 @@ def figures(group_size: int, budget: Budget) -> dict[str, Figure]:
     return {f"warm-{group_size}": Figure(title, "ms", {WARM: budget})}
 
 
-def takes(group_size: int, *, numbers: int = 1000, cold: bool = True) -> Callable[[Bench], Mapping[str, Take]]:
+def takes(group_size: int, *, numbers: int = 1000) -> Callable[[Bench], Mapping[str, Take]]:
     """Return the takes of a measure; `numbers` are how many float32 the state has."""
 
     def launchers(bench: Bench) -> Mapping[str, Take]:
@@ -136,8 +136,6 @@ def takes(group_size: int, *, numbers: int = 1000, cold: bool = True) -> Callabl
             WARM: partial(take, bench.launchers[OURS], script, options, [str(numbers)]),
             STANDBY: partial(take, bench.launchers[OURS], cold_script, options, []),
         }
-        if cold and TORCHRUN in bench.launchers:
-            found[TORCHRUN] = partial(take, bench.launchers[TORCHRUN], cold_script, ("--standalone",), [])
         return found
 
     return launchers

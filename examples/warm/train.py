@@ -18,7 +18,6 @@ import time
 from importlib.util import find_spec
 from pathlib import Path
 
-import elastic_warm as warm
 import numpy as np
 import torch
 import torch.distributed as dist
@@ -27,6 +26,8 @@ import torch.distributed as dist
 import torch.distributed.nn.functional
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
+
+import elastic_warm as warm
 
 SEED = 7
 HELD_OUT = 360  # of 1797 images; never trained on
