@@ -86,7 +86,7 @@ MEASURES: tuple[Measure, ...] = (
             ),
         },
         first_start.takes(8),
-        seconds=80,
+        seconds=60,
     ),
     Measure(kills.figures(2, 150), kills.takes(2, floor=True), seconds=50),
     Measure(kills.figures(8, 400), kills.takes(8, floor=False), seconds=60),
