@@ -73,7 +73,6 @@ def train(state: warm.State, data: tuple[Tensor, ...], options: argparse.Namespa
         with torch.no_grad():
             right = (state.model(held_out_images).argmax(dim=1) == held_out_digits).float().mean()
         print(f"held-out accuracy: {right:.1%}, weights {weights_of(state.model)}", flush=True)
-    dist.destroy_process_group()
 
 
 def weights_of(model: nn.Module) -> str:

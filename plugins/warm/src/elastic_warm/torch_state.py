@@ -191,6 +191,20 @@ def arm_devices() -> None:
             os.environ[name] = value
 
 
+def groups() -> list[object]:
+    """Return the process groups that exist."""
+    c10d: Any = sys.modules.get(_C10D)
+    with suppress(AttributeError, RuntimeError):  # another thread is changing them
+        return list(c10d._world.pg_map)
+    return []
+
+
+def has_groups() -> bool:
+    """Return whether there is a default process group."""
+    c10d: Any = sys.modules.get(_C10D)
+    return c10d is not None and bool(c10d.is_initialized())
+
+
 def has_device_group() -> bool:
     """Return whether there is a group whose operations only an abort ends."""
     c10d: Any = sys.modules.get(_C10D)

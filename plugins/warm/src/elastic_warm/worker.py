@@ -28,6 +28,8 @@ from elastic_warm.residue import Before
 P = ParamSpec("P")
 T = TypeVar("T")
 
+DEVICES_VARIABLE: Final = "ELASTIC_WARM_NCCL"
+"""With `1`, processes with groups of NCCL are kept, too. Not proven: see docs/howto/warm-functions.md."""
 DEFAULT_TIMEOUT_S: Final = 10.0
 _STREAMS: Final = {"stdout": 1, "stderr": 2}
 _PRESS_S: Final = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1)
@@ -99,7 +101,8 @@ class KeptWorker:
 
     def run(self, function: Callable[[], T]) -> T:
         """Call the function, again in each round in which the process has a place. Return its last result."""
-        torch_state.arm_devices()
+        if _tries_devices():
+            torch_state.arm_devices()
         self._connection.send("hello", version=VERSION, pid=self._pid, local_rank=_local_rank(), round=self._round)
         threading.Thread(target=self._listen, name="elastic-warm", daemon=True).start()
         while True:
@@ -108,6 +111,7 @@ class KeptWorker:
             if error is None and not self._told:
                 self._connection.send("returned", round=self._round)
                 self._give_up("the function has returned")
+                _let_groups_go(destroys=True)
                 return value  # type: ignore[no-any-return]  # the function's own
             held = self._leaving(error)
             del value, error  # with all that the frames hold
@@ -152,6 +156,7 @@ class KeptWorker:
         asked_s, left_s = self._leave.at_s, time.monotonic()
         raised_s = self._interrupter.raised_s or left_s
         until_s = asked_s + self._leave.within_s
+        _let_groups_go(destroys=False)
         reason = self._generation.destroy(until_s - left_s)
         torch_state.restore_exception_hook(self._hook)
         reason = reason or torch_state.device_fault() or self._remaining(until_s)
@@ -336,6 +341,11 @@ class KeptWorker:
             if self._phase is _Phase.OVER:
                 self._connection.send("stays", round=self._round, reason="the function has ended")
                 return
+            if torch_state.has_device_group() and not _tries_devices():
+                self._phase = _Phase.OVER
+                reason = f"it has a process group of a device ({DEVICES_VARIABLE}=1 tries to keep it)"
+                self._connection.send("stays", round=self._round, reason=reason)
+                return
             within_s = float(message.get("within_s", self._timeout_s))
             self._leave = _Leave(within_s, time.monotonic())
             self._interrupter.want(within_s)
@@ -350,6 +360,20 @@ class KeptWorker:
 
 _kept: KeptWorker | None = None
 _is_used = False
+_groups: list[object] = []
+"""References to the function's groups: the last one must not be that of an object in C++, such as the reducer of
+DistributedDataParallel. Torch 2.13 then joins a thread of gloo that waits for the lock of the interpreter."""
+
+
+def _let_groups_go(*, destroys: bool) -> None:
+    """Release the groups of a function that was left; `destroys`: end those that it has not ended."""
+    if destroys:
+        torch_state.destroy_groups()
+    _groups.clear()
+
+
+def _tries_devices() -> bool:
+    return os.environ.get(DEVICES_VARIABLE) == "1"
 
 
 def rounds(function: Callable[P, T]) -> Callable[P, T]:
@@ -357,7 +381,8 @@ def rounds(function: Callable[P, T]) -> Callable[P, T]:
 
     When a round ends, because a worker failed or a node joins, the function is left by `RoundOver`. Its process groups
     are destroyed. Once the process has its place in the next round, with the variables of that round, the function is
-    called again, with the same arguments. The result of the last call is returned.
+    called again, with the same arguments. The result of the last call is returned. Groups that the function has made
+    are destroyed then, too.
 
     The function should make its process groups, and end the threads and processes that it starts when an exception
     leaves it. If it does not, or if the launcher keeps no workers, all is as without the decorator: the process ends,
@@ -369,9 +394,12 @@ def rounds(function: Callable[P, T]) -> Callable[P, T]:
     @functools.wraps(function)
     def run(*args: P.args, **kwargs: P.kwargs) -> T:
         worker = _keep()
-        if worker is None:
-            return function(*args, **kwargs)
-        return worker.run(lambda: function(*args, **kwargs))
+        if worker is not None:
+            return worker.run(lambda: function(*args, **kwargs))
+        destroys = not torch_state.has_groups()
+        value = function(*args, **kwargs)
+        _let_groups_go(destroys=destroys)
+        return value
 
     return run
 
@@ -400,6 +428,8 @@ def stepped() -> None:
     Raises:
         RoundOver: the round is over.
     """
+    if not _groups:
+        _groups.extend(torch_state.groups())
     if _kept is not None:
         _kept.step()
 
@@ -425,7 +455,7 @@ def _keep() -> KeptWorker | None:
     path = os.environ.get(SOCKET_VARIABLE, "")
     try:
         if not path:
-            raise ValueError("its launcher keeps no workers")
+            raise ValueError("its launcher keeps no workers, or begins no other round")
         if threading.current_thread() is not threading.main_thread():
             raise ValueError("the function is not called in the main thread")
         connection = AgentConnection(path)
