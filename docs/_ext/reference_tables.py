@@ -168,7 +168,7 @@ INTERNAL_VARIABLES: Final[Mapping[str, str]] = {
     "ELASTIC_WORKER_PROGRAM": "if the command in front of the worker is a Python program: the end of the command line "
     "of the interpreter that counts as the worker",
     "ELASTIC_KEPT_FOLDER": "the folder of a backend's server on this host; both are removed when the agent ends",
-    "ELASTIC_WARM_DIR": "the folder in which a worker keeps its last [commits](warm-state.md#files); absent without one",
+    "ELASTIC_WARM_DIR": "the folder in which a worker keeps its last [commits](warm-state.md#files)",
     "ELASTIC_WARM_BYTES": "the bytes that the commits of one worker may have there",
     "TORCH_DEVICE_BACKEND_AUTOLOAD": "set to `0` for the process of `--agent-store`, which needs no device",
 }
