@@ -16,7 +16,7 @@ RESERVED_PREFIXES: Final = ("MASTER_", "ELASTIC_")
 """Variables that identify the worker: only the agent sets them."""
 
 
-OF_HOOKS: Final = frozenset({"ELASTIC_WARM_SOCKET", "ELASTIC_WARM_TIMEOUT"})
+OF_HOOKS: Final = frozenset({"ELASTIC_WARM_SOCKET", "ELASTIC_WARM_TIMEOUT", "ELASTIC_WARM_DIR", "ELASTIC_WARM_BYTES"})
 """Variables with such a prefix that are for hooks to set."""
 _RESERVED: Final = "it is reserved, it identifies the worker"
 

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from elastic_core.api import (
     AgentHook,
+    AgentStopped,
     DecisionTaken,
     Draining,
     HookSettings,
@@ -14,11 +15,20 @@ from elastic_core.api import (
     WorkersStarting,
 )
 from elastic_core.api.starters import AgentLoop, WorkerStarter
-from elastic_warm.options import SOCKET_VARIABLE, TIMEOUT_VARIABLE, WARM_TIMEOUT
+from elastic_warm.options import (
+    BYTES_VARIABLE,
+    DIR_VARIABLE,
+    MIB,
+    SOCKET_VARIABLE,
+    TIMEOUT_VARIABLE,
+    WARM_MEMORY,
+    WARM_TIMEOUT,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from elastic_warm.commit_folder import CommitFolder
     from elastic_warm.connections import Message
     from elastic_warm.starter import WarmStarter
 
@@ -28,11 +38,13 @@ class Warm(AgentHook):
 
     api_version: ClassVar[int] = 1
     powers: ClassVar[frozenset[Power]] = frozenset({Power.STARTS, Power.LAUNCHES, Power.RUN})
-    options: ClassVar["Sequence[OptionSpec]"] = (WARM_TIMEOUT,)
+    options: ClassVar["Sequence[OptionSpec]"] = (WARM_TIMEOUT, WARM_MEMORY)
 
     def __init__(self, settings: HookSettings) -> None:
         super().__init__(settings)
         self._timeout_s = settings.option("warm_timeout", float)
+        self._memory_mib = settings.option("warm_memory", int)
+        self._commits: CommitFolder | None = None
         self._loop: AgentLoop | None = None
         self._starter: WarmStarter | None = None
         self._path = ""
@@ -62,13 +74,26 @@ class Warm(AgentHook):
             loop.notice(f"no worker is kept between rounds, because there is no socket: {error.strerror or error}")
             return None
         self._loop, self._path = loop, self._starter.path
+        if self._memory_mib:
+            self._make_folder(loop)
         return self._starter
+
+    def _make_folder(self, loop: AgentLoop) -> None:
+        from elastic_warm.commit_folder import CommitFolder
+
+        try:
+            self._commits = CommitFolder()
+        except OSError as error:
+            loop.notice(f"--warm-memory has no effect: {error.strerror or error}")
 
     def on_workers_starting(self, event: WorkersStarting) -> Launches | None:
         """Name the socket to each worker, and never that of an agent around this one."""
         if not self._path and SOCKET_VARIABLE not in self.settings.environment:
             return None
-        return Launches(environment={SOCKET_VARIABLE: self._path, TIMEOUT_VARIABLE: f"{self._timeout_s:g}"})
+        variables = {SOCKET_VARIABLE: self._path, TIMEOUT_VARIABLE: f"{self._timeout_s:g}"}
+        if self._commits is not None:
+            variables |= {DIR_VARIABLE: str(self._commits.path), BYTES_VARIABLE: str(self._memory_mib * MIB)}
+        return Launches(environment=variables)
 
     def on_decision(self, event: DecisionTaken) -> None:
         """End the kept workers if no round follows."""
@@ -78,6 +103,11 @@ class Warm(AgentHook):
     def on_drain(self, event: Draining) -> None:
         """End the kept workers: this node leaves the run."""
         self._end()
+
+    def on_agent_stopped(self, event: AgentStopped) -> None:
+        """Release the memory of the commits."""
+        if self._commits is not None:
+            self._commits.close()
 
     def _end(self) -> None:
         if self._loop is not None and self._starter is not None:
