@@ -133,9 +133,10 @@ class WorkerStarter:
     """
 
     def prepare(self, count: int, done: Callable[[], None]) -> None:
-        """Prepare what so many workers need, then call `done`, within 5 minutes. Called: before each round's start.
+        """Prepare what so many workers need, then call `done`, within 5 minutes.
 
-        Workers that were kept are not counted: they exist.
+        Called: before each round's start, without the workers that were kept. Also before this node asks for its first
+        place if the number of nodes may vary: workers of other nodes would wait for what is not prepared.
         """
         done()
 

@@ -356,7 +356,7 @@ class Agent:
                 join()
 
         if command.refused is None:
-            join()
+            self._planner.before_join(lambda: join() if isinstance(self._state, s.Gating) else None)
             return
         again = moments.WorkersStarting(round=command.refused, restart_count=command.restart_count, asked_again=True)
         self._hooks.ask_start(again, answer)

@@ -13,6 +13,9 @@ from elastic_core.types import Record, Round
 class Planner(Protocol):
     """Plans the start of workers. Threading: the agent's loop."""
 
+    def before_join(self, done: Callable[[], None]) -> None:
+        """Prepare what can be prepared before this node asks for its first place, then call `done`."""
+
     def prepare(self, round_: Round, done: Callable[[], None]) -> None:
         """Create the files that a round's workers need, then call `done`."""
 

@@ -135,7 +135,7 @@ class AgentHook:
         """React to the workers' start. Called: after all workers of this node were started."""
 
     def on_worker_exited(self, event: WorkerEnded) -> None:
-        """React to a worker's end. Called: for each worker, also if the agent stopped it."""
+        """React to a worker's end. Called: for each worker, also if the agent stopped it; not if it was kept."""
 
     def on_failure(self, event: FailureSeen) -> None:
         """React to a failure. Called: after its evidence was read, before the decision."""

@@ -229,25 +229,25 @@ class _Job:
         loop = ReactorLoop(reactor, log=log, own_process=self._own_process)
         masters = self._masters = self._master_servers(loop, handler, hooks)
         calls = None if self._call is None else self._closing(self._call.on(loop))
-        self._cleanup.callback(lambda: self._workers.end_left())  # after the starters are closed
-        starters = self._starters(calls, loop, hooks)
-        workers = self._workers = self._closing(
-            WorkerGroup(
-                reactor,
-                console=console,
-                sweeper=Sweeper(
-                    settings.nodes.incarnation,
-                    subreaper=subreaper,
-                    strangers=self._strangers,
-                    spared=lambda: self._own_children(guardian, handler, starters),
-                ),
-                log=log,
-                starters=starters,
-                disk=disk,
-                sent_to_all=guardian.signalled,
-                read_ahead=incidents.read_ahead,
-            )
+        starters: list[WorkerStarter] = []
+        workers = self._workers = WorkerGroup(
+            reactor,
+            console=console,
+            sweeper=Sweeper(
+                settings.nodes.incarnation,
+                subreaper=subreaper,
+                strangers=self._strangers,
+                spared=lambda: self._own_children(guardian, handler, starters),
+            ),
+            log=log,
+            starters=starters,
+            disk=disk,
+            sent_to_all=guardian.signalled,
+            read_ahead=incidents.read_ahead,
         )
+        self._cleanup.callback(workers.end_left)  # once the starters are closed, which the next line begins
+        starters += self._starters(calls, loop, hooks)
+        self._closing(workers)
         planner = WorkerPlanner(
             settings,
             files=self._files,

@@ -51,17 +51,31 @@ class WorkerPlanner:
         self._incidents = incidents
         self._outcome = outcome
         self._log = log
+        self._joined = False
         self.round: Round | None = None
         """The round that was planned last."""
         self._launches: tuple[WorkerLaunch, ...] = ()
         self._error_files: dict[int, str] = {}
 
+    def before_join(self, done: Callable[[], None]) -> None:
+        """Have the starters prepare, then call `done`, once, and if the number of nodes may vary.
+
+        Workers of other nodes may be running: once this node joins, they stand still until its own workers have begun.
+        """
+        nodes, joined, self._joined = self._settings.nodes, self._joined, True
+        if not joined and nodes.min_nodes < nodes.max_nodes:
+            done = self._prepared(nodes.local_world_size, done)
+        done()
+
     def prepare(self, round_: Round, done: Callable[[], None]) -> None:
         """Make the files of a round's workers, have the starters prepare, then call `done`."""
-        count = max(0, round_.local_world_size - len(self._workers.left_pids))
+        done = self._prepared(max(0, round_.local_world_size - len(self._workers.left_pids)), done)
+        self._files.prepare(round_, done, pipes=self._pipes)
+
+    def _prepared(self, count: int, done: Callable[[], None]) -> Callable[[], None]:
         for starter in self._starters:
             done = partial(starter.prepare, count, done)
-        self._files.prepare(round_, done, pipes=self._pipes)
+        return done
 
     def plan(self, command: SpawnWorkers) -> list[WorkerLaunch]:
         """Return the workers to start for a round."""

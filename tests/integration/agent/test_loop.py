@@ -156,6 +156,9 @@ class Played:
         self.agent.dispatch(m.StartRequested(control=True, gathers=gathers))
         self.agent.dispatch(m.RoundFormed(round=ROUND))
 
+    def before_join(self, done):
+        done()
+
     def prepare(self, round_, done):
         self.prepared.append(round_.index)
         done()
