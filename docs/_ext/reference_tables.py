@@ -96,9 +96,9 @@ VARIABLES_OF_HOOKS: Final[Mapping[str, str]] = {
     "GPUs only; a value that you set is kept",
     "NCCL_RAS_ADDR": "the address of NCCL's RAS service on this node, another one for each run, set with "
     "`--hang-timeout`; a value that you set is kept; absent without elastic-watch",
-    "ELASTIC_WARM_SOCKET": "the agent's socket for workers that can be [kept between rounds](../howto/warm-rounds.md); "
+    "TRAINING_WARM_SOCKET": "the agent's socket for workers that can be [kept between rounds](../howto/warm-rounds.md); "
     "empty if it keeps none; absent without elastic-warm",
-    "ELASTIC_WARM_TIMEOUT": "`--warm-timeout`, in seconds; absent without elastic-warm",
+    "TRAINING_WARM_TIMEOUT": "`--warm-timeout`, in seconds; absent without elastic-warm",
     "TORCH_NCCL_DUMP_ON_TIMEOUT": "`0` in a process that may be [kept between rounds](../howto/warm-functions.md), so "
     "that NCCL waits for no file after an error; a value that you set is kept",
     "TORCH_NCCL_ENABLE_MONITORING": "`0` there, so that NCCL does not end the process while it aborts its groups; a "
@@ -176,8 +176,8 @@ INTERNAL_VARIABLES: Final[Mapping[str, str]] = {
     "ELASTIC_WORKER_PROGRAM": "if the command in front of the worker is a Python program: the end of the command line "
     "of the interpreter that counts as the worker",
     "ELASTIC_KEPT_FOLDER": "the folder of a backend's server on this host; both are removed when the agent ends",
-    "ELASTIC_WARM_DIR": "the folder of a worker's last [commits](warm-state.md#files); absent without one",
-    "ELASTIC_WARM_BYTES": "the bytes that the commits of one worker may have there",
+    "TRAINING_WARM_DIR": "the folder of a worker's last [commits](warm-state.md#files); absent without one",
+    "TRAINING_WARM_BYTES": "the bytes that the commits of one worker may have there",
     "TORCH_DEVICE_BACKEND_AUTOLOAD": "set to `0` for the process of `--agent-store`, which needs no device",
 }
 """Variables that are neither for users nor for workers."""

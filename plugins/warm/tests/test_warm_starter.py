@@ -231,14 +231,14 @@ def test_no_socket_where_no_worker_can_be_kept(settings, more, tmp_path):
 def test_the_socket_of_an_agent_around_this_one_is_never_passed_on(settings):
     hook = Warm(settings(timeout_s=0.0, environment={SOCKET_VARIABLE: "/outer"}))
     hook.worker_starter(RealLoop())
-    assert hook.on_workers_starting(None).environment == {SOCKET_VARIABLE: "", "ELASTIC_WARM_TIMEOUT": "0"}
+    assert hook.on_workers_starting(None).environment == {SOCKET_VARIABLE: "", "TRAINING_WARM_TIMEOUT": "0"}
 
 
 def test_a_worker_knows_the_socket_and_the_limit(settings):
     hook = Warm(settings(timeout_s=2.5))
     starter = hook.worker_starter(RealLoop())
     environment = hook.on_workers_starting(None).environment
-    assert environment == {SOCKET_VARIABLE: starter.path, "ELASTIC_WARM_TIMEOUT": "2.5"}
+    assert environment == {SOCKET_VARIABLE: starter.path, "TRAINING_WARM_TIMEOUT": "2.5"}
     starter.close()
 
 

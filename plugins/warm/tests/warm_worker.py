@@ -131,7 +131,7 @@ def main():
     if "deaf" in WHAT:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     atexit.register(note, "exited")
-    path = os.environ.get("ELASTIC_WARM_SOCKET")
+    path = os.environ.get("TRAINING_WARM_SOCKET")
     agent = Agent(path) if path else None
     if agent is not None:
         agent.say("hello", version=1, pid=os.getpid(), local_rank=LOCAL_RANK)

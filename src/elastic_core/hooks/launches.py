@@ -16,11 +16,6 @@ RESERVED_PREFIXES: Final = ("MASTER_", "ELASTIC_")
 """Variables that identify the worker: only the agent sets them."""
 
 
-OF_HOOKS: Final = frozenset({"ELASTIC_WARM_SOCKET", "ELASTIC_WARM_TIMEOUT", "ELASTIC_WARM_DIR", "ELASTIC_WARM_BYTES"})
-"""Variables with such a prefix that are for hooks to set."""
-_RESERVED: Final = "it is reserved, it identifies the worker"
-
-
 class CheckedChanges:
     """The allowed changes of a hook's answer, by local rank, and a line for each rejected item."""
 
@@ -54,7 +49,7 @@ class CheckedChanges:
         allowed: dict[str, str] = {}
         for name, value in variables.items():
             fault = fault_of_variable(name, value)
-            if fault and not (name in OF_HOOKS and fault == _RESERVED):
+            if fault:
                 self.faults.append(f"may not set {name!r}: {fault}")
             else:
                 allowed[name] = value
@@ -110,5 +105,5 @@ def fault_of_variable(name: object, value: object) -> str:
     if not name or "=" in name or "\0" in name or "\0" in value:
         return "an environment can't hold it"
     if name in RESERVED or name.startswith(RESERVED_PREFIXES):
-        return _RESERVED
+        return "it is reserved, it identifies the worker"
     return ""

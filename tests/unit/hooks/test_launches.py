@@ -92,8 +92,8 @@ def test_what_an_agent_sets_is_reserved_to_it():
 
 
 def test_the_variable_of_ours_for_hooks_may_be_set_and_no_other():
-    answer = Launches(environment={"ELASTIC_WARM_SOCKET": "/x", "ELASTIC_ROUND": "9"})
+    answer = Launches(environment={"TRAINING_WARM_SOCKET": "/x", "ELASTIC_ROUND": "9"})
     changes = CheckedChanges(answer, 1)
-    assert changes.by_rank[0].environment == {"ELASTIC_WARM_SOCKET": "/x"}
+    assert changes.by_rank[0].environment == {"TRAINING_WARM_SOCKET": "/x"}
     assert [fault.partition(":")[0] for fault in changes.faults] == ["may not set 'ELASTIC_ROUND'"]
-    assert CheckedChanges(Launches(environment={"ELASTIC_WARM_SOCKET": "\0"}), 1).faults
+    assert CheckedChanges(Launches(environment={"TRAINING_WARM_SOCKET": "\0"}), 1).faults

@@ -8,9 +8,9 @@ import threading
 from collections import deque
 from typing import Any, Final
 
-SOCKET_VARIABLE: Final = "ELASTIC_WARM_SOCKET"
+SOCKET_VARIABLE: Final = "TRAINING_WARM_SOCKET"
 """The variable with the path of the agent's socket. Without it, no worker is kept."""
-TIMEOUT_VARIABLE: Final = "ELASTIC_WARM_TIMEOUT"
+TIMEOUT_VARIABLE: Final = "TRAINING_WARM_TIMEOUT"
 """The variable with `--warm-timeout`, in seconds."""
 VERSION: Final = 1
 MAX_MESSAGE_BYTES: Final = 1 << 20

@@ -5,14 +5,14 @@ from typing import Final
 from elastic_core.api import RunOption
 
 HOOK: Final = "elastic_warm.hook:Warm"
-SOCKET_VARIABLE: Final = "ELASTIC_WARM_SOCKET"
+SOCKET_VARIABLE: Final = "TRAINING_WARM_SOCKET"
 """The variable by which a worker finds its agent's socket. Empty if the agent keeps no worker."""
-TIMEOUT_VARIABLE: Final = "ELASTIC_WARM_TIMEOUT"
+TIMEOUT_VARIABLE: Final = "TRAINING_WARM_TIMEOUT"
 """The variable with the value of `--warm-timeout`, in seconds."""
 
-DIR_VARIABLE: Final = "ELASTIC_WARM_DIR"
+DIR_VARIABLE: Final = "TRAINING_WARM_DIR"
 """The variable with the folder for commits that outlive their worker."""
-BYTES_VARIABLE: Final = "ELASTIC_WARM_BYTES"
+BYTES_VARIABLE: Final = "TRAINING_WARM_BYTES"
 """The variable with the bytes that one worker may have there."""
 MIB: Final = 1 << 20
 

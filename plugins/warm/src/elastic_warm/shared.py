@@ -1,6 +1,6 @@
 """The last commits of a worker in files of a memory file system, so that they outlive its process.
 
-Each of the two slots is one file, `commit-LOCAL_RANK-SLOT`, in the folder that `ELASTIC_WARM_DIR` names; the folder's
+Each of the two slots is one file, `commit-LOCAL_RANK-SLOT`, in the folder that `TRAINING_WARM_DIR` names; the folder's
 owner removes it with the run. A worker that is started anew on the same node, with the same local rank, reads the files
 of the one before. The slots are the buffers into which `commit` copies, so the bytes are written once.
 
@@ -26,8 +26,8 @@ from elastic_warm.agreement import Key
 from elastic_warm.host_copy import Commit, HostMemory, Memory, parts_of
 from elastic_warm.state_errors import StateError
 
-FOLDER: Final = "ELASTIC_WARM_DIR"
-LIMIT: Final = "ELASTIC_WARM_BYTES"
+FOLDER: Final = "TRAINING_WARM_DIR"
+LIMIT: Final = "TRAINING_WARM_BYTES"
 """Bytes that the files of one worker may have together. Not set means no limit but that of the file system."""
 
 _logger: Final = logging.getLogger("elastic_warm")

@@ -28,7 +28,7 @@ from elastic_warm.residue import Before
 P = ParamSpec("P")
 T = TypeVar("T")
 
-DEVICES_VARIABLE: Final = "ELASTIC_WARM_NCCL"
+DEVICES_VARIABLE: Final = "TRAINING_WARM_NCCL"
 """With `1`, processes with groups of NCCL are kept, too. Not proven: see docs/howto/warm-functions.md."""
 DEFAULT_TIMEOUT_S: Final = 10.0
 _STREAMS: Final = {"stdout": 1, "stderr": 2}

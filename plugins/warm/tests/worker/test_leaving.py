@@ -213,7 +213,7 @@ def test_a_peer_s_error_is_held_until_the_agent_asks(agent):
 
 
 def test_a_peer_s_error_is_raised_if_the_agent_does_not_ask(agent):
-    worker = begun(agent, f"def act(number, argument):\n    say('here')\n    raise {LOST}", ELASTIC_WARM_TIMEOUT="0.2")
+    worker = begun(agent, f"def act(number, argument):\n    say('here')\n    raise {LOST}", TRAINING_WARM_TIMEOUT="0.2")
     worker.expect("held", round=0)
     assert worker.process.wait(WAIT_S) == 1
     assert "ConnectionResetError" in worker.output()
@@ -254,7 +254,7 @@ def test_an_own_error_while_the_round_ends_is_raised_and_reported(agent):
 )
 def test_what_the_function_leaves_behind_is_named(agent, start, named):
     worker = begun(
-        agent, f"def act(number, argument):\n    {start}\n    say('here'); forever.wait()", ELASTIC_WARM_TIMEOUT="0.2"
+        agent, f"def act(number, argument):\n    {start}\n    say('here'); forever.wait()", TRAINING_WARM_TIMEOUT="0.2"
     )
     agent.leave(worker, 0, within_s=0.3)
     assert named in worker.expect("stays", round=0)["reason"]
@@ -398,12 +398,12 @@ def test_a_child_holds_no_connection(agent):
         ({"RANK": "0"}, "keeps no workers"),
         ({"RANK": "1"}, ""),
         ({}, ""),
-        ({"RANK": "0", "ELASTIC_WARM_SOCKET": "/nowhere"}, "No such file"),
+        ({"RANK": "0", "TRAINING_WARM_SOCKET": "/nowhere"}, "No such file"),
     ],
 )
 def test_the_function_is_called_once_under_another_launcher(agent, variables, line):
     script = program("def act(*_): warm.should_stop(); worker.stepped(); say('here')\n")
-    environment = {"ELASTIC_WARM_SOCKET": "", "RANK": "", **variables}
+    environment = {"TRAINING_WARM_SOCKET": "", "RANK": "", **variables}
     (worker,) = agent.start(script, 0, 1, **environment)
     assert worker.process.wait(WAIT_S) == 0
     assert worker.lines(0) == ["here", "result result"]

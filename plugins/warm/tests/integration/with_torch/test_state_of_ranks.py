@@ -145,7 +145,7 @@ def test_a_worker_that_is_started_anew_finds_the_last_commit_of_the_one_before(r
     expected = undisturbed(size=1)
     folder = tmp_path / "kept"
     folder.mkdir(mode=0o700)
-    env = {"ELASTIC_WARM_DIR": str(folder), "LOCAL_RANK": "0"}
+    env = {"TRAINING_WARM_DIR": str(folder), "LOCAL_RANK": "0"}
     for die_at, die, step in ((2, "after commit", 3), (4, "in commit", 4), (6, "before backward", 6)):
         rank = ranks.new(env=env)
         ranks.round([rank])

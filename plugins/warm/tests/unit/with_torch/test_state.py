@@ -225,7 +225,7 @@ def test_a_wrapped_module_counts_as_the_module():
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    monkeypatch.setenv("ELASTIC_WARM_DIR", str(tmp_path))
+    monkeypatch.setenv("TRAINING_WARM_DIR", str(tmp_path))
     monkeypatch.setenv("LOCAL_RANK", "3")
     return tmp_path
 
@@ -303,10 +303,10 @@ def test_a_file_that_is_torn_or_damaged_or_of_others_is_not_used(folder, caplog)
 
 
 def test_files_are_bounded(folder, monkeypatch, caplog):
-    monkeypatch.setenv("ELASTIC_WARM_BYTES", "10000")
+    monkeypatch.setenv("TRAINING_WARM_BYTES", "10000")
     state = committed(1)
     assert list(folder.iterdir()) == []
-    assert "ELASTIC_WARM_BYTES allows 5000 for each of the two" in caplog.text
+    assert "TRAINING_WARM_BYTES allows 5000 for each of the two" in caplog.text
     state.weights.zero_()
     state.restore()
     assert state.weights.tolist() == [3.0] * 1000
@@ -323,7 +323,7 @@ def test_a_folder_that_is_gone_costs_one_line(folder, caplog):
 
 
 def test_without_the_variable_there_is_no_file(tmp_path, monkeypatch):
-    monkeypatch.delenv("ELASTIC_WARM_DIR", raising=False)
+    monkeypatch.delenv("TRAINING_WARM_DIR", raising=False)
     monkeypatch.chdir(tmp_path)
     committed(1)
     assert os.listdir(tmp_path) == []
@@ -425,7 +425,7 @@ def test_an_exception_at_any_line_of_a_commit_leaves_a_whole_one(tmp_path, monke
         if in_file:
             folder = tmp_path / str(line)
             folder.mkdir()
-            monkeypatch.setenv("ELASTIC_WARM_DIR", str(folder))
+            monkeypatch.setenv("TRAINING_WARM_DIR", str(folder))
         pair = Pair(sharded)
         pair.state.sync()
         for _ in range(2):
