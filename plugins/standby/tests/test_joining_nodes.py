@@ -3,7 +3,7 @@
 import pytest
 
 from redis_servers import redis_server
-from support import wait_for
+from support import processes_with, wait_for
 
 __all__ = ["redis_server"]
 
@@ -79,4 +79,4 @@ def test_a_stop_while_the_imports_are_awaited_ends_the_agent(elastic, script, tm
     wait_for((tmp_path / "importing").exists, what=agent.err)
     agent.signal(15)
     assert agent.wait() == 143, agent.err
-    wait_for(lambda: not agent.survivors())
+    wait_for(lambda: not processes_with(f"FOLDER={tmp_path}"), what=agent.err)

@@ -246,7 +246,8 @@ class _Job:
             read_ahead=incidents.read_ahead,
         )
         self._cleanup.callback(workers.end_left)  # once the starters are closed, which the next line begins
-        starters += self._starters(calls, loop, hooks)
+        with held(settings.stops.ending if self._own_process else ()):  # a starter may have begun a process
+            starters += self._starters(calls, loop, hooks)
         self._closing(workers)
         planner = WorkerPlanner(
             settings,
