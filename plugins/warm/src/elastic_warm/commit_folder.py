@@ -6,7 +6,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-_SHARED: Final = Path("/dev/shm")  # noqa: S108  # the name is this user's, and only the user's own folder is used
+_SHARED: Final = Path("/dev/shm")  # the name is this user's, and only the user's own folder is used
 _START_FIELD: Final = 19
 """The field of the start time behind the name in /proc/PID/stat. Source: proc_pid_stat(5)."""
 

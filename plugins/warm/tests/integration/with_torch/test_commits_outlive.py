@@ -30,7 +30,9 @@ train(state)
 
 
 @pytest.mark.timeout(200)
-@pytest.mark.parametrize(("options", "first"), [(("--warm-memory", "16"), "5: 5"), ((), "0: 0")], ids=["kept", "without"])
+@pytest.mark.parametrize(
+    ("options", "first"), [(("--warm-memory", "16"), "5: 5"), ((), "0: 0")], ids=["kept", "without"]
+)
 def test_the_next_workers_of_a_node_continue_from_its_memory(elastic, script, options, first):
     agent = elastic(
         "--nproc-per-node", "2", "--omp-threads", "1", "--max-restarts", "2", "--restart-backoff", "0", *options,
