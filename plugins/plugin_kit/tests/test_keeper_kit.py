@@ -185,7 +185,7 @@ class EndsNothing(Keeps):
     def close(self):
         for timer in self.timers:
             timer.cancel()
-        self.left, self.kept = self.kept, {}
+        self.left, self.kept = {**getattr(self, "left", {}), **self.kept}, {}
 
 
 class ReportsNoEnd(Keeps):
