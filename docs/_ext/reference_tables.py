@@ -96,7 +96,7 @@ VARIABLES_OF_HOOKS: Final[Mapping[str, str]] = {
     "GPUs only; a value that you set is kept",
     "NCCL_RAS_ADDR": "the address of NCCL's RAS service on this node, another one for each run, set with "
     "`--hang-timeout`; a value that you set is kept; absent without elastic-watch",
-    "TRAINING_WARM_SOCKET": "the agent's socket for workers that can be [kept between rounds](../howto/warm-rounds.md); "
+    "TRAINING_WARM_SOCKET": "the agent's socket for workers that are [kept between rounds](../howto/warm-rounds.md); "
     "empty if it keeps none; absent without elastic-warm",
     "TRAINING_WARM_TIMEOUT": "`--warm-timeout`, in seconds; absent without elastic-warm",
     "TORCH_NCCL_DUMP_ON_TIMEOUT": "`0` in a process that may be [kept between rounds](../howto/warm-functions.md), so "

@@ -91,7 +91,7 @@ def test_what_an_agent_sets_is_reserved_to_it():
     assert fault_of_variable("TORCHELASTIC_TIMER_FILE", "pipe") == ""
 
 
-def test_the_variable_of_ours_for_hooks_may_be_set_and_no_other():
+def test_a_hook_may_set_variables_of_its_own_and_none_of_the_agents():
     answer = Launches(environment={"TRAINING_WARM_SOCKET": "/x", "ELASTIC_ROUND": "9"})
     changes = CheckedChanges(answer, 1)
     assert changes.by_rank[0].environment == {"TRAINING_WARM_SOCKET": "/x"}

@@ -29,7 +29,7 @@ class CommitFolder:
         found = home.lstat()
         if home.is_symlink() or found.st_uid != os.getuid() or found.st_mode & 0o077:
             raise PermissionError(f"{home} is not a folder of this user alone")
-        namespace = os.readlink("/proc/self/ns/pid").strip("pid:[]")
+        namespace = str(Path("/proc/self/ns/pid").readlink()).strip("pid:[]")
         _remove_stale(home, namespace)
         self.path = home / f"{namespace}-{os.getpid()}-{_start_of(os.getpid())}"
         self.path.mkdir(mode=0o700)

@@ -40,6 +40,6 @@ WARM_MEMORY: Final = RunOption(
     default=0,
     least=0,
     help="How much memory of this node each worker may use for its last two commits, so that they outlive it and a "
-    "worker that starts anew continues from them. It is in /dev/shm, for this user alone, and is released at the end of "
-    "the run. 0: commits end with their worker, and come from other ranks.",
+    "worker that starts anew continues from them. It is in /dev/shm, for this user alone, and is released at the end "
+    "of the run. 0: commits end with their worker, and come from other ranks.",
 )
