@@ -21,9 +21,6 @@ from pathlib import Path
 import numpy as np
 import torch
 import torch.distributed as dist
-
-# DistributedDataParallel imports this module. Imported only then, its default arguments would hold the process group.
-import torch.distributed.nn.functional
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -38,6 +35,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Train on the digits that scikit-learn ships.")
     parser.add_argument("--steps", type=int, default=600)
     parser.add_argument("--batch-size", type=int, default=64, help="images of all ranks together, in each step")
+    parser.add_argument("--log-steps", type=int, default=100, help="log the loss after so many steps")
     parser.add_argument("--step-s", type=float, default=0.0, help="let no step take less than so many seconds")
     options = parser.parse_args()
 
@@ -64,10 +62,13 @@ def train(state: warm.State, data: tuple[Tensor, ...], options: argparse.Namespa
         order = torch.randperm(len(images), generator=torch.Generator().manual_seed(SEED + state.step))
         mine = order[: options.batch_size][rank::world_size]
         state.optimizer.zero_grad()
-        nn.functional.cross_entropy(net(images[mine]), digits[mine]).backward()
+        loss = nn.functional.cross_entropy(net(images[mine]), digits[mine])
+        loss.backward()
         state.optimizer.step()
         state.step += 1
         state.commit()
+        if rank == 0 and state.step % options.log_steps == 0:
+            print(f"step {state.step}: loss {loss.item():.4f}", flush=True)
         time.sleep(max(0.0, begun_s + options.step_s - time.monotonic()))  # noqa: TID251  # a script of a user's
     if rank == 0:
         with torch.no_grad():
