@@ -498,3 +498,10 @@ def test_a_stop_while_the_imports_run_ends_all(forked, tmp_path):
     assert agent.wait() == 128 + signal.SIGTERM
     assert not agent.lines()
     assert wait_for(lambda: not agent.survivors())
+
+
+def test_workers_get_stop_signals_as_fresh_ones_do(forked):
+    code = "print(sorted(__import__('signal').pthread_sigmask(0, ())), flush=True)"
+    agent = forked(code, workers=1)
+    assert agent.wait() == 0, agent.err
+    assert "[]" in agent.out.splitlines()

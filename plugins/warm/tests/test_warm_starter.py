@@ -36,7 +36,9 @@ class TestKeeps(WorkerKeeperConformance):
 class TestHook(AgentHookConformance):
     @pytest.fixture
     def make_hook(self, tmp_path):
-        return lambda run_dir: Warm(HookSettings(name="warm", run_dir=run_dir, options={"warm_timeout": 10.0}))
+        return lambda run_dir: Warm(
+            HookSettings(name="warm", run_dir=run_dir, options={"warm_timeout": 10.0, "warm_memory": 0})
+        )
 
 
 class Bench:
@@ -213,7 +215,9 @@ def test_the_hook_publishes_it(settings):
 @pytest.fixture
 def settings(tmp_path):
     def settings(timeout_s=10.0, **more):
-        return HookSettings(name="warm", run_dir=str(tmp_path), options={"warm_timeout": timeout_s}, **more)
+        return HookSettings(
+            name="warm", run_dir=str(tmp_path), options={"warm_timeout": timeout_s, "warm_memory": 0}, **more
+        )
 
     return settings
 
@@ -283,7 +287,7 @@ def test_no_descriptor_for_a_connection_is_no_endless_loop(bench, monkeypatch):
 
 def test_a_folder_that_can_not_have_a_socket_is_a_line(settings, tmp_path):
     loop = RealLoop()
-    gone = HookSettings(name="warm", run_dir=str(tmp_path / "gone"), options={"warm_timeout": 10.0})
+    gone = HookSettings(name="warm", run_dir=str(tmp_path / "gone"), options={"warm_timeout": 10.0, "warm_memory": 0})
     assert Warm(gone).worker_starter(loop) is None
     (line,) = loop.notices
     assert line.startswith("no worker is kept between rounds, because there is no socket: ")

@@ -37,9 +37,21 @@ def _raise(signum: int, frame: FrameType | None) -> None:
 
 @contextmanager
 def held(signums: Iterable[int]) -> Iterator[None]:
-    """Block these signals between creating something and registering its cleanup."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, signums)
+    """Delay these signals between creating something and registering its cleanup.
+
+    They are not blocked: a process that is started meanwhile would inherit that, and ignore its own stop signal.
+
+    Threading: the main thread only.
+    """
+    came: list[int] = []
+    before = {signum: signal.getsignal(signum) for signum in signums}
+    taken = {signum: handler for signum, handler in before.items() if handler is not signal.SIG_IGN}
     try:
+        for signum in taken:
+            signal.signal(signum, lambda signum, _: came.append(signum))
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        for signum, handler in taken.items():
+            signal.signal(signum, signal.SIG_DFL if handler is None else handler)
+    if came:
+        signal.raise_signal(came[0])

@@ -139,6 +139,7 @@ def test_a_protected_block_is_completed(agent):
         "    with warm.protected(), warm.protected():\n"
         "        say('here')\n"
         "        until('go_on')\n"
+        "        while not warm.worker._kept._leave: forever.wait(0.001)\n"  # it has arrived, whatever was first
         "        (folder / 'saved').write_text('whole')\n"
         "    say('never')",
     )
