@@ -114,8 +114,9 @@ class Warm(AgentHook):
             self._loop.post(self._starter.end)
 
     def _record(self, kept: tuple[int, ...], count: int) -> None:
-        """Report to the feed how the workers of a round were started: `--timings` prints it."""
-        self.run.record("worker_starts", {"how": f"{len(kept)} of {count} kept", "kept": list(kept)})
+        """Report to the feed how the workers of a round were started: `--timings` and the ledger have it."""
+        how = f"{len(kept)} of {count} kept"
+        self.run.record("worker_starts", {"how": how, "kept": list(kept), "summary": f"workers: {how}"})
 
     def _committed(self, commits: "Sequence[Message]") -> None:
         """Publish what commits cost this node's workers: the longest, all bytes, and the step that all have."""
