@@ -3,9 +3,10 @@
     elastic run --nproc-per-node 2 --max-restarts 3 --standby train.py
     torchrun    --nproc-per-node 2 --max-restarts 3 train.py
 
-Under `elastic run` with elastic-warm, a failure restarts the failed worker alone. The others leave `train`, keep their
-process with everything that they have imported and loaded, and call `train` again with the next round's ranks. The
-newest committed step comes from a live rank, not from a disk. Under any other launcher, all begin anew.
+Under `elastic run` with elastic-warm (and elastic-standby for `--standby`), a failure restarts the failed worker alone.
+The others leave `train`, keep their process with everything that they have imported and loaded, and call `train` again
+with the next round's ranks. The newest committed step comes from a live rank, not from a disk. Under any other
+launcher, all begin anew. Workers with groups of NCCL begin anew, too; this script uses gloo.
 
 Each step's batch follows from its number alone. So a run whose workers were killed ends with the same weights as one
 that was not disturbed, if its number of ranks stays the same.
