@@ -301,7 +301,8 @@ class _Job:
         agent.attach(rendezvous=rendezvous, hooks=runner, progress=actions.progress)
         reactor.call_later(WARM_AFTER_S, self._settle_in)
         result = agent.run()
-        guardian.release()  # now: its process ends while files are removed
+        if not workers.left_pids:  # kept workers end when the starters are closed
+            guardian.release()  # now: its process ends while files are removed
         runner.close(run_dir_kept=lambda: self._keeps(result, run_dir))
         self._end(reactor, result, run_dir)
         if self._outcome is not None:

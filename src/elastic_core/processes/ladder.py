@@ -242,10 +242,10 @@ def _ended(state: LadderState, event: LeaderEnded, now_s: float) -> LadderStep:
             # A member that was forked during the group's KILL has missed it.
             actions.append(SignalRemnants(pgid=event.pid, signum=_KILL))
         else:
-            # After a stop order the whole group has had the signal already.
+            # After a stop order the whole group has had the signal already, unless it may leave.
             grace_s = REMNANT_GRACE_S if order is None else min(REMNANT_GRACE_S, order.grace_s)
             state = replace(state, remnants=(*state.remnants, Remnant(pgid=event.pid, kill_at_s=now_s + grace_s)))
-            if order is None:
+            if order is None or ended.leave_by_s is not None:
                 actions.append(SignalRemnants(pgid=event.pid, signum=_TERM))
     return _sweep_if_alone(state, actions, now_s)
 

@@ -37,7 +37,7 @@ def test_built_ins_load_without_importlib_metadata_or_anything_heavy():
         assert module not in loaded
 
 
-ALWAYS_ON = ("agent-store", "control", "ledger", "planned-stops", "recorder", "training", "watch")
+ALWAYS_ON = ("agent-store", "control", "ledger", "planned-stops", "recorder", "training", "warm", "watch")
 """Those of the distributions beside the core that are on in every run: each brings what it needs of the core."""
 
 

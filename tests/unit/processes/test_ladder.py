@@ -128,6 +128,12 @@ def test_more_time_does_not_end_the_leaving():
     assert play.state.due_s == 105
 
 
+def test_what_a_worker_leaves_behind_when_it_ends_while_it_may_leave_gets_the_signal_first():
+    play = Play(1, 2)
+    play.stop(may_leave=True)
+    assert play.give(la.LeaderEnded(pid=1, remnants=True)) == [la.SignalRemnants(pgid=1, signum=TERM)]
+
+
 def test_a_worker_may_end_while_it_leaves():
     play = Play(1, 2)
     play.stop(may_leave=True)

@@ -76,6 +76,8 @@ def _is_full_name(host: str, found: Sequence[Address], wait: WaitBudget) -> bool
 
 
 def _is_own(address: Address) -> bool:
+    if address.ip.startswith("::ffff:"):  # an IPv4 address in another form, which can't be bound as one of IPv6
+        return False
     try:
         _bind(address.family, address.sockaddr)
     except OSError as error:

@@ -114,7 +114,9 @@ def agree(reports: Sequence[Report]) -> Plan:
         StateError: two ranks have copies of one commit that differ in structure; or no commit is complete, there is no
             checkpoint to load, and some rank's objects are no longer as the script has made them.
     """
-    generation = 1 + max(report.generation for report in reports)
+    # A worker that was started anew knows of no generation, and may have the commits of one before in its files.
+    known = [copy.key.generation for report in reports for copy in report.copies]
+    generation = 1 + max([*(report.generation for report in reports), *known])
     notes: list[str] = []
     newest: Plan | None = None
     for key in sorted({copy.key for report in reports for copy in report.copies}, reverse=True):

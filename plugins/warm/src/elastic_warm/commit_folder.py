@@ -24,15 +24,22 @@ class CommitFolder:
     """
 
     def __init__(self, shared: Path = _SHARED) -> None:
-        home = shared / f"elastic-warm-{os.getuid()}"
+        try:
+            self.path = self._made(shared / f"elastic-warm-{os.getuid()}")
+        except FileNotFoundError:  # another agent has just removed the empty folder
+            self.path = self._made(shared / f"elastic-warm-{os.getuid()}")
+
+    @staticmethod
+    def _made(home: Path) -> Path:
         home.mkdir(mode=0o700, exist_ok=True)
         found = home.lstat()
         if home.is_symlink() or found.st_uid != os.getuid() or found.st_mode & 0o077:
             raise PermissionError(f"{home} is not a folder of this user alone")
         namespace = str(Path("/proc/self/ns/pid").readlink()).strip("pid:[]")
         _remove_stale(home, namespace)
-        self.path = home / f"{namespace}-{os.getpid()}-{_start_of(os.getpid())}"
-        self.path.mkdir(mode=0o700)
+        path = home / f"{namespace}-{os.getpid()}-{_start_of(os.getpid())}"
+        path.mkdir(mode=0o700)
+        return path
 
     def close(self) -> None:
         """Remove the folder with what is in it; idempotent."""

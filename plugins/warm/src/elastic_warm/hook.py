@@ -88,9 +88,11 @@ class Warm(AgentHook):
 
     def on_workers_starting(self, event: WorkersStarting) -> Launches | None:
         """Name the socket to each worker, and never that of an agent around this one."""
-        if not self._path and SOCKET_VARIABLE not in self.settings.environment:
+        of_outer = {DIR_VARIABLE, BYTES_VARIABLE} & self.settings.environment.keys()
+        if not self._path and SOCKET_VARIABLE not in self.settings.environment and not of_outer:
             return None
         variables = {SOCKET_VARIABLE: self._path, TIMEOUT_VARIABLE: f"{self._timeout_s:g}"}
+        variables |= dict.fromkeys(of_outer, "")
         if self._commits is not None:
             variables |= {DIR_VARIABLE: str(self._commits.path), BYTES_VARIABLE: str(self._memory_mib * MIB)}
         return Launches(environment=variables)

@@ -120,6 +120,9 @@ class Memory(Protocol):
     def finish(self, commit: Commit) -> None:
         """Note that the blocks have the commit, whole."""
 
+    def forget(self) -> None:
+        """Note that what the blocks have is not to be used any more."""
+
 
 class HostMemory:
     """Memory of this process, page-locked if it is filled from a CUDA device."""
@@ -141,6 +144,9 @@ class HostMemory:
 
     def finish(self, commit: Commit) -> None:
         """Nothing is to be noted: what ends with the process is never read torn."""
+
+    def forget(self) -> None:
+        """Nothing is to be noted: no other process reads it."""
 
 
 @dataclass(slots=True)
@@ -256,6 +262,7 @@ class Slot:
     def drop(self) -> None:
         """Forget the commit, but keep the memory."""
         self.commit = None
+        self.memory.forget()
 
     def tensors(self) -> dict[str, "Tensors"]:
         """Return the tensors of all parts by name, in this buffer's memory: they must be copied before use."""

@@ -18,6 +18,8 @@ FIRST_BELOW_RTMAX: Final = 8
 _MOST_TRIES: Final = 8
 LATE_PART: Final = 0.75
 """The part of the time limit after which protected blocks and imports are interrupted, too."""
+_AGAIN_S: Final = 0.25
+"""The time between two interrupts that take effect: the first one runs `finally` blocks, which a second would cut."""
 _IMPORTS: Final = "<frozen importlib._bootstrap"
 _MAX_TEXT: Final = 500
 _MAX_CHAIN: Final = 10
@@ -77,6 +79,8 @@ class Interrupter:
         self._main = threading.main_thread().ident
         self._wanted = False
         self._late_s = 0.0
+        self._again_s = 0.0
+        """Before this time, no interrupt takes effect."""
         self._depth = 0
         """The number of open protected blocks of the main thread."""
         self._others = 0
@@ -100,7 +104,7 @@ class Interrupter:
 
     def renew(self) -> None:
         """Want no end of the next round, yet."""
-        self._wanted, self.raised_s = False, None
+        self._wanted, self.raised_s, self._again_s = False, None, 0.0
         self._depth = 0  # a block that was interrupted because it was late may not have counted its end
 
     def call(self, function: Callable[[], Any]) -> tuple[Any, BaseException | None]:
@@ -154,8 +158,9 @@ class Interrupter:
             raise RoundOver
 
     def _may_leave(self, frame: FrameType | None) -> bool:
-        late = time.monotonic() > self._late_s
-        if self._depth and not late:
+        now_s = time.monotonic()
+        late = now_s > self._late_s
+        if now_s < self._again_s or (self._depth and not late):
             return False
         while frame is not None:
             code = frame.f_code
@@ -167,8 +172,10 @@ class Interrupter:
         return False
 
     def _note(self) -> None:
+        now_s = time.monotonic()
+        self._again_s = now_s + _AGAIN_S
         if self.raised_s is None:
-            self.raised_s = time.monotonic()
+            self.raised_s = now_s
 
     # --- the other thread
 
@@ -188,8 +195,9 @@ class Interrupter:
             return
         if self._is_installed():
             signal.pthread_kill(self._main, self.signum)
-        elif not self.is_held:
+        elif not self.is_held and time.monotonic() >= self._again_s:
             # The script has a handler of its own. This way ends no system call.
+            self._again_s = time.monotonic() + _AGAIN_S
             _raise_in(self._main, RoundOver)
 
     def _is_installed(self) -> bool:

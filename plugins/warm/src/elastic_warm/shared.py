@@ -9,6 +9,7 @@ number is odd while the file is written. A file whose number is odd, or whose ch
 reading it runs no code from it.
 """
 
+import itertools
 import json
 import logging
 import mmap
@@ -29,6 +30,9 @@ from elastic_warm.state_errors import StateError
 FOLDER: Final = "TRAINING_WARM_DIR"
 LIMIT: Final = "TRAINING_WARM_BYTES"
 """Bytes that the files of one worker may have together. Not set means no limit but that of the file system."""
+
+_HOOKS: Final = "ELASTIC_WORKER_HOOKS"
+"""The agent sets it to 1, and the worker to its process id."""
 
 _logger: Final = logging.getLogger("elastic_warm")
 _MAGIC: Final = b"ELWARM01"
@@ -125,6 +129,12 @@ class SharedMemory:
         struct.pack_into("<Q", self._map, _NUMBER_AT, self._number + 1)  # even: from here on it counts
         self._number += 1
 
+    def forget(self) -> None:
+        """Mark the file as being written, so that no other worker uses what it has."""
+        if self._map is not None:
+            self._number += 1 + self._number % 2  # odd
+            struct.pack_into("<Q", self._map, _NUMBER_AT, self._number)
+
     def _leave(self, reason: str) -> None:
         _logger.warning("the last commit of this worker ends with its process: %s", reason)
         self._map = None
@@ -205,16 +215,23 @@ def _whole(value: object) -> int:
     return value
 
 
+_numbers = itertools.count()
+"""The numbers of this process's states: each has files of its own."""
+
+
 def shared_memories(count: int) -> list[SharedMemory] | None:
-    """Return the slots of this worker in shared memory. `None` if the variables don't request it."""
+    """Return the slots of a state of this worker in shared memory. `None` if the variables don't request it."""
     folder, local_rank = os.environ.get(FOLDER), os.environ.get("LOCAL_RANK", "0")
-    if not folder or not local_rank.isdigit():
+    # A process that the worker has started inherits its variables, but is another one.
+    if not folder or not local_rank.isdigit() or os.environ.get(_HOOKS, "1") not in ("1", str(os.getpid())):
         return None
     limit = os.environ.get(LIMIT, "")
     each = int(limit) // count if limit.isdigit() else None
     if each == 0:
         return None
-    return [SharedMemory(Path(folder) / f"commit-{local_rank}-{slot}", each) for slot in range(count)]
+    number = next(_numbers)
+    name = f"commit-{local_rank}-" + (f"{number}." if number else "")
+    return [SharedMemory(Path(folder) / f"{name}{slot}", each) for slot in range(count)]
 
 
 def memories(count: int, *, is_pinned: bool) -> list[Memory]:

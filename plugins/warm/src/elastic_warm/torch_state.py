@@ -254,8 +254,9 @@ def _wait_for_server(host: str, port: int, within_s: float) -> None:
                 if _responds(connection):
                     return
         except OSError:
-            pause.wait(pause_s)
-            pause_s = min(_LAST_PAUSE_S, pause_s * 1.5)
+            pass
+        pause.wait(pause_s)  # also after an empty response: a proxy may accept and close
+        pause_s = min(_LAST_PAUSE_S, pause_s * 1.5)
 
 
 def _responds(connection: socket.socket) -> bool:

@@ -173,3 +173,9 @@ def test_without_any_copy_all_begin_with_rank_0_or_with_the_checkpoint():
         start_of(changed, agree(changed))
     with pytest.raises(StateError, match="no rank has a copy of the state, and training has changed it"):
         agree([replace(report, can_load=False) for report in changed])
+
+
+def test_a_generation_is_later_than_those_of_commits_that_were_found_in_files():
+    found = copy(100, 0, 1, generation=5)
+    plan = agree([Report(0, copies=(found,), generation=0)])
+    assert (plan.source, plan.key, plan.generation) == (Source.MEMORY, found.key, 6)

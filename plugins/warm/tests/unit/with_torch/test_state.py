@@ -1,5 +1,6 @@
 """`State` in one process: its attributes, commits that are cut, objects in place, and the files of the last commit."""
 
+import itertools
 import os
 import random
 import sys
@@ -9,10 +10,15 @@ import torch
 
 import elastic_warm as warm
 from elastic_core.api import ConfigError
-from elastic_warm import host_copy
+from elastic_warm import host_copy, shared
 from elastic_warm.host_copy import HostCopies
 from elastic_warm.shared import SharedMemory, memories
 from elastic_warm.state_errors import StateError
+
+
+@pytest.fixture(autouse=True)
+def each_state_is_that_of_a_new_process(monkeypatch):
+    monkeypatch.setattr(shared, "_numbers", itertools.repeat(0))
 
 
 class Training:
@@ -394,6 +400,20 @@ def cut_at(line, call):
     finally:
         sys.settrace(before)
     return True
+
+
+def test_two_states_of_a_script_have_files_of_their_own(folder, monkeypatch):
+    monkeypatch.setattr(shared, "_numbers", itertools.count())
+    for value in (1.0, 2.0):
+        state = warm.State(total=torch.full((3,), value), step=0, random=False)
+        state.sync()
+        state.step = int(value)
+        state.commit()
+    monkeypatch.setattr(shared, "_numbers", itertools.count())
+    for value in (1.0, 2.0):
+        again = warm.State(total=torch.zeros(3), step=0, random=False)
+        again.sync()
+        assert (again.step, again.total.tolist()) == (int(value), [value] * 3)
 
 
 class Pair:
