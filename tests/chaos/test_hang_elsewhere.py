@@ -132,7 +132,9 @@ def test_each_node_names_the_ranks_that_did_not_reach_the_step_of_the_others(red
     late = sorted(line["rank"] for line in b.says() if line["gen"] == 0)
     ranks = f"ranks {late[0]}, {late[1]}"
     assert f"waiting for {ranks} on b: step 2 not reached (at 1); stacks: " in a.agent.err, a.agent.err
-    told = rf"elastic: {ranks} have not reached step 2 \(at 1 for ([\d.]+) s, in train\.py:\d+\); the others have"
+    # At half of the limit, the one that was a few milliseconds later may not be late yet.
+    either = rf"(?:{ranks} have|rank (?:{late[0]}|{late[1]}) has)"
+    told = rf"elastic: {either} not reached step 2 \(at 1 for ([\d.]+) s, in train\.py:\d+\); the others have"
     found = re.search(told, b.agent.err)
     assert found, b.agent.err
     assert float(found[1]) >= 1.0

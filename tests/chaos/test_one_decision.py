@@ -144,7 +144,9 @@ def test_of_two_nodes_that_fail_within_milliseconds_all_name_the_same(job):
     text = all_end_with(nodes, code)
     first = "d" if code == 9 else "b"
     assert f"rank {rank_of(said, nodes, first)} (local rank 0) on {first}" in text
-    assert "2 others stopped because of it, 1 other failed after it, on 4 nodes" in text
+    # The other one may have got its stop signal before it could fail.
+    others = ("2 others stopped because of it, 1 other failed after it", "3 others stopped because of it")
+    assert any(f"{each}, on 4 nodes" in text for each in others)
 
 
 def test_the_exception_comes_before_the_connections_that_it_broke(job):

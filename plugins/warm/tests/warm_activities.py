@@ -148,7 +148,7 @@ def save():
     folder = Path(os.environ["TEST_FOLDER"])
     with warm.protected():
         say("here")
-        while not (folder / "go_on").exists():
+        while not ((folder / "go_on").exists() and warm.worker._kept._leave):  # the request has arrived as well
             threading.Event().wait(0.005)
         (folder / "saved").write_text("whole")
 

@@ -4,6 +4,7 @@ import errno
 import os
 import socket
 import struct
+import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -25,6 +26,8 @@ _MOST_CONNECTIONS: Final = 1024
 _OWNER_ONLY: Final = 0o600
 _OTHERS_WRITE: Final = 0o022
 _NO_DESCRIPTOR: Final = (errno.EMFILE, errno.ENFILE)
+_REMOVE_S: Final = 0.5
+"""How long the end waits for the removal of the socket's name."""
 _PAUSE_S: Final = 1.0
 _CREDENTIALS: Final = struct.Struct("3i")  # struct ucred of unix(7): pid, uid, gid
 
@@ -145,6 +148,7 @@ class Listener:
             self._sock.setblocking(False)
         except BaseException:
             self._close_socket()
+            self._remove()
             raise
         self.connections: set[Connection] = set()
         loop.add_reader(self._sock.fileno(), self._on_readable)
@@ -154,8 +158,12 @@ class Listener:
         if self._folder_fd >= 0:
             os.close(self._folder_fd)
             self._folder_fd = -1
-        if self._own_folder:
-            with suppress(OSError):
+
+    def _remove(self, name: str = "") -> None:
+        with suppress(OSError):
+            if name:
+                Path(name).unlink()
+            if self._own_folder:
                 Path(self._own_folder).rmdir()
 
     def _on_readable(self) -> None:
@@ -205,9 +213,12 @@ class Listener:
             self._pause.cancel()
         if self._sock.fileno() >= 0:
             self._loop.remove_reader(self._sock.fileno())
-            with suppress(OSError):
-                Path(self._name).unlink()
             self._close_socket()
+            # On a thread: the loop never waits for a file system, which may be stalled.
+            with suppress(RuntimeError):  # no thread is left
+                remover = threading.Thread(target=self._remove, args=(self._name,), name="elastic-warm", daemon=True)
+                remover.start()
+                remover.join(_REMOVE_S)
         for connection in tuple(self.connections):
             self.drop(connection)
 

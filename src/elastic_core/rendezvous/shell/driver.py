@@ -424,8 +424,7 @@ class Driver:
         sent_s = self._clock.monotonic_s()
         match operation:
             case protocol.Connect():
-                assert self._peers is not None
-                return self._node.place(_given(store.connect(wait=wait), str), self._peers.port)
+                return self._connected(_given(store.connect(wait=wait), str))
             case protocol.Enlist(record=record, ttl_s=ttl_s):
                 seat = store.enlist(record, incarnation=me.incarnation, ttl_s=ttl_s, wait=wait)
                 return protocol.Enlisted(seat=_given(seat, Seat), record=record, sent_s=sent_s, ttl_s=ttl_s)
@@ -465,6 +464,10 @@ class Driver:
                 raise AssertionError("not the store's")
             case _:
                 assert_never(operation)
+
+    def _connected(self, address: str) -> protocol.Connected:
+        assert self._peers is not None
+        return self._node.place(address, self._peers.port)
 
     def _age_s(self, value: ControlDocument | RoundDocument | None, wait: WaitBudget) -> float | None:
         """Return how long ago a run ended, for a new node; `None` if this node does not need it."""
