@@ -16,6 +16,8 @@ from elastic_warm.places import Phase, WorkerState
 
 COMMITS_S: Final = 5.0
 """Seconds from a worker's report about its commits until the reports of all are passed on."""
+_STATUS_MS: Final = 5
+"""How long the end waits for the status of a process whose end the kernel has reported, before it looks again."""
 _KILLED_WAIT_S: Final = 1.0
 _LOST: Final = 1
 """The exit code of a process whose status other code in the agent's process has read."""
@@ -316,6 +318,8 @@ class WarmStarter(WorkerStarter):
             poll.poll(left_s * 1000)
             for worker in kept:
                 self._reap(worker)
+            if all(worker.kept for worker in kept):  # ended, but the status comes a moment later
+                select.poll().poll(_STATUS_MS)
 
 
 def _is_kept_for(worker: _Worker, local_rank: int) -> bool:
