@@ -17,6 +17,8 @@ def _has_reader() -> bool:
 
 
 try:
+    # With a buffer under PYTHONUNBUFFERED, too: argparse ignores that it can't write, and only a flush tells us.
+    sys.stdout = os.fdopen(sys.stdout.fileno(), "w", closefd=False)
     try:
         main()
     finally:

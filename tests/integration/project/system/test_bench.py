@@ -67,8 +67,9 @@ def test_a_check_compares_what_is_published_and_tells_nothing_of_one_sample(tmp_
     assert shown.rstrip().endswith("nothing has lost")
 
 
+@pytest.mark.parametrize("unbuffered", ["", "1"])
 @pytest.mark.parametrize("options", [["--list"], ["--schema"], ["--help"], ["--only", "help", "--size", "smallest"]])
-def test_a_reader_that_has_ended_ends_each_command_without_a_traceback(tmp_path, options):
+def test_a_reader_that_has_ended_ends_each_command_without_a_traceback(tmp_path, options, unbuffered):
     reads, writes = os.pipe()
     os.close(reads)
     out = tmp_path / "results.json"
@@ -76,7 +77,7 @@ def test_a_reader_that_has_ended_ends_each_command_without_a_traceback(tmp_path,
         done = subprocess.run(
             [sys.executable, "-m", "benchmarks", "--no-torch", "--json", str(out), *options],
             cwd=ROOT,
-            env=os.environ | {"PYTHONPYCACHEPREFIX": str(tmp_path / "bytecode")},
+            env=os.environ | {"PYTHONPYCACHEPREFIX": str(tmp_path / "bytecode"), "PYTHONUNBUFFERED": unbuffered},
             stdout=writes,
             stderr=subprocess.PIPE,
             text=True,
