@@ -1,7 +1,8 @@
 """How long the survivors of a failure stand still: kill -9 of one worker until all ranks have reduced a tensor again.
 
 With warm rounds the survivors keep their process, and the killed worker is forked. The floor is a supervisor of a few
-lines: its survivors shut the sockets of their gloo group and form another one, with an interpreter that has torch.
+lines: its survivors shut the sockets of their gloo group and form another one, with an interpreter that has torch. It
+has started a torch store for that group before the kill, so no rank waits for the server of rank 0.
 """
 
 import os
@@ -9,7 +10,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -17,7 +19,7 @@ from select import poll
 
 from benchmarks import standby
 from benchmarks.bench import Bench
-from benchmarks.launchers import Launcher, free_port
+from benchmarks.launchers import Launcher
 from benchmarks.measure import Figure, MissingError, Take
 from benchmarks.standby import STANDBY
 from benchmarks.stats import FLOOR, OURS, Budget
@@ -32,7 +34,8 @@ import torch.distributed as dist
 folder, attempt = sys.argv[1], 0
 if sys.argv[2:] == ["waits"]:
     print("waits", flush=True)
-    os.environ["MASTER_PORT"], attempt = sys.stdin.readline(), 1
+    os.environ |= {"MASTER_PORT": sys.stdin.readline(), "TORCHELASTIC_USE_AGENT_STORE": "True"}
+    attempt = 1
 
 def train():
     dist.init_process_group("gloo")
@@ -67,11 +70,21 @@ try:
 except RuntimeError:
     asked.wait()
 dist.destroy_process_group()
-os.environ["MASTER_PORT"], attempt = port[0], 1
+os.environ |= {"MASTER_PORT": port[0], "TORCHELASTIC_USE_AGENT_STORE": "True"}
+attempt = 1
 try:
     train()
 except RuntimeError:  # the measurement is over, and the others are being killed
     pass
+"""
+
+STORE = """
+import sys
+from torch.distributed import TCPStore
+
+store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+print(store.port, flush=True)
+sys.stdin.read()
 """
 
 WORKER = """
@@ -158,7 +171,11 @@ def killed(command: list[str], folder: Path, workers: int) -> float:
 
 def floor(script: Path, folder: Path, workers: int) -> float:
     """Return the seconds of one round where nothing is done but the needed."""
-    with standby.group(script, folder, workers, 0) as old, standby.group(script, folder, workers, 1, "waits") as new:
+    with (
+        standby.group(script, folder, workers, 0) as old,
+        standby.group(script, folder, workers, 1, "waits") as new,
+        store() as port,
+    ):
         newcomer = new[1]
         for process in new:
             assert process.stdout is not None
@@ -170,9 +187,20 @@ def floor(script: Path, folder: Path, workers: int) -> float:
         began_s = time.monotonic()
         old[1].kill()
         watch.poll()
-        port = free_port()
         for process in (old[0], newcomer, *old[2:]):
             assert process.stdin is not None
-            process.stdin.write(port + "\n")
+            process.stdin.write(port)
             process.stdin.flush()
         return max(at for _, at in standby.ready(folder, 1, workers)) - began_s
+
+
+@contextmanager
+def store() -> Iterator[str]:
+    """Run a torch store in a process of its own; gives a line with its port."""
+    command = [sys.executable, "-c", STORE]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            yield process.stdout.readline()
+        finally:
+            process.kill()
