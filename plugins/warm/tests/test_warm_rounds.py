@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from support import wait_for
-from warm_kit import WORKER, Library, Run
+from warm_kit import COUNTS, WORKER, Library, Run
 
 
 @pytest.fixture
@@ -230,8 +230,10 @@ def test_with_standby_the_dead_are_forked_and_the_others_kept(run):
     assert "is not forked" not in err
 
 
-def test_the_report_of_a_failure_counts_those_that_run_on(run):
-    run = run(options=("--max-restarts", "3"))
+def test_the_policy_and_the_report_of_a_failure_count_those_that_run_on(run, tmp_path):
+    (tmp_path / "counts.py").write_text(COUNTS)
+    options = ("--max-restarts", "3", "--policy", "counts:Counts")
+    run = run(options=options, env={"PYTHONPATH": str(tmp_path)})
     first = run.until_round(0, 3)
     run.kill(first[1])
     run.until_round(1, 3)
@@ -239,7 +241,7 @@ def test_the_report_of_a_failure_counts_those_that_run_on(run):
     incident = run.agent.incident()
     assert (incident["stopped"], incident["secondary"]) == ([], [])
     run.finish()
-    run.ends()
+    assert "2 alive, None kept" in run.ends()
 
 
 def test_nothing_grows_in_the_agent_over_many_rounds(run):
