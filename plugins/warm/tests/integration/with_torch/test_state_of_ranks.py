@@ -129,6 +129,24 @@ def test_fsdp_goes_on_with_its_shards(ranks, undisturbed):
     assert ranks.all(both, "digest") == expected
 
 
+@pytest.mark.parametrize("until", [3, 4], ids=["one slot", "the other slot"])
+def test_an_interrupt_with_two_copies_of_one_commit_leaves_the_one_of_this_place(ranks, until):
+    first, second = (ranks.new("sharded", partner=False) for _ in range(2))
+    ranks.round([first, second])
+    ranks.all([first, second], "train", until=until)
+    digests = ranks.all([first, second], "digest")
+    ranks.all([first, second], "leave")
+    swapped = [second, first]
+    assert ranks.round(swapped, name="cut_round") == [{"cut": True}] * 2
+    assert [(each.get("source"), each.get("step")) for each in ranks.round(swapped)] == [("memory", until)] * 2
+    assert ranks.all(swapped, "digest") == digests
+    ranks.all(swapped, "train", until=until + 2)
+    digests = ranks.all(swapped, "digest")
+    ranks.all(swapped, "leave")
+    assert [each.get("step") for each in ranks.round([first, second])] == [until + 2] * 2
+    assert ranks.all([first, second], "digest") == digests
+
+
 def test_ranks_whose_states_differ_all_get_the_same_line(ranks):
     found = ranks.round([ranks.new(partner=True), ranks.new()])
     assert len({each["error"] for each in found}) == 1
