@@ -183,6 +183,8 @@ LONG = ("--max-restarts", "3", "--restart-backoff", "600")
 def test_kept_workers_end_with_their_exit_handlers_when_the_agent_is_interrupted(run):
     run = run(options=LONG)
     pids = until_kept(run)
+    fields = run.agent.incident()["hooks"]["warm"]
+    assert fields == {"kept_workers": 2, "not_kept_workers": 0, "not_kept_reason": None}, "of the start of its round"
     run.agent.signal(signal.SIGINT)
     run.ends(130)
     assert tuple(run.noted("exited", rank)[0][0] for rank in (0, 2)) == pids
