@@ -102,6 +102,7 @@ class State:
         own["_channel"] = None
         own["_generation"] = own["_serial"] = 0
         own["_pristine"] = True
+        own["_beat"] = _heartbeat()
         own["last_commit_ms"] = 0.0
         own["last_commit_bytes"] = 0
 
@@ -131,7 +132,8 @@ class State:
     def commit(self) -> None:
         """Copy the state to host memory. Called: by all ranks, at the same step, where the state is complete.
 
-        Until the copy is whole, the one before counts. If the state is sharded, the call first waits until all ranks
+        Until the copy is whole, the one before counts. For `--hang-timeout` and reports, the call is a heartbeat, with
+        the step if the script itself reports none. If the state is sharded, the call first waits until all ranks
         have confirmed the commit before, and a thread sends the copy to the partner afterwards.
 
         Raises:
@@ -147,6 +149,7 @@ class State:
         self._partners.send(slot)
         self.last_commit_ms = (time.perf_counter() - begun) * 1000
         self.last_commit_bytes = copied
+        self._beat(key.step)
         _report(self.last_commit_ms, copied, key.step)
 
     def restore(self) -> None:
@@ -396,6 +399,22 @@ def _loader_of(state: State, checkpointer: Any) -> Callable[[], object] | None: 
         return True
 
     return load
+
+
+def _heartbeat() -> Callable[[int], None]:
+    """Return the function of elastic-watch by which a complete step counts as a heartbeat, if it is installed.
+
+    Its import announces heartbeats to the agent: from here on, output is no sign of life.
+    """
+    try:
+        from elastic_core.worker import step_completed
+    except ImportError:
+        return _nothing
+    return step_completed  # type: ignore[no-any-return]  # of a distribution that need not be there
+
+
+def _nothing(step: int) -> None:
+    """Report no heartbeat."""
 
 
 def _report(ms: float, copied: int, step: int) -> None:
