@@ -6,6 +6,7 @@ all ranks. The next commit waits for it, so a rank replaces an old commit only w
 Training takes no part in this and has no further collective.
 """
 
+import copy
 import threading
 from collections.abc import Sequence
 from functools import partial
@@ -109,7 +110,8 @@ class Partners:
             self._thread.join()
             self._thread = None
         if self._failed is not None:
-            raise self._failed
+            # A copy: what is raised gets the frames of the caller, whose objects can keep a group and its connections.
+            raise copy.copy(self._failed)
 
     def end(self) -> None:
         """Wait for the thread, whose group is gone, without an error.

@@ -1,6 +1,7 @@
 """Copies on another rank whose transfer is under way when its round is over: they have no part in the next round."""
 
 import threading
+import weakref
 
 import pytest
 import torch
@@ -122,3 +123,27 @@ def test_a_transfer_of_a_round_that_is_over_changes_nothing_that_is_kept(slot, g
     assert not thread.is_alive()
     assert [kept.commit for kept in partners.kept] == whole
     assert all(kept.block.tolist() == [7] * 4 for kept in partners.kept)
+
+
+class Net:
+    """Has a group, as a model in DistributedDataParallel does."""
+
+
+def test_an_error_does_not_keep_what_the_script_has(slot, gloo):
+    partners = Partners()
+    begin(partners)
+    gloo.error = RuntimeError("Connection closed by peer")
+    gloo.ends.release(100)
+    partners.send(slot)
+    nets = []
+
+    def train():
+        net = Net()
+        nets.append(weakref.ref(net))
+        partners.wait()
+
+    for _ in range(2):  # it stays an error until the next round
+        with pytest.raises(RuntimeError, match="Connection closed by peer") as caught:
+            train()
+        del caught
+        assert nets.pop()() is None, "its connections must end, since other ranks wait for that"
