@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from support import wait_for
-from warm_kit import WORKER, Library, Run
+from warm_kit import COUNTS, WORKER, Library, Run
 
 
 @pytest.fixture
@@ -183,6 +183,8 @@ LONG = ("--max-restarts", "3", "--restart-backoff", "600")
 def test_kept_workers_end_with_their_exit_handlers_when_the_agent_is_interrupted(run):
     run = run(options=LONG)
     pids = until_kept(run)
+    fields = run.agent.incident()["hooks"]["warm"]
+    assert fields == {"kept_workers": 2, "not_kept_workers": 0, "not_kept_reason": None}, "of the start of its round"
     run.agent.signal(signal.SIGINT)
     run.ends(130)
     assert tuple(run.noted("exited", rank)[0][0] for rank in (0, 2)) == pids
@@ -230,8 +232,10 @@ def test_with_standby_the_dead_are_forked_and_the_others_kept(run):
     assert "is not forked" not in err
 
 
-def test_the_report_of_a_failure_counts_those_that_run_on(run):
-    run = run(options=("--max-restarts", "3"))
+def test_the_policy_and_the_report_of_a_failure_count_those_that_run_on(run, tmp_path):
+    (tmp_path / "counts.py").write_text(COUNTS)
+    options = ("--max-restarts", "3", "--policy", "counts:Counts")
+    run = run(options=options, env={"PYTHONPATH": str(tmp_path)})
     first = run.until_round(0, 3)
     run.kill(first[1])
     run.until_round(1, 3)
@@ -239,7 +243,7 @@ def test_the_report_of_a_failure_counts_those_that_run_on(run):
     incident = run.agent.incident()
     assert (incident["stopped"], incident["secondary"]) == ([], [])
     run.finish()
-    run.ends()
+    assert "2 alive, None kept" in run.ends()
 
 
 def test_nothing_grows_in_the_agent_over_many_rounds(run):

@@ -477,8 +477,17 @@ class Agent:
         """Return a failure with node, round and time added if they are missing."""
         return self._context.of_machine(failure, self._round)
 
+    def _alive_count(self, failure: Failure) -> int | None:
+        """Return how many workers of this node have neither failed nor finished. `None` if none have been started."""
+        running = self._state.running if isinstance(self._state, s.Deciding) else None
+        if running is None:
+            return None
+        # A failure that blames no worker has not been examined: the last examination is about an earlier one.
+        examined = () if failure.local_rank is None else self._incidents.failed_workers
+        return len(running.alive - running.ignored - {worker.exit.local_rank for worker in examined})
+
     def _ask_policy(self, failure: Failure, history: tuple[Failure, ...]) -> None:
-        stamped = self._located(failure)
+        stamped = replace(self._located(failure), alive_count=self._alive_count(failure))
         self._run_decision.begin_failure()
         self._run_decision.publish_failure(stamped)
         self._question += 1

@@ -10,7 +10,6 @@ import weakref
 
 import pytest
 
-from elastic_core.failure import classify
 from elastic_warm import leaving, loaders, residue
 from elastic_warm.client import MAX_MESSAGE_BYTES, AgentConnection, ConnectionOverError
 
@@ -94,15 +93,15 @@ def test_a_message_to_an_agent_that_is_gone_is_dropped(ends):
 # --- errors
 
 
-def test_the_same_errors_are_a_peer_s_as_in_reports():
-    assert leaving._COLLATERAL.pattern == classify._COLLATERAL.pattern
-    assert {kind.__name__ for kind in leaving._COLLATERAL_TYPES} == classify._COLLATERAL_TYPES
+class OfAClient(ConnectionResetError):
+    """As libraries derive theirs."""
 
 
 @pytest.mark.parametrize(
     ("error", "is_collateral"),
     [
         (ConnectionResetError(104, "reset"), True),
+        (OfAClient("gone"), True),
         (RuntimeError("[pair.cc:553] Connection closed by peer [127.0.0.1]:1"), True),
         (RuntimeError("The server socket has failed to listen; address already in use"), False),
         (RuntimeError("CUDA error: an illegal memory access was encountered"), False),
@@ -116,6 +115,12 @@ def test_errors_of_a_peer(error, is_collateral):
     wrapped = ValueError("around it")
     wrapped.__cause__ = error
     assert bool(leaving.collateral_text(wrapped)) is is_collateral
+
+
+def test_an_error_about_this_worker_s_own_port_has_no_cause_that_counts():
+    error = RuntimeError("The server socket has failed to listen; address already in use")
+    error.__cause__ = ConnectionResetError(104, "reset")
+    assert leaving.collateral_text(error) == ""
 
 
 def test_frames_of_all_exceptions_of_a_chain_are_cleared():
