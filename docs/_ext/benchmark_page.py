@@ -11,7 +11,7 @@ PUBLISHED: Final = Path(__file__).resolve().parents[2] / "benchmarks" / "publish
 OURS, TORCHRUN, FT_LAUNCHER = "elastic run", "torchrun", "ft_launcher"
 GROUPS: Final = {
     "Start and end": ("start-", "first-start-", "exit", "help"),
-    "Restart": ("restart-", "ready-", "kills-"),
+    "Restart": ("restart-", "ready-", "kills-", "warm-"),
     "Agent without work": ("agent-",),
     "Output": ("tee-",),
     "Two nodes": ("nodes-",),
