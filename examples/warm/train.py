@@ -4,15 +4,17 @@ In this folder, with elastic-warm and elastic-standby:
 
     $ elastic run --nproc-per-node 2 --max-restarts 3 --standby --timings train.py --step-s 0.02
     round 0: from step 0, 2 ranks
-    step 100: loss 0.2051
+    step 100: loss 0.1370
+    step 200: loss 0.0241
 
-and in another terminal `kill -9 PID` with the pid of rank 1, which `elastic status` shows:
+and in another terminal `kill -9 PID`, with the pid of rank 1 from `elastic status`:
 
     elastic: rank 1 failed: killed by SIGKILL (9); restart 1 of 3 now
-    round 1: from step 163, 2 ranks
+    round 1: from step 249, 2 ranks
+    step 300: loss 0.0385
     ...
-    held-out accuracy: 97.5%, weights 7c0b0f1b5bdc
-    timings: round 1: ... spawn (1 of 2 kept, 1 forked) 2.6 ms, ...
+    held-out accuracy: 96.9%, weights 13259c1a763c
+    elastic: timings: round 1: ... spawn (1 of 2 kept, 1 forked) 1.0 ms, ...
 
 Each step's batch follows from its number alone. So a run whose workers were killed ends with the same weights as one
 that was not disturbed, if its number of ranks stays the same. docs/howto/warm-rounds.md describes what is kept, and
