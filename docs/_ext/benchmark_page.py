@@ -19,7 +19,7 @@ GROUPS: Final = {
     "Other figures": ("",),
 }
 """The tables of the page, each with what the names of its figures begin with. The first that fits counts."""
-VERDICTS: Final = {True: "kept", False: "**exceeded**"}
+VERDICTS: Final = {True: "kept", False: "**missed**"}
 
 
 def published() -> Mapping[str, Any]:

@@ -8,6 +8,7 @@ Training takes no part in this and has no further collective.
 
 import copy
 import threading
+import weakref
 from collections.abc import Sequence
 from functools import partial
 from typing import Any, Final
@@ -22,6 +23,7 @@ from elastic_warm.state_errors import StateError
 _FIELDS: Final = 7
 _PATIENCE_S: Final = 1.0
 """How long a new round waits for a transfer of the one before, in seconds."""
+_transfers: Final[weakref.WeakSet[threading.Thread]] = weakref.WeakSet()
 
 
 class Kept:
@@ -97,6 +99,7 @@ class Partners:
         self._thread = threading.Thread(
             target=self._run, args=(group, slot, commit, self._epoch), name="elastic-partner-copy", daemon=True
         )
+        _transfers.add(self._thread)
         self._thread.start()
 
     def wait(self) -> None:
@@ -187,3 +190,12 @@ class Partners:
             works.append(dist.irecv(into, sender, group=group))
         for work in works:
             work.wait()
+
+
+def finish_all() -> None:
+    """Wait for the transfers of the last commits. Called: before their groups are destroyed, and the process may end.
+
+    If the interpreter ended while such a thread is in torch, the process would abort.
+    """
+    for thread in list(_transfers):
+        thread.join(_PATIENCE_S)

@@ -3,6 +3,7 @@
 import logging
 import sys
 import time
+import weakref
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
@@ -105,6 +106,7 @@ class State:
         own["_beat"] = _heartbeat()
         own["last_commit_ms"] = 0.0
         own["last_commit_bytes"] = 0
+        _states.add(self)
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401  # a part
         parts = self.__dict__.get("_parts", {})
@@ -388,6 +390,17 @@ _RESERVED: Final = frozenset(name for name in dir(State) if not name.startswith(
     "last_commit_bytes",
     "parts",
 }
+
+
+_states: Final[weakref.WeakSet[State]] = weakref.WeakSet()
+
+
+def forget_shards() -> None:
+    """Set the sharded parts of all states to `None`. Called: when a round was left: their mesh holds its groups."""
+    for state in list(_states):
+        for name, part in state.parts().items():
+            if objects.is_sharded(part):
+                setattr(state, name, None)
 
 
 def _loader_of(state: State, checkpointer: Any) -> Callable[[], object] | None:  # noqa: ANN401  # of another distribution

@@ -156,6 +156,8 @@ class KeptWorker:
         asked_s, left_s = self._leave.at_s, time.monotonic()
         raised_s = self._interrupter.raised_s or left_s
         until_s = asked_s + self._leave.within_s
+        if (states := sys.modules.get("elastic_warm.state")) is not None:
+            states.forget_shards()
         _let_groups_go(destroys=False)
         reason = self._generation.destroy(until_s - left_s)
         torch_state.restore_exception_hook(self._hook)
@@ -368,6 +370,8 @@ DistributedDataParallel. Torch 2.13 then joins a thread of gloo that waits for t
 def _let_groups_go(*, destroys: bool) -> None:
     """Release the groups of a function that was left; `destroys`: end those that it has not ended."""
     if destroys:
+        if (partners := sys.modules.get("elastic_warm.partners")) is not None:
+            partners.finish_all()
         torch_state.destroy_groups()
     _groups.clear()
 
