@@ -432,7 +432,7 @@ def stepped() -> None:
     Raises:
         RoundOver: the round is over.
     """
-    if not _groups:
+    if _is_used and not _groups:
         _groups.extend(torch_state.groups())
     if _kept is not None:
         _kept.step()
