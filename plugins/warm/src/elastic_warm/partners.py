@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import torch
 
+from elastic_warm import transfers
 from elastic_warm.agreement import Copy, Key
 from elastic_warm.channel import Channel
 from elastic_warm.host_copy import SLOTS, Commit, Slot
@@ -93,7 +94,7 @@ class Partners:
         self._thread = threading.Thread(
             target=self._run, args=(group, slot, commit), name="elastic-partner-copy", daemon=True
         )
-        self._thread.start()
+        transfers.begin(self._thread)
 
     def wait(self) -> None:
         """Wait until the last commit is confirmed by all ranks.
