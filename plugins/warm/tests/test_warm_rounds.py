@@ -3,6 +3,7 @@
 import os
 import signal
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -83,6 +84,20 @@ def test_a_worker_that_hangs_goes_down_the_ladder_in_bounded_time(run):
     assert second[0] != first[0]
     run.finish()
     assert "local rank 0 can't be kept, and starts anew: it has not left in time" in run.ends()
+
+
+def test_one_that_is_stopped_by_a_signal_is_not_waited_for(run):
+    run = run(options=("--max-restarts", "3", "--warm-timeout", "300", "--shutdown-timeout", "600"))
+    first = run.until_round(0, 3)
+    run.kill(first[0], signal.SIGSTOP)
+    stat = Path(f"/proc/{first[0]}/stat")
+    wait_for(lambda: stat.read_text().rpartition(")")[2].split()[0] == "T", what="the stop")
+    run.kill(first[1])
+    second = run.until_round(1, 3)
+    assert second[0] != first[0]
+    assert second[2] == first[2]
+    run.finish()
+    assert "local rank 0 can't be kept, and starts anew: it is stopped by a signal" in run.ends()
 
 
 def test_one_that_ignores_all_is_killed_within_the_grace_period(run):

@@ -8,13 +8,13 @@ Training takes no part in this and has no further collective.
 
 import copy
 import threading
-import weakref
 from collections.abc import Sequence
 from functools import partial
 from typing import Any, Final
 
 import torch
 
+from elastic_warm import transfers
 from elastic_warm.agreement import Copy, Key
 from elastic_warm.channel import Channel
 from elastic_warm.host_copy import SLOTS, Commit, Slot
@@ -23,7 +23,6 @@ from elastic_warm.state_errors import StateError
 _FIELDS: Final = 7
 _PATIENCE_S: Final = 1.0
 """How long a new round waits for a transfer of the one before, in seconds."""
-_transfers: Final[weakref.WeakSet[threading.Thread]] = weakref.WeakSet()
 
 
 class Kept:
@@ -99,8 +98,7 @@ class Partners:
         self._thread = threading.Thread(
             target=self._run, args=(group, slot, commit, self._epoch), name="elastic-partner-copy", daemon=True
         )
-        _transfers.add(self._thread)
-        self._thread.start()
+        transfers.begin(self._thread)
 
     def wait(self) -> None:
         """Wait until the last commit is confirmed by all ranks.
@@ -190,12 +188,3 @@ class Partners:
             works.append(dist.irecv(into, sender, group=group))
         for work in works:
             work.wait()
-
-
-def finish_all() -> None:
-    """Wait for the transfers of the last commits. Called: before their groups are destroyed, and the process may end.
-
-    If the interpreter ended while such a thread is in torch, the process would abort.
-    """
-    for thread in list(_transfers):
-        thread.join(_PATIENCE_S)

@@ -6,6 +6,7 @@ import signal
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from typing import Final
 
 from elastic_core.api import SYSTEM_CLOCK, RunTimer
@@ -180,7 +181,12 @@ class WarmStarter(WorkerStarter):
                 known.pidfd = os.pidfd_open(known.pid)
             except OSError:  # it has ended, or no descriptor is free
                 return False
-        wanted = places.LeaveWanted(round=_round_of(start), within_s=min(within_s, self._timeout_s), planned=planned)
+        wanted = places.LeaveWanted(
+            round=_round_of(start),
+            within_s=min(within_s, self._timeout_s),
+            planned=planned,
+            stopped=_is_stopped(known.pid),
+        )
         self._advance(known, wanted)
         return known.state.phase is Phase.ASKED
 
@@ -354,6 +360,15 @@ def _difference(before: WorkerStart, now: WorkerStart) -> str:
         return "the terminal"
     lasting = _changed(before.environment, now.environment).keys() - now.round_variables
     return f"its environment ({', '.join(sorted(lasting))})" if lasting else ""
+
+
+def _is_stopped(pid: int) -> bool:
+    """Return whether a signal such as SIGSTOP has stopped a process. The stop's own signals continue it."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_bytes()
+    except OSError:  # it has ended
+        return False
+    return stat.rpartition(b")")[2].split()[:1] == [b"T"]
 
 
 def _has_ended(pidfd: int) -> bool:

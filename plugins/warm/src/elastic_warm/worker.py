@@ -12,7 +12,7 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Any, Final, NamedTuple, ParamSpec, TypeVar
 
-from elastic_warm import groups, loaders, torch_state
+from elastic_warm import groups, loaders, torch_state, transfers
 from elastic_warm.client import SOCKET_VARIABLE, TIMEOUT_VARIABLE, VERSION, AgentConnection, ConnectionOverError
 from elastic_warm.leaving import (
     Interrupter,
@@ -370,8 +370,7 @@ DistributedDataParallel. Torch 2.13 then joins a thread of gloo that waits for t
 def _let_groups_go(*, destroys: bool) -> None:
     """Release the groups of a function that was left; `destroys`: end those that it has not ended."""
     if destroys:
-        if (partners := sys.modules.get("elastic_warm.partners")) is not None:
-            partners.finish_all()
+        transfers.wait()  # of the last commit, which other ranks wait for
         torch_state.destroy_groups()
     _groups.clear()
 
