@@ -247,7 +247,7 @@ class State:
         # A large state that others have as well is copied by the first commit, as new memory takes long to touch.
         common, _ = arrived.commit.sizes()
         if common <= _AT_ONCE or arrived.commit.own_needed or source is not None or self._has_partner():
-            self._fill(key, channel)
+            self._fill(key, channel, world_size=arrived.commit.world_size)
             if source is not None:
                 source.drop()
 
@@ -289,13 +289,19 @@ class State:
             copies.keep_only(None)
         return copies.commits()
 
-    def _fill(self, key: Key, channel: Channel | None) -> tuple[Slot, int]:
-        """Copy the state into the older slot. Return it, and how many bytes were copied."""
+    def _fill(self, key: Key, channel: Channel | None, *, world_size: int | None = None) -> tuple[Slot, int]:
+        """Copy the state into the older slot. Return it, and how many bytes were copied.
+
+        Args:
+            key: The commit.
+            channel: The ranks; `None` if the process is alone.
+            world_size: The number of ranks that made the commit, if this rank has received it.
+        """
         flats = self._flats()
         slot = self._slots().next()
         self.__dict__["_pristine"] = False
         rank, size = (channel.rank, channel.size) if channel is not None else (0, 1)
-        return slot, slot.fill(key, rank, size, flats, self._own_needed(flats))
+        return slot, slot.fill(key, rank, world_size or size, flats, self._own_needed(flats))
 
     def _note(self, plan: Plan, channel: Channel) -> None:
         """Log why a newer commit is not used, and what is lost. One rank does."""
