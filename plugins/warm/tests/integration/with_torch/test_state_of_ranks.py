@@ -95,6 +95,24 @@ def test_a_round_that_ends_before_its_first_commit_leaves_what_it_began_with(ran
     assert ranks.all(shrunk, "digest") == digests[1:]
 
 
+def test_another_round_begins_before_one_of_fewer_ranks_has_committed(ranks):
+    four = [ranks.new() for _ in range(4)]
+    ranks.round(four)
+    ranks.all(four, "train", until=3)
+    before = four[0].ask("digest")
+    ranks.all(four, "leave")
+    newcomer = ranks.new()
+    ranks.round([four[0], newcomer])
+    ranks.all([four[0], newcomer], "leave")
+    # Both have the commit of the four ranks, and one of them has received it.
+    again = [four[0], newcomer, ranks.new(), ranks.new()]
+    synced = ranks.round(again)
+    assert [(each["source"], each["step"]) for each in synced] == [("memory", 3)] * 4
+    assert ranks.all(again, "digest") == [before] * 4
+    ranks.all(again, "train", until=5)
+    assert len(set(ranks.all(again, "digest"))) == 1
+
+
 def test_a_lost_node_takes_no_shard_with_it(ranks, undisturbed):
     expected = undisturbed("sharded", 4)
     nodes = [0, 0, 1, 1]
