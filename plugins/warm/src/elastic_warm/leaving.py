@@ -168,6 +168,11 @@ class Interrupter:
             self._again_s = time.monotonic() + _AGAIN_S
             _raise_in(self._main, RoundOver)
 
+    @property
+    def own_signum(self) -> int:
+        """The signal, which does nothing outside of the function. 0 if the script has replaced the handler."""
+        return self.signum if self._is_installed() else 0
+
     def _is_installed(self) -> bool:
         return signal.getsignal(self.signum) == self._on_signal
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Any, Final, NamedTuple, ParamSpec, TypeVar
 
-from elastic_warm import groups, loaders, torch_state, transfers
+from elastic_warm import gloo_loops, groups, loaders, torch_state, transfers
 from elastic_warm.client import SOCKET_VARIABLE, TIMEOUT_VARIABLE, VERSION, AgentConnection, ConnectionOverError
 from elastic_warm.leaving import (
     Interrupter,
@@ -158,8 +158,9 @@ class KeptWorker:
         until_s = asked_s + self._leave.within_s
         if (states := sys.modules.get("elastic_warm.state")) is not None:
             states.forget_shards()
-        _let_groups_go(destroys=False)
-        reason = self._generation.destroy(until_s - left_s)
+        with gloo_loops.woken(self._interrupter.own_signum):
+            _let_groups_go(destroys=False)
+            reason = self._generation.destroy(until_s - left_s)
         torch_state.restore_exception_hook(self._hook)
         reason = reason or torch_state.device_fault() or self._remaining(until_s)
         if reason:

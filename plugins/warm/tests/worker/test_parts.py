@@ -1,17 +1,22 @@
 """Parts of a kept worker, without a process of its own: messages, errors of peers, and what it takes for a pool."""
 
+import ctypes
 import json
 import os
+import signal
 import socket
 import sys
 import threading
 import time
 import weakref
+from pathlib import Path
 
 import pytest
 
-from elastic_warm import leaving, loaders, residue
+from elastic_warm import gloo_loops, leaving, loaders, residue
 from elastic_warm.client import MAX_MESSAGE_BYTES, AgentConnection, ConnectionOverError
+from patience import patience
+from support import wait_for
 
 # --- messages
 
@@ -167,6 +172,41 @@ def test_a_native_thread_that_waits_for_work_is_a_pool_s():
     finally:
         go_on.set()
         thread.join()
+
+
+def test_a_loop_of_gloo_is_woken_and_no_other_thread():
+    begun, ended = threading.Barrier(3), {name: threading.Event() for name in (gloo_loops.LOOP, "another")}
+    is_over = threading.Event()
+
+    def pause(name):
+        Path(f"/proc/self/task/{threading.get_native_id()}/comm").write_text(name)
+        begun.wait()
+        ctypes.CDLL(None).pause()  # returns after a signal, as the wait of a loop does
+        ended[name].set()
+        is_over.wait()
+
+    def another_ends():
+        signal.pthread_kill(another.ident, signum)
+        return ended["another"].is_set()
+
+    signum = signal.SIGRTMAX - 1
+    before = signal.signal(signum, lambda *_: None)
+    loop, another = (threading.Thread(target=pause, args=[name], daemon=True) for name in ended)
+    try:
+        loop.start()
+        another.start()
+        begun.wait()
+        with gloo_loops.woken(0):
+            assert not ended[gloo_loops.LOOP].is_set()
+        with gloo_loops.woken(signum):
+            assert ended[gloo_loops.LOOP].wait(patience(30))
+        assert not ended["another"].is_set()
+        wait_for(another_ends)
+    finally:
+        is_over.set()
+        for thread in (loop, another):  # with all that is still on its way to it
+            thread.join(patience(30))
+        signal.signal(signum, before)
 
 
 def test_loaders_that_are_abandoned_wait_less(monkeypatch):
