@@ -21,11 +21,12 @@ def begin(thread: threading.Thread) -> None:
     _threads.append(thread)
 
 
-def wait(within_s: float = LONGEST_S) -> None:
-    """Wait until all such threads have ended, or the time is over."""
+def wait(within_s: float = LONGEST_S) -> bool:
+    """Wait until all such threads have ended, or the time is over. Return whether they have."""
     until_s = time.monotonic() + within_s
     for thread in tuple(_threads):
         thread.join(max(0.0, until_s - time.monotonic()))
+    return not any(thread.is_alive() for thread in _threads)
 
 
 atexit.register(wait)
