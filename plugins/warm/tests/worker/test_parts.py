@@ -164,6 +164,25 @@ def test_a_native_thread_that_waits_for_work_is_a_pool_s():
         thread.join()
 
 
+@pytest.mark.parametrize(
+    ("module", "is_named"), [("elastic_torchrun.store.watch", False), ("a_module_of_the_script", True)]
+)
+def test_threads_that_hold_nothing_of_a_round_are_not_waited_for(module, is_named):
+    before, go_on = residue.Before(), threading.Event()
+
+    def run():
+        go_on.wait()
+
+    run.__module__ = module
+    thread = threading.Thread(target=run, name="by the test")
+    thread.start()
+    try:
+        assert any("'by the test'" in line for line in before.remains()) == is_named
+    finally:
+        go_on.set()
+        thread.join()
+
+
 def test_loaders_that_are_abandoned_wait_less(monkeypatch):
     class Utils:
         MP_STATUS_CHECK_INTERVAL = 5.0
