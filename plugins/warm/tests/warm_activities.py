@@ -1,5 +1,6 @@
 """What a worker may be doing when its round ends: each activity blocks, or goes on for ever, in a place of its own."""
 
+import contextlib
 import os
 import socket
 import sys
@@ -11,6 +12,7 @@ import torch.distributed as dist
 from torch.utils.data import DataLoader, Dataset
 
 import elastic_warm as warm
+from elastic_warm import torch_state, transfers
 
 SLEEP_S = 600
 
@@ -99,6 +101,29 @@ def subgroup():
     group = dist.new_group([0, 1])
     say("here")
     dist.all_reduce(torch.ones(1000), group=group)
+
+
+def transfer():
+    """Wait for work in the main thread, while a thread receives a copy for a partner."""
+    group = dist.new_group([0, 1])
+
+    def receive_copy():
+        with contextlib.suppress(RuntimeError):
+            dist.recv(torch.ones(1000), src=1, group=group)
+
+    thread = threading.Thread(target=receive_copy, name="copy", daemon=True)
+    transfers.begin(thread)
+    destroy = torch_state.destroy_groups
+
+    def destroy_after_transfers():
+        torch_state.destroy_groups = destroy
+        if thread.is_alive():  # gloo may never free it then
+            os._exit(9)
+        destroy()
+
+    torch_state.destroy_groups = destroy_after_transfers
+    say("here")
+    idle()
 
 
 def shards():
@@ -197,7 +222,7 @@ def accompany(name):
         torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 8))
     if name == "sharded":
         shards()
-    if name == "subgroup":
+    if name in ("subgroup", "transfer"):
         dist.new_group([0, 1])
     idle()
 

@@ -25,6 +25,7 @@ ACTIVITIES = (
     "subgroup",
     "sharded",
     "functional",
+    "transfer",
     "initialise",
     "join",
     "connect",
