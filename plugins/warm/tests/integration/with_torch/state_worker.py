@@ -15,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import elastic_warm as warm
 from elastic_warm import channel as warm_channel
-from elastic_warm import host_copy, objects
+from elastic_warm import host_copy, objects, sync
 
 DTYPES = (torch.bfloat16, torch.float16, torch.int8, torch.uint8, torch.int64, torch.bool, torch.complex64)
 
@@ -276,6 +276,8 @@ class Worker:
 def main():
     faulthandler.enable()
     logging.basicConfig(format="%(message)s")
+    if os.environ.get("APART") == "1":  # as a large state: its tensors travel after their description
+        sync._TOGETHER = 0
     worker = Worker(sys.argv[1], json.loads(sys.argv[2]))
     for line in sys.stdin:
         name, arguments = json.loads(line)
