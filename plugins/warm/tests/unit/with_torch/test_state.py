@@ -401,6 +401,7 @@ def cut_at(line, call):
         return False
     finally:
         sys.settrace(before)
+        torch.set_grad_enabled(True)  # the end of a block of no_grad may have been cut
     return True
 
 

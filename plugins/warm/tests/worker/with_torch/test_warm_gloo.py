@@ -17,12 +17,13 @@ def train():
     rank, number = dist.get_rank(), int(os.environ["ELASTIC_ROUND"])
     total = torch.ones(1)
     dist.all_reduce(total)
-    print("sum", int(total), "pid", os.getpid(), flush=True)
+    print("sum", int(total), "pid", os.getpid(), "gradients", torch.is_grad_enabled(), flush=True)
     warm.should_stop()
     if number == 0:
         if rank == 1:
             print("idle", flush=True)
             time.sleep(600)
+        torch.set_grad_enabled(False)  # as if the end of a block of no_grad was cut
         print("blocks", flush=True)
         dist.all_reduce(total)
     dist.destroy_process_group()
@@ -48,5 +49,5 @@ def test_a_survivor_leaves_and_builds_a_group_with_a_new_process(agent):
     zero.expect("returned", round=1)
     assert zero.process.wait(30) == 0
     assert agent.workers[1].process.wait(30) == 0
-    assert zero.lines(0) == [f"sum 2 pid {zero.pid}", "blocks"]
-    assert zero.lines(1) == [f"sum 2 pid {zero.pid}", "end"]
+    assert zero.lines(0) == [f"sum 2 pid {zero.pid} gradients True", "blocks"]
+    assert zero.lines(1) == [f"sum 2 pid {zero.pid} gradients True", "end"]
