@@ -23,11 +23,24 @@ def say(*words):
 
 def checked_group():
     """Join the round's group, and check that its operations work."""
-    dist.init_process_group("gloo")
+    if "RECONFIGURES" in os.environ:
+        reconfigured_group()
+    else:
+        dist.init_process_group("gloo")
     total = torch.full((4,), float(dist.get_rank() + 1))
     dist.all_reduce(total)
     size = dist.get_world_size()
     assert total.tolist() == [size * (size + 1) / 2] * 4
+
+
+def reconfigured_group():
+    """Join a group, and reconfigure it twice, as a script may do within a round."""
+    dist.init_process_group("gloo", enable_reconfigure=True)
+    store, rank, size = dist.distributed_c10d._get_default_store(), dist.get_rank(), int(os.environ["WORLD_SIZE"])
+    for number in range(2):
+        store.set(f"{number}/{rank}", dist._get_reconfigure_handle())
+        handles = [store.get(f"{number}/{each}").decode() for each in range(size)]
+        dist._reconfigure(number, handles).wait()
 
 
 def idle():
