@@ -17,7 +17,7 @@ from elastic_warm.channel import Channel
 from elastic_warm.host_copy import SLOTS, Commit, Slot
 from elastic_warm.state_errors import StateError
 
-_FIELDS: Final = 7
+_FIELDS: Final = 9
 _PATIENCE_S: Final = 1.0
 """How long a new round waits for a transfer of the one before, in seconds."""
 
@@ -67,10 +67,10 @@ class Partners:
         """Return what is kept for other ranks, whole."""
         return [each.commit for each in self.kept if each.commit is not None]
 
-    def keep_only(self, key: Key | None) -> None:
-        """Forget what is kept of other commits than one, as they are of another line of training."""
+    def keep_only(self, *keys: Key | None) -> None:
+        """Forget what is kept of other commits than these, as they are of another line of training."""
         for each in self.kept:
-            if each.commit is not None and each.commit.key != key:
+            if each.commit is not None and each.commit.key not in keys:
                 each.commit = None
 
     def of(self, key: Key, owner: int) -> Kept | None:
@@ -136,10 +136,11 @@ class Partners:
         epoch = self._epoch
         head = bytearray(commit.own_head())
         size = commit.sizes()[1]
-        mine = torch.tensor([*commit.key, commit.owner, commit.world_size, len(head), size], dtype=torch.int64)
+        described = [*commit.key, commit.owner, commit.world_size, len(head), size, *commit.share()]
+        mine = torch.tensor(described, dtype=torch.int64)
         theirs = torch.zeros(_FIELDS, dtype=torch.int64)
         self._swap(dist, group, mine, theirs)
-        generation, serial, step, owner, world_size, head_size, own_size = theirs.tolist()
+        generation, serial, step, owner, world_size, head_size, own_size, *share = theirs.tolist()
         key = Key(generation, serial, step)
         if key != commit.key:
             raise StateError(
@@ -158,7 +159,8 @@ class Partners:
         self._swap(dist, group, slot.own[:size], kept.block)
         if self._epoch != epoch:
             return
-        kept.commit = Copy(key, owner, world_size, False, commit.own_needed, sizes=(0, 0, head_size, own_size))
+        sizes = (0, 0, head_size, own_size)
+        kept.commit = Copy(key, owner, world_size, False, commit.own_needed, "", sizes, *share)
         dist.all_reduce(torch.ones(1, dtype=torch.int64), group=group)
 
     def _swap(self, dist: Any, group: Any, out: torch.Tensor, into: torch.Tensor) -> None:  # noqa: ANN401  # torch's
