@@ -4,7 +4,19 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 
-from benchmarks import elastic, first_start, kills, one_node, rendezvous, standby, starved, tee, warm, workers
+from benchmarks import (
+    elastic,
+    first_start,
+    kills,
+    one_node,
+    rendezvous,
+    standby,
+    starved,
+    tee,
+    warm,
+    warm_state,
+    workers,
+)
 from benchmarks.measure import Figure, Measure
 from benchmarks.nodes import ON_ETCD
 from benchmarks.rendezvous import FSYNC
@@ -90,8 +102,9 @@ MEASURES: tuple[Measure, ...] = (
     ),
     Measure(kills.figures(2, 150), kills.takes(2, floor=True), seconds=50),
     Measure(kills.figures(8, 400), kills.takes(8, floor=False), seconds=60),
-    Measure(warm.figures(2, Budget(at_most=150)), warm.takes(2), seconds=25),
-    Measure(warm.figures(8, Budget(times_floor=1.5)), warm.takes(8), seconds=45),
+    Measure(warm.figures(2, Budget(at_most=150)), warm.takes(2), seconds=20),
+    Measure(warm.figures(8, Budget(times_floor=1.5)), warm.takes(8), seconds=40),
+    Measure(warm_state.FIGURES, warm_state.takes, seconds=10),
     Measure(
         {
             "agent-memory": Figure("agent memory, PSS", "MiB", {OURS: Budget(at_most=30)}),

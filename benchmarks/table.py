@@ -14,7 +14,7 @@ def as_text(result: Result) -> str:
             low, high = number(taken.ratio.low), number(taken.ratio.high)
             parts.append(f"{number(taken.ratio.value)} of {result.reference} ({low} to {high})")
         if taken.budget is not None:
-            verdict = "not judged" if taken.kept is None else "kept" if taken.kept else "EXCEEDED"
+            verdict = "not judged" if taken.kept is None else "kept" if taken.kept else "MISSED"
             parts.append(f"[{taken.budget}: {verdict}]")
         lines.append(" ".join(parts).rstrip())
     return "\n".join(lines)

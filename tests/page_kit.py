@@ -5,8 +5,9 @@ file), `<!-- python -->` runs it, `<!-- run -->` types its commands (`<!-- run e
 expects each line of output, in any order, with `…` for anything. A comment of several lines that begins with
 `<!-- check` has commands and their output in the same form, which readers don't see; `<!-- check more: NAME` goes on
 with a file in the same way. A page is one session in one folder. `<!-- torch -->` on a page: its code imports torch;
-`<!-- ecosystem -->`: and what `make ecosystem` installs; `<!-- builds: FOLDER -->`: its files are those of that folder
-of the sources, letter by letter.
+`<!-- own interpreters -->`: no worker is forked from the tests' interpreter with torch, as one that is kept between
+rounds must be the agent's own child; `<!-- ecosystem -->`: and what `make ecosystem` installs;
+`<!-- builds: FOLDER -->`: its files are those of that folder of the sources, letter by letter.
 """
 
 import os
@@ -33,7 +34,7 @@ def pages():
 
 
 def has(mark, page):
-    """Return whether a page bears a mark: `torch`, `ecosystem`."""
+    """Return whether a page bears a mark: `torch`, `own interpreters`, `ecosystem`."""
     return f"<!-- {mark} -->" in page.read_text()
 
 

@@ -17,6 +17,7 @@ from search_words import with_entries
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 from state_diagram import draw
+from warm_picture import warm_picture
 
 
 class Mermaid(SphinxDirective):
@@ -51,6 +52,10 @@ PICTURES: Final[Mapping[str, tuple[Callable[[], Figure], str]]] = {
     "crash": (lambda: pictures.crash_picture(stored("crash")), "Timeline: rank 1 fails, both workers start again"),
     "join": (lambda: join_picture(stored("join")), "Timeline: node b joins, node a restarts its workers"),
     "drain": (lambda: drain_picture(stored("drain")), "Timeline: three ranks agree on a step, save and end"),
+    "warm": (
+        lambda: warm_picture(stored),
+        "Timelines after a kill of rank 1: the warm round keeps rank 0, the cold one starts both; the table has them",
+    ),
     "hang": (diagrams.hang_picture, "Timeline: rank 1 hangs, its stacks are kept at half of the time-out"),
     "settings": (diagrams.settings_picture, "Default, proposal, variable, command line: each overrides the former"),
     "house": (diagrams.house_picture, "The packages of the core in layers, and the distributions beside it"),

@@ -13,12 +13,15 @@ from agent_states import GENERATORS as OF_STATES
 from benchmark_page import GENERATORS as OF_BENCHMARKS
 from hangs_table import GENERATORS as OF_HANGS
 from migration_tables import GENERATORS as OF_TORCH
+from recordings import stored
 from reference_tables import GENERATORS
 from stacks_table import GENERATORS as OF_STACKS
+from warm_picture import timeline_table
 
 DOCS: Final = Path(__file__).resolve().parents[1]
 ALL: Final[Mapping[str, Callable[[], str]]] = {
     **GENERATORS, **OF_TORCH, **OF_STACKS, **OF_STATES, **OF_BENCHMARKS, **OF_HANGS,
+    "warm-timelines": lambda: timeline_table(stored),
 }  # fmt: skip
 MADE: Final = re.compile(r"^<!-- table: (?P<name>\S+) -->\n(?P<text>.*?)^<!-- end of table -->$", re.M | re.S)
 

@@ -1,21 +1,25 @@
-"""What real runs did, kept for the pictures: a crash, a drain and a join.
+"""What real runs did, kept for the pictures: a crash, a drain, a join, a warm and a cold round.
 
-`python docs/_ext/recordings.py` makes these runs and writes docs/pictures/NAME.json. The pages draw the stored times,
-so that a build of the pages on a busy machine has readable pictures.
+`python docs/_ext/recordings.py` makes these runs and writes docs/pictures/NAME.json; with names, only these. The pages
+draw the stored times, so that a build of the pages on a busy machine has readable pictures.
 """
 
 import json
+import sys
 from collections.abc import Callable, Mapping
 from typing import Final
 
 from drain_picture import drain_spans, recorded_drain
 from join_picture import join_spans, recorded_join
 from pictures import PICTURES, Span, recorded_crash, spans
+from warm_picture import recorded_round, round_spans
 
 RECORDERS: Final[Mapping[str, Callable[[], list[Span]]]] = {
     "crash": lambda: spans(recorded_crash()),
     "drain": lambda: drain_spans(*recorded_drain()),
     "join": lambda: join_spans(recorded_join()),
+    "warm": lambda: round_spans(*recorded_round("warm")),
+    "cold": lambda: round_spans(*recorded_round("cold")),
 }
 
 
@@ -32,5 +36,5 @@ def store(name: str) -> None:
 
 
 if __name__ == "__main__":
-    for name in RECORDERS:
+    for name in sys.argv[1:] or RECORDERS:
         store(name)

@@ -15,6 +15,7 @@ PHRASES: Final[Mapping[str, tuple[str, ...]]] = {
     "howto/several-nodes": ("scale up", "scale down", "join a run", "spare nodes", "node lost", "Redis restarts"),
     "howto/slurm": ("preemption", "time limit", "requeue", "sbatch", "srun"),
     "howto/kubernetes": ("JobSet", "pods"),
+    "howto/warm-rounds": ("in-process restart", "keep workers"),
     "howto/save-and-resume": ("resume", "checkpoint", "resume training"),
     "howto/from-torchrun": ("replace torchrun", "move from torchrun"),
     "reference/differences": ("torchrun differences", "differences from torchrun"),

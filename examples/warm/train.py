@@ -1,15 +1,24 @@
-"""Train a small network on handwritten digits; when a worker fails, the other ones keep running.
+"""Train a small network on handwritten digits; when a worker is killed, the other ones keep running.
 
-    elastic run --nproc-per-node 2 --max-restarts 3 --standby train.py
-    torchrun    --nproc-per-node 2 --max-restarts 3 train.py
+In this folder, with elastic-warm and elastic-standby:
 
-Under `elastic run` with elastic-warm (and elastic-standby for `--standby`), a failure restarts the failed worker alone.
-The others leave `train`, keep their process with everything that they have imported and loaded, and call `train` again
-with the next round's ranks. The newest committed step comes from a live rank, not from a disk. Under any other
-launcher, all begin anew. Workers with groups of NCCL begin anew, too; this script uses gloo.
+    $ elastic run --nproc-per-node 2 --max-restarts 3 --standby --timings train.py --step-s 0.02
+    round 0: from step 0, 2 ranks
+    step 100: loss 0.1370
+    step 200: loss 0.0241
+
+and in another terminal `kill -9 PID`, with the pid of rank 1 from `elastic status`:
+
+    elastic: rank 1 failed: killed by SIGKILL (9); restart 1 of 3 now
+    round 1: from step 249, 2 ranks
+    step 300: loss 0.0385
+    ...
+    held-out accuracy: 96.9%, weights 13259c1a763c
+    elastic: timings: round 1: ... spawn (1 of 2 kept, 1 forked) 1.0 ms, ...
 
 Each step's batch follows from its number alone. So a run whose workers were killed ends with the same weights as one
-that was not disturbed, if its number of ranks stays the same.
+that was not disturbed, if its number of ranks stays the same. docs/howto/warm-rounds.md describes what is kept, and
+when; `torchrun` starts the script as well, and then all workers begin anew.
 """
 
 import argparse

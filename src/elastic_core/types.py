@@ -539,6 +539,11 @@ class Failure(Record, frozen=True, kw_only=True):
     """How many nodes the failed round had. `None` if there was no round, or it is not known."""
     membership_changes: int | None = None
     """How many rounds of the run membership changes had ended. `None` if not known."""
+    alive_count: int | None = None
+    """How many workers of the round had neither failed nor finished: on one node at the decision, else when they were
+    stopped. `None` if not known."""
+    kept_count: int | None = None
+    """How many of them have left the round, and run on. `None` if they are asked to leave after the decision."""
     decision: "Restart | Stop | Ignore | None" = None
     """The decision. `None` for the failure that is still to be decided."""
     spent: int = 0

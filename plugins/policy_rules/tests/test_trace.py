@@ -37,6 +37,13 @@ def test_failures_and_incidents_may_be_mixed():
     assert second.fingerprint == third.fingerprint == "user exception|ValueError||boom"
 
 
+def test_incidents_have_the_workers_that_were_alive():
+    alone = msgspec.structs.replace(incident(1), kept_count=3)
+    of_two = msgspec.structs.replace(incident(2), report_count=2, stopped_count=4, kept_count=3)
+    found = read_trace(lines(alone, of_two), "t")
+    assert [(failure.alive_count, failure.kept_count) for failure in found] == [(3, None), (7, 3)]
+
+
 def test_a_file_that_elastic_wrote_is_a_trace():
     raw = msgspec.json.format(encode_json(incident(3)), indent=2)
     assert [failure.at_s for failure in read_trace(raw, "incident.json")] == [0.0]

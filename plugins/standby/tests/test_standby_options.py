@@ -39,7 +39,7 @@ def test_it_is_off_unless_asked_for(settle):
     assert settle(max_restarts="1", standby=True).wanted
     hook = settle({"PET_STANDBY": "1", "PET_MAX_RESTARTS": "2"})
     assert hook.wanted
-    assert hook.imports == ("torch", "torch.distributed")
+    assert hook.imports == ("torch", "torch.distributed", "elastic_warm.ahead")
     assert hook.notices == ()
 
 

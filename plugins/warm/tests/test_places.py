@@ -82,6 +82,11 @@ def test_one_that_completes_no_step_in_two_rounds_is_started_anew():
     assert again.state.idle_rounds == 0
 
 
+def test_one_that_a_signal_has_stopped_is_not_asked():
+    wanted = p.LeaveWanted(round=0, within_s=5.0, planned=False, stopped=True)
+    assert at(Phase.INSIDE).give(wanted) == [p.Refused(reason="it is stopped by a signal")]
+
+
 @pytest.mark.parametrize("phase", [Phase.OUTSIDE, Phase.PLACED])
 def test_one_outside_of_its_function_is_not_asked(phase):
     (refused,) = at(phase).ask(1)

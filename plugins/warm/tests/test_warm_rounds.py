@@ -3,11 +3,12 @@
 import os
 import signal
 import sys
+from pathlib import Path
 
 import pytest
 
 from support import wait_for
-from warm_kit import WORKER, Library, Run
+from warm_kit import COUNTS, WORKER, Library, Run
 
 
 @pytest.fixture
@@ -83,6 +84,20 @@ def test_a_worker_that_hangs_goes_down_the_ladder_in_bounded_time(run):
     assert second[0] != first[0]
     run.finish()
     assert "local rank 0 can't be kept, and starts anew: it has not left in time" in run.ends()
+
+
+def test_one_that_is_stopped_by_a_signal_is_not_waited_for(run):
+    run = run(options=("--max-restarts", "3", "--warm-timeout", "300", "--shutdown-timeout", "600"))
+    first = run.until_round(0, 3)
+    run.kill(first[0], signal.SIGSTOP)
+    stat = Path(f"/proc/{first[0]}/stat")
+    wait_for(lambda: stat.read_text().rpartition(")")[2].split()[0] == "T", what="the stop")
+    run.kill(first[1])
+    second = run.until_round(1, 3)
+    assert second[0] != first[0]
+    assert second[2] == first[2]
+    run.finish()
+    assert "local rank 0 can't be kept, and starts anew: it is stopped by a signal" in run.ends()
 
 
 def test_one_that_ignores_all_is_killed_within_the_grace_period(run):
@@ -183,6 +198,8 @@ LONG = ("--max-restarts", "3", "--restart-backoff", "600")
 def test_kept_workers_end_with_their_exit_handlers_when_the_agent_is_interrupted(run):
     run = run(options=LONG)
     pids = until_kept(run)
+    fields = run.agent.incident()["hooks"]["warm"]
+    assert fields == {"kept_workers": 2, "not_kept_workers": 0, "not_kept_reason": None}, "of the start of its round"
     run.agent.signal(signal.SIGINT)
     run.ends(130)
     assert tuple(run.noted("exited", rank)[0][0] for rank in (0, 2)) == pids
@@ -230,8 +247,10 @@ def test_with_standby_the_dead_are_forked_and_the_others_kept(run):
     assert "is not forked" not in err
 
 
-def test_the_report_of_a_failure_counts_those_that_run_on(run):
-    run = run(options=("--max-restarts", "3"))
+def test_the_policy_and_the_report_of_a_failure_count_those_that_run_on(run, tmp_path):
+    (tmp_path / "counts.py").write_text(COUNTS)
+    options = ("--max-restarts", "3", "--policy", "counts:Counts")
+    run = run(options=options, env={"PYTHONPATH": str(tmp_path)})
     first = run.until_round(0, 3)
     run.kill(first[1])
     run.until_round(1, 3)
@@ -239,7 +258,7 @@ def test_the_report_of_a_failure_counts_those_that_run_on(run):
     incident = run.agent.incident()
     assert (incident["stopped"], incident["secondary"]) == ([], [])
     run.finish()
-    run.ends()
+    assert "2 alive, None kept" in run.ends()
 
 
 def test_nothing_grows_in_the_agent_over_many_rounds(run):

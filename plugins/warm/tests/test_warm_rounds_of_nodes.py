@@ -9,20 +9,20 @@ from patience import patience
 from proc_kit import is_alive
 from redis_servers import redis_server
 from support import wait_for
-from warm_kit import WORKER, Run
+from warm_kit import COUNTS, WORKER, Run
 
 __all__ = ["redis_server"]
 
 
 @pytest.fixture
 def node(elastic, tmp_path, redis_server):
-    def node(name, *words, options=(), lease_s=3.0, again=0):
+    def node(name, *words, options=(), lease_s=3.0, again=0, **more):
         folder = tmp_path / f"node-{name}-{again}"
         folder.mkdir()
         agent = elastic(
             "--rdzv-backend", "redis", "--rdzv-endpoint", redis_server.endpoint, "--rdzv-id", "both", "--nnodes", "1:2",
             "--rdzv-conf", f"last_call_timeout=0.5,lease_ttl={patience(lease_s):g}", "--node-id", name,
-            "--nproc-per-node", "2", "--max-restarts", "3", *options, WORKER, *words, cwd=folder,
+            "--nproc-per-node", "2", "--max-restarts", "3", *options, WORKER, *words, cwd=folder, **more,
         )  # fmt: skip
         return Run(agent, folder)
 
@@ -56,8 +56,10 @@ def end(*runs, code=0):
     return [run.ends(code) for run in runs]
 
 
-def test_a_failure_on_one_node_keeps_the_survivors_of_both(node):
-    a, b = node("a"), node("b")
+def test_a_failure_on_one_node_keeps_the_survivors_of_both(node, tmp_path):
+    (tmp_path / "counts.py").write_text(COUNTS)
+    options = ("--policy", "counts:Counts")
+    a, b = (node(name, options=options, env={"PYTHONPATH": str(tmp_path)}) for name in "ab")
     until_together(a, b)
     before_a, before_b = pids_of(a), pids_of(b)
     a.kill(before_a[1])
@@ -67,6 +69,7 @@ def test_a_failure_on_one_node_keeps_the_survivors_of_both(node):
     assert pids_of(a)[0] == before_a[0]
     err = end(a, b)
     assert all("can't be kept" not in each for each in err), err
+    assert all("3 alive, 3 kept" in each for each in err), err
 
 
 def test_the_workers_that_were_there_run_on_when_a_node_joins(node):

@@ -51,7 +51,7 @@ class Bench:
             self.loop,
             folder=str(folder),
             timeout_s=20.0,
-            record=lambda kept, count: self.records.append((kept, count)),
+            record=lambda *what: self.records.append(what),
             committed=self.records.append,
             **more,
         )
@@ -206,7 +206,35 @@ def test_the_hook_publishes_it(settings):
     run, hook = FakeRun(), Warm(settings())
     hook.run = run
     hook._committed([Message(kind="state", commit_ms=1.256, bytes=5, step=7), Message(kind="state", bytes=6, step=8)])
-    assert run.fields == {"commit_ms": 1.26, "commit_bytes": 11, "commit_step": 7}
+    commits = {"commit_ms": 1.26, "commit_bytes": 11, "commit_step": 7}
+    assert run.fields == commits
+    hook._record((0, 3), 5, {2: "it hangs", 1: "it hangs", 4: "no step"})
+    assert run.fields == commits | {
+        "kept_workers": 2, "not_kept_workers": 3, "not_kept_reason": "it hangs; no step",
+    }  # fmt: skip
+    ((_, values),) = [each for each in run.events if each[0] == "worker_starts"]
+    assert values["not_kept"] == {"1": "it hangs", "2": "it hangs", "4": "no step"}
+    assert values["summary"] == "workers: 2 of 5 kept; local ranks 1, 2 not: it hangs; local rank 4 not: no step"
+    hook._record((0, 1, 2, 3, 4), 5, {})
+    assert (run.fields["not_kept_workers"], run.fields["not_kept_reason"]) == (0, None)
+    assert run.fields["commit_step"] == 7
+
+
+def test_the_reason_of_a_worker_that_is_not_kept_is_reported_at_the_start_of_the_next_round(bench):
+    bench.starter.round_started()
+    assert bench.records == [], "nothing is to be said about workers that have no part in this"
+    bench.say("hello", version=1)
+    bench.say("entered")
+    assert not bench.keep()
+    bench.starter.prepare(1, lambda: None)
+    bench.start(1)
+    bench.starter.round_started()
+    assert bench.records == [((), 1, {0: "it has not completed a step"})]
+    bench.starter.prepare(1, lambda: None)
+    bench.start(2)
+    bench.starter.round_started()
+    assert bench.records[1:] == [((), 1, {})], "the round before is not that of this report"
+    bench.turn()
 
 
 # --- the hook

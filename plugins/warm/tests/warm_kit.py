@@ -10,6 +10,18 @@ from patience import patience
 from support import processes_with, wait_for
 
 WORKER = Path(__file__).with_name("warm_worker.py")
+COUNTS = """
+from msgspec.structs import replace
+from elastic_core.api import Intensity
+
+class Counts(Intensity):
+    api_version = 1
+
+    def decide(self, failure, history, *, used=None):
+        decision = super().decide(failure, history, used=used)
+        return replace(decision, reason=f"{failure.alive_count} alive, {failure.kept_count} kept")
+"""
+"""A policy that names the workers that were alive, and kept, in the line about the restart."""
 
 
 class Library:

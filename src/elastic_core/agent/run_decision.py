@@ -7,6 +7,7 @@ from msgspec.structs import replace
 from elastic_core import messages as m
 from elastic_core import moments
 from elastic_core.agent.feed import Feed
+from elastic_core.agent.machine.states import without_workers
 from elastic_core.errors import ElasticError, is_momentary
 from elastic_core.failure.incidents import Incidents
 from elastic_core.failure.runner import PolicyRunner
@@ -79,33 +80,14 @@ class FailureContext:
 
     def no_start(self, err: ElasticError, round_: Round) -> Failure:
         """Return the failure of workers that could not be started; it is retryable if the system may recover."""
-        return Failure(
-            failure_class=FailureClass.START_UP,
-            summary=str(err),
-            node_id=self.node_id,
-            round_index=round_.index,
-            node_count=round_.node_count,
-            at_s=self.spawned_s - self._began_s,
-            uptime_s=0.0,
-            exit_code=err.exit_code,
-            message=str(err),
-            retryable=is_momentary(err),
-        )
+        failure = self.of_machine(without_workers(str(err), FailureClass.START_UP), round_)
+        at_s = self.spawned_s - self._began_s
+        return replace(failure, at_s=at_s, exit_code=err.exit_code, retryable=is_momentary(err))
 
     def no_store(self, reason: str, round_: Round) -> Failure:
         """Return the failure of a run that lost its store."""
-        return Failure(
-            failure_class=FailureClass.STORE,
-            summary=reason,
-            node_id=self.node_id,
-            round_index=round_.index,
-            node_count=round_.node_count,
-            progress=self.progress(),
-            at_s=self._clock.monotonic_s() - self._began_s,
-            uptime_s=0.0,
-            exit_code=NO_STORE_CODE,
-            message=reason,
-        )
+        failure = self.of_machine(without_workers(reason, FailureClass.STORE), round_)
+        return replace(failure, exit_code=NO_STORE_CODE)
 
 
 class RunDecision:

@@ -4,6 +4,7 @@ from elastic_core.accelerators.nvml import NvidiaGpus as NvidiaGpus
 from elastic_core.accelerators.nvml import nvidia_gpus as nvidia_gpus
 from elastic_core.accelerators.visible import visible_entries as visible_entries
 from elastic_core.errors import WorkerError as WorkerError
+from elastic_core.failure.classify import lost_peer as lost_peer
 from elastic_core.processes.errors.frames import is_user_file as is_user_file
 from elastic_core.processes.errors.frames import parse_fault_frames as parse_fault_frames
 from elastic_core.processes.errors.frames import without_launcher as without_launcher

@@ -63,6 +63,7 @@ _COLLATERAL = re.compile(
     ),
     re.IGNORECASE,
 )
+_OWN_PORT = re.compile(r"server socket has failed|address already in use", re.IGNORECASE)
 _HOST_OOM = re.compile(
     r"DefaultCPUAllocator: (?:not enough memory|can't allocate memory)|Cannot allocate memory|std::bad_alloc"
 )
@@ -191,9 +192,17 @@ def is_collateral(error: ErrorRecord) -> bool:
     kind, message = error.type, error.message
     if kind == "SystemExit" and error.causes:
         _, kind, message, _ = error.causes[0]  # the script handled this error by exiting
-    if re.search(r"server socket has failed|address already in use", message, re.IGNORECASE):
+    return lost_peer({_short(kind)}, message) is True
+
+
+def lost_peer(kinds: Collection[str], message: str) -> bool | None:
+    """Return whether an error only reports that a peer is gone or silent. `None`: neither class nor text shows it.
+
+    `kinds` are the names of the error's class and of its bases, without modules.
+    """
+    if _OWN_PORT.search(message):
         return False  # the same exception class, but about this worker's own port
-    return _short(kind) in _COLLATERAL_TYPES or _COLLATERAL.search(message) is not None
+    return True if not _COLLATERAL_TYPES.isdisjoint(kinds) or _COLLATERAL.search(message) else None
 
 
 def signal_name(signum: int) -> str:

@@ -108,7 +108,9 @@ def run_incident(reports: Sequence[NodeReport], *, run_id: str, at_ns: int, rest
     else:
         failure = first.failure
     steps = [report.progress for report in reports if report.progress is not None]
-    failure = replace(failure, progress=max(steps, default=failure.progress))
+    stopped, kept = sum(report.stopped_count for report in reports), sum(report.kept_count for report in reports)
+    progress = max(steps, default=failure.progress)
+    failure = replace(failure, progress=progress, alive_count=stopped + kept, kept_count=kept)
     evidence = {report.node_id: _read(report.evidence, NodeEvidence) for report in reports}
     nodes = [known for known in evidence.values() if known is not None]
     mine = evidence.get(first.node_id)
@@ -122,13 +124,13 @@ def run_incident(reports: Sequence[NodeReport], *, run_id: str, at_ns: int, rest
         secondary=(*incident.secondary, *_others_failed(first, reports, evidence))[:RUN_WORKERS],
         stopped=tuple(worker for known in nodes for worker in known.stopped)[:RUN_WORKERS],
         finished_count=sum(report.finished_count for report in reports),
-        kept_count=sum(report.kept_count for report in reports),
+        kept_count=kept,
         nodes=tuple(_node(report, evidence[report.node_id]) for report in _listed(first, reports)),
         absent=tuple(_absence(report.node_id, report.absence, at_ns) for report in absent[:RUN_NODES]),
         report_count=len(reports),
         progress=failure.progress,
         failed_count=max(0, failed),
-        stopped_count=sum(report.stopped_count for report in reports),
+        stopped_count=stopped,
         stopped_ranks=joined_spans(span for known in nodes for span in known.stopped_ranks)[:64],
         phases=IncidentPhases(detect_s=max(0.0, first.age_s)),
     )

@@ -5,13 +5,14 @@ The modules for that are imported when needed; `warm` imports them in advance, w
 
 from __future__ import annotations
 
-import socket
+import os
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from msgspec.structs import replace
 
+from elastic_core.encoding import encode_json
 from elastic_core.moments import FieldsPublished
 from elastic_core.reports import NodeReport
 from elastic_core.system.clock import SYSTEM_CLOCK
@@ -79,7 +80,7 @@ class Incidents:
         self.final_failure: Failure | None = None
         """The failure that ended the run; `None` if none was recorded."""
         self._node_id = node_id
-        self._host = socket.gethostname()
+        self._host = os.uname().nodename
         self._clock = SYSTEM_CLOCK
         self._paths: dict[int, WorkerPaths] = {}
         self._restarts = 0
@@ -197,7 +198,6 @@ class Incidents:
 
     def merge(self, reports: Sequence[NodeReport], restarts: int) -> tuple[Failure, str]:
         """Return the first cause of all nodes' reports, and the run's incident as text for every node."""
-        from elastic_core.encoding import encode_json
         from elastic_core.failure.evidence import run_incident
 
         failure, incident = run_incident(reports, run_id=self._run_id, at_ns=self._clock.wall_ns(), restarts=restarts)
@@ -241,7 +241,9 @@ class Incidents:
         self.print_fallback(fallback_reason)
         if isinstance(decision, Stop):
             return
-        incident = self._examined_or_launcher(failure)
+        incident = self._examined
+        if incident is None or failure.local_rank is None:
+            incident = self._launcher_incident(failure, None, ())
         if isinstance(decision, Ignore):
             rank, self._reported = failure.global_rank, None
             if failure.failure_class is not FailureClass.STRAGGLER:  # which its hook has printed
@@ -257,24 +259,18 @@ class Incidents:
 
     def followed(self, failure: Failure, decision: Restart | Stop, evidence: str = "", *, restarts: int) -> None:
         """Print the run's decision, which replaces this node's own; `restarts` is the run's new count of restarts."""
+        from elastic_core.failure.evidence import read_run
+
         self._decided_s = self._clock.monotonic_s()
         self._restarts = restarts
         if isinstance(decision, Restart):
-            known = _read_run(evidence)
-            if known is not None:
-                self._print_restart(known, decision)
-                return
             elsewhere = failure.global_rank is not None
-            self._print_restart(self._launcher_incident(failure, None, (), elsewhere=elsewhere), decision)
+            incident = read_run(evidence) or self._launcher_incident(failure, None, (), elsewhere=elsewhere)
+            self._print_restart(incident, decision)
 
     def _print_restart(self, incident: Incident, decision: Restart) -> None:
         decided = replace(incident, decision=decision)
         self._console.restart(decided, self._restarts, node_id=self._node_id)
-
-    def _examined_or_launcher(self, failure: Failure) -> Incident:
-        if self._examined is not None and failure.local_rank is not None:
-            return self._examined
-        return self._launcher_incident(failure, None, ())
 
     def _launcher_incident(
         self,
@@ -316,15 +312,16 @@ class Incidents:
         `evidence` is the incident of all nodes, if one node decided for the run. `stop_s` is how long the stop took on
         this node. If no round was formed, only one line is printed and no file is written.
         """
+        from elastic_core.failure.evidence import read_run
+
         self.final_failure = failure if isinstance(decision, Stop) else None
         if round_ is None and failure.failure_class is FailureClass.RENDEZVOUS:
             self._log.notice(f"error: {failure.summary}")
             self.began = False
             return failure.exit_code
-        known = _read_run(evidence)
+        known = read_run(evidence)
         if known is not None:
-            phases = replace(known.phases, stop_s=stop_s)
-            incident = replace(known, decision=decision, phases=phases)
+            incident = replace(known, decision=decision, phases=replace(known.phases, stop_s=stop_s))
         else:
             incident = replace(self._final(round_, exits, failure, decision), progress=failure.progress)
         self._before_restart = incident if isinstance(decision, Restart) else None
@@ -395,12 +392,6 @@ class Incidents:
         self.writing += 1
         self._lane = self._lane or self._disk.lane(path)
         self._disk.run(path, work, have, lane=self._lane, within_s=WRITE_S)
-
-
-def _read_run(evidence: str) -> Incident | None:
-    from elastic_core.failure.evidence import read_run
-
-    return read_run(evidence)
 
 
 def _is_here(failure: Failure, round_: Round | None) -> bool:

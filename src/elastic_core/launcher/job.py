@@ -2,7 +2,6 @@
 
 import gc
 import os
-import socket
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
@@ -120,7 +119,7 @@ def _completed(settings: RunSettings) -> RunSettings:
     # Adds values that only the agent has, and the policy's values from the rendezvous.
     nodes = replace(
         settings.nodes,
-        node_id=settings.nodes.node_id or socket.gethostname(),
+        node_id=settings.nodes.node_id or os.uname().nodename,
         incarnation=os.urandom(16).hex(),
         fingerprint=_compared(settings),
     )
@@ -145,7 +144,7 @@ class _Job:
         self._cleanup = cleanup
         self._own_process = own_process
         # Processes that exist before the run starts its own, and their children, are not the run's.
-        self._strangers = own_process and has_strangers()
+        self._strangers = own_process and has_strangers([pid for pid, _ in injected.guards or ()])
         self._start_up = dict(began or {})
         self._outcome = outcome
         self._injected = injected
@@ -347,7 +346,7 @@ class _Job:
     def _start_guard(self, reactor: Reactor) -> Guardian:
         guardian = Guardian(reactor, incarnation=self._settings.nodes.incarnation, log=self._log)
         self._cleanup.push(lambda kind, error, trace: guardian.unleash() if error else guardian.dismiss())
-        guardian.start()
+        guardian.start(self._injected.guards)
         self._mark("guard")
         return guardian
 

@@ -73,7 +73,7 @@ class WorkerGroup:
         self._workers: dict[int, WorkerProcess] = {}
         self._lost: list[WorkerProcess] = []
         self._left: dict[int, WorkerProcess] = {}
-        """Workers that have left a round and have no place yet, by pid. A starter keeps them."""
+        """Workers that have left a round and have no place, by pid. The starter that keeps them reaps them."""
         self._placed: list[WorkerProcess] = []
         """The same with a place, as they were in an earlier round, whose streams may have open ends."""
         self._unswept = False  # a kept worker has ended since the last sweep
@@ -136,7 +136,7 @@ class WorkerGroup:
     @property
     def left_pids(self) -> frozenset[int]:
         """The pids of workers that have left a round and have no place in another."""
-        return frozenset(self._left)
+        return frozenset(pid for pid, worker in self._left.items() if not worker.given_up)
 
     def _running(self) -> list[WorkerProcess]:
         return [worker for worker in self._workers.values() if not worker.ended and not worker.given_up]
@@ -486,17 +486,17 @@ class WorkerGroup:
 
     def _kill_strays(self) -> bool:
         # Whether there was anything to kill.
-        found = self._sweeper.look(workers=(), abandoned=tuple(self._left))
+        found = self._sweeper.look(workers=(), abandoned=tuple(self.left_pids))
         for each in found:
             self._sweeper.send(each, signal.SIGKILL)
         return bool(found)
 
     def _kill_left(self) -> None:
-        left, self._left = self._left, {}
-        self._unswept = self._unswept or bool(left)
-        for worker in left.values():
-            if worker.reap() is None:
-                self._permitted(worker.pid, partial(worker.send_group, signal.SIGKILL))
+        # Only signalled: their starter waits for their status, and until it has it, their numbers are not reused.
+        self._unswept = self._unswept or bool(self._left)
+        for worker in self._left.values():
+            worker.given_up = True
+            self._permitted(worker.pid, partial(worker.send_group, signal.SIGKILL))
 
     def end_left(self) -> None:
         """KILL workers that have left a round, and what such workers left behind. Called: after the starters' `close`.
@@ -511,6 +511,8 @@ class WorkerGroup:
             clear_looks = 0 if self._kill_strays() else clear_looks + 1
             select.poll().poll(_LAST_LOOKS_MS)
         self._unswept = False
+        for worker in self._left.values():
+            worker.reap()  # no starter is left that would
 
     def _finish(self) -> None:
         self._unswept = False

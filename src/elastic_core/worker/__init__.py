@@ -20,6 +20,7 @@ _OF_OTHERS = {
     "record": "elastic_ops.recording",
     "section": "elastic_watch.beats",
     "should_stop": "elastic_train",
+    "step_completed": "elastic_watch.beats",
 }
 
 

@@ -6,10 +6,11 @@ import sys
 import pytest
 
 from page_kit import BLOCK, DOCS
+from patience import patience
 from support import wait_for
 
 DIGEST = """
-import hashlib, os, time
+import hashlib, time
 
 def digest():
     found = hashlib.sha256()
@@ -21,10 +22,13 @@ def digest():
         found.update(whole.detach().numpy().tobytes())
     return found.hexdigest()[:16]
 """
-COMMIT = """print(f"step {state.step}: {digest()}", flush=True)
+SYNC = """state.sync()
+    print(f"rank {rank} of {dist.get_world_size()} begins at {state.step}: {digest()}", flush=True)
+"""
+COMMIT = """print(f"commits {state.step}: {digest()}", flush=True)
         state.commit()
         time.sleep(0.02)
-        last = torch.tensor(os.path.exists(os.environ["TEST_SHARED"] + "/finish"))
+        last = torch.tensor(os.path.exists(os.environ["TEST_SHARED"] + "/finish"), dtype=torch.int64)
         dist.all_reduce(last)
         if last:
             break
@@ -36,10 +40,11 @@ def documented():
     page = (DOCS / "howto/warm-functions.md").read_text()
     (text,) = [block["text"] for block in BLOCK.finditer(page) if block["file"] == "sharded.py"]
     changes = {
-        "STEPS = 1000": "STEPS = 10**9",
+        "STEPS = 20": "STEPS = 10**9",
         "state = warm.State(": DIGEST + "state = warm.State(",
-        'begins at step {state.step}"': 'begins at step {state.step}: {digest()}"',
+        "state.sync()\n": SYNC,
         "state.commit()\n": COMMIT,
+        "if state.step == 10 and": "if False and",
     }
     for old, new in changes.items():
         assert text.count(old) == 1, old
@@ -49,12 +54,12 @@ def documented():
 
 def begun(node, world_size):
     """The steps and digests with which ranks of rounds of that size have begun, in order."""
-    found = re.findall(rf"rank \d+ of {world_size} begins at step (\d+): (\w+)", node.agent.out)
+    found = re.findall(rf"rank \d+ of {world_size} begins at (\d+): (\w+)", node.agent.out)
     return [(int(step), digest) for step, digest in found]
 
 
 def steps(node):
-    return {int(step): digest for step, digest in re.findall(r"\bstep (\d+): (\w+)\n", node.agent.out)}
+    return {int(step): digest for step, digest in re.findall(r"commits (\d+): (\w+)\n", node.agent.out)}
 
 
 def until(node, world_size, above, rounds=1):
@@ -74,6 +79,7 @@ def until(node, world_size, above, rounds=1):
 def test_a_run_goes_on_with_the_ranks_of_the_node_that_is_left_and_again_with_all(redis_run, lost):
     redis_run.script.write_text(documented())
     options = ("--nproc-per-node", "2", "--omp-threads", "1", "--timings")
+    options += ("--warm-timeout", f"{patience(10):g}", "--shutdown-timeout", f"{patience(30):g}")
     env = {"PYTHON_EXEC": sys.executable}  # interpreters of their own, which can be kept
     nodes = {name: redis_run.node(name, "1:2", *options, conf="last_call_timeout=30", env=env) for name in "ab"}
     left = nodes["b" if lost == "a" else "a"]

@@ -216,6 +216,17 @@ def test_a_hang_is_examined_only_where_nothing_else_is_being_decided(play):
     assert it.incidents.told == [("reported", "watch")]
 
 
+def test_a_policy_reads_how_many_workers_are_alive_that_have_not_failed(play):
+    it = play()
+    it.agent.on_worker_exit(killed(0))
+    assert [(failure.alive_count, failure.kept_count) for failure, _ in it.policy.answers] == [(1, None)]
+    it = play()
+    it.incidents.failed_workers = (failed(killed(1), Origin.INTRINSIC),)
+    it.agent.report_failure("watch", FailureReport(failure_class=FailureClass.HANG, summary="hangs"))
+    assert it.workers.alive == {0, 1}
+    assert it.policy.answers[0][0].alive_count == 1, "one that hangs has failed, although it has not ended"
+
+
 def test_a_decision_is_published_with_the_id_that_the_others_know(play):
     it = play()
     it.agent.on_worker_exit(killed(0))

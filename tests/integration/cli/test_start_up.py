@@ -8,18 +8,26 @@ NOT_NEEDED = {
     "asyncio",
     "click",
     "ctypes",
+    "datetime",
     "hashlib",  # OpenSSL: half a MiB
     "importlib.metadata",
     "inspect",  # by way of pluggy or typing_extensions
+    "ipaddress",  # by way of urllib.parse
     "json",
+    "locale",
     "logging",
+    "msgspec.inspect",
     "numpy",
+    "platform",
     "pluggy",
     "random",
     "secrets",
     "shutil",
+    "socket",
     "tempfile",
+    "textwrap",
     "torch",
+    "urllib.parse",
 }
 
 
@@ -40,14 +48,40 @@ def test_what_is_loaded_for_failures_while_workers_run_needs_no_openssl():
     assert done.stdout.split() == ["True", "False"]
 
 
-def test_typing_extensions_can_be_imported_in_the_supervisor_all_the_same():
-    # msgspec is loaded without it; a plugin may want it afterwards.
-    code = (
-        "import sys; from elastic_core.cli import main as entry\n"
-        "entry.main = lambda argv: (__import__('typing_extensions'), 0)[1]\n"
-        "entry.elastic_process(['run'])"
+# What the supervisor has loaded without some modules uses them all the same once a plugin asks for it.
+LOADED_WITH_LESS = """
+import sys
+left_out = ("datetime", "locale", "msgspec.inspect", "platform", "textwrap", "typing_extensions", "urllib.parse")
+before = {name: name in sys.modules for name in left_out}
+def use(argv):
+    assert {name: name in sys.modules for name in left_out} == before
+    import msgspec, pathlib, subprocess, uuid
+    assert pathlib.Path("/a b").as_uri() == "file:///a%20b"
+    assert pathlib.PureWindowsPath("c:/a").drive == "c:"
+    assert subprocess.run(["echo", "text"], capture_output=True, text=True).stdout == "text\\n"
+    class Dated(msgspec.Struct):
+        "Told by its schema."
+        at: "datetime.datetime"
+        id: uuid.UUID
+    import datetime, locale, platform, textwrap, typing_extensions, urllib.parse
+    globals()["datetime"] = datetime
+    dated = Dated(datetime.datetime(2026, 11, 27), uuid.UUID(int=7))
+    assert msgspec.json.decode(msgspec.json.encode(dated), type=Dated) == dated
+    assert msgspec.json.schema(Dated)["$defs"]["Dated"]["description"] == "Told by its schema."
+    assert msgspec.inspect.type_info(datetime.datetime) == msgspec.inspect.DateTimeType()
+    assert msgspec.toml and uuid.uuid4() and platform.machine() and textwrap.dedent(" a") == "a"
+    assert all(sys.modules[name].__file__ for name in left_out), "each is itself"
+    return 0
+from elastic_core.cli import main as entry
+entry.main = use
+entry.elastic_process(["run"])
+"""
+
+
+def test_modules_that_a_start_leaves_out_can_be_imported_in_the_supervisor_all_the_same():
+    done = subprocess.run(
+        [sys.executable, "-c", LOADED_WITH_LESS], capture_output=True, text=True, timeout=60, check=False
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (0, "")
 
 

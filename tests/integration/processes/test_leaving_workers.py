@@ -206,6 +206,21 @@ def test_one_without_a_place_in_the_next_round_is_killed(kit, keeps):
     keeps.kept.pop(0).ended()
 
 
+def test_the_status_of_one_that_died_while_it_was_kept_is_its_starters(kit, keeps):
+    pid = start(kit, SLEEP)[0]
+    begin_stop(kit)
+    keeps.leave(0)
+    until_stopped(kit)
+    os.kill(pid, signal.SIGKILL)
+    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+    keeps.start = lambda worker: None
+    kit.start(SLEEP)
+    kit.group.reap_adopted()
+    assert not kit.group.left_pids
+    assert os.waitpid(pid, os.WNOHANG) == (pid, signal.SIGKILL), "until then, no other process has its number"
+    keeps.kept.pop(0).ended()
+
+
 def test_the_end_of_the_run_leaves_nothing_of_a_kept_worker(kit, keeps):
     pids = start(kit, CHILD)
     child = int(kit.said(0).split("child ")[1].split()[0])

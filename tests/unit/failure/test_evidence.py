@@ -137,8 +137,9 @@ def test_a_node_waits_as_long_for_the_cause_as_it_yields_to_it():
 
 def test_workers_that_left_the_round_are_not_among_the_stopped():
     a = replace(report("a", worker(0), worker(1, stopped=True)), kept_count=2)
-    _, incident = merged(a, replace(report("b"), kept_count=4))
+    failure, incident = merged(a, replace(report("b"), kept_count=4))
     assert (incident.stopped_count, incident.kept_count) == (1, 6)
+    assert (failure.alive_count, failure.kept_count) == (7, 6)
     text = render_incident(replace(incident, decision=Restart()))
     assert "1 other stopped because of it, 6 others kept running, on 2 nodes: a, b" in text
 
@@ -209,7 +210,7 @@ def test_a_failure_without_a_worker_is_the_launchers():
     )
     told = replace(report("b"), failure=refused)
     failure, incident = merged(report("a", worker(0, stopped=True)), told)
-    assert failure == refused
+    assert failure == replace(refused, alive_count=1, kept_count=0)
     assert (incident.source, incident.first, incident.host, incident.restart_count) == ("launcher", None, "host-b", 2)
     assert "1 other stopped because of it" in render_incident(incident)
 

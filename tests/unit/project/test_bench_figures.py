@@ -215,7 +215,7 @@ def test_a_result_has_samples_estimates_and_verdicts():
     head, floor, ours_text, torchrun = as_text(found).splitlines()
     assert head == "a start, ms"
     assert floor.split()[:2] == ["floor", "10"]
-    for words in ("41", "(39 to 45, n=3)", "0.041 of torchrun (0.039 to 0.045)", "[at most 4 times floor: EXCEEDED]"):
+    for words in ("41", "(39 to 45, n=3)", "0.041 of torchrun (0.039 to 0.045)", "[at most 4 times floor: MISSED]"):
         assert words in ours_text
     assert torchrun.split()[:2] == ["torchrun", "1000"]
 

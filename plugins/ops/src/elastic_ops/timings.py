@@ -60,7 +60,7 @@ class Timings:
                 for what, at_s in start_up.items():
                     if isinstance(at_s, float):
                         self._end(self._start, str(what), at_s)
-            case "worker_starts", {"how": str(how)}:  # by a hook, before the event of the spawn
+            case "worker_starts", {"how": str(how)} if how:  # by a hook, before the event of the spawn
                 self._how.append(how)  # one of those that keep workers, and one of those that start them
             case "step", {"event": str(name)} as values:
                 self._step(name, values, event.at_s)

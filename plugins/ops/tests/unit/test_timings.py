@@ -63,12 +63,17 @@ def test_how_a_hook_started_the_workers_is_named():
             (1.6, "worker_starts", {"how": "1 forked"}),
             step(1.7, "WorkersSpawned"),
             step(1.7, "WorkersStopped"),
+            (1.8, "worker_starts", {"how": "2 of 2 kept"}),
+            (1.8, "worker_starts", {"how": ""}),
+            step(1.9, "WorkersSpawned"),
+            step(1.9, "WorkersStopped"),
         ]
     )
-    assert lines[1:4] == [
+    assert lines[1:5] == [
         "timings: round 0: spawn (2 forked) 200.0 ms, stop 100.0 ms",
         "timings: round 1: spawn 200.0 ms",
         "timings: round 2: spawn (1 of 2 kept, 1 forked) 200.0 ms",
+        "timings: round 3: spawn (2 of 2 kept) 200.0 ms",
     ]
 
 

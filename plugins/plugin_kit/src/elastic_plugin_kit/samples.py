@@ -80,7 +80,7 @@ def sample_round(**given: Any) -> Round:  # noqa: ANN401  # fields of the record
 
 def sample_moments(*, run_dir: str) -> tuple[Moment, ...]:
     """Return a run's moments in order: a failure and a restart, rounds that end for membership changes, a stop."""
-    crash = sample_failure()
+    crash = sample_failure(alive_count=1)
     lost = sample_failure(
         failure_class=FailureClass.NODE_LOST, summary="lost", global_rank=None, local_rank=None, exception_type=""
     )

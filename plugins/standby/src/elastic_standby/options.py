@@ -35,7 +35,7 @@ STANDBY_IMPORTS: Final = RunOption(
     hook_name="standby",
     heading=HEADING,
     metavar="MODULES",
-    default="torch,torch.distributed",
+    default="torch,torch.distributed,elastic_warm.ahead",
     help="Modules that --standby imports in advance. They must not start threads or processes, open a device, or read "
     "the rank. With DistributedDataParallel, add torch._dynamo.",
 )

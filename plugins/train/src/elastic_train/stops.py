@@ -60,6 +60,12 @@ def should_stop(*, step: "SupportsIndex | None" = None) -> bool:
     return _words[_ASKED] != 0 and _planned(step)
 
 
+def last_step() -> int | None:
+    """Return the last step for which `should_stop` was called in this round, for an agent. `None` if there is none."""
+    step = _words[_STEP]
+    return step if _words[layout.OWNER] and step >= 0 else None
+
+
 def ready_to_stop() -> None:
     """Report that this worker has saved. The stop goes on when all workers have reported this, or ended."""
     if not _looked:

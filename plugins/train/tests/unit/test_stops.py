@@ -56,6 +56,16 @@ def test_agent_sees_which_step_a_rank_has_begun_and_whether_it_has_saved(pages):
     assert pages.read({}) == {}
 
 
+def test_other_code_of_the_worker_sees_the_last_step(pages):
+    assert stops.last_step() is None
+    assert not stops.should_stop()
+    assert stops.last_step() is None
+    assert not stops.should_stop(step=3)
+    assert stops.last_step() == 3
+    stops.begin_round()
+    assert stops.last_step() is None
+
+
 def test_agent_sees_how_many_steps_the_furthest_rank_has_made(pages):
     assert pages.steps_made() is None
     for step in (40, 41, 47):

@@ -26,11 +26,13 @@ from elastic_warm.options import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from elastic_warm.commit_folder import CommitFolder
     from elastic_warm.connections import Message
     from elastic_warm.starter import WarmStarter
+
+FieldValue = str | int | float | bool | None
 
 
 class Warm(AgentHook):
@@ -48,6 +50,8 @@ class Warm(AgentHook):
         self._loop: AgentLoop | None = None
         self._starter: WarmStarter | None = None
         self._path = ""
+        self._fields: dict[str, FieldValue] = {}
+        """What this hook shows in the status: both reports below replace their own part of it."""
 
     @property
     def _wanted(self) -> bool:
@@ -115,18 +119,37 @@ class Warm(AgentHook):
         if self._loop is not None and self._starter is not None:
             self._loop.post(self._starter.end)
 
-    def _record(self, kept: tuple[int, ...], count: int) -> None:
-        """Report to the feed how the workers of a round were started: `--timings` and the ledger have it."""
+    def _record(self, kept: tuple[int, ...], count: int, refused: "Mapping[int, str]") -> None:
+        """Report how the workers of a round were started: `--timings`, the ledger, status and metrics have it."""
         how = f"{len(kept)} of {count} kept"
-        self.run.record("worker_starts", {"how": how, "kept": list(kept), "summary": f"workers: {how}"})
+        reasons = tuple(dict.fromkeys(refused.values()))
+        summary = "; ".join((f"workers: {how}", *(f"{_ranks_of(refused, reason)}: {reason}" for reason in reasons)))
+        not_kept = {str(rank): reason for rank, reason in sorted(refused.items())}
+        self.run.record("worker_starts", {"how": how, "kept": list(kept), "not_kept": not_kept, "summary": summary})
+        self._publish(
+            {
+                "kept_workers": len(kept),
+                "not_kept_workers": len(refused),
+                "not_kept_reason": "; ".join(reasons) or None,
+            }
+        )
 
     def _committed(self, commits: "Sequence[Message]") -> None:
         """Publish what commits cost this node's workers: the longest, all bytes, and the step that all have."""
         steps = [commit.step for commit in commits if commit.step is not None]
-        self.run.publish(
+        self._publish(
             {
                 "commit_ms": max((round(commit.commit_ms, 2) for commit in commits), default=None),
                 "commit_bytes": sum(commit.bytes for commit in commits),
                 "commit_step": min(steps, default=None),
             }
         )
+
+    def _publish(self, fields: "Mapping[str, FieldValue]") -> None:
+        self._fields |= fields
+        self.run.publish(dict(self._fields))
+
+
+def _ranks_of(refused: "Mapping[int, str]", reason: str) -> str:
+    ranks = sorted(rank for rank, each in refused.items() if each == reason)
+    return f"local rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))} not"

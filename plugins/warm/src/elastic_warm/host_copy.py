@@ -5,6 +5,7 @@ point, even by an exception of a signal handler, leaves the other buffer's commi
 """
 
 import hashlib
+import itertools
 import json
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -21,6 +22,7 @@ from elastic_warm.values import Flat, TensorInfo, Tree, info_of, offsets_of, ske
 SLOTS: Final = 2
 _SAMPLES: Final = 64
 """How many elements of a frozen parameter are compared with its copy before it counts as unchanged."""
+_turns: Final = itertools.count(1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,11 +189,13 @@ class Slot:
         commit: The commit. `None` while it is filled, and before.
         common: The block with the common tensors, `[bytes]`, uint8.
         own: The block with the rank's own tensors.
+        turn: Rises with each fill of any slot of this process. 0 if the commit is of an earlier process.
     """
 
     def __init__(self, memory: Memory) -> None:
         self.memory = memory
         self.commit: Commit | None = None
+        self.turn = 0
         self.common = self.own = torch.empty(0, dtype=torch.uint8)
         self._layout: tuple[int, int, list[TensorInfo], list[TensorInfo]] | None = None
         self._views: list[torch.Tensor] = []
@@ -210,6 +214,7 @@ class Slot:
             needed: Whether each rank's own part is needed.
         """
         self.commit = None
+        self.turn = next(_turns)
         parts = {
             name: Part(flat.tree, tuple(map(info_of, flat.common)), tuple(map(info_of, flat.own)), is_own)
             for name, (flat, is_own) in flats.items()
@@ -329,7 +334,12 @@ def copy_all(targets: Sequence[torch.Tensor], sources: Sequence[torch.Tensor]) -
 
 
 class HostCopies:
-    """The two slots of this rank."""
+    """The two slots of this rank.
+
+    For a moment, both can have the same commit: a rank that gets another rank's place fills one slot with its new own
+    part before it forgets the other, and can be interrupted between. The slot that was filled last is the only one that
+    counts then.
+    """
 
     def __init__(self, memories: Sequence[Memory]) -> None:
         self.slots = tuple(Slot(memory) for memory in memories)
@@ -337,26 +347,30 @@ class HostCopies:
     def newest(self) -> Slot | None:
         """Return the slot with the newest commit, or `None` if there is none."""
         whole = [slot for slot in self.slots if slot.commit is not None]
-        return max(whole, key=lambda slot: slot.commit.key if slot.commit is not None else Key(-1, 0, 0), default=None)
+        return max(whole, key=_age, default=None)
 
-    def of(self, key: Key) -> Slot | None:
+    def of(self, key: Key | None) -> Slot | None:
         """Return the slot with a commit, or `None`."""
-        return next((slot for slot in self.slots if slot.commit is not None and slot.commit.key == key), None)
+        found = [slot for slot in self.slots if slot.commit is not None and slot.commit.key == key]
+        return max(found, key=_age, default=None)
 
     def next(self) -> Slot:
         """Return the slot to fill next: one without a commit, else that of the older one."""
         newest = self.newest()
-        return min(
-            (slot for slot in self.slots if slot is not newest),
-            key=lambda slot: slot.commit.key if slot.commit is not None else Key(-1, 0, 0),
-        )
+        return min((slot for slot in self.slots if slot is not newest), key=_age)
 
     def keep_only(self, key: Key | None) -> None:
         """Forget all commits but one, as they are of another line of training."""
+        kept = self.of(key)
         for slot in self.slots:
-            if slot.commit is not None and slot.commit.key != key:
+            if slot.commit is not None and slot is not kept:
                 slot.drop()
 
     def commits(self) -> list[Commit]:
-        """Return the commits that are whole."""
-        return [slot.commit for slot in self.slots if slot.commit is not None]
+        """Return the commits that are whole, each once."""
+        return [slot.commit for slot in self.slots if slot.commit is not None and self.of(slot.commit.key) is slot]
+
+
+def _age(slot: Slot) -> tuple[Key, int]:
+    """Return what orders slots from the oldest to the newest; first those without a commit."""
+    return (slot.commit.key if slot.commit is not None else Key(-1, 0, 0)), slot.turn

@@ -2,7 +2,6 @@
 
 import ctypes
 import os
-import re
 import signal
 import sys
 import threading
@@ -23,37 +22,6 @@ _AGAIN_S: Final = 0.25
 _IMPORTS: Final = "<frozen importlib._bootstrap"
 _MAX_TEXT: Final = 500
 _MAX_CHAIN: Final = 10
-
-# What torch, gloo and NCCL report if a peer is gone or silent: the same as in the core's classification of failures.
-_COLLATERAL: Final = re.compile(
-    "|".join(
-        (
-            r"connection (?:was )?(?:reset|aborted|closed by|likely closed)",
-            r"connection was likely closed",
-            r"broken pipe",
-            r"remote peer closed the connection",
-            r"application timeout caused pair closure",
-            r"gloo connectfullmesh failed",
-            r"timed out waiting \d+ms for (?:send|recv) operation",
-            r"failed to pass monitoredbarrier",
-            r"ncclremoteerror",
-            r"remote process exited or there was a network error",
-            r"nccl communicator was aborted",
-            r"connection closed by remote peer",
-            r"watchdog caught collective operation timeout",
-            r"nccl operation timed out",
-            r"nccl (?:hit )?async error(?!.*unhandled cuda error)",
-            r"some nccl operations have failed or timed out",
-            r"the client socket has (?:failed to connect|timed out)",
-            r"(?:recv|send)(?:value|bytes|vector|string)?(?:withtimeout)? failed on ",
-            r"(?:socket|connect|wait) timeout",
-            r"timed out after \d+ seconds waiting for clients",
-        )
-    ),
-    re.IGNORECASE,
-)
-_OWN_PORT: Final = re.compile(r"server socket has failed|address already in use", re.IGNORECASE)
-_COLLATERAL_TYPES: Final = (ConnectionResetError, BrokenPipeError, ConnectionAbortedError)
 
 
 class RoundOver(BaseException):
@@ -200,6 +168,11 @@ class Interrupter:
             self._again_s = time.monotonic() + _AGAIN_S
             _raise_in(self._main, RoundOver)
 
+    @property
+    def own_signum(self) -> int:
+        """The signal, which does nothing outside of the function. 0 if the script has replaced the handler."""
+        return self.signum if self._is_installed() else 0
+
     def _is_installed(self) -> bool:
         return signal.getsignal(self.signum) == self._on_signal
 
@@ -221,14 +194,17 @@ def _raise_in(thread: int | None, kind: type[BaseException] | None) -> None:
 
 def collateral_text(error: BaseException) -> str:
     """Return one line about an error that only reports that a peer is gone or silent. Empty if it is another error."""
+    from elastic_core.api.workers import lost_peer  # imported now: few functions are left by an error
+
     for each in _chain(error):
         if not isinstance(each, Exception):
             return ""
         text = str(each)
-        if _OWN_PORT.search(text):
-            return ""
-        if isinstance(each, _COLLATERAL_TYPES) or _COLLATERAL.search(text):
+        found = lost_peer({kind.__name__ for kind in type(each).__mro__}, text)
+        if found:
             return f"{type(each).__name__}: {text}".partition("\n")[0][:_MAX_TEXT]
+        if found is False:  # it is about this worker's own port
+            return ""
     return ""
 
 

@@ -6,12 +6,15 @@ all ranks. The next commit waits for it, so a rank replaces an old commit only w
 Training takes no part in this and has no further collective.
 """
 
+import copy
 import threading
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Final
 
 import torch
 
+from elastic_warm import transfers
 from elastic_warm.agreement import Copy, Key
 from elastic_warm.channel import Channel
 from elastic_warm.host_copy import SLOTS, Commit, Slot
@@ -46,6 +49,8 @@ class Partners:
         self._failed: BaseException | None = None
         self._epoch = 0
         """Rises with each group: a transfer of an earlier one counts no more."""
+        self._lock = threading.Lock()
+        """Held by a transfer that changes what is kept, so that one of an earlier group never does."""
 
     def join_group(self, channel: Channel, partners: Sequence[int]) -> None:
         """Use a new group. Called: by all ranks.
@@ -91,9 +96,9 @@ class Partners:
             return
         group = channel.side_group()
         self._thread = threading.Thread(
-            target=self._run, args=(group, slot, commit), name="elastic-partner-copy", daemon=True
+            target=self._run, args=(group, slot, commit, self._epoch), name="elastic-partner-copy", daemon=True
         )
-        self._thread.start()
+        transfers.begin(self._thread)
 
     def wait(self) -> None:
         """Wait until the last commit is confirmed by all ranks.
@@ -106,7 +111,8 @@ class Partners:
             self._thread.join()
             self._thread = None
         if self._failed is not None:
-            raise self._failed
+            # A copy: what is raised gets the frames of the caller, whose objects can keep a group and its connections.
+            raise copy.copy(self._failed)
 
     def end(self) -> None:
         """Wait for the thread, whose group is gone, without an error.
@@ -114,7 +120,8 @@ class Partners:
         An end of its connections frees it. Gloo does not free it if this process has destroyed the group before; it is
         then left behind, and what it may still write is not used.
         """
-        self._epoch += 1
+        with self._lock:
+            self._epoch += 1
         if self._thread is not None:
             self._thread.join(_PATIENCE_S)
             if self._thread.is_alive():
@@ -123,23 +130,25 @@ class Partners:
         self._channel = None
         self._failed = None
 
-    def _run(self, group: Any, slot: Slot, commit: Commit) -> None:  # noqa: ANN401  # torch's
+    def _run(self, group: Any, slot: Slot, commit: Commit, epoch: int) -> None:  # noqa: ANN401  # torch's
         try:
-            self._transfer(group, slot, commit)
+            self._transfer(group, slot, commit, epoch)
         except BaseException as err:  # noqa: BLE001  # whatever it is, `wait` raises it
-            # Without its frames, which would keep the group and its connections, for which other ranks wait.
-            self._failed = err.with_traceback(None)
+            with self._lock:
+                if self._epoch == epoch:  # else it is the end of a round that is over, and no failure of this one
+                    # Without its frames, which would keep the group and its connections, for which other ranks wait.
+                    self._failed = err.with_traceback(None)
 
-    def _transfer(self, group: Any, slot: Slot, commit: Commit) -> None:  # noqa: ANN401  # torch's
+    def _transfer(self, group: Any, slot: Slot, commit: Commit, epoch: int) -> None:  # noqa: ANN401  # torch's
         import torch.distributed as dist
 
-        epoch = self._epoch
+        swap = partial(self._swap, dist, group, self._to, self._from)  # those of this group, also if it is left behind
         head = bytearray(commit.own_head())
         size = commit.sizes()[1]
         described = [*commit.key, commit.owner, commit.world_size, len(head), size, *commit.share()]
         mine = torch.tensor(described, dtype=torch.int64)
         theirs = torch.zeros(_FIELDS, dtype=torch.int64)
-        self._swap(dist, group, mine, theirs)
+        swap(mine, theirs)
         generation, serial, step, owner, world_size, head_size, own_size, *share = theirs.tolist()
         key = Key(generation, serial, step)
         if key != commit.key:
@@ -148,26 +157,36 @@ class Partners:
                 f"rank {self._from} step {step} as its commit {serial}",
                 hint="commit() on all ranks at the same steps",
             )
-        kept = min(self.kept, key=lambda each: each.commit.key if each.commit else Key(-1, 0, 0))
-        kept.commit = None
+        with self._lock:
+            if self._epoch != epoch:
+                return
+            kept = min(self.kept, key=lambda each: each.commit.key if each.commit else Key(-1, 0, 0))
+            kept.commit = None
         if kept.block.numel() != own_size:
             kept.block = torch.empty(own_size, dtype=torch.uint8)
         kept.head = bytearray(head_size)
-        self._swap(
-            dist, group, torch.frombuffer(head, dtype=torch.uint8), torch.frombuffer(kept.head, dtype=torch.uint8)
-        )
-        self._swap(dist, group, slot.own[:size], kept.block)
-        if self._epoch != epoch:
-            return
+        swap(torch.frombuffer(head, dtype=torch.uint8), torch.frombuffer(kept.head, dtype=torch.uint8))
+        swap(slot.own[:size], kept.block)
         sizes = (0, 0, head_size, own_size)
-        kept.commit = Copy(key, owner, world_size, False, commit.own_needed, "", sizes, *share)
+        with self._lock:
+            if self._epoch != epoch:
+                return
+            kept.commit = Copy(key, owner, world_size, False, commit.own_needed, "", sizes, *share)
         dist.all_reduce(torch.ones(1, dtype=torch.int64), group=group)
 
-    def _swap(self, dist: Any, group: Any, out: torch.Tensor, into: torch.Tensor) -> None:  # noqa: ANN401  # torch's
+    def _swap(
+        self,
+        dist: Any,  # noqa: ANN401  # torch's
+        group: Any,  # noqa: ANN401  # torch's
+        receiver: int,
+        sender: int,
+        out: torch.Tensor,
+        into: torch.Tensor,
+    ) -> None:
         works = []
         if out.numel():
-            works.append(dist.isend(out, self._to, group=group))
+            works.append(dist.isend(out, receiver, group=group))
         if into.numel():
-            works.append(dist.irecv(into, self._from, group=group))
+            works.append(dist.irecv(into, sender, group=group))
         for work in works:
             work.wait()

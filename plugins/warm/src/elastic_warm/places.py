@@ -68,6 +68,8 @@ class LeaveWanted(Record, frozen=True, kw_only=True):
     round: int
     within_s: float
     planned: bool
+    stopped: bool = False
+    """Whether a signal has stopped the process, so that it can't leave."""
 
 
 class PlaceGiven(Record, frozen=True, kw_only=True):
@@ -206,6 +208,8 @@ def _ask(state: WorkerState, event: LeaveWanted) -> Step:
             reason = "it has not completed a step"
         elif state.idle_rounds >= MOST_IDLE_ROUNDS:
             reason = f"it has completed no step in {state.idle_rounds} rounds"
+        elif event.stopped:
+            reason = "it is stopped by a signal"
         else:
             leave: dict[str, object] = {
                 "kind": "leave",

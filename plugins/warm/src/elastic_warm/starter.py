@@ -6,6 +6,7 @@ import signal
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from typing import Final
 
 from elastic_core.api import SYSTEM_CLOCK, RunTimer
@@ -46,7 +47,8 @@ class WarmStarter(WorkerStarter):
         loop: The agent's.
         folder: The run directory, where its socket is.
         timeout_s: How long a worker may take to leave, and to take its place.
-        record: Receives, after each round's start, the local ranks that were kept, and the number of all workers.
+        record: Receives, after each round's start, the local ranks that were kept, the number of all workers, and why
+            others that could have been kept were not, by local rank. Not called before there is something to report.
         committed: Receives the last report of each connected worker about its commits, now and then.
 
     Raises:
@@ -59,7 +61,7 @@ class WarmStarter(WorkerStarter):
         *,
         folder: str,
         timeout_s: float,
-        record: Callable[[tuple[int, ...], int], None] = lambda _ranks, _count: None,
+        record: Callable[[tuple[int, ...], int, Mapping[int, str]], None] = lambda _ranks, _count, _refused: None,
         committed: Callable[[Sequence[Message]], None] = lambda _commits: None,
     ) -> None:
         self._loop = loop
@@ -72,6 +74,10 @@ class WarmStarter(WorkerStarter):
         self._asked_for = 0
         self._placed: list[int] = []
         self._refusals: dict[str, list[int]] = {}
+        """Those without a line yet, by reason."""
+        self._refused: dict[int, str] = {}
+        """Those since the last round's start, by local rank."""
+        self._has_recorded = False
         self._commits: dict[int, Message] = {}
         self._commits_due: RunTimer | None = None
         self._over = False
@@ -175,11 +181,17 @@ class WarmStarter(WorkerStarter):
                 known.pidfd = os.pidfd_open(known.pid)
             except OSError:  # it has ended, or no descriptor is free
                 return False
-        wanted = places.LeaveWanted(round=_round_of(start), within_s=min(within_s, self._timeout_s), planned=planned)
+        wanted = places.LeaveWanted(
+            round=_round_of(start),
+            within_s=min(within_s, self._timeout_s),
+            planned=planned,
+            stopped=_is_stopped(known.pid),
+        )
         self._advance(known, wanted)
         return known.state.phase is Phase.ASKED
 
     def _note(self, local_rank: int, reason: str) -> None:
+        self._refused[local_rank] = reason
         # One line for all workers that stay for the same reason in the same turn.
         if not self._refusals:
             self._loop.post(self._print_refusals)
@@ -230,9 +242,11 @@ class WarmStarter(WorkerStarter):
         return kept.connection.send(place, list(streams.values()))
 
     def round_started(self) -> None:
-        """Report how many workers were kept."""
-        if self._placed:
-            self._record(tuple(sorted(self._placed)), self._asked_for)
+        """Report how many workers were kept, and why others were not."""
+        refused, self._refused = self._refused, {}
+        if self._placed or refused or self._has_recorded:
+            self._has_recorded = True
+            self._record(tuple(sorted(self._placed)), self._asked_for, refused)
 
     def worker_ended(self, pid: int) -> None:
         """Forget a worker that has ended."""
@@ -346,6 +360,15 @@ def _difference(before: WorkerStart, now: WorkerStart) -> str:
         return "the terminal"
     lasting = _changed(before.environment, now.environment).keys() - now.round_variables
     return f"its environment ({', '.join(sorted(lasting))})" if lasting else ""
+
+
+def _is_stopped(pid: int) -> bool:
+    """Return whether a signal such as SIGSTOP has stopped a process. The stop's own signals continue it."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_bytes()
+    except OSError:  # it has ended
+        return False
+    return stat.rpartition(b")")[2].split()[:1] == [b"T"]
 
 
 def _has_ended(pidfd: int) -> bool:

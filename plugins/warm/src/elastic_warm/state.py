@@ -3,6 +3,7 @@
 import logging
 import sys
 import time
+import weakref
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
@@ -104,8 +105,10 @@ class State:
         own["_channel"] = None
         own["_generation"] = own["_serial"] = 0
         own["_pristine"] = True
+        own["_beat"] = _heartbeat()
         own["last_commit_ms"] = 0.0
         own["last_commit_bytes"] = 0
+        _states.add(self)
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401  # a part
         parts = self.__dict__.get("_parts", {})
@@ -133,7 +136,8 @@ class State:
     def commit(self) -> None:
         """Copy the state to host memory. Called: by all ranks, at the same step, where the state is complete.
 
-        Until the copy is whole, the one before counts. If the state is sharded, the call first waits until all ranks
+        Until the copy is whole, the one before counts. For `--hang-timeout` and reports, the call is a heartbeat, with
+        the step if the script itself reports none. If the state is sharded, the call first waits until all ranks
         have confirmed the commit before, and a thread sends the copy to the partner afterwards.
 
         Raises:
@@ -149,6 +153,7 @@ class State:
         self._partners.send(slot)
         self.last_commit_ms = (time.perf_counter() - begun) * 1000
         self.last_commit_bytes = copied
+        self._beat(key.step)
         _report(self.last_commit_ms, copied, key.step)
 
     def restore(self) -> None:
@@ -265,7 +270,8 @@ class State:
         # A large state that others have as well is copied by the first commit, as new memory takes long to touch.
         common, _ = arrived.commit.sizes()
         if common <= _AT_ONCE or arrived.commit.own_needed or source is not None or self._has_partner():
-            self._fill(key, channel)
+            # With the size of the group that has made it: otherwise it would be another commit than that of the others.
+            self._fill(key, channel, arrived.commit.world_size)
             if source is not None:
                 source.drop()
 
@@ -324,13 +330,19 @@ class State:
             copies.keep_only(None)
         return copies.commits()
 
-    def _fill(self, key: Key, channel: Channel | None) -> tuple[Slot, int]:
-        """Copy the state into the older slot. Return it, and how many bytes were copied."""
+    def _fill(self, key: Key, channel: Channel | None, world_size: int | None = None) -> tuple[Slot, int]:
+        """Copy the state into the older slot. Return it, and how many bytes were copied.
+
+        Args:
+            key: The commit's identity.
+            channel: The present group. `None` means the process is alone.
+            world_size: The size of the group that has committed it. `None` means the present one.
+        """
         flats = self._flats()
         slot = self._slots().next()
         self.__dict__["_pristine"] = False
         rank, size = (channel.rank, channel.size) if channel is not None else (0, 1)
-        return slot, slot.fill(key, rank, size, flats, self._own_needed(flats))
+        return slot, slot.fill(key, rank, world_size or size, flats, self._own_needed(flats))
 
     def _note(self, plan: Plan, channel: Channel) -> None:
         """Log why a newer commit is not used, and what is lost. One rank does."""
@@ -417,6 +429,17 @@ _RESERVED: Final = frozenset(name for name in dir(State) if not name.startswith(
 }
 
 
+_states: Final[weakref.WeakSet[State]] = weakref.WeakSet()
+
+
+def forget_shards() -> None:
+    """Set the sharded parts of all states to `None`. Called: when a round was left: their mesh holds its groups."""
+    for state in list(_states):
+        for name, part in state.parts().items():
+            if objects.is_sharded(part):
+                setattr(state, name, None)
+
+
 def _loader_of(state: State, checkpointer: Any) -> Callable[[], object] | None:  # noqa: ANN401  # of another distribution
     """Return a function that loads the newest checkpoint into a state."""
     if checkpointer is None:
@@ -433,6 +456,22 @@ def _loader_of(state: State, checkpointer: Any) -> Callable[[], object] | None: 
         return True
 
     return load
+
+
+def _heartbeat() -> Callable[[int], None]:
+    """Return the function of elastic-watch by which a complete step counts as a heartbeat, if it is installed.
+
+    Its import announces heartbeats to the agent: from here on, output is no sign of life.
+    """
+    try:
+        from elastic_core.worker import step_completed
+    except ImportError:
+        return _nothing
+    return step_completed  # type: ignore[no-any-return]  # of a distribution that need not be there
+
+
+def _nothing(step: int) -> None:
+    """Report no heartbeat."""
 
 
 def _report(ms: float, copied: int, step: int) -> None:

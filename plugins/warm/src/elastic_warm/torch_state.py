@@ -228,7 +228,9 @@ def wait_for_stores_in_python() -> None:
     """Have `init_process_group` wait in Python until the store's server is there: an interrupt ends that wait.
 
     Torch's own loop ends only with the group's time limit, and pauses for seconds: a server that comes a moment later
-    is found within milliseconds here. Does nothing if `torch.distributed` is not imported.
+    is found within milliseconds here. Rank 0 does not wait for all clients of its server, which torch does by looks at
+    intervals of 10 ms: the group waits for all ranks itself, as with a store that the agent hosts.
+    Does nothing if `torch.distributed` is not imported.
     """
     rendezvous: Any = sys.modules.get("torch.distributed.rendezvous")
     create = getattr(rendezvous, "_create_c10d_store", None)
@@ -242,15 +244,18 @@ def wait_for_stores_in_python() -> None:
         return create(hostname, port, rank, *args, **kwargs)
 
     rendezvous._create_c10d_store = create_when_there
+    rendezvous.TCPStore = functools.partial(rendezvous.TCPStore, wait_for_workers=False)
 
 
 def _wait_for_server(host: str, port: int, within_s: float) -> None:
     """Wait until the server responds, or the time is over: then torch raises its own error."""
     pause, pause_s = threading.Event(), _FIRST_PAUSE_S
     until_s = time.monotonic() + within_s
+    # The tables by which a text is encoded are slow to load.
+    address: Any = host.encode() if host.isascii() else host
     while time.monotonic() < until_s:
         try:
-            with socket.create_connection((host, port), timeout=_CONNECT_S) as connection:
+            with socket.create_connection((address, port), timeout=_CONNECT_S) as connection:
                 if _responds(connection):
                     return
         except OSError:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Any, Final, NamedTuple, ParamSpec, TypeVar
 
-from elastic_warm import groups, loaders, torch_state
+from elastic_warm import gloo_loops, groups, loaders, torch_state, transfers
 from elastic_warm.client import SOCKET_VARIABLE, TIMEOUT_VARIABLE, VERSION, AgentConnection, ConnectionOverError
 from elastic_warm.leaving import (
     Interrupter,
@@ -156,8 +156,11 @@ class KeptWorker:
         asked_s, left_s = self._leave.at_s, time.monotonic()
         raised_s = self._interrupter.raised_s or left_s
         until_s = asked_s + self._leave.within_s
-        _let_groups_go(destroys=False)
-        reason = self._generation.destroy(until_s - left_s)
+        if (states := sys.modules.get("elastic_warm.state")) is not None:
+            states.forget_shards()
+        with gloo_loops.woken(self._interrupter.own_signum):
+            _let_groups_go(destroys=False)
+            reason = self._generation.destroy(until_s - left_s)
         torch_state.restore_exception_hook(self._hook)
         reason = reason or torch_state.device_fault() or self._remaining(until_s)
         if reason:
@@ -368,6 +371,7 @@ DistributedDataParallel. Torch 2.13 then joins a thread of gloo that waits for t
 def _let_groups_go(*, destroys: bool) -> None:
     """Release the groups of a function that was left; `destroys`: end those that it has not ended."""
     if destroys:
+        transfers.wait()  # of the last commit, which other ranks wait for
         torch_state.destroy_groups()
     _groups.clear()
 
@@ -428,7 +432,7 @@ def stepped() -> None:
     Raises:
         RoundOver: the round is over.
     """
-    if not _groups:
+    if _is_used and not _groups:
         _groups.extend(torch_state.groups())
     if _kept is not None:
         _kept.step()

@@ -1,18 +1,22 @@
 """Parts of a kept worker, without a process of its own: messages, errors of peers, and what it takes for a pool."""
 
+import ctypes
 import json
 import os
+import signal
 import socket
 import sys
 import threading
 import time
 import weakref
+from pathlib import Path
 
 import pytest
 
-from elastic_core.failure import classify
-from elastic_warm import leaving, loaders, residue
+from elastic_warm import gloo_loops, leaving, loaders, residue
 from elastic_warm.client import MAX_MESSAGE_BYTES, AgentConnection, ConnectionOverError
+from patience import patience
+from support import wait_for
 
 # --- messages
 
@@ -94,15 +98,15 @@ def test_a_message_to_an_agent_that_is_gone_is_dropped(ends):
 # --- errors
 
 
-def test_the_same_errors_are_a_peer_s_as_in_reports():
-    assert leaving._COLLATERAL.pattern == classify._COLLATERAL.pattern
-    assert {kind.__name__ for kind in leaving._COLLATERAL_TYPES} == classify._COLLATERAL_TYPES
+class OfAClient(ConnectionResetError):
+    """As libraries derive theirs."""
 
 
 @pytest.mark.parametrize(
     ("error", "is_collateral"),
     [
         (ConnectionResetError(104, "reset"), True),
+        (OfAClient("gone"), True),
         (RuntimeError("[pair.cc:553] Connection closed by peer [127.0.0.1]:1"), True),
         (RuntimeError("The server socket has failed to listen; address already in use"), False),
         (RuntimeError("CUDA error: an illegal memory access was encountered"), False),
@@ -116,6 +120,12 @@ def test_errors_of_a_peer(error, is_collateral):
     wrapped = ValueError("around it")
     wrapped.__cause__ = error
     assert bool(leaving.collateral_text(wrapped)) is is_collateral
+
+
+def test_an_error_about_this_worker_s_own_port_has_no_cause_that_counts():
+    error = RuntimeError("The server socket has failed to listen; address already in use")
+    error.__cause__ = ConnectionResetError(104, "reset")
+    assert leaving.collateral_text(error) == ""
 
 
 def test_frames_of_all_exceptions_of_a_chain_are_cleared():
@@ -162,6 +172,41 @@ def test_a_native_thread_that_waits_for_work_is_a_pool_s():
     finally:
         go_on.set()
         thread.join()
+
+
+def test_a_loop_of_gloo_is_woken_and_no_other_thread():
+    begun, ended = threading.Barrier(3), {name: threading.Event() for name in (gloo_loops.LOOP, "another")}
+    is_over = threading.Event()
+
+    def pause(name):
+        Path(f"/proc/self/task/{threading.get_native_id()}/comm").write_text(name)
+        begun.wait()
+        ctypes.CDLL(None).pause()  # returns after a signal, as the wait of a loop does
+        ended[name].set()
+        is_over.wait()
+
+    def another_ends():
+        signal.pthread_kill(another.ident, signum)
+        return ended["another"].is_set()
+
+    signum = signal.SIGRTMAX - 1
+    before = signal.signal(signum, lambda *_: None)
+    loop, another = (threading.Thread(target=pause, args=[name], daemon=True) for name in ended)
+    try:
+        loop.start()
+        another.start()
+        begun.wait()
+        with gloo_loops.woken(0):
+            assert not ended[gloo_loops.LOOP].is_set()
+        with gloo_loops.woken(signum):
+            assert ended[gloo_loops.LOOP].wait(patience(30))
+        assert not ended["another"].is_set()
+        wait_for(another_ends)
+    finally:
+        is_over.set()
+        for thread in (loop, another):  # with all that is still on its way to it
+            thread.join(patience(30))
+        signal.signal(signum, before)
 
 
 def test_loaders_that_are_abandoned_wait_less(monkeypatch):

@@ -1,11 +1,12 @@
-"""Heartbeats of a training script: `heartbeat` and `section`, by which `--hang-timeout` finds hangs.
+"""Heartbeats of a training script: `heartbeat`, `step_completed` and `section`, by which `--hang-timeout` finds hangs.
 
-Both write to memory that the agent reads: no system call, and no lock for which a heartbeat could wait. Without such an
+All write to memory that the agent reads: no system call, and no lock for which a heartbeat could wait. Without such an
 agent (no `elastic run`, or one without `--hang-timeout`) they write to private memory. They raise no error because of
 the launcher.
 """
 
 import os
+import sys
 from _thread import RLock
 from time import monotonic_ns
 
@@ -29,6 +30,8 @@ _alive = True
 """Whether the first heartbeat is noted, or no agent reads it."""
 _high: int | None = 0
 """The value of HIGH for which steps need no more comparison. `None` means that the first step is not noted yet."""
+_completed = layout.NONE
+"""The last step of `step_completed` that was noted."""
 
 
 def heartbeat(*, step: "SupportsIndex | None" = None) -> None:
@@ -51,6 +54,32 @@ def heartbeat(*, step: "SupportsIndex | None" = None) -> None:
     if not _alive:
         _note_life(now_ns)
     _words[_BEAT_NS] = now_ns
+
+
+def step_completed(step: int) -> None:
+    """Report a heartbeat, and this step if the script itself reports none by `heartbeat` or `should_stop`.
+
+    For libraries that see when a step is complete, as `elastic_warm.State.commit` does: a script may count its steps in
+    another way, and its own count is the one that counts.
+
+    Args:
+        step: How many steps are complete: a rising number, the same for all ranks at the same place.
+
+    Threading: that of the training.
+    """
+    global _completed
+    if _words[_STEP] not in (layout.NONE, _completed) or _asks_by_step():
+        heartbeat()
+    else:
+        heartbeat(step=step)
+        _completed = _words[_STEP]
+
+
+def _asks_by_step() -> bool:
+    """Return whether the script calls `should_stop` with steps."""
+    stops = sys.modules.get("elastic_train.stops")  # of another distribution, which the script may have imported
+    last_step = getattr(stops, "last_step", None)
+    return last_step is not None and last_step() is not None
 
 
 def _note_odd_step(step: "SupportsIndex", now_ns: int) -> None:

@@ -20,9 +20,9 @@ HANG_TIMEOUT: Final = RunOption(
     metavar="SECONDS|auto",
     time_limit=True,
     help="Workers without activity for this time hang, which is a failure. Activity is a heartbeat "
-    "(elastic_core.worker.heartbeat), a step (elastic_train.should_stop), or any reading or writing if the script "
-    "reports neither. Stacks are recorded at half of this time. auto: the run learns the limit from its longest step, "
-    "at least 5 minutes. 0: no limit.",
+    "(elastic_core.worker.heartbeat), a step (elastic_train.should_stop, or commit() of an elastic_warm.State), or any "
+    "reading or writing if the script reports neither. Stacks are recorded at half of this time. auto: the run learns "
+    "the limit from its longest step, at least 5 minutes. 0: no limit.",
 )
 STARTUP_TIMEOUT: Final = RunOption(
     name="startup_timeout",

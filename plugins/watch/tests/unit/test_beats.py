@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import types
 from time import monotonic
 
 import pytest
@@ -17,6 +18,7 @@ from elastic_watch.beat_file import BeatFiles, WorkerProgress
 @pytest.fixture
 def file(monkeypatch):
     own = (beats._page, beats._words, beats._times, beats._alive, beats._high)
+    monkeypatch.setattr(beats, "_completed", layout.NONE)
     made = BeatFiles()
     (path,) = made.renew(1).values()
     monkeypatch.setenv(layout.FILE_VARIABLE, path)
@@ -54,6 +56,46 @@ def test_first_heartbeat_and_first_and_last_step_have_their_times(file):
     beats.heartbeat()
     beats.heartbeat(step="x")
     assert (file.progress(), file.read().beat_s > own.step_s) == (own, True)
+
+
+def test_a_library_s_step_counts_where_the_script_reports_none(file, monkeypatch):
+    worker.step_completed(3)
+    worker.step_completed(4)
+    assert file.read().step == 4
+    assert file.progress().first_step == 3
+    before = file.read().beat_s
+    stops = types.SimpleNamespace(last_step=lambda: None)
+    monkeypatch.setitem(sys.modules, "elastic_train.stops", stops)
+    worker.step_completed(5)
+    assert file.read().step == 5
+    stops.last_step = lambda: 70
+    worker.step_completed(6)
+    assert file.read().step == 5, "should_stop reports the steps"
+    assert file.read().beat_s > before
+
+
+def test_the_script_s_own_steps_count_before_those_of_a_library(file):
+    worker.step_completed(1)
+    beats.heartbeat()
+    worker.step_completed(2)
+    assert file.read().step == 2, "a heartbeat without a step names none"
+    beats.heartbeat(step=100)
+    before = file.read().beat_s
+    for step in (3, 100, 4):
+        worker.step_completed(step)
+        assert file.read().step == 100
+    assert file.read().beat_s > before
+
+
+def test_a_round_in_the_same_process_begins_with_the_library_s_steps(file, monkeypatch):
+    worker.step_completed(7)
+    made = BeatFiles()
+    (path,) = made.renew(1).values()
+    monkeypatch.setenv(layout.FILE_VARIABLE, path)
+    beats.attach()
+    worker.step_completed(6)
+    assert (file.read().step, made.get(0).read().step) == (7, 6)
+    made.close()
 
 
 class Index:

@@ -15,5 +15,6 @@ NEED_TORCH = [
 @pytest.mark.parametrize("page", NEED_TORCH)
 def test_code_of_a_page_does_what_the_page_shows(page, tmp_path, request):
     # Other libraries start interpreters of their own, and import more than torch.
-    python = None if has("ecosystem", page) else request.getfixturevalue("torch_python")
+    own = has("ecosystem", page) or has("own interpreters", page)
+    python = None if own else request.getfixturevalue("torch_python")
     play(page, tmp_path, python)

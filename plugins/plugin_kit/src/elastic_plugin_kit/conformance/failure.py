@@ -164,9 +164,11 @@ def _questions() -> Iterator[tuple[Failure, Sequence[Failure]]]:
     for failure_class in FailureClass:
         for failure in (
             sample_failure(failure_class=failure_class, at_s=100.0),
-            sample_failure(failure_class=failure_class, at_s=1e6, uptime_s=9e5, retryable=False, exit_code=255),
+            sample_failure(failure_class=failure_class, at_s=1e6, uptime_s=9e5, retryable=False, exit_code=255,
+                           alive_count=0, kept_count=0),
             sample_failure(failure_class=failure_class, at_s=100.0, uptime_s=0.0, exception_type="", message="",
-                           global_rank=None, local_rank=None, exit_code=137, summary="é\u2028" * 500),
+                           global_rank=None, local_rank=None, exit_code=137, summary="é\u2028" * 500,
+                           alive_count=7, kept_count=6),
         ):  # fmt: skip
             for history in histories:
                 yield failure, tuple(history)

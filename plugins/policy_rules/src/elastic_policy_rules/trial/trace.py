@@ -70,4 +70,10 @@ def _timed(entries: Sequence[Failure | Incident]) -> Iterator[Failure]:
             yield msgspec.structs.replace(entry, decision=None)
             continue
         uptime_s = entry.first.exit.runtime_s if entry.first is not None else 0.0
-        yield to_failure(entry, at_s=(entry.at_ns - first_ns) / 1e9, uptime_s=uptime_s)
+        failure = to_failure(entry, at_s=(entry.at_ns - first_ns) / 1e9, uptime_s=uptime_s)
+        if entry.source == "worker":
+            of_run = entry.report_count > 0
+            stopped = entry.stopped_count if of_run else len(entry.stopped)
+            kept = entry.kept_count if of_run else None  # one node's policy decides before workers are asked to leave
+            failure = msgspec.structs.replace(failure, alive_count=stopped + entry.kept_count, kept_count=kept)
+        yield failure

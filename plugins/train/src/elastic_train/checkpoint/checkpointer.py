@@ -420,6 +420,8 @@ class Checkpointer:
         if self._members is None or not self._members.are_those_of_now():
             self._members = Ranks(self._timeout)
             self._claims = claims_of(self._folder.path, self._members.world)
+            # Ranks whose process is new have not looked at the folder: all do, together.
+            self._serial = self._known = None
         return self._members
 
     def _meet(self, call: str, problem: Exception | None = None) -> Ranks:

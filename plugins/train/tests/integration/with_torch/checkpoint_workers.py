@@ -155,8 +155,21 @@ def lagging(group):
     )
 
 
+def kept(group):
+    """In the next group, rank 0 has its Checkpointer of this one, as a process that was kept, and rank 1 a new one."""
+    mine = Checkpointer(FOLDER / "kept")
+    mine.save({"step": 1}, step=1)
+    dist.destroy_process_group()
+    dist.init_process_group("gloo", init_method=f"file://{FOLDER}/next", rank=group.rank, world_size=group.world_size)
+    if group.rank != 0:
+        mine = Checkpointer(FOLDER / "kept")
+    mine.save({"step": 2}, step=2)
+    assert mine.load().state == {"step": 2}
+
+
 def two(group):
     """Load with two ranks what three have saved, and leave with a save in the background."""
+    kept(group)
     assert Checkpointer(FOLDER / "one").load().world_size == 3
     assert Checkpointer(FOLDER / "each", files="each").load().state == {"rank": group.rank}
     parts = Checkpointer(FOLDER / "parts")

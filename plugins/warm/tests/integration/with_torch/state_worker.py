@@ -199,6 +199,26 @@ class Placed:
         self.state.table[self.state.step % 3] += 1
 
 
+class Cut(BaseException):
+    """An interrupt, as that of the end of a round."""
+
+
+def cut_before_drop():
+    """Interrupt the main thread when it is about to forget a commit in whose place it has filled the other slot."""
+    drop, keep_only = host_copy.Slot.drop, host_copy.HostCopies.keep_only
+
+    def cut(slot):
+        host_copy.Slot.drop = drop
+        raise Cut
+
+    def keep(copies, key):  # the same call forgets older commits, before
+        host_copy.Slot.drop = drop
+        keep_only(copies, key)
+        host_copy.Slot.drop = cut
+
+    host_copy.HostCopies.keep_only = keep
+
+
 def torn(count):
     """Die in a copy, after some of its tensors."""
     copy_all = host_copy.copy_all
@@ -239,6 +259,17 @@ class Worker:
 
     def has_checkpoint(self, *, step):
         self.loads = step
+
+    def cut_round(self, **place):
+        """Be interrupted where the new round's part has just been kept."""
+        keep_only = host_copy.HostCopies.keep_only
+        cut_before_drop()
+        try:
+            return self.round(**place)
+        except Cut:
+            return {"cut": True}
+        finally:
+            host_copy.HostCopies.keep_only = keep_only
 
     def round(self, *, store, rank, size, node=0, **layout):
         os.environ["GROUP_RANK"] = str(node)

@@ -78,6 +78,41 @@ def test_ranks_join_and_leave_and_all_have_the_newest_step(ranks):
     assert [(each["step"], each["received"]) for each in synced] == [(6, True), (6, False), (6, False)]
 
 
+@pytest.mark.parametrize("partner", [False, True])
+def test_a_round_that_ends_before_its_first_commit_leaves_what_it_began_with(ranks, partner):
+    first, second, third = (ranks.new(partner=partner) for _ in range(3))
+    ranks.round([first, second])
+    ranks.all([first, second], "train", until=3)
+    ranks.all([first, second], "leave")
+    grown = [first, second, third]
+    for _ in range(2):
+        assert [(each.get("source"), each.get("step")) for each in ranks.round(grown)] == [("memory", 3)] * 3
+        digests = ranks.all(grown, "digest")
+        assert len(set(digests)) == 1
+        ranks.all(grown, "leave")
+    shrunk = [third, second]
+    assert [(each.get("source"), each.get("step")) for each in ranks.round(shrunk)] == [("memory", 3)] * 2
+    assert ranks.all(shrunk, "digest") == digests[1:]
+
+
+def test_another_round_begins_before_one_of_fewer_ranks_has_committed(ranks):
+    four = [ranks.new() for _ in range(4)]
+    ranks.round(four)
+    ranks.all(four, "train", until=3)
+    before = four[0].ask("digest")
+    ranks.all(four, "leave")
+    newcomer = ranks.new()
+    ranks.round([four[0], newcomer])
+    ranks.all([four[0], newcomer], "leave")
+    # Both have the commit of the four ranks, and one of them has received it.
+    again = [four[0], newcomer, ranks.new(), ranks.new()]
+    synced = ranks.round(again)
+    assert [(each["source"], each["step"]) for each in synced] == [("memory", 3)] * 4
+    assert ranks.all(again, "digest") == [before] * 4
+    ranks.all(again, "train", until=5)
+    assert len(set(ranks.all(again, "digest"))) == 1
+
+
 def test_a_lost_node_takes_no_shard_with_it(ranks, undisturbed):
     expected = undisturbed("sharded", 4)
     nodes = [0, 0, 1, 1]
@@ -127,6 +162,24 @@ def test_fsdp_goes_on_with_its_shards(ranks, undisturbed):
     assert [each["source"] for each in ranks.round(both, [0, 1])] == ["memory"] * 2
     ranks.all(both, "train", until=UNTIL)
     assert ranks.all(both, "digest") == expected
+
+
+@pytest.mark.parametrize("until", [3, 4], ids=["one slot", "the other slot"])
+def test_an_interrupt_with_two_copies_of_one_commit_leaves_the_one_of_this_place(ranks, until):
+    first, second = (ranks.new("sharded", partner=False) for _ in range(2))
+    ranks.round([first, second])
+    ranks.all([first, second], "train", until=until)
+    digests = ranks.all([first, second], "digest")
+    ranks.all([first, second], "leave")
+    swapped = [second, first]
+    assert ranks.round(swapped, name="cut_round") == [{"cut": True}] * 2
+    assert [(each.get("source"), each.get("step")) for each in ranks.round(swapped)] == [("memory", until)] * 2
+    assert ranks.all(swapped, "digest") == digests
+    ranks.all(swapped, "train", until=until + 2)
+    digests = ranks.all(swapped, "digest")
+    ranks.all(swapped, "leave")
+    assert [each.get("step") for each in ranks.round([first, second])] == [until + 2] * 2
+    assert ranks.all([first, second], "digest") == digests
 
 
 def test_ranks_whose_states_differ_all_get_the_same_line(ranks):

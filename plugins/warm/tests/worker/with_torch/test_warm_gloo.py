@@ -10,6 +10,7 @@ import os, sys, time
 import torch
 import torch.distributed as dist
 import elastic_warm as warm
+from elastic_warm import gloo_loops
 
 @warm.rounds
 def train():
@@ -17,7 +18,7 @@ def train():
     rank, number = dist.get_rank(), int(os.environ["ELASTIC_ROUND"])
     total = torch.ones(1)
     dist.all_reduce(total)
-    print("sum", int(total), "pid", os.getpid(), flush=True)
+    print("sum", int(total), "pid", os.getpid(), "loops", len(gloo_loops._loops()), flush=True)
     warm.should_stop()
     if number == 0:
         if rank == 1:
@@ -48,5 +49,5 @@ def test_a_survivor_leaves_and_builds_a_group_with_a_new_process(agent):
     zero.expect("returned", round=1)
     assert zero.process.wait(30) == 0
     assert agent.workers[1].process.wait(30) == 0
-    assert zero.lines(0) == [f"sum 2 pid {zero.pid}", "blocks"]
-    assert zero.lines(1) == [f"sum 2 pid {zero.pid}", "end"]
+    assert zero.lines(0) == [f"sum 2 pid {zero.pid} loops 1", "blocks"]
+    assert zero.lines(1) == [f"sum 2 pid {zero.pid} loops 1", "end"]

@@ -1,0 +1,149 @@
+"""Copies on another rank whose transfer is under way when its round is over: they have no part in the next round."""
+
+import threading
+import weakref
+
+import pytest
+import torch
+import torch.distributed as dist
+
+import elastic_warm as warm
+from elastic_warm import partners as module
+from elastic_warm.agreement import Copy, Key
+from elastic_warm.partners import Partners
+from patience import patience
+
+
+class Group:
+    """The new group of a rank, of two."""
+
+    rank, size = 0, 2
+
+    def side_group(self):
+        return self
+
+
+class Gloo:
+    """Plays the other rank, which sends what this one sends; each wait is noted, and ends when the test wants."""
+
+    def __init__(self):
+        self.waits = threading.Semaphore(0)
+        self.ends = threading.Semaphore(0)
+        self.error = None
+
+    def isend(self, data, to, *, group):
+        self.sent = data.clone()
+        return self
+
+    def irecv(self, data, sender, *, group):
+        data.copy_(self.sent)
+        return self
+
+    def all_reduce(self, data, *, group):
+        self.wait()
+
+    def wait(self):
+        self.waits.release()
+        assert self.ends.acquire(timeout=patience(60))
+        if self.error is not None:
+            raise self.error
+
+    def until_waiting(self):
+        assert self.waits.acquire(timeout=patience(60))
+
+
+@pytest.fixture
+def gloo(monkeypatch):
+    gloo = Gloo()
+    for name in ("isend", "irecv", "all_reduce"):
+        monkeypatch.setattr(dist, name, getattr(gloo, name))
+    monkeypatch.setattr(module, "_PATIENCE_S", 0.01)
+    yield gloo
+    gloo.ends.release(100)
+
+
+@pytest.fixture
+def slot():
+    state = warm.State(part=torch.arange(4.0), sharded=True, random=False)
+    state.commit()
+    return state._copies.newest()
+
+
+def begin(partners):
+    partners.join_group(Group(), [1, 0])
+
+
+def left_behind(partners, slot, gloo, *, steps):
+    """Let a transfer wait for the other rank after some steps of it, and end its round."""
+    begin(partners)
+    partners.send(slot)
+    thread = partners._thread
+    for _ in range(steps):
+        gloo.until_waiting()
+        gloo.ends.release()
+    gloo.until_waiting()
+    partners.end()
+    assert thread.is_alive()
+    return thread
+
+
+def test_a_transfer_of_two_ranks_keeps_the_other_s_part(slot, gloo):
+    partners = Partners()
+    begin(partners)
+    gloo.ends.release(100)
+    partners.send(slot)
+    partners.wait()
+    assert [copy.key for copy in partners.copies()] == [slot.commit.key]
+    assert partners.copies()[0].owner == slot.commit.owner
+
+
+@pytest.mark.parametrize("steps", [0, 2, 4, 6], ids=["before it keeps anything", "heads", "tensors", "confirmation"])
+def test_an_error_of_a_round_that_is_over_is_no_error_of_the_next(slot, gloo, steps):
+    partners = Partners()
+    thread = left_behind(partners, slot, gloo, steps=steps)
+    begin(partners)
+    gloo.error = RuntimeError("Connection closed by peer")
+    gloo.ends.release(100)
+    thread.join(patience(60))
+    assert not thread.is_alive()
+    partners.wait()
+
+
+@pytest.mark.parametrize("steps", [0, 2, 4])
+def test_a_transfer_of_a_round_that_is_over_changes_nothing_that_is_kept(slot, gloo, steps):
+    partners = Partners()
+    thread = left_behind(partners, slot, gloo, steps=steps)
+    begin(partners)
+    whole = [Copy(Key(5, serial, serial), 1, 2, False, True) for serial in range(len(partners.kept))]
+    for kept, commit in zip(partners.kept, whole, strict=True):
+        kept.commit = commit
+        kept.block = torch.full((4,), 7, dtype=torch.uint8)
+    gloo.ends.release(100)
+    thread.join(patience(60))
+    assert not thread.is_alive()
+    assert [kept.commit for kept in partners.kept] == whole
+    assert all(kept.block.tolist() == [7] * 4 for kept in partners.kept)
+
+
+class Net:
+    """Has a group, as a model in DistributedDataParallel does."""
+
+
+def test_an_error_does_not_keep_what_the_script_has(slot, gloo):
+    partners = Partners()
+    begin(partners)
+    gloo.error = RuntimeError("Connection closed by peer")
+    gloo.ends.release(100)
+    partners.send(slot)
+    nets = []
+
+    def train():
+        net = Net()
+        nets.append(weakref.ref(net))
+        partners.wait()
+
+    for _ in range(2):  # it stays an error until the next round
+        with pytest.raises(RuntimeError, match="Connection closed by peer") as caught:
+            train()
+        del caught
+        assert nets.pop()() is None, "its connections must end, since other ranks wait for that"
