@@ -68,7 +68,7 @@ class Resharding:
         """
         rank = self._channel.rank
         held = self._source.commit if self._source is not None else None
-        head = self._transfer.broadcast_head(held)
+        head, block = self._transfer.broadcast_head(held)
         locals_ = {each.owner: self._local(head, each.owner) for each in self._held if each.rank == rank}
         random = self._move_random(head, locals_)
         described = {name: part for name, part in parts_of(head, b"{}").items() if not part.is_own}
@@ -77,7 +77,7 @@ class Resharding:
         made |= {name: part for name, (part, _) in random.items()}
         targets |= {name: Tensors([], own) for name, (_, own) in random.items()}
         commit = Commit(self._transfer.key, rank, self._channel.size, True, made)
-        self._receive_common(commit, targets)
+        self._receive_common(commit, targets, block)
         own = [target for name in described for target in targets[name].own]
         with torch.no_grad():
             self._exchange(Routes(tensors, self._held, _LIMIT), locals_, own)
@@ -91,11 +91,17 @@ class Resharding:
         shards = [each for name, part in parts.items() if not part.is_own for each in tensors[name]]
         return _Local(shards, {name: (part, tensors[name]) for name, part in parts.items() if part.is_own})
 
-    def _receive_common(self, commit: Commit, targets: Mapping[str, Tensors]) -> None:
-        """Bring what is the same on all ranks into the objects, from this rank's copy if it has one."""
+    def _receive_common(self, commit: Commit, targets: Mapping[str, Tensors], block: torch.Tensor | None) -> None:
+        """Bring what is the same on all ranks into the objects, from this rank's copy if it has one.
+
+        Args:
+            commit: The commit.
+            targets: The tensors of the objects.
+            block: The bytes, if they have come with the description.
+        """
         slot = self._source
         if slot is None:
-            self._transfer.broadcast_blocks(commit, {name: each.common for name, each in targets.items()})
+            self._transfer.broadcast_blocks(commit, {name: each.common for name, each in targets.items()}, block)
             return
         mine = slot.tensors()
 
@@ -104,7 +110,7 @@ class Resharding:
                 for name, each in targets.items():
                     copy_all(each.common, mine[name].common if each.common else [])
 
-        self._transfer.broadcast_blocks(commit, None, copy)
+        self._transfer.broadcast_blocks(commit, None, block, copy)
 
     # --- random state
 

@@ -12,7 +12,7 @@ import torch
 from elastic_warm import objects
 from elastic_warm.agreement import Copy, Key, Plan, Report
 from elastic_warm.channel import Bucket, Channel
-from elastic_warm.host_copy import Commit, Part, Slot, Tensors, parts_of, views_of
+from elastic_warm.host_copy import Commit, Part, Slot, Tensors, copy_all, parts_of, views_of
 from elastic_warm.partners import Partners
 from elastic_warm.state_errors import StateError
 from elastic_warm.values import TensorInfo, offsets_of
@@ -21,6 +21,8 @@ _CHUNK: Final = 32 << 20
 """The most bytes of one broadcast."""
 _LARGE: Final = 1 << 20
 """From this size on, a tensor travels alone, from the memory of the copy to that of the object."""
+_TOGETHER: Final = 1 << 18
+"""Up to this size, the common tensors travel with their description, in one broadcast for which all ranks wait."""
 
 
 def node_number() -> int:
@@ -132,11 +134,11 @@ class Transfer:
         """
         rank = self._channel.rank
         held = self._source.commit if self._source is not None else None
-        # All descriptions first, then all bytes.
-        common_head = self.broadcast_head(held)
+        # All descriptions first, then all bytes, but for a few.
+        common_head, block = self.broadcast_head(held)
         own_head = self._move_heads()
         if held is not None and (held.owner == rank or rank not in self._own):
-            self.broadcast_blocks(held, None, restore)
+            self.broadcast_blocks(held, None, block, restore)
             self._move_blocks(None)
             return None
         described = parts_of(common_head, own_head or b"{}")
@@ -148,10 +150,10 @@ class Transfer:
         if self._source is not None:
             mine = self._source.tensors()
             received = {name: [each.clone() for each in mine[name].common] for name in described}
-            self.broadcast_blocks(commit, None)
+            self.broadcast_blocks(commit, None, block)
         else:
             received = {name: _targets(parts.get(name), part) for name, part in described.items()}
-            self.broadcast_blocks(commit, received)
+            self.broadcast_blocks(commit, received, block)
         own = torch.empty(commit.sizes()[1], dtype=torch.uint8)
         kept = self._partners.of(self.key, rank)
         if kept is not None:
@@ -163,18 +165,26 @@ class Transfer:
             {name: Tensors(received[name], [next(views) for _ in part.own]) for name, part in described.items()},
         )
 
-    def broadcast_head(self, held: Commit | None) -> bytes:
-        """Return the description of the common part."""
-        head = bytearray(self._common.sizes[0]) if held is None else bytearray(held.common_head())
-        if self._plan.receivers:
-            data = torch.frombuffer(head, dtype=torch.uint8)
-            self._channel.broadcast(self._plan.sender, [Bucket(len(head), data, [(data, 0)])])
-        return bytes(head)
+    def broadcast_head(self, held: Commit | None) -> tuple[bytes, torch.Tensor | None]:
+        """Return the description of the common part, and its block if that has come with it."""
+        if not self._plan.receivers:
+            return (b"" if held is None else held.common_head()), None
+        head_size, size = self._common.sizes[:2]
+        size = size if size <= _TOGETHER else 0
+        content = bytearray(size + head_size)
+        data = torch.frombuffer(content, dtype=torch.uint8)
+        # Other ranks that have it may have other plain values, whose text is longer: they get those of the sender, too.
+        if self._channel.rank == self._plan.sender and held is not None and self._source is not None:
+            content[size:] = held.common_head()
+            data[:size] = self._source.common[:size]
+        self._channel.broadcast(self._plan.sender, [Bucket(len(content), data, [(data, 0)])])
+        return bytes(content[size:]), data[:size] if size else None
 
     def broadcast_blocks(
         self,
         commit: Commit,
         received: Mapping[str, Sequence[torch.Tensor]] | None,
+        arrived: torch.Tensor | None,
         meanwhile: Callable[[], None] | None = None,
     ) -> None:
         """Broadcast the common tensors from the slot that has them.
@@ -182,16 +192,19 @@ class Transfer:
         Args:
             commit: Their description.
             received: The tensors into which they go. `None` if this rank has them.
+            arrived: Their bytes, if they have come already.
             meanwhile: Called in the meantime, or at once if no rank lacks them.
         """
-        if not self._plan.receivers:
-            if meanwhile is not None:
-                meanwhile()
-        else:
-            infos = [info for part in commit.parts.values() for info in part.common]
-            targets = None if received is None else [each for tensors in received.values() for each in tensors]
+        infos = [info for part in commit.parts.values() for info in part.common]
+        targets = None if received is None else [each for tensors in received.values() for each in tensors]
+        if self._plan.receivers and arrived is None:
             block = self._source.common if self._source is not None else None
             self._channel.broadcast(self._plan.sender, buckets_of(infos, block, targets), meanwhile)
+            return
+        if arrived is not None and targets is not None:
+            copy_all(targets, views_of(arrived, infos))
+        if meanwhile is not None:
+            meanwhile()
 
     def _move_heads(self) -> bytes | None:
         """Return the description of this rank's own part. `None` if it is lost."""

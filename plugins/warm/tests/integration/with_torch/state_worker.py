@@ -15,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import elastic_warm as warm
 from elastic_warm import channel as warm_channel
-from elastic_warm import host_copy, objects, resharding
+from elastic_warm import host_copy, objects, resharding, sync
 
 DTYPES = (torch.bfloat16, torch.float16, torch.int8, torch.uint8, torch.int64, torch.bool, torch.complex64)
 
@@ -154,7 +154,7 @@ class Placed:
     """Tensors on any mesh, with any placements, whose values are known: no collective takes part in their training."""
 
     def __init__(self, **options):
-        self.state = warm.State(model=None, optimizer=None, table=torch.zeros(3), step=0, **options)
+        self.state = warm.State(model=None, optimizer=None, table=torch.zeros(3), note="", step=0, **options)
 
     def begin(self, rank):
         if self.state.step == 0:
@@ -196,6 +196,7 @@ class Placed:
             os.kill(os.getpid(), signal.SIGKILL)
         self.optimizer.step()
         self.model.scale.add_(1)
+        self.state.note = "x" * rank  # of another length on each rank
         self.state.table[self.state.step % 3] += 1
 
 
@@ -362,6 +363,8 @@ class Worker:
 def main():
     faulthandler.enable()
     logging.basicConfig(format="%(message)s")
+    if os.environ.get("APART") == "1":  # as a large state: its tensors travel after their description
+        sync._TOGETHER = 0
     worker = Worker(sys.argv[1], json.loads(sys.argv[2]))
     for line in sys.stdin:
         name, arguments = json.loads(line)

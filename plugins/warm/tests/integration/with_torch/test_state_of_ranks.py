@@ -24,13 +24,14 @@ def undisturbed(ranks):
 @pytest.mark.parametrize("victim", [0, 1])
 def test_a_rank_that_is_killed_is_replaced_and_the_state_is_that_of_an_undisturbed_run(ranks, undisturbed, die, victim):
     expected = undisturbed(partner=True)
-    both = [ranks.new(partner=True) for _ in range(2)]
+    env = {"APART": str(victim)}
+    both = [ranks.new(env=env, partner=True) for _ in range(2)]
     ranks.round(both)
     both[1 - victim].begin("train", until=UNTIL)
     assert both[victim].ask("train", until=UNTIL, die_at=4, die=die, after=2) is None
     left = both[1 - victim].result()
     assert left["left"] in (4, 5, 6), left
-    both[victim] = ranks.new(partner=True)
+    both[victim] = ranks.new(env=env, partner=True)
     synced = ranks.round(both)
     assert [each["source"] for each in synced] == ["memory"] * 2
     assert len({each["step"] for each in synced}) == 1
