@@ -9,7 +9,6 @@ Training takes no part in this and has no further collective.
 import copy
 import threading
 from collections.abc import Sequence
-from functools import partial
 from typing import Any, Final
 
 import torch
@@ -35,22 +34,33 @@ class Kept:
         self.block = torch.empty(0, dtype=torch.uint8)
 
 
+class _Sending:
+    """One transfer, which a thread makes: of this rank's own part, and of the part that comes in return."""
+
+    def __init__(self, kept: Kept) -> None:
+        self.kept = kept
+        """What comes in return. It belongs to the thread until it ends."""
+        self.thread = threading.Thread()
+        self.started = False
+        """Whether the thread has been started for certain: an interrupt may have come meanwhile."""
+        self.failed: BaseException | None = None
+
+
 class Partners:
     """The copies for and of other ranks. They outlive the group in which they were made.
+
+    An interrupt may come at any line of a call. Hence there is no lock, and what a thread changes is its own: a thread
+    that is left behind, as its group is gone, can change nothing of a later round.
 
     Threading: the caller's. `send` starts a thread that ends when the copies are confirmed, or when a connection ends.
     """
 
     def __init__(self) -> None:
-        self.kept = tuple(Kept() for _ in range(SLOTS))
+        self.kept: tuple[Kept, ...] = ()
+        """At most `SLOTS`, without the one that is received now."""
         self._channel: Channel | None = None
         self._to = self._from = 0
-        self._thread: threading.Thread | None = None
-        self._failed: BaseException | None = None
-        self._epoch = 0
-        """Rises with each group: a transfer of an earlier one counts no more."""
-        self._lock = threading.Lock()
-        """Held by a transfer that changes what is kept, so that one of an earlier group never does."""
+        self._sending: _Sending | None = None
 
     def join_group(self, channel: Channel, partners: Sequence[int]) -> None:
         """Use a new group. Called: by all ranks.
@@ -59,7 +69,6 @@ class Partners:
             channel: The ranks of the new group.
             partners: The rank that keeps the copy of each rank.
         """
-        self._failed = None
         if channel.size == 1:
             self._channel = None
             return
@@ -95,94 +104,76 @@ class Partners:
         if channel is None or slot is None or commit is None:
             return
         group = channel.side_group()
-        self._thread = threading.Thread(
-            target=self._run, args=(group, slot, commit, self._epoch), name="elastic-partner-copy", daemon=True
+        sending = _Sending(self._take_oldest())
+        sending.thread = threading.Thread(
+            target=_run,
+            args=(sending, group, self._to, self._from, slot, commit),
+            name="elastic-partner-copy",
+            daemon=True,
         )
-        transfers.begin(self._thread)
+        self._sending = sending
+        transfers.begin(sending.thread)
+        sending.started = True
+
+    def _take_oldest(self) -> Kept:
+        """Return memory for a copy: that of the older one of two, which is forgotten."""
+        if len(self.kept) < SLOTS:
+            return Kept()
+        oldest = min(self.kept, key=lambda each: each.commit.key if each.commit else Key(-1, 0, 0))
+        self.kept = tuple(each for each in self.kept if each is not oldest)
+        oldest.commit = None
+        return oldest
 
     def wait(self) -> None:
         """Wait until the last commit is confirmed by all ranks.
 
         Raises:
             RuntimeError: a connection ended; torch's own error.
-            StateError: the ranks have committed different steps.
+            StateError: the ranks have committed different steps, or the last commit was interrupted.
         """
-        if self._thread is not None:
-            self._thread.join()
-            self._thread = None
-        if self._failed is not None:
+        sending = self._sending
+        if sending is None:
+            return
+        if not sending.started:
+            raise StateError("the commit before was interrupted", hint="sync() on all ranks")
+        sending.thread.join()
+        if sending.failed is not None:
             # A copy: what is raised gets the frames of the caller, whose objects can keep a group and its connections.
-            raise copy.copy(self._failed)
+            raise copy.copy(sending.failed)
+        self._take_back(sending)
 
     def end(self) -> None:
         """Wait for the thread, whose group is gone, without an error.
 
         An end of its connections frees it. Gloo does not free it if this process has destroyed the group before; it is
-        then left behind, and what it may still write is not used.
+        then left behind, with the memory into which it receives.
         """
-        with self._lock:
-            self._epoch += 1
-        if self._thread is not None:
-            self._thread.join(_PATIENCE_S)
-            if self._thread.is_alive():
-                self.kept = tuple(each if each.commit is not None else Kept() for each in self.kept)
-            self._thread = None
+        sending = self._sending
+        if sending is not None:
+            if sending.started:
+                sending.thread.join(_PATIENCE_S)
+            self._take_back(sending)
         self._channel = None
-        self._failed = None
 
-    def _run(self, group: Any, slot: Slot, commit: Commit, epoch: int) -> None:  # noqa: ANN401  # torch's
-        try:
-            self._transfer(group, slot, commit, epoch)
-        except BaseException as err:  # noqa: BLE001  # whatever it is, `wait` raises it
-            with self._lock:
-                if self._epoch == epoch:  # else it is the end of a round that is over, and no failure of this one
-                    # Without its frames, which would keep the group and its connections, for which other ranks wait.
-                    self._failed = err.with_traceback(None)
+    def _take_back(self, sending: _Sending) -> None:
+        """Keep what a transfer has received whole: its thread no longer changes it."""
+        if sending.kept.commit is not None and sending.kept not in self.kept:
+            self.kept = (*self.kept, sending.kept)
+        self._sending = None
 
-    def _transfer(self, group: Any, slot: Slot, commit: Commit, epoch: int) -> None:  # noqa: ANN401  # torch's
-        import torch.distributed as dist
 
-        swap = partial(self._swap, dist, group, self._to, self._from)  # those of this group, also if it is left behind
-        head = bytearray(commit.own_head())
-        size = commit.sizes()[1]
-        described = [*commit.key, commit.owner, commit.world_size, len(head), size, *commit.share()]
-        mine = torch.tensor(described, dtype=torch.int64)
-        theirs = torch.zeros(_FIELDS, dtype=torch.int64)
-        swap(mine, theirs)
-        generation, serial, step, owner, world_size, head_size, own_size, *share = theirs.tolist()
-        key = Key(generation, serial, step)
-        if key != commit.key:
-            raise StateError(
-                f"this rank has committed step {commit.key.step} as its commit {commit.key.serial}, "
-                f"rank {self._from} step {step} as its commit {serial}",
-                hint="commit() on all ranks at the same steps",
-            )
-        with self._lock:
-            if self._epoch != epoch:
-                return
-            kept = min(self.kept, key=lambda each: each.commit.key if each.commit else Key(-1, 0, 0))
-            kept.commit = None
-        if kept.block.numel() != own_size:
-            kept.block = torch.empty(own_size, dtype=torch.uint8)
-        kept.head = bytearray(head_size)
-        swap(torch.frombuffer(head, dtype=torch.uint8), torch.frombuffer(kept.head, dtype=torch.uint8))
-        swap(slot.own[:size], kept.block)
-        sizes = (0, 0, head_size, own_size)
-        with self._lock:
-            if self._epoch != epoch:
-                return
-            kept.commit = Copy(key, owner, world_size, False, commit.own_needed, "", sizes, *share)
-        dist.all_reduce(torch.ones(1, dtype=torch.int64), group=group)
+def _run(sending: _Sending, group: Any, receiver: int, sender: int, slot: Slot, commit: Commit) -> None:  # noqa: ANN401  # torch's
+    try:
+        _transfer(sending.kept, group, receiver, sender, slot, commit)
+    except BaseException as err:  # noqa: BLE001  # whatever it is, `wait` raises it
+        # Without its frames, which would keep the group and its connections, for which other ranks wait.
+        sending.failed = err.with_traceback(None)
 
-    def _swap(
-        self,
-        dist: Any,  # noqa: ANN401  # torch's
-        group: Any,  # noqa: ANN401  # torch's
-        receiver: int,
-        sender: int,
-        out: torch.Tensor,
-        into: torch.Tensor,
-    ) -> None:
+
+def _transfer(kept: Kept, group: Any, receiver: int, sender: int, slot: Slot, commit: Commit) -> None:  # noqa: ANN401  # torch's
+    import torch.distributed as dist
+
+    def swap(out: torch.Tensor, into: torch.Tensor) -> None:
         works = []
         if out.numel():
             works.append(dist.isend(out, receiver, group=group))
@@ -190,3 +181,26 @@ class Partners:
             works.append(dist.irecv(into, sender, group=group))
         for work in works:
             work.wait()
+
+    head = bytearray(commit.own_head())
+    size = commit.sizes()[1]
+    described = [*commit.key, commit.owner, commit.world_size, len(head), size, *commit.share()]
+    mine = torch.tensor(described, dtype=torch.int64)
+    theirs = torch.zeros(_FIELDS, dtype=torch.int64)
+    swap(mine, theirs)
+    generation, serial, step, owner, world_size, head_size, own_size, *share = theirs.tolist()
+    key = Key(generation, serial, step)
+    if key != commit.key:
+        raise StateError(
+            f"this rank has committed step {commit.key.step} as its commit {commit.key.serial}, "
+            f"rank {sender} step {step} as its commit {serial}",
+            hint="commit() on all ranks at the same steps",
+        )
+    if kept.block.numel() != own_size:
+        kept.block = torch.empty(own_size, dtype=torch.uint8)
+    kept.head = bytearray(head_size)
+    swap(torch.frombuffer(head, dtype=torch.uint8), torch.frombuffer(kept.head, dtype=torch.uint8))
+    swap(slot.own[:size], kept.block)
+    sizes = (0, 0, head_size, own_size)
+    kept.commit = Copy(key, owner, world_size, False, commit.own_needed, "", sizes, *share)
+    dist.all_reduce(torch.ones(1, dtype=torch.int64), group=group)

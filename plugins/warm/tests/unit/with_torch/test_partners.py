@@ -2,6 +2,7 @@
 
 import threading
 import weakref
+from functools import partial
 
 import pytest
 import torch
@@ -10,7 +11,10 @@ import torch.distributed as dist
 import elastic_warm as warm
 from elastic_warm import partners as module
 from elastic_warm.agreement import Copy, Key
-from elastic_warm.partners import Partners
+from elastic_warm.host_copy import SLOTS
+from elastic_warm.partners import Kept, Partners
+from elastic_warm.state_errors import StateError
+from interrupts import Interrupt, cut_at
 from patience import patience
 
 
@@ -77,7 +81,7 @@ def left_behind(partners, slot, gloo, *, steps):
     """Let a transfer wait for the other rank after some steps of it, and end its round."""
     begin(partners)
     partners.send(slot)
-    thread = partners._thread
+    thread = partners._sending.thread
     for _ in range(steps):
         gloo.until_waiting()
         gloo.ends.release()
@@ -114,15 +118,62 @@ def test_a_transfer_of_a_round_that_is_over_changes_nothing_that_is_kept(slot, g
     partners = Partners()
     thread = left_behind(partners, slot, gloo, steps=steps)
     begin(partners)
-    whole = [Copy(Key(5, serial, serial), 1, 2, False, True) for serial in range(len(partners.kept))]
+    whole = [Copy(Key(5, serial, serial), 1, 2, False, True) for serial in range(SLOTS)]
+    partners.kept = tuple(Kept() for _ in whole)
     for kept, commit in zip(partners.kept, whole, strict=True):
         kept.commit = commit
         kept.block = torch.full((4,), 7, dtype=torch.uint8)
     gloo.ends.release(100)
     thread.join(patience(60))
     assert not thread.is_alive()
-    assert [kept.commit for kept in partners.kept] == whole
+    partners.end()
+    assert partners.copies() == whole
     assert all(kept.block.tolist() == [7] * 4 for kept in partners.kept)
+
+
+@pytest.mark.parametrize("call", ["wait", "send", "end"])
+def test_an_interrupt_at_any_line_can_be_followed_by_another_round(slot, gloo, call):
+    gloo.ends.release(10_000)
+    done, line = False, 0
+    while not done:
+        line += 1
+        partners = Partners()
+        begin(partners)
+        for _ in range(2):
+            partners.send(slot)
+            partners.wait()
+        if call != "send":
+            partners.send(slot)
+        calls = {"wait": partners.wait, "send": partial(partners.send, slot), "end": partners.end}
+        done = cut_at(line, calls[call])
+        partners.end()
+        assert {copy.key for copy in partners.copies()} == {slot.commit.key}
+        begin(partners)
+        for _ in range(3):
+            partners.send(slot)
+            partners.wait()
+        assert len(partners.kept) <= SLOTS
+    assert line > 3
+
+
+def test_a_commit_after_an_interrupted_one_is_refused(slot, gloo, monkeypatch):
+    partners = Partners()
+    begin(partners)
+
+    def start(thread):
+        raise Interrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", start)
+        with pytest.raises(Interrupt):
+            partners.send(slot)
+    with pytest.raises(StateError, match=r"the commit before was interrupted\. Try: sync\(\) on all ranks"):
+        partners.wait()
+    partners.end()
+    begin(partners)
+    gloo.ends.release(100)
+    partners.send(slot)
+    partners.wait()
 
 
 class Net:

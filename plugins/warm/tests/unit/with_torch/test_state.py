@@ -3,7 +3,6 @@
 import itertools
 import os
 import random
-import sys
 
 import pytest
 import torch
@@ -14,6 +13,7 @@ from elastic_warm import host_copy, shared
 from elastic_warm.host_copy import HostCopies
 from elastic_warm.shared import SharedMemory, memories
 from elastic_warm.state_errors import StateError
+from interrupts import Interrupt, cut_at
 
 
 @pytest.fixture(autouse=True)
@@ -141,10 +141,6 @@ def test_arguments_that_can_not_be_used_are_one_line(parts, words):
 def test_without_a_commit_there_is_nothing_to_return_to():
     with pytest.raises(StateError, match=r"^there is no commit to return to\. Try: commit\(\) or sync\(\) before"):
         warm.State(step=0).restore()
-
-
-class Interrupt(BaseException):
-    pass
 
 
 def test_a_commit_that_is_cut_never_counts(monkeypatch):
@@ -376,30 +372,6 @@ def test_a_checkpointer_loads_all_parts():
 
 
 # --- an exception at any line, as that of a signal's handler
-
-
-def cut_at(line, call):
-    """Call, and raise `Interrupt` after so many lines of the package. Return whether the call came to its end."""
-    before, left = sys.gettrace(), line
-
-    def trace(frame, event, _):
-        nonlocal left
-        if "elastic_warm" not in frame.f_code.co_filename:
-            return None
-        if event == "line":
-            left -= 1
-            if left == 0:
-                raise Interrupt
-        return trace
-
-    sys.settrace(trace)
-    try:
-        call()
-    except Interrupt:
-        return False
-    finally:
-        sys.settrace(before)
-    return True
 
 
 def test_two_states_of_a_script_have_files_of_their_own(folder, monkeypatch):
