@@ -4,7 +4,7 @@ Every rank gathers the same reports and computes the same plan, so no rank decid
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final, NamedTuple
 
@@ -41,6 +41,14 @@ class Copy:
     """Digest of the structure of the common part. Empty without it."""
     sizes: tuple[int, int, int, int] = (0, 0, 0, 0)
     """Bytes of the common part's head and tensors, and of the own part's head and tensors."""
+    share: int = -1
+    """The lowest rank of that group that has the same own tensors as the owner."""
+    share_count: int = 0
+    """How many different own parts that group has. 0: they are no parts of global tensors, so none can be divided."""
+    fits: bool = True
+    """Whether the objects of the rank that reports it are divided as the commit is."""
+    obstacle: str = ""
+    """Why the commit can't be divided anew for the objects of the rank that reports it. Empty: it can."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +66,8 @@ class Report:
     """Number of its node."""
     outline: str = ""
     """Digest of the names, kinds and shapes of its state."""
+    layout: str = ""
+    """Digest of how its objects are divided among ranks. Empty: none is."""
     copies: tuple[Copy, ...] = ()
 
 
@@ -97,6 +107,8 @@ class Plan:
     moves: tuple[Move, ...] = ()
     lost: tuple[int, ...] = ()
     """Ranks of the old group, still there in the new one, whose own part is lost, though it is not needed."""
+    anew: bool = False
+    """Whether sharded tensors are divided anew. `moves` and `lost` are then those of random state alone."""
     notes: tuple[str, ...] = ()
     """Why newer commits are not used: a line for each."""
 
@@ -156,9 +168,7 @@ def _start(reports: Sequence[Report], generation: int) -> Plan:
 
 
 def _with_notes(plan: Plan, notes: list[str]) -> Plan:
-    return Plan(
-        plan.source, plan.generation, plan.key, plan.sender, plan.receivers, plan.moves, plan.lost, tuple(notes)
-    )
+    return replace(plan, notes=tuple(notes))
 
 
 def _plan_of(key: Key, reports: Sequence[Report], generation: int) -> Plan | str:
@@ -168,15 +178,16 @@ def _plan_of(key: Key, reports: Sequence[Report], generation: int) -> Plan | str
     commons = sorted({rank for rank, copy in held if copy.has_common})
     if not commons:
         return f"step {key.step}: no rank has the part that is the same on all ranks"
-    old_size = held[0][1].world_size
-    owners = {copy.owner for _, copy in held}
-    needed = any(copy.own_needed for _, copy in held)
-    if needed:
+    old_size = max(copy.world_size for _, copy in held)
+    anew = False
+    if any(copy.own_needed for _, copy in held):
+        owners = {copy.owner for _, copy in held}
         missing = [rank for rank in range(old_size) if rank not in owners]
-        if missing:
-            return f"step {key.step}: no rank has the shard of {_named(missing)}"
-        if old_size != len(reports):
-            return f"step {key.step}: its shards are those of {old_size} ranks, and now there are {len(reports)}"
+        fits = old_size == len(reports) and all(copy.fits for _, copy in held if copy.has_common)
+        anew = bool(missing) or not fits
+        refusal = _refusal([copy for _, copy in held], reports, missing) if anew else ""
+        if refusal:
+            return f"step {key.step}: {refusal}"
     moves = []
     lost = []
     for report in reports:
@@ -194,18 +205,39 @@ def _plan_of(key: Key, reports: Sequence[Report], generation: int) -> Plan | str
         receivers=tuple(report.rank for report in reports if report.rank not in commons),
         moves=tuple(moves),
         lost=tuple(lost),
+        anew=anew,
     )
 
 
+def _refusal(copies: Sequence[Copy], reports: Sequence[Report], missing: Sequence[int]) -> str:
+    """Return why the shards of a commit can't be divided anew. Empty if they can."""
+    counts = {copy.share_count for copy in copies}
+    divisible = counts == {max(counts)} and 0 not in counts
+    if missing and not (divisible and len({copy.share for copy in copies}) == max(counts)):
+        return f"no rank has the shard of {_named(missing)}"
+    old_size = copies[0].world_size
+    what = f"its shards are those of {old_size} ranks, and now there are {len(reports)}"
+    if old_size == len(reports):
+        what = "its shards are divided in another way than now"
+    if not divisible:
+        return f"{what}; only sharded tensors over all ranks can be divided anew"
+    obstacles = [copy.obstacle for copy in copies if copy.obstacle]
+    if obstacles:
+        return f"{what}; {obstacles[0]}"
+    if any(report.layout != reports[0].layout for report in reports):
+        return f"{what}; ranks differ in how they divide the state now"
+    return ""
+
+
 def _check_alike(key: Key, held: Iterable[tuple[int, Copy]]) -> None:
-    """Check that all copies of a commit are of one group and one structure."""
+    """Check that all copies of a commit are of one structure, and with shards of one group."""
     first: tuple[int, Copy] | None = None
     for rank, copy in held:
         if not copy.has_common:
             continue
         if first is None:
             first = rank, copy
-        elif (copy.digest, copy.world_size) != (first[1].digest, first[1].world_size):
+        elif copy.digest != first[1].digest or (copy.own_needed and copy.world_size != first[1].world_size):
             raise StateError(
                 f"rank {rank} has another structure of the state of step {key.step} than rank {first[0]}",
                 hint="the same State(…) on all ranks, with the same objects, committed at the same step",

@@ -146,6 +146,16 @@ class Channel:
         if data.numel():
             self._dist.recv(data, sender, group=self._for_pairs())
 
+    def exchange(self, out: torch.Tensor | None, receiver: int, into: torch.Tensor | None, sender: int) -> None:
+        """Send bytes in host memory to a rank, and receive bytes of another one meanwhile. `None`: there are none."""
+        works = []
+        if out is not None:
+            works.append(self._dist.isend(out, receiver, group=self._for_pairs()))
+        if into is not None:
+            works.append(self._dist.irecv(into, sender, group=self._for_pairs()))
+        for work in works:
+            work.wait()
+
     def _for_pairs(self) -> Any:  # noqa: ANN401  # torch's
         return self._side() if self.needs_side_group else None
 

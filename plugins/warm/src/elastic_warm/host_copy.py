@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple, Protocol
 import torch
 
 from elastic_warm.agreement import Copy, Key
+from elastic_warm.division import Division, shares_of
 from elastic_warm.state_errors import StateError
 from elastic_warm.values import Flat, TensorInfo, Tree, info_of, offsets_of, skeleton, view_of
 
@@ -44,6 +45,8 @@ class Commit:
     world_size: int
     own_needed: bool
     parts: Mapping[str, Part]
+    divisions: tuple[Division | None, ...] = ()
+    """How its own tensors are divided among the ranks, each way once. `None`: in a way that is not known."""
     cache: dict[str, bytes] = field(default_factory=dict, compare=False)
 
     def common_head(self) -> bytes:
@@ -70,18 +73,36 @@ class Commit:
         common = offsets_of(info for part in self.parts.values() for info in part.common)[1]
         return common, offsets_of(info for part in self.parts.values() for info in part.own)[1]
 
-    def as_copy(self, *, has_common: bool = True) -> Copy:
-        """Return it as a report to the other ranks."""
+    def share(self) -> tuple[int, int]:
+        """Return the lowest rank that has the same own tensors as the owner, and how many different own parts exist.
+
+        The number is 0 if they are no parts of global tensors over all ranks.
+        """
+        known = tuple(each for each in self.divisions if each is not None and each.covers(self.world_size))
+        if not known or len(known) != len(self.divisions):
+            return self.owner, 0
+        shares = shares_of(known, self.world_size)
+        return shares[self.owner], len(set(shares))
+
+    def as_copy(self, *, fits: bool = True, obstacle: str = "") -> Copy:
+        """Return it as a report to the other ranks.
+
+        Args:
+            fits: Whether the objects of this rank are divided as it is.
+            obstacle: Why it can't be divided anew for them. Empty: it can.
+        """
         common, own = self.sizes()
-        head = len(self.common_head()) if has_common else 0
         return Copy(
             self.key,
             self.owner,
             self.world_size,
-            has_common,
+            True,
             self.own_needed,
-            self.digest() if has_common else "",
-            (head, common if has_common else 0, len(self.own_head()), own),
+            self.digest(),
+            (len(self.common_head()), common, len(self.own_head()), own),
+            *self.share(),
+            fits,
+            obstacle,
         )
 
 
@@ -198,7 +219,8 @@ class Slot:
             name: Part(flat.tree, tuple(map(info_of, flat.common)), tuple(map(info_of, flat.own)), is_own)
             for name, (flat, is_own) in flats.items()
         }
-        made = Commit(key, owner, world_size, needed, parts)
+        divisions = dict.fromkeys(division for flat, _ in flats.values() for division in flat.divisions)
+        made = Commit(key, owner, world_size, needed, parts, tuple(divisions))
         tensors = [each for flat, _ in flats.values() for each in flat.common]
         tensors += [each for flat, _ in flats.values() for each in flat.own]
         self._lay_out(made)

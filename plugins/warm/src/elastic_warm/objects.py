@@ -111,14 +111,14 @@ def _places_of(value: Any, part: Part) -> list[tuple[Any, Any]]:  # noqa: ANN401
     if isinstance(value, torch.nn.Module):
         live = value.state_dict(keep_vars=True)
         registered = {id(each) for each in (*value.parameters(), *value.buffers())}
-        return [(tree, live[key]) for key, tree in _entries(part.tree) if id(live.get(key)) in registered]
-    if isinstance(value, torch.optim.Optimizer) and _is_plain(value):
-        parameters = _parameters_of(value)
+        return [(tree, live[key]) for key, tree in entries_of(part.tree) if id(live.get(key)) in registered]
+    if isinstance(value, torch.optim.Optimizer) and is_plain(value):
+        parameters = parameters_of(value)
         return [
             (tree, value.state[parameters[number]].get(field))
-            for number, fields in _entries(dict(_entries(part.tree))["state"])
+            for number, fields in entries_of(dict(entries_of(part.tree))["state"])
             if type(number) is int and number < len(parameters) and parameters[number] in value.state
-            for field, tree in _entries(fields)
+            for field, tree in entries_of(fields)
         ]
     return [] if is_stateful(value) else [(part.tree, value)]
 
@@ -226,15 +226,19 @@ def _sharded_like(
     placements: Sequence[str],
 ) -> torch.Tensor:
     """Return a sharded tensor on the mesh of a parameter, of its local part."""
-    if not hasattr(parameter, "device_mesh") or [str(each) for each in parameter.placements] != list(placements):
+    places = getattr(parameter, "placements", None)
+    tensors = sys.modules.get("torch.distributed.tensor")
+    if places is not None and tensors is not None and all(each == "R" for each in placements):
+        places = [tensors.Replicate()] * len(places)  # as the row sums of Adafactor, whatever the parameter's are
+    if places is None or tensors is None or [str(each) for each in places] != list(placements):
         raise StateError(
             "a sharded tensor is kept that belongs to no parameter with the same placements",
             hint="the same parallelism as when it was committed, and sharded tensors in modules and optimizers only",
         )
-    made: torch.Tensor = sys.modules["torch.distributed.tensor"].DTensor.from_local(
+    made: torch.Tensor = tensors.DTensor.from_local(
         local,
         parameter.device_mesh,
-        parameter.placements,
+        places,
         run_check=False,
         shape=torch.Size(shape),
         stride=tuple(stride),
@@ -252,7 +256,7 @@ def _put_into_module(module: torch.nn.Module, source: _Source, name: str) -> Non
             each.reshard()  # it may have been left between its forward and backward pass
     live = module.state_dict(keep_vars=True)
     registered = {id(each) for each in (*module.parameters(), *module.buffers())}
-    places = dict(_entries(source.tree))
+    places = dict(entries_of(source.tree))
     pairs = []
     for key, each in live.items():
         tree = places.get(key)
@@ -281,7 +285,7 @@ def _put_into_module(module: torch.nn.Module, source: _Source, name: str) -> Non
         parameter.grad = None  # of a step that was interrupted
 
 
-def _entries(tree: Any) -> Iterator[tuple[Any, Any]]:  # noqa: ANN401  # JSON
+def entries_of(tree: Any) -> Iterator[tuple[Any, Any]]:  # noqa: ANN401  # JSON
     """Return keys and trees of a dict's tree."""
     if type(tree) is not list or tree[0] != "map":
         raise StateError("a copy of the state is malformed: no dict where one was")
@@ -297,11 +301,11 @@ def _put_into_optimizer(optimizer: torch.optim.Optimizer, source: _Source, name:
     `load_state_dict` of torch makes new tensors, and converts them to the parameter's dtype, which loses bits if an
     optimizer keeps another one. An optimizer that changes how it is saved or loaded does it in its own way.
     """
-    parameters = _parameters_of(optimizer)
-    if not _is_plain(optimizer):
+    parameters = parameters_of(optimizer)
+    if not is_plain(optimizer):
         optimizer.load_state_dict(source.value())
     else:
-        stored = dict(_entries(source.tree))
+        stored = dict(entries_of(source.tree))
         groups = source.value(stored["param_groups"])
         counts = [len(group["params"]) for group in optimizer.param_groups]
         if [len(group["params"]) for group in groups] != counts:
@@ -309,7 +313,7 @@ def _put_into_optimizer(optimizer: torch.optim.Optimizer, source: _Source, name:
                 f"state.{name} has {sum(counts)} parameters in {len(counts)} groups, and its commit others",
                 hint="the optimizer that was committed",
             )
-        _set_states(optimizer, parameters, dict(_entries(stored["state"])), source)
+        _set_states(optimizer, parameters, dict(entries_of(stored["state"])), source)
         for group, new in zip(optimizer.param_groups, groups, strict=True):
             for key in [key for key in group if key not in new and key != "params"]:
                 del group[key]
@@ -326,14 +330,15 @@ def _kept(old: Any, new: Any) -> Any:  # noqa: ANN401  # anything
     return new
 
 
-def _is_plain(optimizer: torch.optim.Optimizer) -> bool:
+def is_plain(optimizer: torch.optim.Optimizer) -> bool:
+    """Return whether an optimizer saves and loads its state as those of torch do, without hooks."""
     kind, base = type(optimizer), torch.optim.Optimizer
     if kind.state_dict is not base.state_dict or kind.load_state_dict is not base.load_state_dict:
         return False
     return not any(getattr(optimizer, name, None) for name in _HOOKS)
 
 
-def _parameters_of(optimizer: torch.optim.Optimizer) -> list[Any]:
+def parameters_of(optimizer: torch.optim.Optimizer) -> list[Any]:
     """Return the parameters in the order of their numbers in `state_dict()`."""
     found: dict[int, Any] = {}
     for group in optimizer.param_groups:
@@ -355,7 +360,7 @@ def _set_states(
         live = optimizer.state.get(key)
         if is_parameter and type(tree) is list and tree[0] == "map":
             made: dict[Any, Any] = {}
-            for field, each in _entries(tree):
+            for field, each in entries_of(tree):
                 old = live.get(field) if isinstance(live, dict) else None
                 stored = source.tensor_at(each)
                 if stored is not None and isinstance(old, torch.Tensor) and _same_form(_local(old), stored):

@@ -19,7 +19,7 @@ from elastic_warm.channel import Channel
 from elastic_warm.host_copy import SLOTS, Commit, Slot
 from elastic_warm.state_errors import StateError
 
-_FIELDS: Final = 7
+_FIELDS: Final = 9
 _PATIENCE_S: Final = 1.0
 """How long a new round waits for a transfer of the one before, in seconds."""
 
@@ -81,10 +81,10 @@ class Partners:
         """Return what is kept for other ranks, whole."""
         return [each.commit for each in self.kept if each.commit is not None]
 
-    def keep_only(self, key: Key | None) -> None:
-        """Forget what is kept of other commits than one, as they are of another line of training."""
+    def keep_only(self, *keys: Key | None) -> None:
+        """Forget what is kept of other commits than these, as they are of another line of training."""
         for each in self.kept:
-            if each.commit is not None and each.commit.key != key:
+            if each.commit is not None and each.commit.key not in keys:
                 each.commit = None
 
     def of(self, key: Key, owner: int) -> Kept | None:
@@ -184,10 +184,11 @@ def _transfer(kept: Kept, group: Any, receiver: int, sender: int, slot: Slot, co
 
     head = bytearray(commit.own_head())
     size = commit.sizes()[1]
-    mine = torch.tensor([*commit.key, commit.owner, commit.world_size, len(head), size], dtype=torch.int64)
+    described = [*commit.key, commit.owner, commit.world_size, len(head), size, *commit.share()]
+    mine = torch.tensor(described, dtype=torch.int64)
     theirs = torch.zeros(_FIELDS, dtype=torch.int64)
     swap(mine, theirs)
-    generation, serial, step, owner, world_size, head_size, own_size = theirs.tolist()
+    generation, serial, step, owner, world_size, head_size, own_size, *share = theirs.tolist()
     key = Key(generation, serial, step)
     if key != commit.key:
         raise StateError(
@@ -200,5 +201,6 @@ def _transfer(kept: Kept, group: Any, receiver: int, sender: int, slot: Slot, co
     kept.head = bytearray(head_size)
     swap(torch.frombuffer(head, dtype=torch.uint8), torch.frombuffer(kept.head, dtype=torch.uint8))
     swap(slot.own[:size], kept.block)
-    kept.commit = Copy(key, owner, world_size, False, commit.own_needed, sizes=(0, 0, head_size, own_size))
+    sizes = (0, 0, head_size, own_size)
+    kept.commit = Copy(key, owner, world_size, False, commit.own_needed, "", sizes, *share)
     dist.all_reduce(torch.ones(1, dtype=torch.int64), group=group)

@@ -24,6 +24,7 @@ from typing import Any, Final
 import torch
 
 from elastic_warm.agreement import Key
+from elastic_warm.division import division_from
 from elastic_warm.host_copy import Commit, HostMemory, Memory, parts_of
 from elastic_warm.state_errors import StateError
 
@@ -114,6 +115,7 @@ class SharedMemory:
                 "owner": commit.owner,
                 "world_size": commit.world_size,
                 "own_needed": commit.own_needed,
+                "divisions": commit.divisions,
                 "common": commit.common_head().decode(),
                 "own": commit.own_head().decode(),
             }
@@ -206,6 +208,7 @@ def _commit_of(described: Any) -> Commit:  # noqa: ANN401  # JSON
         _whole(described["world_size"]),
         bool(described["own_needed"]),
         parts_of(described["common"].encode(), described["own"].encode()),
+        tuple(map(division_from, described["divisions"])),
     )
 
 

@@ -13,11 +13,13 @@ from elastic_core.api.workers import import_torch
 torch = import_torch("elastic_warm.State")
 
 from elastic_warm import objects  # noqa: E402  # torch is checked first
-from elastic_warm.agreement import Key, Plan, Report, Source, agree, partners_of, start_of  # noqa: E402
+from elastic_warm.agreement import Copy, Key, Plan, Report, Source, agree, partners_of, start_of  # noqa: E402
 from elastic_warm.channel import Channel  # noqa: E402
 from elastic_warm.host_copy import SLOTS, Commit, HostCopies, Slot, Tensors  # noqa: E402
+from elastic_warm.layouts import fit_of, layout_of  # noqa: E402
 from elastic_warm.partners import Partners  # noqa: E402
 from elastic_warm.randomness import RandomState, seed_anew  # noqa: E402
+from elastic_warm.resharding import Resharding  # noqa: E402
 from elastic_warm.shared import SharedMemory, memories  # noqa: E402
 from elastic_warm.state_errors import StateError  # noqa: E402
 from elastic_warm.sync import Transfer, digest_of, gathered, node_number  # noqa: E402
@@ -193,33 +195,49 @@ class State:
             self._load is not None,
             node_number(),
             digest_of(outline),
-            (*(commit.as_copy() for commit in copies.commits()), *self._partners.copies()),
+            layout_of(self._parts),
+            (*(self._reported(commit, channel.size) for commit in copies.commits()), *self._partners.copies()),
         )
         reports = gathered(channel, report, outline)
         plan = agree(reports)
         self._note(plan, channel)
         with_partners = self._has_partner()
-        if channel.size > 1 and (with_partners or (plan.moves and channel.needs_side_group)):
+        if channel.size > 1 and (with_partners or ((plan.moves or plan.anew) and channel.needs_side_group)):
             channel.side_group()
-        source, key = self._follow(plan, channel, reports)
+        source, key, received = self._follow(plan, channel, reports)
         self.__dict__["_channel"] = channel
         self.__dict__["_generation"] = plan.generation
         self.__dict__["_serial"] = key.serial
-        self._partners.keep_only(key)
+        # What was divided anew is a commit of its own; the one before counts until all ranks have confirmed this one.
+        self._partners.keep_only(key, plan.key)
         if with_partners:
             self._partners.join_group(channel, partners_of([each.node for each in reports]))
             slot = copies.of(key)
             self._partners.send(slot)
             if slot is not None and slot.commit is not None and slot.commit.sizes()[1] <= _AT_ONCE:
                 self._partners.wait()  # so that a failure right after the round's start loses nothing either
-        received = channel.rank in plan.receivers and source is not Source.CHECKPOINT
         return Synced(source.value, key.step, received, (time.perf_counter() - begun) * 1000)
 
-    def _follow(self, plan: Plan, channel: Channel, reports: list[Report]) -> tuple[Source, Key]:
-        """Bring this rank to the state of a plan. Return where it is from, and the commit that it is."""
+    def _reported(self, commit: Commit, world_size: int) -> Copy:
+        """Return a commit as it is reported to the other ranks."""
+        if not commit.own_needed or self._sharded is True:
+            return commit.as_copy()
+        fits, obstacle = fit_of(self._parts, commit, world_size)
+        return commit.as_copy(fits=fits, obstacle=obstacle)
+
+    def _follow(self, plan: Plan, channel: Channel, reports: list[Report]) -> tuple[Source, Key, bool]:
+        """Bring this rank to the state of a plan.
+
+        Returns:
+            Where it is from, the commit that it is, and whether it has come from another rank.
+        """
+        has_received = channel.rank in plan.receivers
         if plan.source is Source.MEMORY and plan.key is not None:
+            if plan.anew:
+                key, received = self._divide_anew(plan, plan.key, channel, reports)
+                return plan.source, key, has_received or received
             self._receive(plan, plan.key, channel, reports)
-            return plan.source, plan.key
+            return plan.source, plan.key, has_received
         if plan.source is Source.CHECKPOINT:
             clean = self._pristine
             self.__dict__["_pristine"] = False
@@ -231,10 +249,10 @@ class State:
                     hint="a folder of checkpoints that all nodes share",
                 )
             if loaded:
-                return plan.source, self._first_commit(plan, channel)
+                return plan.source, self._first_commit(plan, channel), False
             self.__dict__["_pristine"] = clean
             plan = start_of(reports, plan)
-        return Source.START, self._start(plan, channel)
+        return Source.START, self._start(plan, channel), channel.rank in plan.receivers
 
     def _receive(self, plan: Plan, key: Key, channel: Channel, reports: list[Report]) -> None:
         """Get a commit from memory, that of this rank or of others, and return to it."""
@@ -256,6 +274,23 @@ class State:
             self._fill(key, channel, arrived.commit.world_size)
             if source is not None:
                 source.drop()
+
+    def _divide_anew(self, plan: Plan, key: Key, channel: Channel, reports: list[Report]) -> tuple[Key, bool]:
+        """Get a commit whose shards are those of other ranks, or of another mesh, and make a commit of it.
+
+        Returns:
+            The new commit, and whether a part of it has come from another rank.
+        """
+        self._slots().keep_only(key)
+        self.__dict__["_pristine"] = False
+        resharding = Resharding(channel, self._slots().of(key), self._partners, plan, reports)
+        arrived = resharding.run(self._parts)
+        self._put_back(arrived.commit, arrived.tensors, keep=True)
+        if self._random is not None and _RANDOM not in arrived.commit.parts:
+            seed_anew(*key, channel.rank)
+        made = Key(plan.generation, key.serial, key.step)
+        self._fill(made, channel)
+        return made, resharding.received > 0
 
     def _return_to(self, slot: Slot | None) -> None:
         """Put the commit of a slot back."""
@@ -316,6 +351,8 @@ class State:
         instead = {Source.MEMORY: "an older commit", Source.CHECKPOINT: "the checkpoint", Source.START: "the start"}
         for note in plan.notes:
             _logger.warning("%s: training goes on from %s", note, instead[plan.source])
+        if plan.anew and plan.key is not None:
+            _logger.info("step %d: its shards are divided anew among %d ranks", plan.key.step, channel.size)
         if plan.source is Source.MEMORY and plan.lost and self._random is not None:
             ranks = ", ".join(map(str, plan.lost))
             _logger.info("the random state of rank %s is lost, and is made anew (State(partner=True) keeps it)", ranks)

@@ -50,13 +50,13 @@ def gathered(channel: Channel, report: Report, outline: Any) -> list[Report]:  #
 
 
 def _report_of(message: bytes) -> Report:
-    rank, generation, pristine, can_load, node, outline, copies = json.loads(message)
-    return Report(rank, generation, pristine, can_load, node, outline, tuple(map(_copy_of, copies)))
+    rank, generation, pristine, can_load, node, outline, layout, copies = json.loads(message)
+    return Report(rank, generation, pristine, can_load, node, outline, layout, tuple(map(_copy_of, copies)))
 
 
 def _copy_of(row: Any) -> Copy:  # noqa: ANN401  # JSON
-    key, owner, world_size, has_common, own_needed, digest, sizes = row
-    return Copy(Key(*key), owner, world_size, has_common, own_needed, digest, tuple(sizes))
+    key, owner, world_size, has_common, own_needed, digest, sizes, *divided = row
+    return Copy(Key(*key), owner, world_size, has_common, own_needed, digest, tuple(sizes), *divided)
 
 
 def _difference(outlines: Sequence[Any]) -> StateError:
@@ -120,7 +120,7 @@ class Transfer:
         self._source = source
         self._partners = partners
         self._plan = plan
-        self._key = plan.key
+        self.key = plan.key
         held = [(report.rank, copy) for report in reports for copy in report.copies if copy.key == plan.key]
         self._common = next(copy for rank, copy in held if copy.has_common and rank == plan.sender)
         self._own = {copy.owner: copy for _, copy in held}
@@ -135,27 +135,27 @@ class Transfer:
         rank = self._channel.rank
         held = self._source.commit if self._source is not None else None
         # All descriptions first, then all bytes, but for a few.
-        common_head, block = self._broadcast_head(held)
+        common_head, block = self.broadcast_head(held)
         own_head = self._move_heads()
         if held is not None and (held.owner == rank or rank not in self._own):
-            self._broadcast_blocks(held, None, block, restore)
+            self.broadcast_blocks(held, None, block, restore)
             self._move_blocks(None)
             return None
         described = parts_of(common_head, own_head or b"{}")
         if own_head is None:  # lost, and not needed
             described = {name: part for name, part in described.items() if not part.is_own}
         common = self._common
-        commit = Commit(self._key, rank, common.world_size, common.own_needed, described)
+        commit = Commit(self.key, rank, common.world_size, common.own_needed, described)
         received: dict[str, list[torch.Tensor]]
         if self._source is not None:
             mine = self._source.tensors()
             received = {name: [each.clone() for each in mine[name].common] for name in described}
-            self._broadcast_blocks(commit, None, block)
+            self.broadcast_blocks(commit, None, block)
         else:
             received = {name: _targets(parts.get(name), part) for name, part in described.items()}
-            self._broadcast_blocks(commit, received, block)
+            self.broadcast_blocks(commit, received, block)
         own = torch.empty(commit.sizes()[1], dtype=torch.uint8)
-        kept = self._partners.of(self._key, rank)
+        kept = self._partners.of(self.key, rank)
         if kept is not None:
             own.copy_(kept.block[: own.numel()])
         self._move_blocks(own)
@@ -165,7 +165,7 @@ class Transfer:
             {name: Tensors(received[name], [next(views) for _ in part.own]) for name, part in described.items()},
         )
 
-    def _broadcast_head(self, held: Commit | None) -> tuple[bytes, torch.Tensor | None]:
+    def broadcast_head(self, held: Commit | None) -> tuple[bytes, torch.Tensor | None]:
         """Return the description of the common part, and its block if that has come with it."""
         if not self._plan.receivers:
             return (b"" if held is None else held.common_head()), None
@@ -173,13 +173,14 @@ class Transfer:
         size = size if size <= _TOGETHER else 0
         content = bytearray(size + head_size)
         data = torch.frombuffer(content, dtype=torch.uint8)
-        if held is not None and self._source is not None:
+        # Other ranks that have it may have other plain values, whose text is longer: they get those of the sender, too.
+        if self._channel.rank == self._plan.sender and held is not None and self._source is not None:
             content[size:] = held.common_head()
             data[:size] = self._source.common[:size]
         self._channel.broadcast(self._plan.sender, [Bucket(len(content), data, [(data, 0)])])
         return bytes(content[size:]), data[:size] if size else None
 
-    def _broadcast_blocks(
+    def broadcast_blocks(
         self,
         commit: Commit,
         received: Mapping[str, Sequence[torch.Tensor]] | None,
@@ -209,12 +210,12 @@ class Transfer:
         """Return the description of this rank's own part. `None` if it is lost."""
         rank = self._channel.rank
         mine: bytes | bytearray | None = None
-        kept = self._partners.of(self._key, rank)
+        kept = self._partners.of(self.key, rank)
         if kept is not None:
             mine = kept.head
         for move in self._plan.moves:
             if move.holder == rank:
-                head, _ = self._own_of(move.owner)
+                head, _ = self.own_of(move.owner)
                 self._channel.send(torch.frombuffer(bytearray(head), dtype=torch.uint8), move.receiver)
             elif move.receiver == rank:
                 mine = bytearray(self._own[move.owner].sizes[2])
@@ -226,17 +227,17 @@ class Transfer:
         for move in self._plan.moves:
             size = self._own[move.owner].sizes[3]
             if move.holder == rank:
-                _, block = self._own_of(move.owner)
+                _, block = self.own_of(move.owner)
                 self._channel.send(block[:size], move.receiver)
             elif move.receiver == rank and own is not None:
                 self._channel.receive(own[:size], move.holder)
 
-    def _own_of(self, owner: int) -> tuple[bytes | bytearray, torch.Tensor]:
+    def own_of(self, owner: int) -> tuple[bytes | bytearray, torch.Tensor]:
         """Return the description and the bytes of a rank's own part, from this rank's memory."""
         slot = self._source
         if slot is not None and slot.commit is not None and slot.commit.owner == owner:
             return slot.commit.own_head(), slot.own
-        kept = self._partners.of(self._key, owner)
+        kept = self._partners.of(self.key, owner)
         if kept is None:
             raise StateError(f"the copy of rank {owner}'s own part is gone", hint="a report of this")
         return kept.head, kept.block

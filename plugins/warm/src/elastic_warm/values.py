@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple
 
 import torch
 
+from elastic_warm.division import Division, division_of, local_shape
 from elastic_warm.state_errors import StateError
 
 Tree = Any
@@ -54,6 +55,8 @@ class Flat(NamedTuple):
     """The tensors that are the same on all ranks."""
     own: list[torch.Tensor]
     """The tensors of which each rank has its own: local shards."""
+    divisions: tuple[Division | None, ...] = ()
+    """How the own ones are divided among ranks, each way once. `None`: in a way that is not known."""
 
 
 class _Tensors:
@@ -62,6 +65,7 @@ class _Tensors:
     def __init__(self, all_own: bool) -> None:
         self.common: list[torch.Tensor] = []
         self.own: list[torch.Tensor] = []
+        self.divisions: dict[Division | None, None] = {}
         self._all_own = all_own
 
     def add(self, tensor: torch.Tensor, *, is_own: bool = False) -> list[Any]:
@@ -85,7 +89,7 @@ def flattened(value: object, name: str, *, all_own: bool = False) -> Flat:
     """
     found = _Tensors(all_own)
     try:
-        return Flat(_tree_of(value, name, found), found.common, found.own)
+        return Flat(_tree_of(value, name, found), found.common, found.own, tuple(found.divisions))
     except RecursionError:
         raise StateError(f"state.{name} contains itself, or is nested too deeply", hint="a flat dict") from None
 
@@ -141,7 +145,15 @@ def _sharded_tree(value: Any, place: str, found: _Tensors) -> Tree:  # noqa: ANN
     local = value.to_local().detach()
     if type(local) not in _TENSORS:
         raise StateError(f"the local part of state.{place} is a {type(local).__qualname__}", hint="a plain tensor")
-    return ["sharded", *found.add(local, is_own=is_own), list(value.shape), list(value.stride()), placements]
+    shape, division = tuple(value.shape), division_of(value)
+    if division is not None and division.ranks != ():
+        rank = sys.modules["torch.distributed"].get_rank()
+        if rank >= math.prod(division.mesh) or local_shape(shape, division, rank) != tuple(local.shape):
+            division = None
+    if is_own:
+        found.divisions[division] = None
+    where = [*found.add(local, is_own=is_own), list(shape), list(value.stride()), placements]
+    return ["sharded", *where, division, str(local.dtype).removeprefix("torch."), local.device.type]
 
 
 def _tensor_of(data: bytes | bytearray) -> torch.Tensor:
@@ -212,7 +224,7 @@ class Values:
                 return _DTYPES[name]
             case ["device", name]:
                 return torch.device(name)
-            case ["sharded", which, index, shape, stride, placements]:
+            case ["sharded", which, index, shape, stride, placements, *_]:
                 return self._sharded(self._tensors[which](index), shape, stride, placements)
             case ["numpy", is_scalar, dtype, shape, which, index]:
                 import numpy
@@ -252,6 +264,8 @@ def skeleton(tree: Tree) -> Tree:
             return ["seq", kind, [skeleton(each) for each in values]]
         case ["complex", *_] | ["dtype", *_] | ["device", *_]:
             return tree[0]
+        case ["sharded", *_]:
+            return tree[:6]  # without how it is divided, which may be unknown on some ranks
     return tree
 
 

@@ -10,9 +10,9 @@ from elastic_warm.agreement import Copy, Key, Report, Source, agree, partners_of
 from elastic_warm.state_errors import StateError
 
 
-def copy(serial, owner, size, *, common=True, needed=False, generation=1, step=None, digest="d"):
+def copy(serial, owner, size, *, common=True, needed=False, generation=1, step=None, digest="d", **divided):
     key = Key(generation, serial, serial if step is None else step)
-    return Copy(key, owner, size, common, needed, digest if common else "")
+    return Copy(key, owner, size, common, needed, digest if common else "", **divided)
 
 
 class Group:
@@ -119,6 +119,119 @@ def test_one_lost_node_loses_nothing_if_its_partners_are_elsewhere(run):
     plan = agree(reports)
     assert plan.key.serial >= last
     assert plan.lost == ()
+
+
+class Shards:
+    """A group whose state is sharded tensors, over all ranks or in several copies, and what is left when some die."""
+
+    def __init__(self, nodes, *, copies, last, fits):
+        self.size = len(nodes)
+        self.share_count = self.size // copies
+        self.last = last
+        partners = partners_of(nodes)
+        self.held = [[] for _ in nodes]
+        for serial in (last - 1, last):
+            for rank in range(self.size):
+                divided = {"share": rank % self.share_count, "share_count": self.share_count}
+                self.held[rank].append(copy(serial, rank, self.size, needed=True, fits=fits, **divided))
+                self.held[partners[rank]].append(copy(serial, rank, self.size, needed=True, common=False, **divided))
+
+
+@st.composite
+def changed_groups(draw):
+    """A group that is confirmed, then loses ranks and gets others, under other numbers."""
+    copies = draw(st.sampled_from([1, 1, 2]))
+    nodes = draw(st.lists(st.integers(0, 2), min_size=2, max_size=6).filter(lambda each: len(each) % copies == 0))
+    group = Shards(nodes, copies=copies, last=draw(st.integers(1, 3)), fits=draw(st.booleans()))
+    dead = draw(st.sets(st.integers(0, group.size - 1), max_size=group.size - 1))
+    alive = [rank for rank in range(group.size) if rank not in dead]
+    places = draw(st.permutations([*alive, *([None] * draw(st.integers(0, 3)))]))
+    layouts = ["a"] * len(places)
+    if len(places) > 1 and draw(st.integers(0, 9)) == 0:
+        layouts[-1] = "b"
+    reports = [
+        Report(
+            number, 1, rank is None, can_load=True, layout=layouts[number],
+            copies=() if rank is None else tuple(group.held[rank]),
+        )
+        for number, rank in enumerate(places)
+    ]  # fmt: skip
+    return group, dead, nodes, places, reports
+
+
+@given(changed_groups())
+def test_shards_of_which_all_are_alive_are_divided_anew_for_any_number_of_ranks(run):
+    group, _, _, places, reports = run
+    plan = agree(reports)
+    held = [(rank, each) for rank, report in enumerate(reports) for each in report.copies]
+    newest = [(rank, each) for rank, each in held if each.key.serial == group.last]
+    owners = {each.owner for _, each in newest}
+    whole = len({each.share for _, each in newest}) == group.share_count
+    fits = group.size == len(places) and all(each.fits for _, each in newest)
+    as_before = fits and len(owners) == group.size
+    if not whole or (not as_before and len({report.layout for report in reports}) > 1):
+        assert plan.source is Source.CHECKPOINT
+        assert len(plan.notes) == 2
+        assert ("no rank has the shard of" in plan.notes[0]) == (not whole)
+        return
+    assert plan.source is Source.MEMORY
+    assert plan.anew == (not as_before)
+    if plan.key.serial != group.last:
+        assert not plan.lost
+    of_key = [(rank, each) for rank, each in held if each.key == plan.key]
+    have = {rank for rank, each in of_key if each.has_common}
+    assert plan.sender in have
+    assert set(plan.receivers) == set(range(len(reports))) - have
+    for move in plan.moves:  # what is a rank's alone goes to the rank of the same number
+        assert move.receiver == move.owner < len(places)
+        assert any(rank == move.holder and each.owner == move.owner for rank, each in of_key)
+    assert agree(list(reports)) == plan
+
+
+@given(changed_groups())
+def test_one_lost_node_loses_no_shard_however_many_ranks_are_left(run):
+    group, dead, nodes, _, reports = run
+    partners = partners_of(nodes)
+    if len({nodes[rank] for rank in dead}) > 1 or any(nodes[partners[rank]] == nodes[rank] for rank in dead):
+        return
+    if len({report.layout for report in reports}) == 1:
+        assert agree(reports).key.serial == group.last
+
+
+def test_what_can_not_be_divided_anew_is_left_with_a_line_that_names_why():
+    def notes(size, *copies, layouts=("a",)):
+        places = range(size)
+        reports = [
+            Report(rank, 1, can_load=True, layout=layouts[rank % len(layouts)], copies=copies if rank == 0 else ())
+            for rank in places
+        ]
+        plan = agree(reports)
+        assert plan.source is Source.CHECKPOINT
+        (note,) = plan.notes
+        return note
+
+    shards = {"needed": True, "share_count": 1}
+    whole = copy(4, 0, 1, needed=True)
+    assert notes(2, whole) == (
+        "step 4: its shards are those of 1 ranks, and now there are 2; "
+        "only sharded tensors over all ranks can be divided anew"
+    )
+    other = copy(4, 0, 1, share=0, fits=False, obstacle="state.model['w'] is on the moon", **shards)
+    assert notes(2, other).endswith("and now there are 2; state.model['w'] is on the moon")
+    assert notes(1, other) == (
+        "step 4: its shards are divided in another way than now; state.model['w'] is on the moon"
+    )
+    assert notes(2, copy(4, 0, 1, share=0, **shards), layouts=("a", "b")).endswith(
+        "ranks differ in how they divide the state now"
+    )
+    assert notes(1, copy(4, 0, 2, share=0, needed=True, share_count=2)) == "step 4: no rank has the shard of rank 1"
+
+
+def test_copies_of_one_step_without_shards_may_be_of_groups_of_other_sizes():
+    """A newcomer has received it into a larger group, and no one has committed since."""
+    reports = [Report(0, 2, False, copies=(copy(3, 0, 1),)), Report(1, 2, False, copies=(copy(3, 1, 2),))]
+    plan = agree(reports)
+    assert (plan.source, plan.receivers, plan.moves, plan.anew) == (Source.MEMORY, (), (), False)
 
 
 @given(st.lists(st.integers(0, 4), min_size=1, max_size=12))

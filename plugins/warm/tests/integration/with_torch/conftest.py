@@ -58,13 +58,20 @@ class Ranks:
         self._made.append(Rank(self._python, kind, options, env or {}))
         return self._made[-1]
 
-    def round(self, ranks, nodes=None, name="round"):
-        """Let processes form a group in this order, and return what `sync` has returned in each."""
+    def round(self, ranks, nodes=None, name="round", **layout):
+        """Let processes form a group in this order, and return what `sync` has returned in each.
+
+        Args:
+            ranks: The processes.
+            nodes: The node of each.
+            name: The command of the workers.
+            layout: How they divide their state.
+        """
         self._groups += 1
         store = str(self._folder / f"group-{self._groups}")
         nodes = nodes or [0] * len(ranks)
         for number, rank in enumerate(ranks):
-            rank.begin(name, store=store, rank=number, size=len(ranks), node=nodes[number])
+            rank.begin(name, store=store, rank=number, size=len(ranks), node=nodes[number], **layout)
         return [rank.result() for rank in ranks]
 
     def all(self, ranks, name, **arguments):

@@ -15,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import elastic_warm as warm
 from elastic_warm import channel as warm_channel
-from elastic_warm import host_copy, objects, sync
+from elastic_warm import host_copy, objects, resharding, sync
 
 DTYPES = (torch.bfloat16, torch.float16, torch.int8, torch.uint8, torch.int64, torch.bool, torch.complex64)
 
@@ -119,13 +119,15 @@ class Fsdp:
     def begin(self, rank):
         pass
 
-    def join(self):
+    def join(self, mesh=None):
         from torch.distributed.fsdp import fully_shard
         from torch.distributed.tensor import init_device_mesh
 
         torch.manual_seed(0)
         self.model = torch.nn.Sequential(torch.nn.Linear(6, 5), torch.nn.ReLU(), torch.nn.Linear(5, 3))
-        fully_shard(self.model, mesh=init_device_mesh("cpu", (dist.get_world_size(),)))
+        mesh = mesh or [dist.get_world_size()]
+        names = ("copies", "shards")[-len(mesh) :]
+        fully_shard(self.model, mesh=init_device_mesh("cpu", tuple(mesh), mesh_dim_names=names))
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=0.1)
         self.state.model, self.state.optimizer = self.model, self.optimizer
 
@@ -143,6 +145,59 @@ class Fsdp:
             os.kill(os.getpid(), signal.SIGKILL)
         self.optimizer.step()
         self.state.step += 1
+
+
+SHAPES = {"even": (8, 4), "uneven": (5, 3), "short": (2, 7), "deep": (3, 2, 5)}
+
+
+class Placed:
+    """Tensors on any mesh, with any placements, whose values are known: no collective takes part in their training."""
+
+    def __init__(self, **options):
+        self.state = warm.State(model=None, optimizer=None, table=torch.zeros(3), note="", step=0, **options)
+
+    def begin(self, rank):
+        if self.state.step == 0:
+            torch.manual_seed(100 + rank)
+
+    def join(self, mesh=None, placements=("S0",), order=None):
+        from torch.distributed.tensor import DeviceMesh
+        from torch.distributed.tensor.placement_types import Replicate, Shard, _StridedShard
+
+        mesh = mesh or [dist.get_world_size()]
+        self.mesh = DeviceMesh("cpu", torch.tensor(order or range(dist.get_world_size())).reshape(mesh))
+        kinds = {"R": Replicate(), "S0": Shard(0), "S1": Shard(1), "T0": _StridedShard(0, split_factor=2)}
+        self.placements = [kinds[each] for each in placements]
+        self.model = torch.nn.Module()
+        for number, (name, shape) in enumerate(SHAPES.items()):
+            values = torch.zeros(shape, dtype=(torch.float32, torch.bfloat16)[number % 2])
+            parameter = torch.nn.Parameter(self.placed(values))
+            self.model.register_parameter(name, parameter)
+        self.model.register_buffer("scale", torch.tensor(1.0))
+        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=0.01, foreach=False)
+        self.state.model, self.state.optimizer = self.model, self.optimizer
+
+    def placed(self, values):
+        from torch.distributed.tensor import DTensor, Replicate
+
+        copies = DTensor.from_local(values, self.mesh, [Replicate()] * self.mesh.ndim, run_check=False)
+        return copies.redistribute(placements=self.placements)
+
+    def leave(self):
+        pass
+
+    def step(self, rank, die):
+        self.state.step += 1
+        for number, parameter in enumerate(self.model.parameters()):
+            generator = torch.Generator().manual_seed(1000 * self.state.step + number)
+            whole = torch.randn(parameter.shape, generator=generator).to(parameter.dtype)
+            parameter.grad = self.placed(whole)
+        if die:
+            os.kill(os.getpid(), signal.SIGKILL)
+        self.optimizer.step()
+        self.model.scale.add_(1)
+        self.state.note = "x" * rank  # of another length on each rank
+        self.state.table[self.state.step % 3] += 1
 
 
 class Cut(BaseException):
@@ -193,7 +248,8 @@ class Worker:
         self.loads = options.pop("loads", None)
         if self.loads is not None:
             options["load"] = self.load
-        self.training = {"replicated": Replicated, "sharded": Sharded, "fsdp": Fsdp}[kind](**options)
+        kinds = {"replicated": Replicated, "sharded": Sharded, "fsdp": Fsdp, "placed": Placed}
+        self.training = kinds[kind](**options)
         self.state = self.training.state
 
     def load(self):
@@ -216,12 +272,12 @@ class Worker:
         finally:
             host_copy.HostCopies.keep_only = keep_only
 
-    def round(self, *, store, rank, size, node=0):
+    def round(self, *, store, rank, size, node=0, **layout):
         os.environ["GROUP_RANK"] = str(node)
         self.rank = rank
         dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=size)
         self.training.begin(rank)
-        self.training.join()
+        self.training.join(**layout)
         try:
             synced = self.state.sync()
         except BaseException:
@@ -268,6 +324,37 @@ class Worker:
 
     def digest(self):
         return digest(self.state)
+
+    def whole(self):
+        """Return a digest of all tensors as a whole, by torch's own collectives. Called: on all ranks."""
+        self.known = [each.full_tensor() if hasattr(each, "full_tensor") else each for each in self.tensors()]
+        found = hashlib.sha256(str([self.state.step, len(self.known)]).encode())
+        for tensor in self.known:
+            found.update(bytes(tensor.detach().contiguous().reshape(-1).view(torch.uint8).tolist()))
+        return found.hexdigest()
+
+    def tensors(self):
+        model, optimizer = self.training.model, self.training.optimizer
+        states = [optimizer.state.get(parameter, {}).values() for parameter in model.parameters()]
+        return [*model.state_dict().values(), *(each for state in states for each in state)]
+
+    def has_its_parts(self):
+        """Return whether each local part is what torch makes of the tensor as it was in `whole`."""
+        local = [(each, getattr(each, "_local_tensor", each)) for each in self.tensors()]
+        return len(local) == len(self.known) and all(
+            torch.equal(mine, self.training.placed(known).to_local() if each is not mine else known)
+            for (each, mine), known in zip(local, self.known, strict=True)
+        )
+
+    def limit(self, *, size):
+        """Send shards in messages of so many bytes."""
+        resharding._LIMIT = size
+
+    def die_while_shards_travel(self):
+        def cut(*_):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+        warm_channel.Channel.exchange = cut
 
     def random(self):
         return hashlib.sha256(bytes(torch.get_rng_state().tolist())).hexdigest()
