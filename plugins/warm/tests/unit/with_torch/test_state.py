@@ -3,14 +3,13 @@
 import itertools
 import os
 import random
-import threading
 
 import pytest
 import torch
 
 import elastic_warm as warm
 from elastic_core.api import ConfigError
-from elastic_warm import host_copy, objects, partners, shared
+from elastic_warm import host_copy, objects, shared
 from elastic_warm.host_copy import HostCopies
 from elastic_warm.shared import SharedMemory, memories
 from elastic_warm.state import forget_shards
@@ -464,14 +463,3 @@ def test_sharded_parts_are_forgotten_when_their_round_was_left(monkeypatch):
     kept = warm.State(model="sharded", plain="same on all ranks", step=3)
     forget_shards()
     assert kept.parts() == {"model": None, "plain": "same on all ranks", "step": 3}
-
-
-def test_the_end_waits_for_the_transfer_of_the_last_commit():
-    may_end, began = threading.Event(), threading.Event()
-    transfer = threading.Thread(target=lambda: (began.set(), may_end.wait(60)), daemon=True)
-    transfer.start()
-    partners._transfers.add(transfer)
-    began.wait(60)
-    may_end.set()
-    partners.finish_all()
-    assert not transfer.is_alive()
