@@ -1,5 +1,6 @@
 """The process groups of one round: which descriptors they have, how blocked calls are freed, and how all of it ends."""
 
+import ctypes
 import os
 import socket
 import sys
@@ -18,6 +19,12 @@ _MAPPED: Final = "::ffff:"
 _ADDRESS_AND_PORT: Final = 2
 _KNOWN_S: Final = 0.01
 """A connection to a store is shut down so many seconds after it was found."""
+_LOOP: Final = "gloo_"
+"""The beginning of the names of the threads that watch the sockets of gloo."""
+_FIRST_WAKE_S: Final = 0.0005
+_LAST_WAKE_S: Final = 0.01
+_GROWTH: Final = 1.1
+"""Of the pause between two signals to these threads."""
 
 
 class Generation:
@@ -113,11 +120,12 @@ class Generation:
 
     # --- the end. Threading: the main thread, after the function was left
 
-    def destroy(self, within_s: float) -> str:
+    def destroy(self, within_s: float, signum: int | None = None) -> str:
         """Destroy all process groups, and forget what an interrupted call has left.
 
         Args:
             within_s: How long to wait for the abort of groups of devices.
+            signum: A signal whose handler has no effect now. `None` means that there is none.
 
         Returns:
             Why that was not possible; empty if it was.
@@ -128,7 +136,8 @@ class Generation:
             self._aborting.join(max(0.0, within_s))
             if self._aborting.is_alive():
                 return "the abort of a device's group does not return"
-        torch_state.destroy_groups()
+        with woken(signum):
+            torch_state.destroy_groups()
         return ""
 
     def remains(self) -> list[str]:
@@ -147,6 +156,43 @@ class Generation:
         )
         lines += [f"a store still has the port {port}" for port in ports]
         return lines
+
+
+@contextmanager
+def woken(signum: int | None) -> Iterator[None]:
+    """Have the threads of gloo notice within a millisecond that they are to end: by themselves, they look every 10 ms.
+
+    A signal ends the wait of such a thread. Its handler in Python runs in the main thread, as that of every signal.
+    """
+    send: Any = getattr(ctypes.CDLL(None), "tgkill", None)  # a C library may have none
+    tasks = _loop_threads() if signum is not None and send is not None else []
+    over = threading.Event()
+
+    def wake() -> None:
+        pause_s = _FIRST_WAKE_S
+        while not over.wait(pause_s):
+            for task in tasks:
+                send(os.getpid(), task, signum)
+            pause_s = min(_LAST_WAKE_S, pause_s * _GROWTH)
+
+    thread = threading.Thread(target=wake, name="elastic-warm-wake", daemon=True)
+    if tasks:
+        thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        if tasks:
+            thread.join()
+
+
+def _loop_threads() -> list[int]:
+    found = []
+    for task in os.listdir("/proc/self/task"):  # noqa: PTH208  # in a hurry
+        with suppress(OSError), open(f"/proc/self/task/{task}/comm") as file:  # noqa: PTH123  # as above
+            if file.read().startswith(_LOOP):
+                found.append(int(task))
+    return found
 
 
 # --- descriptors

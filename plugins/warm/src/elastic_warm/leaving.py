@@ -184,6 +184,11 @@ class Interrupter:
         """Whether a protected block delays the end of the round, of any thread."""
         return bool(self._depth or self._others) and time.monotonic() <= self._late_s
 
+    @property
+    def usable_signal(self) -> int | None:
+        """The signal, which has no effect outside of the function. `None` if the script has replaced its handler."""
+        return self.signum if self._is_installed() else None
+
     def want(self, within_s: float) -> None:
         """Have the function left within this number of seconds. `interrupt` must follow, and be repeated."""
         self._late_s = time.monotonic() + within_s * LATE_PART

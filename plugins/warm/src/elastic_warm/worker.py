@@ -157,7 +157,7 @@ class KeptWorker:
         raised_s = self._interrupter.raised_s or left_s
         until_s = asked_s + self._leave.within_s
         _let_groups_go(destroys=False)
-        reason = self._generation.destroy(until_s - left_s)
+        reason = self._generation.destroy(until_s - left_s, self._interrupter.usable_signal)
         torch_state.restore_exception_hook(self._hook)
         reason = reason or torch_state.device_fault() or self._remaining(until_s)
         if reason:

@@ -1,7 +1,10 @@
 """Parts of a kept worker, without a process of its own: messages, errors of peers, and what it takes for a pool."""
 
+import ctypes
 import json
 import os
+import queue
+import signal
 import socket
 import sys
 import threading
@@ -11,8 +14,11 @@ import weakref
 import pytest
 
 from elastic_core.failure import classify
-from elastic_warm import leaving, loaders, residue
+from elastic_warm import groups, leaving, loaders, residue
 from elastic_warm.client import MAX_MESSAGE_BYTES, AgentConnection, ConnectionOverError
+from patience import patience
+
+PR_SET_NAME = 15  # linux/prctl.h
 
 # --- messages
 
@@ -185,3 +191,30 @@ def test_loaders_that_are_abandoned_wait_less(monkeypatch):
         _MultiProcessingDataLoaderIter()
     assert seen == [loaders.JOIN_S] * 2
     assert Utils.MP_STATUS_CHECK_INTERVAL == 5.0
+
+
+# --- threads of gloo
+
+
+def test_the_waits_of_gloo_s_threads_end_while_groups_are_destroyed():
+    libc, ended, begun, signum = ctypes.CDLL(None), queue.Queue(), threading.Barrier(3), signal.SIGRTMAX - 9
+
+    def wait(name):
+        libc.prctl(PR_SET_NAME, name)
+        begun.wait()
+        ended.put((name, libc.poll(None, 0, -1)))
+
+    threads = [threading.Thread(target=wait, args=[name], daemon=True) for name in (b"gloo_tcp_loop", b"another")]
+    before = signal.signal(signum, lambda *_: None)
+    try:
+        for thread in threads:
+            thread.start()
+        begun.wait()
+        with groups.woken(signum):
+            assert ended.get(timeout=patience(20)) == (b"gloo_tcp_loop", -1)  # it was interrupted
+        assert threads[1].is_alive()
+        while ended.empty():  # it may be just about to wait
+            signal.pthread_kill(threads[1].ident, signum)
+            threads[1].join(0.01)
+    finally:
+        signal.signal(signum, before)
