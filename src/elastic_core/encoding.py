@@ -13,7 +13,7 @@ _T = TypeVar("_T")
 
 _making = threading.Lock()
 _decoders: dict[object, msgspec.json.Decoder[Any]] = {}
-_SPACE = re.compile(r"[^\S ]+")
+_SPACE = r"[^\S ]+"
 
 
 def clean(text: str) -> str:
@@ -24,7 +24,7 @@ def clean(text: str) -> str:
     """
     if text.isprintable():
         return text
-    flat = _SPACE.sub(" ", text)
+    flat = re.sub(_SPACE, " ", text)
     return "".join(sign if sign.isprintable() or "\ud800" <= sign <= "\udfff" else "?" for sign in flat)
 
 

@@ -8,6 +8,8 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from elastic_core.cli import main as command_line
+
 __all__ = [
     "config_from_args",
     "determine_local_world_size",
@@ -25,16 +27,12 @@ __all__ = [
 
 def process() -> None:
     """Run the process of `python -m elastic_core.run`."""
-    from elastic_core.cli.main import elastic_process
-
-    elastic_process(["run", *sys.argv[1:]])
+    command_line.elastic_process(["run", *sys.argv[1:]])
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run `elastic run` with these arguments (default: the process's own) and return its exit code."""
-    from elastic_core.cli.main import main as elastic_main
-
-    return elastic_main(["run", *(sys.argv[1:] if argv is None else argv)])
+    return command_line.main(["run", *(sys.argv[1:] if argv is None else argv)])
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401  # classes and functions

@@ -129,8 +129,7 @@ class Agent:
     def run(self) -> s.Outcome:
         """Run until the end; return the result. Threading: the caller's; the main thread handles signals until then."""
         options = self._options
-        signals = _Signals(options, dispatch=self.dispatch, child_ended=self._child_ended, suspend=self._suspend)
-        signals.handle(self._reactor)
+        self._handle_signals()
         self._feed.publish(options.started)
         rendezvous = self._rendezvous
         self.dispatch(
@@ -156,19 +155,35 @@ class Agent:
         self._feed.publish(moments.AgentStopped(exit_code=code, reason=outcome.reason, outcome=outcome.ending.value))
         return replace(outcome, exit_code=code)
 
-    def _child_ended(self) -> None:
-        self._workers.reap()
-        self._reactor.call_once(_TIDY_S, self._tidy)
+    def _handle_signals(self) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            return  # Python delivers signals to the main thread only, and its owner handles them
+        # A signal that was ignored at the agent's start (nohup) stays ignored, here and in the workers.
+        asked = (*self._options.stops.ending, *self._options.stops.forwarded, signal.SIGTSTP)
+        wanted = [signum for signum in asked if signal.getsignal(signum) is not signal.SIG_IGN]
+        self._reactor.handle_signals([*wanted, signal.SIGCHLD], self._on_signal)
+
+    def _on_signal(self, signum: int) -> None:
+        stops = self._options.stops
+        if signum == signal.SIGCHLD:
+            self._workers.reap()
+            self._reactor.call_once(_TIDY_S, self._tidy)
+        # Ctrl-C in the debugger of one rank: the kernel sends SIGINT to the agent too, and the run must continue.
+        elif signum == signal.SIGINT and self._options.keep_interrupt:
+            return
+        elif signum in stops.ending:
+            self.dispatch(m.StopRequested(signum=signum))
+        elif signum == signal.SIGTSTP and signum not in stops.forwarded:
+            from elastic_core.agent.suspension import suspend_node  # only for users at a terminal, and batch systems
+
+            suspend_node(self._reactor, self._workers, self._guardian, log=self._log)
+        else:
+            self.dispatch(m.SignalForwarded(signum=signum))
 
     def _tidy(self) -> None:
         # Once for all workers that end together: for each, it would take as long as all else that its end needs.
         self._note_alive()
         self._workers.reap_adopted()
-
-    def _suspend(self) -> None:
-        from elastic_core.agent.suspension import suspend_node  # only for users at a terminal
-
-        suspend_node(self._reactor, self._workers, self._guardian, log=self._log)
 
     def dispatch(self, event: m.AgentEvent) -> None:
         """Pass an event to the machine and carry out its commands; events that arise meanwhile are queued."""
@@ -495,49 +510,6 @@ class Agent:
             self.dispatch(m.DecisionMade(failure=stamped, decision=decision))
 
         self._policy.decide(stamped, history, decide)
-
-
-class _Signals:
-    """Converts the signals that the agent handles into events of the machine.
-
-    `child_ended` is called when a child process has ended, `suspend` when the terminal, or a batch system, suspends
-    this node.
-    """
-
-    def __init__(
-        self,
-        options: AgentOptions,
-        *,
-        dispatch: Callable[[m.AgentEvent], None],
-        child_ended: Callable[[], None],
-        suspend: Callable[[], None],
-    ) -> None:
-        self._options = options
-        self._dispatch = dispatch
-        self._child_ended = child_ended
-        self._suspend = suspend
-
-    def handle(self, reactor: Reactor) -> None:
-        """Handle the signals from now on, until the reactor is closed."""
-        if threading.current_thread() is not threading.main_thread():
-            return  # Python delivers signals to the main thread only, and its owner handles them
-        # A signal that was ignored at the agent's start (nohup) stays ignored, here and in the workers.
-        asked = (*self._options.stops.ending, *self._options.stops.forwarded, signal.SIGTSTP)
-        wanted = [signum for signum in asked if signal.getsignal(signum) is not signal.SIG_IGN]
-        reactor.handle_signals([*wanted, signal.SIGCHLD], self._take)
-
-    def _take(self, signum: int) -> None:
-        if signum == signal.SIGCHLD:
-            self._child_ended()
-        # Ctrl-C in the debugger of one rank: the kernel sends SIGINT to the agent too, and the run must continue.
-        elif signum == signal.SIGINT and self._options.keep_interrupt:
-            return
-        elif signum in self._options.stops.ending:
-            self._dispatch(m.StopRequested(signum=signum))
-        elif signum == signal.SIGTSTP and signum not in self._options.stops.forwarded:
-            self._suspend()
-        else:
-            self._dispatch(m.SignalForwarded(signum=signum))
 
 
 class _Timers:

@@ -1,8 +1,9 @@
 """The TCP port of a round: its agent reserves it, its worker can listen on it, other processes can't use it."""
 
+import _socket as socket  # `socket` defines enumerations on top, a millisecond of each start
 import errno
 import os
-import socket
+from contextlib import closing
 
 from elastic_core.errors import ConfigError, RendezvousError
 
@@ -100,7 +101,7 @@ def _held_for_us(port: int) -> bool:
 
 def _can_be_bound(family: int, address: object) -> bool:
     try:
-        with socket.socket(family, socket.SOCK_STREAM) as sock:
+        with closing(socket.socket(family, socket.SOCK_STREAM)) as sock:
             sock.bind(address)  # type: ignore[arg-type]  # its type depends on the family
     except OSError:
         return False

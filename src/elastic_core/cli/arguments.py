@@ -11,7 +11,7 @@ from elastic_core.option_spec import RunOption
 from elastic_core.options.table import BY_DEST, OPTIONS
 from elastic_core.types import Record
 
-_NEGATIVE = re.compile(r"-\d*\.?\d+")
+_NEGATIVE = r"-\d*\.?\d+"
 _SHORT = {option.short: option for option in OPTIONS if option.short}
 _HELP, _HELP_ALL = "help", "help-all"
 
@@ -94,7 +94,7 @@ class _Reader:
         # As in argparse, a word that looks like an option is not a value.
         word = self._words[self._next] if self._next < len(self._words) else None
         if word is None or (
-            len(word) > 1 and word.startswith("-") and not _NEGATIVE.fullmatch(word) and " " not in word
+            len(word) > 1 and word.startswith("-") and not re.fullmatch(_NEGATIVE, word) and " " not in word
         ):
             seen = "the command line ends" if word is None else f"{word!r} follows"
             raise ConfigError(f"{typed} needs a value: {seen}", hint=f"--{option.flag}={option.value_name}")

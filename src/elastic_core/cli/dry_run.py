@@ -15,6 +15,7 @@ from elastic_core.launcher.secrets import masked_arguments, masked_value
 from elastic_core.moments import WorkersStarting
 from elastic_core.options.settings import Resolution, RunSettings
 from elastic_core.plugins.discovery import FAILURE_GROUP, RENDEZVOUS_GROUP
+from elastic_core.plugins.registry import PluginRegistry
 from elastic_core.processes.output.layout import rank_paths
 from elastic_core.processes.spec import StreamPlan, WorkerLaunch, WorkerPaths
 from elastic_core.types import RendezvousSettings, Round
@@ -67,8 +68,6 @@ def _checked_options(settings: RunSettings) -> list[str]:
         (FAILURE_GROUP, settings.restarts.name, settings.policy_conf),
     ):
         if conf:
-            from elastic_core.plugins.registry import PluginRegistry
-
             try:
                 PluginRegistry().check_options(group, name, conf)
             except PluginError as err:
@@ -81,8 +80,6 @@ def _asked_hooks(settings: RunSettings) -> Preview:
     if not (settings.hook_options or settings.hooks):
         nothing = ("",) * settings.nodes.local_world_size
         return Preview(changes=(), bound_by=nothing, lines=())
-    from elastic_core.plugins.registry import PluginRegistry
-
     registry = PluginRegistry(disabled=settings.disabled_plugins, hooks=settings.hooks)
     hooks = registry.make_chosen_hooks(hook_settings(settings, _RUN_DIR, dry_run=True), settings.hook_options)
     return preview(hooks, WorkersStarting(round=_sample_round(settings.nodes), restart_count=0, dry_run=True))

@@ -5,7 +5,10 @@ import io
 import os
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from elastic_core.errors import ConfigError, ElasticError
 
 if TYPE_CHECKING:
     from elastic_core.cli.arguments import Arguments
@@ -29,7 +32,10 @@ def elastic_process(argv: Sequence[str] | None = None) -> None:
     gc.disable()  # a tenth of the start-up; `run_job` enables it again
     words = list(sys.argv[1:] if argv is None else argv)
     if words[:1] == ["run"]:
-        _import_msgspec()
+        _import_with_less()
+        from elastic_core.plugins.discovery import keep_entries
+
+        keep_entries()
     code = main(words)
 
     atexit._run_exitfuncs()
@@ -41,17 +47,43 @@ def elastic_process(argv: Sequence[str] | None = None) -> None:
     os._exit(code)
 
 
-def _import_msgspec() -> None:
-    # msgspec imports `typing_extensions` if it is installed, an eighth of our start-up, though `typing` has all that it
-    # needs since Python 3.11. Hiding the module is safe here: no other thread of this process could import it.
-    name = "typing_extensions"
-    if name in sys.modules:
-        return
-    sys.modules[name] = None  # type: ignore[assignment]  # None makes its import fail
+class _StandIn(ModuleType):
+    # In place of a module that another imports for what no start calls. The first use imports the module itself.
+    def __init__(self, name: str, **given: object) -> None:
+        super().__init__(name)
+        vars(self).update(given)
+
+    def __getattr__(self, name: str) -> object:
+        if name.startswith("__"):  # asked by imports themselves
+            raise AttributeError(name)
+        if sys.modules.get(self.__name__) is self:
+            del sys.modules[self.__name__]
+        return getattr(importlib.import_module(self.__name__), name)  # what was asked for, from its own module
+
+
+def _import_with_less() -> None:
+    # An eighth of our start-up is in modules that these two import and that nothing here needs. While they are
+    # imported, others stand for those. That is safe: no other thread of this process could import one, and later
+    # imports find the modules themselves.
+    stand_ins: dict[str, Any] = {
+        **{name: _StandIn(name) for name in ("msgspec.inspect", "textwrap")},
+        # Not on this system, or, since Python 3.11, of no use for msgspec: their import fails at once.
+        **dict.fromkeys(("_winapi", "nt", "typing_extensions")),
+        "datetime": importlib.import_module("_datetime"),  # without the same classes in Python
+        "platform": _StandIn("platform", system=lambda: os.uname().sysname),
+        "urllib.parse": _StandIn(
+            "urllib.parse", quote_from_bytes=lambda text: importlib.import_module("urllib.parse").quote_from_bytes(text)
+        ),
+    }
+    added = {name: module for name, module in stand_ins.items() if name not in sys.modules}
+    sys.modules.update(added)
     try:
-        importlib.import_module("msgspec")
+        for name in ("msgspec", "pathlib"):
+            importlib.import_module(name)
     finally:
-        del sys.modules[name]
+        for name, module in added.items():
+            if sys.modules.get(name, 0) is module:
+                del sys.modules[name]
 
 
 def _open_closed_streams() -> None:
@@ -78,10 +110,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return _INTERRUPTED
     except BrokenPipeError:
-        _silence_stdout()
+        # The interpreter's last flush must not find a closed pipe.
+        with open(os.devnull, "w") as nowhere:  # noqa: PTH123 - only its descriptor is used
+            os.dup2(nowhere.fileno(), sys.stdout.fileno())
         return _BROKEN_PIPE
     except Exception as error:  # noqa: BLE001  # the last resort: reported on stderr, below
-        return _report(_pasted(error, list(sys.argv[1:] if argv is None else argv)) or error)
+        from elastic_core.cli.pasted import pasted
+
+        return _report(pasted(error, sys.argv[1:] if argv is None else argv) or error)
     return code
 
 
@@ -111,13 +147,9 @@ def start(arguments: "Arguments") -> int:
     from elastic_core.options.resolve import resolve
 
     if arguments.script is None:
-        from elastic_core.errors import ConfigError
-
         raise ConfigError("no script given", hint="elastic run [OPTIONS] SCRIPT [ARGS...], or elastic run --help")
     dry, verbose = "dry_run" in arguments.given, "verbose" in arguments.given
     if verbose and not dry:
-        from elastic_core.errors import ConfigError
-
         raise ConfigError("--verbose: given without --dry-run; expected both", hint="elastic run --dry-run -v SCRIPT")
     resolution = resolve(arguments.given, arguments.script, arguments.rest, environ=os.environ)
     if dry:
@@ -137,8 +169,6 @@ def _print_completion(shell: str) -> int:
     from elastic_core.cli.completion_command import SHELLS, completion_script
 
     if shell not in SHELLS:
-        from elastic_core.errors import ConfigError
-
         raise ConfigError(f"--print-completion: {shell!r}; expected one of {', '.join(SHELLS)}", hint="bash")
     sys.stdout.write(completion_script(shell))
     return 0
@@ -161,17 +191,7 @@ def _run_click(argv: list[str]) -> int:
     return code if isinstance(code, int) else 0
 
 
-def _pasted(error: Exception, words: list[str]) -> Exception | None:
-    if all(word.isascii() for word in words):
-        return None
-    from elastic_core.cli.pasted import pasted
-
-    return pasted(error, words)
-
-
 def _report(error: Exception) -> int:
-    from elastic_core.errors import ElasticError
-
     if os.environ.get("ELASTIC_DEBUG") == "1":
         import traceback
 
@@ -215,9 +235,3 @@ def _write_error(text: str, code: int, *, notes: Sequence[str] = ()) -> int:
     lines = (masked_text(" ".join(line.split())) for line in (f"elastic: error: {text}", *notes))
     echo(*lines, err=True, painter=paint_notice)
     return code
-
-
-def _silence_stdout() -> None:
-    # The interpreter's last flush must not find a closed pipe.
-    with open(os.devnull, "w") as nowhere:  # noqa: PTH123 - only its descriptor is used
-        os.dup2(nowhere.fileno(), sys.stdout.fileno())

@@ -5,13 +5,14 @@ The modules for that are imported when needed; `warm` imports them in advance, w
 
 from __future__ import annotations
 
-import socket
+import os
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from msgspec.structs import replace
 
+from elastic_core.encoding import encode_json
 from elastic_core.moments import FieldsPublished
 from elastic_core.reports import NodeReport
 from elastic_core.system.clock import SYSTEM_CLOCK
@@ -79,7 +80,7 @@ class Incidents:
         self.final_failure: Failure | None = None
         """The failure that ended the run; `None` if none was recorded."""
         self._node_id = node_id
-        self._host = socket.gethostname()
+        self._host = os.uname().nodename
         self._clock = SYSTEM_CLOCK
         self._paths: dict[int, WorkerPaths] = {}
         self._restarts = 0
@@ -197,7 +198,6 @@ class Incidents:
 
     def merge(self, reports: Sequence[NodeReport], restarts: int) -> tuple[Failure, str]:
         """Return the first cause of all nodes' reports, and the run's incident as text for every node."""
-        from elastic_core.encoding import encode_json
         from elastic_core.failure.evidence import run_incident
 
         failure, incident = run_incident(reports, run_id=self._run_id, at_ns=self._clock.wall_ns(), restarts=restarts)

@@ -1,8 +1,8 @@
 """Handles stop signals between the start of a run and the start of its loop."""
 
 import signal
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from types import FrameType
 
 
@@ -14,21 +14,12 @@ class EarlyStop(BaseException):
         self.signum = signum
 
 
-@contextmanager
-def early_stops(signums: Iterable[int]) -> Iterator[None]:
+def early_stops(signums: Iterable[int]) -> AbstractContextManager[None]:
     """Raise `EarlyStop` at these signals, unless they were ignored before. The loop replaces the handlers.
 
     Threading: the main thread only.
     """
-    before = {signum: signal.getsignal(signum) for signum in signums}
-    taken = {signum: handler for signum, handler in before.items() if handler is not signal.SIG_IGN}
-    try:
-        for signum in taken:
-            signal.signal(signum, _raise)
-        yield
-    finally:
-        for signum, handler in taken.items():
-            signal.signal(signum, signal.SIG_DFL if handler is None else handler)
+    return _handled(signums, _raise)
 
 
 def _raise(signum: int, frame: FrameType | None) -> None:
@@ -44,14 +35,20 @@ def held(signums: Iterable[int]) -> Iterator[None]:
     Threading: the main thread only.
     """
     came: list[int] = []
-    before = {signum: signal.getsignal(signum) for signum in signums}
-    taken = {signum: handler for signum, handler in before.items() if handler is not signal.SIG_IGN}
-    try:
-        for signum in taken:
-            signal.signal(signum, lambda signum, _: came.append(signum))
+    with _handled(signums, lambda signum, _: came.append(signum)):
         yield
-    finally:
-        for signum, handler in taken.items():
-            signal.signal(signum, signal.SIG_DFL if handler is None else handler)
     if came:
         signal.raise_signal(came[0])
+
+
+@contextmanager
+def _handled(signums: Iterable[int], handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    before = {signum: signal.getsignal(signum) for signum in signums}
+    taken = {signum: earlier for signum, earlier in before.items() if earlier is not signal.SIG_IGN}
+    try:
+        for signum in taken:
+            signal.signal(signum, handler)
+        yield
+    finally:
+        for signum, earlier in taken.items():
+            signal.signal(signum, signal.SIG_DFL if earlier is None else earlier)

@@ -2,7 +2,6 @@
 
 import gc
 import os
-import socket
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
@@ -120,7 +119,7 @@ def _completed(settings: RunSettings) -> RunSettings:
     # Adds values that only the agent has, and the policy's values from the rendezvous.
     nodes = replace(
         settings.nodes,
-        node_id=settings.nodes.node_id or socket.gethostname(),
+        node_id=settings.nodes.node_id or os.uname().nodename,
         incarnation=os.urandom(16).hex(),
         fingerprint=_compared(settings),
     )

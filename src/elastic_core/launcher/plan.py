@@ -1,7 +1,6 @@
 """The complete command and environment of each worker of a round."""
 
 import os
-import socket
 from collections.abc import Mapping
 
 from elastic_core.errors import ConfigError
@@ -37,7 +36,7 @@ def hook_settings(settings: RunSettings, run_dir: str, *, dry_run: bool = False)
         name="",
         run_id=settings.nodes.run_id,
         run_dir=run_dir,
-        node_id=settings.nodes.node_id or socket.gethostname(),
+        node_id=settings.nodes.node_id or os.uname().nodename,
         role=settings.nodes.role,
         backend=settings.nodes.backend,
         endpoint=settings.nodes.endpoint.rpartition("@")[2].partition("?")[0],  # a URL may contain secrets

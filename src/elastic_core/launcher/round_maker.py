@@ -1,6 +1,5 @@
 """Makes rounds from the places that a rendezvous returns, with the port of rank 0's worker."""
 
-import socket
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -228,5 +227,9 @@ class RoundMaker:
         # This node's address for workers, if its rendezvous provides none.
         settings = self._settings
         # Other nodes must be able to connect; a single node needs no connections from outside.
-        own = LOOPBACK if settings.max_nodes == 1 else socket.getfqdn()
-        return settings.master_addr or settings.local_addr or own
+        own = settings.master_addr or settings.local_addr
+        if own or settings.max_nodes == 1:
+            return own or LOOPBACK
+        from socket import getfqdn  # a millisecond of a start, for several nodes only
+
+        return getfqdn()

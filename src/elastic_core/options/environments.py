@@ -1,7 +1,7 @@
 """Values that the detected environments propose for options that the user did not give."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Final, cast
+from typing import Final, cast
 
 from elastic_core.errors import ConfigError
 from elastic_core.options.choices import Choices, Given, Proposed
@@ -13,9 +13,9 @@ from elastic_core.plugins.discovery import (
     environments_here,
     find_entries,
 )
-
-if TYPE_CHECKING:
-    from elastic_core.plugins.environment import Environment, Proposal
+from elastic_core.plugins.entry_import import HOOK_LIMIT, limit_of, only_claim, plugin_refusal
+from elastic_core.plugins.environment import Environment, Proposal, fault_of_answer
+from elastic_core.plugins.loading import LoadedPlugin, build
 
 NONE: Final = "none"
 """The value of `--environment` that disables all proposals."""
@@ -76,10 +76,7 @@ def _unread(environ: Mapping[str, str]) -> Iterator[str]:
             yield f"{what}. Try: {install_hint(distribution)}"
 
 
-def _built(entries: Sequence[PluginEntry], entry: PluginEntry, environ: Mapping[str, str]) -> "Environment":
-    from elastic_core.plugins.entry_import import HOOK_LIMIT, only_claim  # only if an environment is detected
-    from elastic_core.plugins.loading import LoadedPlugin
-
+def _built(entries: Sequence[PluginEntry], entry: PluginEntry, environ: Mapping[str, str]) -> Environment:
     only_claim(each for each in entries if each.name == entry.name)
     return LoadedPlugin(entry, HOOK_LIMIT).make_environment(environ)
 
@@ -98,7 +95,7 @@ def _texts(choices: Choices, given: Given) -> dict[str, str]:
 
 
 def _merged(
-    found: Sequence[tuple[PluginEntry, "Environment"]], texts: Mapping[str, str]
+    found: Sequence[tuple[PluginEntry, Environment]], texts: Mapping[str, str]
 ) -> tuple[dict[str, Proposed], list[str]]:
     taken: dict[str, Proposed] = {}
     notices: list[str] = []
@@ -115,11 +112,8 @@ def _merged(
     return taken, notices
 
 
-def _asked(entry: PluginEntry, environment: "Environment", texts: Mapping[str, str]) -> Iterator["Proposal"]:
-    from elastic_core.plugins.entry_import import HOOK_LIMIT, limit_of, plugin_refusal
-    from elastic_core.plugins.environment import fault_of_answer
+def _asked(entry: PluginEntry, environment: Environment, texts: Mapping[str, str]) -> Iterator[Proposal]:
     from elastic_core.plugins.hook_flags import installed_options
-    from elastic_core.plugins.loading import build
 
     made = build(entry, limit_of(entry, HOOK_LIMIT), lambda: environment.propose(texts), "propose")
     answer = cast("Sequence[Proposal]", made)

@@ -1,14 +1,15 @@
 """Readers of options with a format of their own, or with bounds that depend on the run. No I/O."""
 
 import re
+import signal
 from collections.abc import Iterable
 
 from elastic_core.errors import ConfigError, nearest
 from elastic_core.option_spec import OptionSpec
 from elastic_core.options.choices import Choices
 
-_INT = re.compile(r"[+-]?\d+")
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMG]?)(?:i?B)?", re.IGNORECASE)
+_INT = r"[+-]?\d+"
+_SIZE = r"(\d+(?:\.\d+)?)\s*([KMG]?)(?:i?B)?"
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 _SIGNAL_UNHANDLED = frozenset(("SIGKILL", "SIGSTOP"))
 
@@ -38,7 +39,7 @@ def size_bytes(choices: Choices, dest: str, *, at_least: int) -> int:
     Raises:
         ConfigError: It is not a size, or too small.
     """
-    match = _SIZE.fullmatch((choices.text(dest) or "").strip())
+    match = re.fullmatch(_SIZE, (choices.text(dest) or "").strip(), re.IGNORECASE)
     size = int(float(match[1]) * _UNITS[match[2].upper()]) if match else -1
     if size < at_least:
         needed = f"a size of at least {at_least} bytes, a number with K, M, G or nothing behind it"
@@ -76,7 +77,7 @@ def node_range(choices: Choices) -> tuple[int, int]:
         ConfigError: It is neither `N` nor `MIN:MAX`, or not 0 < MIN <= MAX.
     """
     parts = (choices.text("nnodes") or "").strip().split(":")
-    if len(parts) > 2 or not all(_INT.fullmatch(part.strip()) for part in parts):
+    if len(parts) > 2 or not all(re.fullmatch(_INT, part.strip()) for part in parts):
         choices.reject("nnodes", "a number of nodes or MIN:MAX", hint="--nnodes 2 or --nnodes 2:4")
     fewest, most = int(parts[0]), int(parts[-1])
     if not 0 < fewest <= most:
@@ -131,8 +132,6 @@ def exit_codes(choices: Choices, dest: str) -> tuple[int, ...]:
 
 def signal_names(choices: Choices) -> tuple[tuple[str, ...], list[str]]:
     """Return the signals of `--signals-to-handle`, and a line for each that is ignored, as torch does."""
-    import signal
-
     dest = "signals_to_handle"
     known = signal.Signals.__members__  # aliases too
     names: list[str] = []
@@ -159,8 +158,6 @@ def preemption_signal(choices: Choices) -> str:
     Raises:
         ConfigError: The signal does not exist, cannot be handled by a process, or is used by the agent.
     """
-    import signal
-
     dest = "preemption_signal"
     text = choices.text(dest) or ""
     name = text.upper() if text.upper().startswith("SIG") else f"SIG{text.upper()}"

@@ -15,6 +15,7 @@ from elastic_core.options.settings import Entrypoint, Resolution, finish
 from elastic_core.options.table import BY_DEST, chosen_elsewhere, torch_variables
 from elastic_core.options.worker_options import place_workers
 from elastic_core.plugins.discovery import ENVIRONMENTS_ELSEWHERE, environments_here
+from elastic_core.processes.slurm_step import cleaned_step
 
 if TYPE_CHECKING:
     from elastic_core.options.devices import Node
@@ -77,8 +78,6 @@ def _proposals(given: Given, environ: Mapping[str, str]) -> tuple[dict[str, Prop
     # Most starts have no environment, and import nothing for it.
     named = "environment" in given or environ.get(BY_DEST["environment"].env_name)
     if not (named or environ.keys() & ENVIRONMENTS_ELSEWHERE.keys() or environments_here(environ)):
-        from elastic_core.processes.slurm_step import cleaned_step
-
         choices = Choices(given, environ, BY_DEST)
         typed = "SLURM_JOB_ID" in environ or choices.chosen("nnodes") or choices.flag("standalone")
         return {}, [] if typed else cleaned_step()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from elastic_core.errors import PluginError
 from elastic_core.plugins.discovery import COMMANDS_GROUP, PluginEntry, find_entries
-from elastic_core.plugins.entry_import import only_claim, plugin_refusal
+from elastic_core.plugins.entry_import import Limit, import_entry, only_claim, plugin_refusal
 
 if TYPE_CHECKING:
     import click
@@ -90,7 +90,6 @@ def load_command(entry: PluginEntry) -> "click.Command":
     import click
 
     from elastic_core.plugins.declaration_faults import check_api_version  # slow, and not needed for a list
-    from elastic_core.plugins.entry_import import Limit, import_entry
 
     command = import_entry(entry, limit=Limit(IMPORT_LIMIT_S))
     if not isinstance(command, click.Command):

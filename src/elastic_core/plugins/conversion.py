@@ -50,7 +50,7 @@ OPTION_TYPES: Final = {
 """The values of `OptionSpec.type`, with their text for users."""
 
 _INT: Final = re.compile(r"\s*[+-]?\d+\s*")
-_DURATION: Final = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*(ms|s|m|h|d)")
+_DURATION: Final = r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*(ms|s|m|h|d)"
 _UNITS_S: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 _TRUE: Final = frozenset({"1", "true", "t", "yes", "y", "on"})
@@ -219,7 +219,7 @@ def duration_s(text: str) -> float | None:
     All durations that users type are read by this function, in options of the core and of plugins.
     """
     lowered = text.strip().lower()
-    match = _DURATION.fullmatch(lowered)
+    match = re.fullmatch(_DURATION, lowered) if lowered[-1:] in _UNITS_S else None
     try:
         value = float(match[1]) * _UNITS_S[match[2]] if match else float(lowered)
     except ValueError:

@@ -72,6 +72,8 @@ OUR_DISTRIBUTIONS: Final = frozenset(
 
 # The prefix of the core's own entry points, whatever its distribution's name is.
 _BUILT_IN: Final = __name__.partition(".")[0] + "."
+# By `sys.path`. `None` means that each call reads them.
+_kept: "dict[tuple[str, ...], list[PluginEntry]] | None" = None
 
 
 class PluginEntry(NamedTuple):
@@ -112,8 +114,18 @@ def find_entries(prefix: str = GROUP_PREFIX) -> list[PluginEntry]:
     Args:
         prefix: The prefix of the groups' names.
     """
-    paths = [entry or os.curdir for entry in sys.path if isinstance(entry, str)]
-    return _scan(paths, prefix) if _is_ordinary(paths) else _ask_importlib(prefix)
+    paths = tuple(entry or os.curdir for entry in sys.path if isinstance(entry, str))
+    if _kept is None or not prefix.startswith(GROUP_PREFIX):
+        return _scan(paths, prefix) if _is_ordinary(paths) else _ask_importlib(prefix)
+    if paths not in _kept:
+        _kept[paths] = _scan(paths) if _is_ordinary(paths) else _ask_importlib()
+    return [entry for entry in _kept[paths] if entry.group.startswith(prefix)]
+
+
+def keep_entries() -> None:
+    """Read the metadata of each `sys.path` only once from now on. Called: by a process that serves one command."""
+    global _kept
+    _kept = {}
 
 
 def environments_here(environ: Mapping[str, str]) -> list[PluginEntry]:

@@ -20,7 +20,6 @@ from elastic_core.system.clock import SYSTEM_CLOCK
 from elastic_core.system.reactor import Reactor
 
 if TYPE_CHECKING:
-    from elastic_core.processes.output.lines import LineFilter
     from elastic_core.processes.output.tee import Tee
 
 STATUS_LOST = 1
@@ -294,28 +293,21 @@ def _open_ends(plan: StreamPlan, read_fd: int, disk: Disk, ours: ExitStack, log:
 def _tee(plan: StreamPlan, ends: _Ends, sink: Sink, reactor: Reactor, disk: Disk) -> "Tee":
     from elastic_core.processes.output.tee import Tee
 
-    filtered = _queued(ends.filtered, disk)
+    filtered, line_filter = None, None
+    if ends.filtered is not None:
+        from elastic_core.processes.output.lines import LineFilter
+
+        filtered = QueuedLog(ends.filtered, disk)
+        line_filter = LineFilter(plan.filters, prefix=plan.prefix, file=filtered)
     return Tee(
         reactor,
         read_fd=ends.read_fd,
-        file=_queued(ends.file, disk),
+        file=None if ends.file is None else QueuedLog(ends.file, disk),
         sink=sink if plan.console else None,
         prefix=plan.prefix,
-        line_filter=_filter(plan, filtered),
+        line_filter=line_filter,
         filtered=filtered,
     )
-
-
-def _queued(file: LogFile | None, disk: Disk) -> QueuedLog | None:
-    return None if file is None else QueuedLog(file, disk)
-
-
-def _filter(plan: StreamPlan, file: QueuedLog | None) -> "LineFilter | None":
-    if file is None:
-        return None
-    from elastic_core.processes.output.lines import LineFilter
-
-    return LineFilter(plan.filters, prefix=plan.prefix, file=file)
 
 
 def _spawn_error(launch: WorkerLaunch, error: OSError | ValueError) -> WorkerError:

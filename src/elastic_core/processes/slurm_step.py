@@ -7,8 +7,8 @@ from typing import Final
 
 from elastic_core.processes.procfs import read_file, read_stat
 
-_CGROUP: Final = re.compile(r"/job_(\d+)/step_(\d+)(?:/|$)", re.ASCII | re.MULTILINE)
-_TITLE: Final = re.compile(r"slurmstepd: \[(\d+)\.(\d+)\]", re.ASCII)
+_CGROUP: Final = r"(?am)/job_(\d+)/step_(\d+)(?:/|$)"
+_TITLE: Final = r"(?a)slurmstepd: \[(\d+)\.(\d+)\]"
 
 
 def cleaned_step() -> list[str]:
@@ -25,7 +25,9 @@ def cleaned_step() -> list[str]:
 
 def step_of(cgroup: str, titles: Iterable[str]) -> str:
     """Return the step of a process, such as `4711.0`, by its cgroup or its parents' command lines. Empty if none."""
-    found = _CGROUP.search(cgroup) or next((hit for each in titles if (hit := _TITLE.match(each))), None)
+    # Few nodes have Slurm: on the others no pattern is compiled.
+    found = re.search(_CGROUP, cgroup) if "/step_" in cgroup else None
+    found = found or next((hit for each in titles if each[:5] == "slurm" and (hit := re.match(_TITLE, each))), None)
     return f"{found[1]}.{found[2]}" if found else ""
 
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 INCIDENT_FILE: Final = "incident.json"
 MOST_KEPT: Final = 64
 """How many incidents of a run are kept: the first and the last ones. This bounds the disk space of a failing run."""
-_NUMBERED: Final = re.compile(r"incident-(\d+)\.json")
+_NUMBERED: Final = r"incident-(\d+)\.json"
 
 
 class IncidentFiles:
@@ -66,7 +66,7 @@ def file_name(number: int) -> str:
 def numbers(run_dir: Path) -> list[int]:
     """Return the numbers of the incidents that are kept."""
     with os.scandir(run_dir) as entries:
-        return [int(match[1]) for entry in entries if (match := _NUMBERED.fullmatch(entry.name))]
+        return [int(match[1]) for entry in entries if (match := re.fullmatch(_NUMBERED, entry.name))]
 
 
 def _also(path: Path, other: Path, incident: "Incident") -> None:

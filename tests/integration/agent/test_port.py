@@ -119,7 +119,7 @@ def test_a_fresh_port_is_held_though_somebody_has_its_name(held, monkeypatch):
 
 
 def test_where_names_of_sockets_cannot_be_had_the_bound_port_has_to_do(held, monkeypatch):
-    real = socket.socket
+    real = port_module.socket.socket
 
     class Refused(real):
         def bind(self, address):
@@ -180,7 +180,7 @@ def test_port_zero_lets_the_kernel_choose():
 
 
 def test_without_ipv6_it_is_held_on_ipv4(monkeypatch):
-    real = socket.socket
+    real = port_module.socket.socket
 
     def no_ipv6(family, kind):
         if family == socket.AF_INET6:

@@ -125,6 +125,17 @@ def test_first_of_two_versions_on_the_path_counts(install, tmp_path, monkeypatch
     assert [e.version for e in discovery.find_entries() if e.name == "fake"] == ["2.0"]
 
 
+def test_a_process_that_keeps_entries_reads_a_path_once(install, tmp_path, monkeypatch):
+    monkeypatch.setattr(discovery, "_kept", None)
+    discovery.keep_entries()
+    before = discovery.find_entries()
+    install("fake-one", "elastic_core.hooks", "one", "mod_one:Hook", HOOK)  # extends `sys.path`
+    assert {entry.name for entry in discovery.find_entries()} - {entry.name for entry in before} == {"one"}
+    monkeypatch.setattr(discovery, "_scan", lambda *_: pytest.fail("it reads again"))
+    assert "one" in {entry.name for entry in discovery.find_entries(discovery.HOOKS_GROUP)}
+    assert {entry.group for entry in discovery.find_entries(discovery.HOOKS_GROUP)} == {discovery.HOOKS_GROUP}
+
+
 def test_zip_file_on_the_path_is_left_to_importlib(tmp_path, monkeypatch):
     archive = tmp_path / "plugin.zip"
     with zipfile.ZipFile(archive, "w") as file:

@@ -1,6 +1,6 @@
 """The hook that records a run in its run directory: `status.json`, `journal.jsonl`, and incidents of lost nodes."""
 
-import socket
+import os
 import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, ClassVar, Final
@@ -69,7 +69,7 @@ class RunRecorder(AgentHook):
         with self._lock:
             if self._files is None:
                 began_ns = self._early[0].at_ns if self._early else 0
-                agent = AgentIdentity.own(host=socket.gethostname(), started_ns=began_ns)
+                agent = AgentIdentity.own(host=os.uname().nodename, started_ns=began_ns)
                 self._files = StatusFiles(
                     StatusKeeper(self.settings, agent),
                     LostNodes(self.settings),
