@@ -10,7 +10,7 @@ no subreaper. Then the marks and the kinship of `lineage` identify the workers' 
 import os
 import resource  # imported now: later no descriptor may be free
 import signal
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
 
@@ -205,11 +205,13 @@ class Sweeper:
 
     def look(self, *, workers: Collection[int], abandoned: Collection[int]) -> tuple[Found, ...]:
         """Return the live processes that workers started. `workers` are those not reaped that lead a session."""
-        if self.blind:
+        others = {*self._spared(), *abandoned}
+        # Mostly nothing is left. Then no environment is read, so no thread is needed, which would wait for a core.
+        if self.blind or (self._root_pid is not None and others.issuperset(procfs.children_map()(self._root_pid))):
             return ()
-        return procfs.unblocked(partial(self._look, workers, abandoned))
+        return procfs.unblocked(partial(self._look, workers, others))
 
-    def _look(self, workers: Collection[int], abandoned: Collection[int]) -> tuple[Found, ...]:
+    def _look(self, workers: Collection[int], others: Collection[int]) -> tuple[Found, ...]:
         lineage = Lineage(
             self._incarnation,
             complete=not self._goes_by_marks,
@@ -217,7 +219,7 @@ class Sweeper:
             spared=self._is_agents,
         )
         # A process that survives SIGKILL stays for hours: finding it again would prolong the stop forever.
-        found = survivors(lineage, root_pid=self._root_pid, exclude={*self._spared(), *abandoned})
+        found = survivors(lineage, root_pid=self._root_pid, exclude=others)
         self._kept = [stat for stat in lineage.kept.values() if stat.alive]
         return tuple(Found(pid=stat.pid, pgid=stat.group, start_ticks=stat.start_ticks) for stat in found)
 
@@ -241,7 +243,8 @@ class Sweeper:
 
         A signal to such a group as a whole would reach the processes to be kept.
         """
-        return procfs.unblocked(partial(_mixed_groups, groups)) if groups and not self.blind else {}
+        members = group_members(groups) if groups and not self.blind else {}
+        return procfs.unblocked(partial(_mixed_groups, members)) if members else {}
 
     def reap_adopted(self, *, workers: Collection[int] = ()) -> None:
         """Reap ended orphans that this process has adopted as a subreaper. Called: whenever a child has ended."""
@@ -260,11 +263,11 @@ class Sweeper:
                     os.waitpid(pid, os.WNOHANG)
 
 
-def _mixed_groups(groups: Collection[int]) -> dict[int, tuple[procfs.ProcessStat, ...]]:
+def _mixed_groups(members: Mapping[int, tuple[procfs.ProcessStat, ...]]) -> dict[int, tuple[procfs.ProcessStat, ...]]:
     mixed = {}
-    for group, members in group_members(groups).items():
+    for group, those in members.items():
         lineage = Lineage("", complete=True)
-        others = tuple(lineage.among(members, {}))
+        others = tuple(lineage.among(those, {}))
         if lineage.kept:
             mixed[group] = others
     return mixed

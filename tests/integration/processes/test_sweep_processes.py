@@ -142,6 +142,16 @@ def test_a_later_process_with_a_survivors_number_is_left_alone(family, incarnati
     assert sweep.is_alive(process.pid)
 
 
+def test_a_look_needs_a_thread_only_if_something_may_be_left(family, incarnation, monkeypatch):
+    process, _ = family
+    own = set(procfs.children_map()(os.getpid())) - {process.pid}  # a test process may have other children
+    swept = sweep.Sweeper(incarnation, subreaper=True, strangers=False, spared=lambda: own)
+    assert [found.pid for found in swept.look(workers=(), abandoned=())] == [process.pid]
+    monkeypatch.setattr(procfs, "unblocked", lambda look: pytest.fail("a thread reads environments"))
+    assert swept.look(workers=(), abandoned=[process.pid]) == ()
+    assert swept.mixed_groups({os.getsid(0) << 40}) == {}  # a group that has no other members
+
+
 def test_a_signal_that_we_may_not_send_is_passed_over(family, incarnation, monkeypatch):
     def refused(pidfd, signum):
         raise PermissionError

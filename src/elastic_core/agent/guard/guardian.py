@@ -243,10 +243,8 @@ class Guardian:
 
 @contextmanager
 def early_guard() -> Iterator[list[tuple[int, int]]]:
-    """Start a guard that does nothing until a `Guardian` takes it, by pid and pipe, out of the list; else end it.
-
-    Its interpreter starts on another core while this process imports the agent. Later it would delay the first worker.
-    """
+    """Start a guard that does nothing until a `Guardian` takes it, by pid and pipe, out of the list; else end it."""
+    # Its interpreter starts on another core while this process imports the agent; later it would delay a worker.
     guards: list[tuple[int, int]] = []
     with suppress(OSError):  # the guardian tries again, and reports it
         guards.append(_spawn_guard(b"", b""))
