@@ -1,6 +1,6 @@
 """The hooks of a run: their names, their state, their calls, and their end."""
 
-import _thread
+import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
@@ -189,19 +189,17 @@ def close_hooks(
     for named in hooks:
         if type(named.hook).close is not AgentHook.close:
             lines: list[str] = []
-            ended = _thread.allocate_lock()
-            ended.acquire()
-            # Not `threading.Thread`: its `start` waits until the thread runs, milliseconds on a busy node.
-            _thread.start_new_thread(_close, (named, kept, lines, ended))
-            if not ended.acquire(timeout=within_s):
+            thread = threading.Thread(target=_close, args=(named, kept, lines), name="elastic-hooks", daemon=True)
+            thread.start()
+            thread.join(within_s)
+            if thread.is_alive():
                 lines.append(f"{named.label}: close has not returned after {within_s:g} s; the run ends without it")
             for line in lines:
                 shown.notice(line)
 
 
-def _close(named: NamedHook, faults: PluginFaults, lines: list[str], ended: _thread.LockType) -> None:
+def _close(named: NamedHook, faults: PluginFaults, lines: list[str]) -> None:
     try:
         named.hook.close()
     except BaseException as err:  # noqa: BLE001  # plugin code on its own thread: every exception is reported
         lines.append(f"{named.label}: close raised {faults.raised(named.label, 'close', err).text}")
-    ended.release()
