@@ -64,7 +64,7 @@ class WarmRun:
     def both(self, names: str, *options: str) -> dict[str, Node]:
         """Start two agents; the first has the ranks 0 and 1, and the store of the group."""
         nodes = {names[0]: self.node(names[0], *options)}
-        wait_for(lambda: self.run._seats() == 1, within_s=LONG_S, what=f"a seat\n{nodes[names[0]].agent.err}")
+        self.run.has_seats(1)
         nodes[names[1]] = self.node(names[1], *options)
         return nodes
 
