@@ -34,7 +34,7 @@ import torch.distributed as dist
 folder, attempt = sys.argv[1], 0
 if sys.argv[2:] == ["waits"]:
     print("waits", flush=True)
-    os.environ |= {"MASTER_PORT": sys.stdin.readline(), "TORCHELASTIC_USE_AGENT_STORE": "True"}
+    os.environ |= {"MASTER_PORT": sys.stdin.readline().strip(), "TORCHELASTIC_USE_AGENT_STORE": "True"}
     attempt = 1
 
 def train():
@@ -53,7 +53,7 @@ def train():
 asked, port = threading.Event(), []
 
 def leave():
-    port.append(sys.stdin.readline())
+    port.append(sys.stdin.readline().strip())
     for fd in map(int, os.listdir("/proc/self/fd")):
         try:
             if stat.S_ISSOCK(os.fstat(fd).st_mode):
