@@ -109,15 +109,22 @@ class Node:
 
     def power_off(self) -> None:
         """Kill agent, guard and workers so that none can do anything about it."""
+        for pid in {*self.fall_silent(), *descendants(self.agent.pid), self.agent.pid}:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self.agent.wait()
+
+    def fall_silent(self) -> list[int]:
+        """Stop agent, guard and workers, as a host whose kernel stands still: connections stay open. Return their pids.
+
+        The agent itself is not among them. `power_off` ends all.
+        """
         os.kill(self.agent.pid, signal.SIGSTOP)
         everybody = descendants(self.agent.pid)
         for pid in everybody:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGSTOP)
-        for pid in {*everybody, *descendants(self.agent.pid), self.agent.pid}:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        self.agent.wait()
+        return everybody
 
     def kill_agent(self) -> None:
         """Kill the agent alone: its guard is left."""
@@ -166,15 +173,29 @@ class Run:
         within: str = "",
         env: dict[str, str] | None = None,
         start: Callable[..., Elastic] | None = None,
+        words: tuple[object, ...] = (),
         **popen: object,
     ) -> Node:
-        """Start an agent; `conf` are further options of the backend, `within` a network namespace, `start` who does."""
+        """Start an agent.
+
+        Args:
+            name: The node's id.
+            nnodes: The value of `--nnodes`.
+            options: Further options of the agent.
+            conf: Further options of the backend.
+            within: A network namespace.
+            env: Variables.
+            start: Starts the agent, if the run's own function does not.
+            words: The arguments of the script.
+            popen: Arguments of `Popen`.
+        """
         env = {"TEST_SHARED": str(self.shared), **(env or {})}
         args = [
             *("--rdzv-id", self.id, "--rdzv-backend", self.backend, "--rdzv-endpoint", self.endpoint),
             *("--node-id", name, "--nnodes", nnodes, "--shutdown-timeout", "5"),
             *("--restart-backoff", "0", *self._settings(conf), *options),
             str(self.script),
+            *words,
         ]
         begin = start or self._start
         agent = inside(within, lambda: begin(*args, env=env)) if within else begin(*args, env=env, **popen)

@@ -2,6 +2,8 @@
 
 import sys
 
+import torch
+
 
 class Interrupt(BaseException):
     """What the handler raises."""
@@ -28,4 +30,5 @@ def cut_at(line, call):
         return False
     finally:
         sys.settrace(before)
+        torch.set_grad_enabled(True)  # the end of a block of no_grad may have been cut
     return True

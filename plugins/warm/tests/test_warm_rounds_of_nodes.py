@@ -2,6 +2,7 @@
 
 import os
 import signal
+import time
 
 import pytest
 
@@ -16,11 +17,11 @@ __all__ = ["redis_server"]
 
 @pytest.fixture
 def node(elastic, tmp_path, redis_server):
-    def node(name, *words, options=(), lease_s=3.0, again=0, **more):
+    def node(name, *words, options=(), lease_s=3.0, again=0, nodes="1:2", **more):
         folder = tmp_path / f"node-{name}-{again}"
         folder.mkdir()
         agent = elastic(
-            "--rdzv-backend", "redis", "--rdzv-endpoint", redis_server.endpoint, "--rdzv-id", "both", "--nnodes", "1:2",
+            "--rdzv-backend", "redis", "--rdzv-endpoint", redis_server.endpoint, "--rdzv-id", "both", "--nnodes", nodes,
             "--rdzv-conf", f"last_call_timeout=0.5,lease_ttl={patience(lease_s):g}", "--node-id", name,
             "--nproc-per-node", "2", "--max-restarts", "3", *options, WORKER, *words, cwd=folder, **more,
         )  # fmt: skip
@@ -93,6 +94,22 @@ def test_the_workers_of_a_node_run_on_when_another_is_lost_and_comes_back(node):
     until_together(a)
     assert pids_of(a) == before
     b = node("b", again=1)
+    until_together(a, b)
+    assert pids_of(a) == before
+    end(a, b)
+
+
+def test_kept_workers_wait_for_another_node_for_longer_than_the_lease(node):
+    a, b = node("a", nodes="2", lease_s=1.0), node("b", nodes="2", lease_s=1.0)
+    until_together(a, b)
+    before = pids_of(a)
+    os.kill(b.agent.pid, signal.SIGKILL)
+    b.agent.wait()
+    for rank in (0, 1):
+        a.until("left", rank)
+    left_s = time.monotonic()
+    wait_for(lambda: time.monotonic() - left_s > patience(2.5), what="two leases and a half")
+    b = node("b", nodes="2", lease_s=1.0, again=1)
     until_together(a, b)
     assert pids_of(a) == before
     end(a, b)

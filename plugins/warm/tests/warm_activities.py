@@ -1,5 +1,6 @@
 """What a worker may be doing when its round ends: each activity blocks, or goes on for ever, in a place of its own."""
 
+import contextlib
 import os
 import socket
 import sys
@@ -11,6 +12,7 @@ import torch.distributed as dist
 from torch.utils.data import DataLoader, Dataset
 
 import elastic_warm as warm
+from elastic_warm import torch_state, transfers
 
 SLEEP_S = 600
 
@@ -21,11 +23,24 @@ def say(*words):
 
 def checked_group():
     """Join the round's group, and check that its operations work."""
-    dist.init_process_group("gloo")
+    if "RECONFIGURES" in os.environ:
+        reconfigured_group()
+    else:
+        dist.init_process_group("gloo")
     total = torch.full((4,), float(dist.get_rank() + 1))
     dist.all_reduce(total)
     size = dist.get_world_size()
     assert total.tolist() == [size * (size + 1) / 2] * 4
+
+
+def reconfigured_group():
+    """Join a group, and reconfigure it twice, as a script may do within a round."""
+    dist.init_process_group("gloo", enable_reconfigure=True)
+    store, rank, size = dist.distributed_c10d._get_default_store(), dist.get_rank(), int(os.environ["WORLD_SIZE"])
+    for number in range(2):
+        store.set(f"{number}/{rank}", dist._get_reconfigure_handle())
+        handles = [store.get(f"{number}/{each}").decode() for each in range(size)]
+        dist._reconfigure(number, handles).wait()
 
 
 def idle():
@@ -99,6 +114,29 @@ def subgroup():
     group = dist.new_group([0, 1])
     say("here")
     dist.all_reduce(torch.ones(1000), group=group)
+
+
+def transfer():
+    """Wait for work in the main thread, while a thread receives a copy for a partner."""
+    group = dist.new_group([0, 1])
+
+    def receive_copy():
+        with contextlib.suppress(RuntimeError):
+            dist.recv(torch.ones(1000), src=1, group=group)
+
+    thread = threading.Thread(target=receive_copy, name="copy", daemon=True)
+    transfers.begin(thread)
+    destroy = torch_state.destroy_groups
+
+    def destroy_after_transfers():
+        torch_state.destroy_groups = destroy
+        if thread.is_alive():  # gloo may never free it then
+            os._exit(9)
+        destroy()
+
+    torch_state.destroy_groups = destroy_after_transfers
+    say("here")
+    idle()
 
 
 def shards():
@@ -197,7 +235,7 @@ def accompany(name):
         torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 8))
     if name == "sharded":
         shards()
-    if name == "subgroup":
+    if name in ("subgroup", "transfer"):
         dist.new_group([0, 1])
     idle()
 

@@ -62,13 +62,13 @@ class _StandIn(ModuleType):
 
 
 def _import_with_less() -> None:
-    # A seventh of our start-up is in modules that these three import and that nothing here needs. While they are
+    # An eighth of our start-up is in modules that these two import and that nothing here needs. While they are
     # imported, others stand for those. That is safe: no other thread of this process could import one, and later
     # imports find the modules themselves.
     stand_ins: dict[str, Any] = {
-        **{name: _StandIn(name) for name in ("locale", "msgspec.inspect", "textwrap")},
+        **{name: _StandIn(name) for name in ("msgspec.inspect", "textwrap")},
         # Not on this system, or, since Python 3.11, of no use for msgspec: their import fails at once.
-        **dict.fromkeys(("_winapi", "msvcrt", "nt", "typing_extensions")),
+        **dict.fromkeys(("_winapi", "nt", "typing_extensions")),
         "datetime": importlib.import_module("_datetime"),  # without the same classes in Python
         "platform": _StandIn("platform", system=lambda: os.uname().sysname),
         "urllib.parse": _StandIn(
@@ -78,7 +78,7 @@ def _import_with_less() -> None:
     added = {name: module for name, module in stand_ins.items() if name not in sys.modules}
     sys.modules.update(added)
     try:
-        for name in ("msgspec", "pathlib", "subprocess"):
+        for name in ("msgspec", "pathlib"):
             importlib.import_module(name)
     finally:
         for name, module in added.items():

@@ -1,5 +1,6 @@
 """The incident: the first failure, its consequences, and the decision. One JSON file for people and tools."""
 
+import datetime
 import signal
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -370,8 +371,6 @@ def exit_code_for(code: int) -> int:
 
 def iso_time(at_ns: int) -> str:
     """Return a time as `2026-01-31T12:00:00.123456789Z`."""
-    import datetime
-
     whole = datetime.datetime.fromtimestamp(at_ns // 10**9, tz=datetime.UTC)
     return f"{whole:%Y-%m-%dT%H:%M:%S}.{at_ns % 10**9:09d}Z"
 

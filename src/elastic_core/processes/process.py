@@ -293,24 +293,21 @@ def _open_ends(plan: StreamPlan, read_fd: int, disk: Disk, ours: ExitStack, log:
 def _tee(plan: StreamPlan, ends: _Ends, sink: Sink, reactor: Reactor, disk: Disk) -> "Tee":
     from elastic_core.processes.output.tee import Tee
 
-    filtered, line_filter = _queued(ends.filtered, disk), None
-    if filtered is not None:
+    filtered, line_filter = None, None
+    if ends.filtered is not None:
         from elastic_core.processes.output.lines import LineFilter
 
+        filtered = QueuedLog(ends.filtered, disk)
         line_filter = LineFilter(plan.filters, prefix=plan.prefix, file=filtered)
     return Tee(
         reactor,
         read_fd=ends.read_fd,
-        file=_queued(ends.file, disk),
+        file=None if ends.file is None else QueuedLog(ends.file, disk),
         sink=sink if plan.console else None,
         prefix=plan.prefix,
         line_filter=line_filter,
         filtered=filtered,
     )
-
-
-def _queued(file: LogFile | None, disk: Disk) -> QueuedLog | None:
-    return None if file is None else QueuedLog(file, disk)
 
 
 def _spawn_error(launch: WorkerLaunch, error: OSError | ValueError) -> WorkerError:

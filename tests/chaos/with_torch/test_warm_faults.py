@@ -118,7 +118,7 @@ class Training:
 
     def kept(self, index):
         """Return the ranks whose process went on from the round before."""
-        pids = [{int(words[0]): words[1] for words in self.log(rank) if words[2] == "begin"} for rank in range(RANKS)]
+        pids = [{int(words[0]): words[1] for words in self.log(rank)} for rank in range(RANKS)]
         found = {rank for rank in range(RANKS) if pids[rank][index] == pids[rank][index - 1]}
         spawns = re.findall(r"spawn \((?:(\d) of 3 kept)?", self.agent.err)
         assert int(spawns[index] or 0) == len(found), self.agent.err
@@ -263,3 +263,21 @@ def test_failures_in_the_first_step_of_a_round(train, undisturbed):
     assert "it has completed no step in 2 rounds" in run.agent.err
     assert [run.begun(index) for index in (1, 2, 3)] == [(STEP - 1, "memory")] * 3
     assert "restart 3 of 8" in run.agent.err
+
+
+@pytest.mark.chaos_full
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("victim", [0, 1])
+@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize("activity", ["init", "sync"])
+def test_a_fault_while_the_next_round_begins(train, undisturbed, activity, how, victim):
+    """Rank 1 is new in that round, and the other two are kept."""
+    faults = [fault("compute", "SIGKILL", 1), fault(activity, how, victim, round_=1, step=0)]
+    run = train(*faults, options=IN_MEMORY)
+    for met in faults:
+        run.meet(met)
+    run.ends_as(undisturbed)
+    assert run.kept(1) == {0, 2}
+    assert run.kept(2) == {0, 2} - {victim}
+    assert run.begun(2) == (STEP - 1, "memory")
+    assert "restart 3 of 8" not in run.agent.err

@@ -45,7 +45,7 @@ FAULTS = json.loads(sys.argv[2])
 
 
 class Place:
-    """An activity of a step, with the fault that hits a rank there in this round, if any."""
+    """An activity of a step (0: before the first), with the fault that hits a rank there in this round, if any."""
 
     def __init__(self, activity, number):
         here = {"round": now(), "step": number, "activity": activity}
@@ -270,15 +270,25 @@ def add_up(state, number):
         parameter.grad = part.reshape(parameter.shape)
 
 
+def join(place, act):
+    """Do what all ranks do together at the start of a round."""
+    if place.part == "other":
+        place.enter()
+    place.wait()
+    return act()
+
+
 # --- the training
 
 
 @warm.rounds
 def train(state):
+    log("enter")
     cover.begin()
+    heartbeat()
     try:
-        dist.init_process_group("gloo")
-        source = state.sync().source
+        join(Place("init", 0), lambda: dist.init_process_group("gloo"))
+        source = join(Place("sync", 0), state.sync).source
         log("begin", state.step, source)
         batches = batches_from(state.step + 1)
         checkpointer = Checkpointer(FOLDER / "checkpoints")

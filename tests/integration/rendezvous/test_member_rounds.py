@@ -129,6 +129,22 @@ def test_nothing_but_a_moved_fence_wakes_the_loop_of_an_idle_node(meet):
     assert len(run) == len(a.events)
 
 
+def test_the_fence_moves_while_a_node_waits_for_its_next_round(meet):
+    """It may have kept workers, which the guard ends if the fence passes."""
+    a, b = meet.node("a", nodes=(2, 2)), meet.node("b", nodes=(2, 2))
+    joined(meet, a, b)
+    b.ask(m.LeaveRendezvous(close=False))
+    meet.until(lambda: any(isinstance(event, m.RoundChanged) for event in a.events))
+    a.events.clear()
+    a.ask(m.JoinRendezvous())
+    meet.until(lambda: len(fences_of(a)) >= 3)
+    assert fences_of(a) == sorted({*fences_of(a)})
+
+
+def fences_of(node):
+    return [event.until_s for event in node.events if isinstance(event, m.Fenced)]
+
+
 @pytest.mark.parametrize(("cut_s", "delay_s"), [(float("inf"), 2.4), (101.5, 1.5), (100.5, 1.0), (99.0, 1.0)])
 def test_store_calls_are_looked_at_in_time_for_the_cut(cut_s, delay_s):
     asked = []

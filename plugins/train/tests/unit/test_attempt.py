@@ -142,6 +142,12 @@ def test_a_round_whose_nodes_changed_then_one_that_was_restarted(agent):
     assert agent.start(2, world_size=3) == (3, "restart", "the run decided to restart")
 
 
+def test_a_reason_that_is_no_valid_unicode_is_shown(agent):
+    agent.start(0)
+    agent.hook.on_workers_stopping(WorkersStopping(round_index=0, reason="no file 'caf\udce9'", grace_s=30))
+    assert agent.start(1)[1:] == ("restart", "no file 'caf\\udce9'")
+
+
 def test_nothing_is_known_of_a_round_elsewhere(agent):
     agent.start(0)
     agent.start(1)

@@ -11,6 +11,7 @@ LOOP: Final = "gloo_tcp_loop"
 """The name of the thread that each group of gloo has. Source: torch 2.13 to 2.15."""
 _EVERY_NS: Final = 500_000
 _SIGEV_THREAD_ID: Final = 4
+_C: Final = ctypes.CDLL(None)
 
 
 class _SignalEvent(ctypes.Structure):  # struct sigevent of sigevent(3type), with SIGEV_THREAD_ID
@@ -63,11 +64,11 @@ def _loops() -> list[int]:
 
 
 def _start_timer(stack: ExitStack, signum: int, thread_id: int) -> None:
-    c = ctypes.CDLL(None)
     event = _SignalEvent(signo=signum, notify=_SIGEV_THREAD_ID, thread_id=thread_id)
     timer = ctypes.c_void_p()
     times = _Times(interval_ns=_EVERY_NS, first_ns=_EVERY_NS)
-    if not hasattr(c, "timer_create") or c.timer_create(time.CLOCK_MONOTONIC, ctypes.byref(event), ctypes.byref(timer)):
+    create = getattr(_C, "timer_create", None)
+    if create is None or create(time.CLOCK_MONOTONIC, ctypes.byref(event), ctypes.byref(timer)):
         return
-    stack.callback(c.timer_delete, timer)
-    c.timer_settime(timer, 0, ctypes.byref(times), None)
+    stack.callback(_C.timer_delete, timer)
+    _C.timer_settime(timer, 0, ctypes.byref(times), None)

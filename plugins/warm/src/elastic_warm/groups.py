@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, Final
 
-from elastic_warm import torch_state
+from elastic_warm import torch_state, transfers
 
 _C10D: Final = "torch.distributed.distributed_c10d"
 _EVENTPOLL: Final = "anon_inode:[eventpoll]"
@@ -18,6 +18,8 @@ _MAPPED: Final = "::ffff:"
 _ADDRESS_AND_PORT: Final = 2
 _KNOWN_S: Final = 0.01
 """A connection to a store is shut down so many seconds after it was found."""
+_TRANSFERS_S: Final = 2.0
+"""How long the threads that send copies may take to end, in seconds."""
 
 
 class Generation:
@@ -123,6 +125,7 @@ class Generation:
             Why that was not possible; empty if it was.
         """
         self.shut()
+        self._end_transfers(within_s)
         self.abort_devices()
         if self._aborting is not None:
             self._aborting.join(max(0.0, within_s))
@@ -130,6 +133,12 @@ class Generation:
                 return "the abort of a device's group does not return"
         torch_state.destroy_groups()
         return ""
+
+    def _end_transfers(self, within_s: float) -> None:
+        """Wait until no thread sends a copy any more: gloo may never free one whose group is destroyed meanwhile."""
+        until_s = time.monotonic() + min(within_s, _TRANSFERS_S)
+        while not transfers.wait(_KNOWN_S) and time.monotonic() < until_s:
+            self.shut()
 
     def remains(self) -> list[str]:
         """Return what of the groups and stores is still there; one line for each kind."""

@@ -23,9 +23,17 @@ _POOLS: Final = (
     "pt_workerserver",
 )
 """Those of threads that live as long as the process: of torch, of the device's driver and of the kernel."""
-_MODULES: Final = ("elastic_warm", "elastic_watch", "multiprocessing.queues", "torch._inductor", "tqdm")
-"""Modules whose threads hold nothing of a round: most live as long as the process, and the one that feeds a queue (of a
-data loader that was cut while it ended) waits for that queue alone."""
+_MODULES: Final = (
+    "elastic_torchrun",
+    "elastic_warm",
+    "elastic_watch",
+    "multiprocessing.queues",
+    "torch._inductor",
+    "tqdm",
+)
+"""Modules whose threads hold nothing of a round: most live as long as the process, that of elastic-torchrun watches the
+first store of a process for half a second longer than it is made, and the one that feeds a queue (of a data loader that
+was cut while it ended) waits for that queue alone."""
 _COMPILERS: Final = b"torch/_inductor/compile_worker"
 _FUTEX_CALLS: Final = {"x86_64": "202", "aarch64": "98"}
 _MAX_NAMED: Final = 3

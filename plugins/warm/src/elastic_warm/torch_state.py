@@ -110,6 +110,18 @@ def restore_exception_hook(before: Callable[..., object]) -> None:
         sys.excepthook = before
 
 
+def grad_mode() -> bool:
+    """Return whether torch computes gradients in this thread."""
+    torch: Any = sys.modules.get("torch")
+    return bool(getattr(torch, "is_grad_enabled", lambda: True)())
+
+
+def restore_grad_mode(before: bool) -> None:
+    """Restore the mode: an interrupt just before or after the block of `torch.no_grad()` leaves gradients off."""
+    if grad_mode() != before:
+        sys.modules["torch"].set_grad_enabled(before)
+
+
 def free_from_cycles() -> None:
     """Exempt what exists now from garbage collections, so that the next ones take milliseconds.
 

@@ -16,16 +16,17 @@ _threads: list[threading.Thread] = []
 
 def begin(thread: threading.Thread) -> None:
     """Start a daemon thread that the ends wait for."""
-    _threads[:] = [each for each in _threads if each.is_alive()]
+    _threads[:] = [*(each for each in _threads if each.is_alive()), thread]  # before: an interrupt may end this call
     thread.start()
-    _threads.append(thread)
 
 
-def wait(within_s: float = LONGEST_S) -> None:
-    """Wait until all such threads have ended, or the time is over."""
+def wait(within_s: float = LONGEST_S) -> bool:
+    """Wait until all such threads have ended, or the time is over. Return whether they have."""
     until_s = time.monotonic() + within_s
     for thread in tuple(_threads):
-        thread.join(max(0.0, until_s - time.monotonic()))
+        if thread.ident is not None:
+            thread.join(max(0.0, until_s - time.monotonic()))
+    return not any(thread.is_alive() for thread in _threads)
 
 
 atexit.register(wait)

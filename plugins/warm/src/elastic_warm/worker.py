@@ -93,6 +93,7 @@ class KeptWorker:
         self._generation = groups.Generation()
         self._before = Before()
         self._hook = torch_state.exception_hook()
+        self._grad_mode = True
         self._presses = 0
         self._state_s = 0.0
         self._frozen = 0
@@ -123,6 +124,7 @@ class KeptWorker:
         self._generation = groups.Generation()
         self._before = Before()
         self._hook = torch_state.exception_hook()
+        self._grad_mode = torch_state.grad_mode()
         torch_state.wait_for_stores_in_python()
         loaders.end_quickly()
         self._set_phase(_Phase.RUNNING)
@@ -162,6 +164,7 @@ class KeptWorker:
             _let_groups_go(destroys=False)
             reason = self._generation.destroy(until_s - left_s)
         torch_state.restore_exception_hook(self._hook)
+        torch_state.restore_grad_mode(self._grad_mode)
         reason = reason or torch_state.device_fault() or self._remaining(until_s)
         if reason:
             self._stay(reason)

@@ -209,6 +209,25 @@ def test_a_loop_of_gloo_is_woken_and_no_other_thread():
         signal.signal(signum, before)
 
 
+@pytest.mark.parametrize(
+    ("module", "is_named"), [("elastic_torchrun.store.watch", False), ("a_module_of_the_script", True)]
+)
+def test_threads_that_hold_nothing_of_a_round_are_not_waited_for(module, is_named):
+    before, go_on = residue.Before(), threading.Event()
+
+    def run():
+        go_on.wait()
+
+    run.__module__ = module
+    thread = threading.Thread(target=run, name="by the test")
+    thread.start()
+    try:
+        assert any("'by the test'" in line for line in before.remains()) == is_named
+    finally:
+        go_on.set()
+        thread.join()
+
+
 def test_loaders_that_are_abandoned_wait_less(monkeypatch):
     class Utils:
         MP_STATUS_CHECK_INTERVAL = 5.0

@@ -297,8 +297,8 @@ class Driver:
     def _guard(self) -> None:
         """Update what the guard does if this agent dies: when to kill the workers, and which seat to give back."""
         state = self._state
-        # Only a node that may have workers needs a fence.
-        if state.want in (Want.RUN, Want.STOP) and state.fence_s != self._fenced_s:
+        # Only a node that may have workers needs a fence: also before its next round, for those that were kept.
+        if state.want in (Want.JOIN, Want.RUN, Want.STOP) and state.fence_s != self._fenced_s:
             self._fenced_s = state.fence_s
             self._emit(m.Fenced(until_s=state.fence_s))
         if self._held != (state.lease.seat, state.mine):

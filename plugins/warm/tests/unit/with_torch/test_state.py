@@ -9,9 +9,10 @@ import torch
 
 import elastic_warm as warm
 from elastic_core.api import ConfigError
-from elastic_warm import host_copy, shared
+from elastic_warm import host_copy, objects, shared
 from elastic_warm.host_copy import HostCopies
 from elastic_warm.shared import SharedMemory, memories
+from elastic_warm.state import forget_shards
 from elastic_warm.state_errors import StateError
 from interrupts import Interrupt, cut_at
 
@@ -455,3 +456,10 @@ def test_an_exception_at_any_line_of_a_return_can_be_followed_by_another_one(cal
         pair.state.sync()
         assert pair.whole_step() == 2
     assert line > 20
+
+
+def test_sharded_parts_are_forgotten_when_their_round_was_left(monkeypatch):
+    monkeypatch.setattr(objects, "is_sharded", lambda part: part == "sharded")
+    kept = warm.State(model="sharded", plain="same on all ranks", step=3)
+    forget_shards()
+    assert kept.parts() == {"model": None, "plain": "same on all ranks", "step": 3}

@@ -19,11 +19,13 @@ def train():
     total = torch.ones(1)
     dist.all_reduce(total)
     print("sum", int(total), "pid", os.getpid(), "loops", len(gloo_loops._loops()), flush=True)
+    print("gradients", torch.is_grad_enabled(), flush=True)
     warm.should_stop()
     if number == 0:
         if rank == 1:
             print("idle", flush=True)
             time.sleep(600)
+        torch.set_grad_enabled(False)  # as if the end of a block of no_grad was cut
         print("blocks", flush=True)
         dist.all_reduce(total)
     dist.destroy_process_group()
@@ -49,5 +51,5 @@ def test_a_survivor_leaves_and_builds_a_group_with_a_new_process(agent):
     zero.expect("returned", round=1)
     assert zero.process.wait(30) == 0
     assert agent.workers[1].process.wait(30) == 0
-    assert zero.lines(0) == [f"sum 2 pid {zero.pid} loops 1", "blocks"]
-    assert zero.lines(1) == [f"sum 2 pid {zero.pid} loops 1", "end"]
+    assert zero.lines(0) == [f"sum 2 pid {zero.pid} loops 1", "gradients True", "blocks"]
+    assert zero.lines(1) == [f"sum 2 pid {zero.pid} loops 1", "gradients True", "end"]

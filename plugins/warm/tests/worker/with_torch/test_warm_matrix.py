@@ -1,5 +1,9 @@
-"""What a worker is doing when its round ends, times how the round ends: it leaves, and the next round's group works."""
+"""What a worker is doing when its round ends, times how the round ends: it leaves, and the next round's group works.
 
+With a torch that has it, once more with groups that the function has reconfigured.
+"""
+
+import importlib.metadata
 import os
 import signal
 import subprocess
@@ -25,6 +29,7 @@ ACTIVITIES = (
     "subgroup",
     "sharded",
     "functional",
+    "transfer",
     "initialise",
     "join",
     "connect",
@@ -37,15 +42,29 @@ NOTICED = (*ACTIVITIES[1:8], "subgroup", "sharded", "functional")
 """Activities that end by themselves with an error if the peer is killed."""
 
 
+RECONFIGURES_SINCE = (2, 15)
+
+
+@pytest.fixture(params=["made", "reconfigured"])
+def group_variables(request):
+    """The variables of workers whose groups are made in this way."""
+    if request.param == "made":
+        return {}
+    release = importlib.metadata.version("torch")
+    if tuple(map(int, release.split(".")[:2])) < RECONFIGURES_SINCE:
+        pytest.skip(f"torch {release} can't reconfigure process groups; 2.15 can")
+    return {"RECONFIGURES": "1"}
+
+
 @pytest.fixture
-def peers(agent):
+def peers(agent, group_variables):
     """A function that forks a peer, which is no kept worker, from a process that has imported torch."""
     script = agent.folder / "peers.py"
     script.write_text(SCRIPT)
     with (agent.folder / "peers.err").open("w") as errors:
         process = subprocess.Popen(
             [sys.executable, "-u", str(script)],
-            env={**os.environ, "PEERS": "1", "OMP_NUM_THREADS": "1"},
+            env={**os.environ, **group_variables, "PEERS": "1", "OMP_NUM_THREADS": "1"},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=errors,
@@ -98,12 +117,12 @@ def ranks_of(activity):
 
 
 @pytest.mark.parametrize("how", ["killed", "stopped"])
-def test_a_worker_leaves_when_its_peer_is(agent, peers, how):
+def test_a_worker_leaves_when_its_peer_is(agent, peers, group_variables, how):
     worker = None
     for number, activity in enumerate((*ACTIVITIES, "end")):
         own, other = ranks_of(activity)
         if worker is None:
-            (worker,) = agent.begin(SCRIPT, 2, local_ranks=[own], ACTIVITY=activity)
+            (worker,) = agent.begin(SCRIPT, 2, local_ranks=[own], ACTIVITY=activity, **group_variables)
         else:
             agent.new_port()
             agent.place(worker, number, own, 2, ACTIVITY=activity)
@@ -123,8 +142,8 @@ def test_a_worker_leaves_when_its_peer_is(agent, peers, how):
     assert worker.process.wait(WAIT_S) == 0
 
 
-def test_healthy_workers_leave(agent):
-    worker, peer = agent.begin(SCRIPT, 2, ACTIVITY="idle")
+def test_healthy_workers_leave(agent, group_variables):
+    worker, peer = agent.begin(SCRIPT, 2, ACTIVITY="idle", **group_variables)
     for each in (worker, peer):
         left(agent, each, 0, "idle")
     for number, activity in enumerate((*ACTIVITIES, "end"), start=1):
