@@ -159,15 +159,10 @@ def start(arguments: "Arguments") -> int:
         echo(*describe(resolution, os.environ, verbose=verbose).split("\n"))
         return 0
     began["options"] = SYSTEM_CLOCK.monotonic_s()
-    from elastic_core.agent.guard.guardian import early_guard
+    from elastic_core.launcher.job import run_job
 
-    with early_guard() as guards:
-        from elastic_core.launcher.injected import Injected
-        from elastic_core.launcher.job import run_job
-
-        began["launcher's imports"] = SYSTEM_CLOCK.monotonic_s()
-        injected = Injected(guards=guards)
-        return run_job(resolution.settings, began=began, origins=resolution.origins, injected=injected)
+    began["launcher's imports"] = SYSTEM_CLOCK.monotonic_s()
+    return run_job(resolution.settings, began=began, origins=resolution.origins)
 
 
 def _print_completion(shell: str) -> int:

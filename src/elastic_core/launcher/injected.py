@@ -17,8 +17,6 @@ class Injected(Record, frozen=True, kw_only=True, eq=False):
     """Returns the backend."""
     logs_specs: Any = None
     """An object with the method `reify` of torch."""
-    guards: list[tuple[int, int]] | None = None
-    """What `early_guard` returns: the run's first guard."""
 
 
 NOTHING = Injected()

@@ -144,7 +144,7 @@ class _Job:
         self._cleanup = cleanup
         self._own_process = own_process
         # Processes that exist before the run starts its own, and their children, are not the run's.
-        self._strangers = own_process and has_strangers([pid for pid, _ in injected.guards or ()])
+        self._strangers = own_process and has_strangers()
         self._start_up = dict(began or {})
         self._outcome = outcome
         self._injected = injected
@@ -346,7 +346,7 @@ class _Job:
     def _start_guard(self, reactor: Reactor) -> Guardian:
         guardian = Guardian(reactor, incarnation=self._settings.nodes.incarnation, log=self._log)
         self._cleanup.push(lambda kind, error, trace: guardian.unleash() if error else guardian.dismiss())
-        guardian.start(self._injected.guards)
+        guardian.start()
         self._mark("guard")
         return guardian
 

@@ -22,14 +22,14 @@ _PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 _RLIMIT_LOCKS = 10  # asm-generic/resource.h; Python has no name for it
 
 
-def has_strangers(known: Collection[int] = ()) -> bool:
-    """Return whether this process may have descendants, except `known`, that no worker starts. Called: before that.
+def has_strangers() -> bool:
+    """Return whether this process may have descendants that no worker starts. Called: before the first start.
 
     Process 1 adopts processes that are attached to its container. A process that a shell became by `exec` has the
     shell's children.
     """
     own = os.getpid()
-    return own == 1 or any(pid not in known and is_alive(pid) for pid in procfs.children_map()(own))
+    return own == 1 or any(map(is_alive, procfs.children_map()(own)))
 
 
 def set_limit(pid: int, soft: int) -> int | None:

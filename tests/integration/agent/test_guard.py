@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from elastic_core.agent.guard.guardian import Guardian, early_guard
+from elastic_core.agent.guard.guardian import Guardian
 from elastic_core.processes.sweep import is_alive
 from elastic_core.system.reactor import Reactor
 from patience import Deadline, kept, patience
@@ -21,7 +21,7 @@ from time_limits import GUARD_S
 
 AGENT = """
 import os, subprocess, sys
-from elastic_core.agent.guard.guardian import Guardian, early_guard
+from elastic_core.agent.guard.guardian import Guardian
 from elastic_core.logger import Logger
 from elastic_core.processes.sweep import become_subreaper
 from elastic_core.system.reactor import Reactor
@@ -426,58 +426,3 @@ def test_a_released_guard_ends_meanwhile_and_is_not_replaced(guarded):
     guardian.dismiss()
     assert not Path(f"/proc/{pid}").exists()
     assert (guardian.pid, notices) == (None, [])
-
-
-# --- a guard that starts before its agent
-
-
-def test_an_early_guard_guards_once_it_is_taken():
-    reactor, notices, mark = Reactor(), Lines(), secrets.token_hex(8)
-    guardian = Guardian(reactor, incarnation=mark, log=notices)
-    with early_guard() as guards:
-        ((pid, _),) = guards
-        guardian.start(guards)
-    assert (guards, guardian.pid) == ([], pid)
-    worker = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], env={"ELASTIC_INCARNATION": mark})
-    guardian.note_workers([worker.pid])
-    guardian.unleash()
-    assert worker.wait(patience(30)) == -signal.SIGKILL
-    assert not Path(f"/proc/{pid}").exists()
-    reactor.close()
-
-
-def test_an_early_guard_that_nobody_takes_ends():
-    with early_guard() as guards:
-        ((pid, pipe),) = guards
-        assert is_alive(pid)
-    assert not Path(f"/proc/{pid}").exists()
-    with pytest.raises(OSError, match="Bad file descriptor"):
-        os.fstat(pipe)
-
-
-def test_an_early_guard_whose_agent_ends_first_ends_without_a_word():
-    code = "import os; from elastic_core.agent.guard.guardian import early_guard\nwith early_guard(): os._exit(3)"
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=False
-    )  # all ends of stderr
-    assert (done.returncode, done.stderr) == (3, "")
-
-
-def test_an_early_guard_that_was_killed_is_followed_by_another():
-    reactor, notices = Reactor(), Lines()
-    guardian = Guardian(reactor, incarnation=secrets.token_hex(8), log=notices)
-    with early_guard() as guards:
-        ((first, _),) = guards
-        os.kill(first, signal.SIGKILL)
-        guardian.start(guards)
-    turn_until(reactor, lambda: guardian.pid not in (None, first))
-    assert is_alive(guardian.pid)
-    guardian.dismiss()
-    reactor.close()
-    assert notices == []
-
-
-def test_where_no_early_guard_can_be_started_there_is_none(monkeypatch):
-    monkeypatch.setattr(sys, "executable", "/nonexistent/python")
-    with early_guard() as guards:
-        assert guards == []

@@ -25,7 +25,7 @@ def job(monkeypatch):
     module.seen = []
     module.outcome = 0
 
-    def run_job(settings, *, began, origins, injected):
+    def run_job(settings, *, began, origins):
         module.seen.append(settings)
         if isinstance(module.outcome, BaseException):
             raise module.outcome

@@ -7,8 +7,8 @@ import select
 import signal
 import sys
 from collections import deque
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 from elastic_core.errors import is_momentary
@@ -71,10 +71,10 @@ class Guardian:
         self._send(f"forget {signum}\n")
         return True
 
-    def start(self, early: list[tuple[int, int]] | None = None) -> None:
+    def start(self) -> None:
         """Start the guard, without waiting until it is ready: its messages wait in the pipe.
 
-        If `early` has one, that one is taken. If none can be started, a line is printed, and the run continues without.
+        If no guard can be started, a line is printed, and the run continues without a guard.
         """
         now_s = self._reactor.now_s()
         if len(self._starts) == _START_LIMIT and now_s - self._starts[0] < _START_WINDOW_S:
@@ -90,11 +90,7 @@ class Guardian:
                 f"agent {os.getpid()}\nincarnation {self._incarnation}\ntimes {self._log.times}\n"
                 f"{self._workers_line()}{self._fence_line()}"
             )
-            if early:
-                self._pid, self._pipe = early.pop()
-                self._send(f"{greeting}{self._last_act}")  # if it has ended, `_on_death` starts another
-            else:
-                self._pid, self._pipe = _spawn_guard(greeting.encode(), self._last_act.encode())
+            self._pid, self._pipe = _spawn_guard(greeting.encode(), self._last_act.encode())
         except OSError as error:
             # One line for the whole shortage: the start is retried every few seconds.
             if self._retry is None:
@@ -239,23 +235,6 @@ class Guardian:
             with suppress(ProcessLookupError):
                 os.kill(self._pid, signal.SIGKILL)
         self._forget()
-
-
-@contextmanager
-def early_guard() -> Iterator[list[tuple[int, int]]]:
-    """Start a guard that does nothing until a `Guardian` takes it, by pid and pipe, out of the list; else end it."""
-    # Its interpreter starts on another core while this process imports the agent; later it would delay a worker.
-    guards: list[tuple[int, int]] = []
-    with suppress(OSError):  # the guardian tries again, and reports it
-        guards.append(_spawn_guard(b"", b""))
-    try:
-        yield guards
-    finally:
-        for pid, pipe in guards:
-            os.close(pipe)
-            with suppress(ProcessLookupError, ChildProcessError):  # other code in this process reaps every child
-                os.kill(pid, signal.SIGKILL)
-                os.waitpid(pid, 0)
 
 
 def _fits(pipe: int, line: bytes) -> bool:
