@@ -11,10 +11,7 @@ from support import wait_for
 
 ACTIVITIES = ("compute", "collective", "point-to-point", "save", "data loading", "first step")
 EVENTS = ("lost", "silent", "join", "drain")
-EVERY_DAY = {
-    *(("collective", "lost"), ("first step", "lost"), ("point-to-point", "silent"), ("save", "join")),
-    *(("compute", "join"), ("collective", "drain"), ("data loading", "drain")),
-}
+EVERY_DAY = {("collective", "lost"), ("point-to-point", "silent"), ("save", "join"), ("data loading", "drain")}
 ALONE = "last_call_timeout=0.1"
 """With it as an option of the backend the first round does not wait for another node."""
 CELLS = [
