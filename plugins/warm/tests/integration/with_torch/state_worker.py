@@ -15,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import elastic_warm as warm
 from elastic_warm import channel as warm_channel
-from elastic_warm import host_copy, objects, resharding, sync
+from elastic_warm import groups, host_copy, objects, resharding, sync
 
 DTYPES = (torch.bfloat16, torch.float16, torch.int8, torch.uint8, torch.int64, torch.bool, torch.complex64)
 
@@ -275,6 +275,7 @@ class Worker:
     def round(self, *, store, rank, size, node=0, **layout):
         os.environ["GROUP_RANK"] = str(node)
         self.rank = rank
+        self.generation = groups.Generation()
         dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=size)
         self.training.begin(rank)
         self.training.join(**layout)
@@ -320,6 +321,7 @@ class Worker:
     def leave(self):
         self.training.leave()
         if dist.is_initialized():
+            self.generation.shut()  # a sharded model keeps the groups, and other ranks would wait for this one
             dist.destroy_process_group()
 
     def digest(self):
@@ -327,6 +329,7 @@ class Worker:
 
     def whole(self):
         """Return a digest of all tensors as a whole, by torch's own collectives. Called: on all ranks."""
+        self.state._partners.wait()  # the copies of the last commit are whole
         self.known = [each.full_tensor() if hasattr(each, "full_tensor") else each for each in self.tensors()]
         found = hashlib.sha256(str([self.state.step, len(self.known)]).encode())
         for tensor in self.known:
