@@ -85,6 +85,7 @@ def kinds(worker):
 
 TRAINS = """
 from elastic_train import restoring, saving, should_stop
+other = pathlib.Path(os.environ["READ"] + ".rank_0")
 with restoring():
     pass
 for step in range(3 * round_, 8):
@@ -93,8 +94,11 @@ for step in range(3 * round_, 8):
         with saving():
             pass
         if (round_, rank, step) == (0, 1, 4):
+            while not other.exists():  # rank 0 has begun, too
+                time.sleep(0.01)
             os.kill(os.getpid(), signal.SIGKILL)
     while (round_, rank, step) == (0, 0, 4):
+        other.touch()
         time.sleep(0.01)
 """
 
