@@ -30,7 +30,7 @@ def workers(node):
 def test_agents_are_killed_and_started_again(served_run: Run, elastic, losses):
     """With a fixed number of nodes the survivor waits, kept, until the other node is back: the ranks stay two."""
     env = {"PYTHON_EXEC": sys.executable}
-    steps = 40 * losses
+    steps = 100 * losses
     undisturbed = elastic("--nproc-per-node", "2", "--omp-threads", "1", TRAIN, "--steps", steps, env=env)
     assert undisturbed.wait(200) == 0, undisturbed.err
     rng = random.Random(f"{os.environ['TESTS_SEED']} warm digits on nodes")
@@ -38,7 +38,8 @@ def test_agents_are_killed_and_started_again(served_run: Run, elastic, losses):
     words = ("--steps", str(steps), "--log-steps", "1", "--step-s", "0.05")
 
     def start(name):
-        return served_run.node(name, "2", *OPTIONS, env=env, words=words)
+        # Another id each time, as of another host: a node that is lost again and again waits ever longer as a spare.
+        return served_run.node(f"{name}{len(served_run.nodes)}", "2", *OPTIONS, env=env, words=words)
 
     def out():
         return "".join(node.agent.out for node in served_run.nodes)
