@@ -75,7 +75,7 @@ attempt = 1
 try:
     train()
 except RuntimeError:  # the measurement is over, and the others are being killed
-    pass
+    os._exit(0)  # torch would abort, as the thread that reads its input is still there
 """
 
 STORE = """
