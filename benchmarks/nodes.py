@@ -84,7 +84,7 @@ class Nodes:
 
     _runs = 0
 
-    def __init__(self, folder: Path, command: Command, *, nnodes: str, nproc: int) -> None:
+    def __init__(self, folder: Path, command: Command, *, nnodes: str, nproc: int, script: str = WORKER) -> None:
         """Start nothing yet."""
         Nodes._runs += 1
         self.run_id = f"bench-{os.getpid()}-{Nodes._runs}"
@@ -93,7 +93,7 @@ class Nodes:
         self._pipe = folder / f"said-{Nodes._runs}"
         os.mkfifo(self._pipe)
         self._fd = os.open(self._pipe, os.O_RDWR | os.O_NONBLOCK)  # for both: it never ends
-        self._script = workers.write(folder, "node", WORKER)
+        self._script = workers.write(folder, "node", script)
         self._stderr = (folder / f"stderr-{Nodes._runs}").open("wb")
         self._buffer = b""
         self.agents: dict[str, subprocess.Popen[bytes]] = {}

@@ -14,6 +14,7 @@ from benchmarks import (
     starved,
     tee,
     warm,
+    warm_join,
     warm_state,
     workers,
 )
@@ -104,6 +105,7 @@ MEASURES: tuple[Measure, ...] = (
     Measure(kills.figures(8, 400), kills.takes(8, floor=False), seconds=60),
     Measure(warm.figures(2, Budget(at_most=150)), warm.takes(2), seconds=20),
     Measure(warm.figures(8, Budget(times_floor=1.5)), warm.takes(8), seconds=40),
+    Measure(warm_join.FIGURES, warm_join.takes, seconds=15),
     Measure(warm_state.FIGURES, warm_state.takes, seconds=10),
     Measure(
         {

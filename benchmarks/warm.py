@@ -123,13 +123,18 @@ def figures(group_size: int, budget: Budget) -> dict[str, Figure]:
     return {f"warm-{group_size}": Figure(title, "ms", {WARM: budget})}
 
 
+def need_warm(bench: Bench) -> None:
+    """Raise MissingError if torch or elastic-warm is not there."""
+    bench.need_torch()
+    if subprocess.run([sys.executable, "-c", "import elastic_warm"], capture_output=True, check=False).returncode:
+        raise MissingError("elastic-warm is not installed")
+
+
 def takes(group_size: int, *, numbers: int = 1000) -> Callable[[Bench], Mapping[str, Take]]:
     """Return the takes of a measure; `numbers` are how many float32 the state has."""
 
     def launchers(bench: Bench) -> Mapping[str, Take]:
-        bench.need_torch()
-        if subprocess.run([sys.executable, "-c", "import elastic_warm"], capture_output=True, check=False).returncode:
-            raise MissingError("elastic-warm is not installed")
+        need_warm(bench)
         script, cold_script = bench.script("warm", WORKER), bench.script("cold", standby.WORKER)
         floor_script, serial = Path(bench.script("warm_floor", SURVIVOR)), count()
 

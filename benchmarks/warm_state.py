@@ -5,16 +5,15 @@ group in the same processes, in turns with it. The time of either ends when all 
 """
 
 import subprocess
-import sys
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
 from benchmarks import standby
 from benchmarks.bench import Bench
-from benchmarks.measure import Figure, MeasureError, MissingError, Take
+from benchmarks.measure import Figure, MeasureError, Take
 from benchmarks.stats import FLOOR, Budget
-from benchmarks.warm import WARM
+from benchmarks.warm import WARM, need_warm
 
 LAYERS, WIDTH = 30, 2048
 MEGABYTES = round(LAYERS * WIDTH * WIDTH * 4 / 1e6)
@@ -76,9 +75,7 @@ def takes(bench: Bench) -> Mapping[str, Take]:
     Raises:
         MissingError: there is no torch, or no elastic-warm.
     """
-    bench.need_torch()
-    if subprocess.run([sys.executable, "-c", "import elastic_warm"], capture_output=True, check=False).returncode:
-        raise MissingError("elastic-warm is not installed")
+    need_warm(bench)
     script = Path(bench.script("warm_state", RANKS))
     ranks = bench.stack.enter_context(standby.group(script, bench.folder, 2, 0, str(LAYERS), str(WIDTH)))
     _lines(ranks)
