@@ -102,10 +102,10 @@ MEASURES: tuple[Measure, ...] = (
         seconds=60,
     ),
     Measure(kills.figures(2, 150), kills.takes(2, floor=True), seconds=50),
-    Measure(kills.figures(8, 400), kills.takes(8, floor=False), seconds=60),
+    Measure(kills.figures(8, 400), kills.takes(8, floor=False), seconds=50),
     Measure(warm.figures(2, Budget(at_most=150)), warm.takes(2), seconds=20),
     Measure(warm.figures(8, Budget(times_floor=1.5)), warm.takes(8), seconds=40),
-    Measure(warm_join.FIGURES, warm_join.takes, seconds=15),
+    Measure(warm_join.FIGURES, warm_join.takes, seconds=10),
     Measure(warm_state.FIGURES, warm_state.takes, seconds=10),
     Measure(
         {

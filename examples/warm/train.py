@@ -1,6 +1,6 @@
 """Train a small network on handwritten digits; when a worker is killed, the other ones keep running.
 
-In this folder, with elastic-warm and elastic-standby:
+In this folder, with elastic-warm, elastic-standby, elastic-ops, torch and scikit-learn:
 
     $ elastic run --nproc-per-node 2 --max-restarts 3 --standby --timings train.py --step-s 0.02
     round 0: from step 0, 2 ranks
