@@ -204,8 +204,8 @@ class FakeAgent:
         self._server.close()
 
 
-def marked(worker, number, mark):
+def marked(worker, number, mark, stream="out"):
     """Wait until a worker has printed a line in a round."""
     return wait_for(
-        lambda: any(line.startswith(mark) for line in worker.lines(number)) or None, within_s=WAIT_S, what=mark
+        lambda: any(line.startswith(mark) for line in worker.lines(number, stream)) or None, within_s=WAIT_S, what=mark
     )

@@ -17,7 +17,7 @@ def train():
     if os.environ["ELASTIC_ROUND"] == "2":
         return
     sys.stdout.write("not flushed")
-    sys.stdout.flush = sys.stdout.flush
+    print("waits", file=sys.stderr, flush=True)
     Event().wait(600)
 
 train()
@@ -27,13 +27,13 @@ print("end")
 
 def test_variables_and_streams_are_those_of_the_next_round(agent):
     (worker,) = agent.begin(COUNTS, 1, GONE="there")
-    marked(worker, 0, "variables")
+    marked(worker, 0, "waits", "err")
     agent.leave(worker, 0)
     worker.expect("left", round=0)
     agent.new_port()
     agent.place(worker, 1, 0, 1, GONE=None, NEW="new" * 100_000)
     worker.expect("entered", round=1)
-    marked(worker, 1, "variables")
+    marked(worker, 1, "waits", "err")
     agent.leave(worker, 1, planned=True)
     worker.expect("left", round=1)
     agent.place(worker, 2, 0, 1)
@@ -41,7 +41,11 @@ def test_variables_and_streams_are_those_of_the_next_round(agent):
     assert worker.lines(0) == ["variables 0 there None", "not flushed"]
     assert worker.lines(1) == [f"variables 0 None {'new' * 100_000}", "not flushed"]
     assert worker.lines(2) == [f"variables 0 None {'new' * 100_000}", "end"]
-    assert [worker.lines(number, "err") for number in range(3)] == [["stderr 0"], ["stderr 1"], ["stderr 2"]]
+    assert [worker.lines(number, "err") for number in range(3)] == [
+        ["stderr 0", "waits"],
+        ["stderr 1", "waits"],
+        ["stderr 2"],
+    ]
 
 
 FAILS = """
