@@ -255,8 +255,15 @@ def wait_for_stores_in_python() -> None:
             _wait_for_server(hostname, port, _seconds(kwargs.get("timeout", args[1] if len(args) > 1 else None)))
         return create(hostname, port, rank, *args, **kwargs)
 
-    rendezvous._create_c10d_store = create_when_there
-    rendezvous.TCPStore = functools.partial(rendezvous.TCPStore, wait_for_workers=False)
+    make = rendezvous.TCPStore
+
+    @functools.wraps(make)
+    def made(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401  # torch's
+        if kwargs.get("is_master") is True:  # a client must count itself, for a server that waits: it may have no patch
+            kwargs["wait_for_workers"] = False
+        return make(*args, **kwargs)
+
+    rendezvous._create_c10d_store, rendezvous.TCPStore = create_when_there, made
 
 
 def _wait_for_server(host: str, port: int, within_s: float) -> None:

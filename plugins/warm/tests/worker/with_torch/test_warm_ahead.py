@@ -47,11 +47,32 @@ client.set("from", "rank 1")
 print(server.get("from").decode())
 """
 
+# A rank 0 that waits for all clients, as torch makes it: its process has not been kept.
+SERVER_THAT_WAITS = """
+import socket, sys, threading
+from datetime import timedelta
+import torch.distributed
+from elastic_warm.torch_state import wait_for_stores_in_python
+make = torch.distributed.TCPStore
+wait_for_stores_in_python()
+with socket.socket() as held:
+    held.bind(("127.0.0.1", 0))
+    port = held.getsockname()[1]
+limit = timedelta(seconds=600)
+made = []
+server = threading.Thread(target=lambda: made.append(make("127.0.0.1", port, 2, True, limit, multi_tenant=True)))
+server.start()
+client = sys.modules["torch.distributed.rendezvous"]._create_c10d_store("127.0.0.1", port, 1, 2, limit)
+server.join(30)
+print(len(made), flush=True)
+sys.modules["os"]._exit(0)
+"""
+
 
 @pytest.mark.parametrize(
     ("program", "lines"),
-    [(AHEAD, "\n"), (WITHOUT_TORCH, "True\n"), (STORE, "rank 1\n")],
-    ids=["imports", "without torch", "store"],
+    [(AHEAD, "\n"), (WITHOUT_TORCH, "True\n"), (STORE, "rank 1\n"), (SERVER_THAT_WAITS, "1\n")],
+    ids=["imports", "without torch", "store", "server that waits"],
 )
 def test_a_new_worker_waits_for_little(program, lines):
     ran = subprocess.run(
