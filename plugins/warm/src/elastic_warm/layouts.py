@@ -87,8 +87,8 @@ def fit_of(parts: Mapping[str, Any], commit: Commit, world_size: int) -> tuple[b
             if place.node.division is None or division is None:
                 fits = fits and list(place.node.placements) == _placements_of(place.live)
                 obstacle = obstacle or f"{place.name} is divided in a way that is not known"
-            elif not division.is_like(place.node.division):
-                fits = False
+            else:
+                fits = fits and division.is_like(place.node.division)
                 obstacle = obstacle or _obstacle_to(place, division, world_size)
     return fits, obstacle
 
@@ -151,7 +151,7 @@ def divided_anew(
 
 
 def _places_of(value: Any, part: Part, name: str) -> list[_Place]:  # noqa: ANN401  # anything
-    """Return the sharded tensors of a part, each with the object that it is for.
+    """Return the sharded tensors of a part that depend on the division, each with the object that it is for.
 
     Raises:
         StateError: there is one in something else than a module, an optimizer of torch or a tensor.
@@ -164,6 +164,9 @@ def _places_of(value: Any, part: Part, name: str) -> list[_Place]:  # noqa: ANN4
     known = {id(place.tree) for place in found}
     if any(id(tree) not in known for tree in _sharded_in(part.tree)):
         raise StateError(f"state.{name} has a sharded tensor that is none of a module or of a parameter's state")
+    if isinstance(bare(value), torch.optim.Optimizer):
+        # What is the same on all ranks, as the row sums of Adafactor, fits the mesh of any parameter.
+        return [place for place in found if place.node.which == "own"]
     return found
 
 

@@ -66,11 +66,11 @@ class _Tensors:
         self.common: list[torch.Tensor] = []
         self.own: list[torch.Tensor] = []
         self.divisions: dict[Division | None, None] = {}
-        self._all_own = all_own
+        self.all_own = all_own
 
     def add(self, tensor: torch.Tensor, *, is_own: bool = False) -> list[Any]:
         """Return the reference to a tensor in the tree."""
-        is_own = is_own or self._all_own
+        is_own = is_own or self.all_own
         tensors = self.own if is_own else self.common
         tensors.append(tensor)
         return ["own" if is_own else "common", len(tensors) - 1]
@@ -150,7 +150,7 @@ def _sharded_tree(value: Any, place: str, found: _Tensors) -> Tree:  # noqa: ANN
         rank = sys.modules["torch.distributed"].get_rank()
         if rank >= math.prod(division.mesh) or local_shape(shape, division, rank) != tuple(local.shape):
             division = None
-    if is_own:
+    if is_own and not found.all_own:  # otherwise all is each rank's own, and nothing can be divided
         found.divisions[division] = None
     where = [*found.add(local, is_own=is_own), list(shape), list(value.stride()), placements]
     return ["sharded", *where, division, str(local.dtype).removeprefix("torch."), local.device.type]

@@ -109,10 +109,26 @@ class Sharded:
         state.step += 1
 
 
+class Rows(torch.optim.SGD):
+    """An optimizer with a state that is the same on all ranks, though its parameters are sharded."""
+
+    def step(self, closure=None):
+        from torch.distributed.tensor import DTensor, Replicate
+
+        super().step(closure)
+        for parameter in self.param_groups[0]["params"]:
+            state = self.state[parameter]
+            if "rows" not in state:
+                rows, mesh = torch.zeros(parameter.shape[0]), parameter.device_mesh
+                state["rows"] = DTensor.from_local(rows, mesh, [Replicate()] * mesh.ndim, run_check=False)
+            state["rows"]._local_tensor.add_(1)
+
+
 class Fsdp:
     """FSDP2: the model is made anew in each round, as its mesh belongs to the group."""
 
-    def __init__(self, **options):
+    def __init__(self, optimizer="AdamW", **options):
+        self.made = {"AdamW": torch.optim.AdamW, "rows": Rows}[optimizer]
         self.state = warm.State(model=None, optimizer=None, step=0, random=False, **options)
         self.model = None
 
@@ -128,7 +144,7 @@ class Fsdp:
         mesh = mesh or [dist.get_world_size()]
         names = ("copies", "shards")[-len(mesh) :]
         fully_shard(self.model, mesh=init_device_mesh("cpu", tuple(mesh), mesh_dim_names=names))
-        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=0.1)
+        self.optimizer = self.made(self.model.parameters(), lr=0.1)
         self.state.model, self.state.optimizer = self.model, self.optimizer
 
     def leave(self):
@@ -160,12 +176,14 @@ class Placed:
         if self.state.step == 0:
             torch.manual_seed(100 + rank)
 
-    def join(self, mesh=None, placements=("S0",), order=None):
+    def join(self, mesh=None, placements=("S0",), order=None, of=None):
         from torch.distributed.tensor import DeviceMesh
         from torch.distributed.tensor.placement_types import Replicate, Shard, _StridedShard
 
         mesh = mesh or [dist.get_world_size()]
         self.mesh = DeviceMesh("cpu", torch.tensor(order or range(dist.get_world_size())).reshape(mesh))
+        if of is not None:  # a dimension of the mesh
+            self.mesh = DeviceMesh("cpu", self.mesh.mesh, mesh_dim_names=("a", "b"))["ab"[of]]
         kinds = {"R": Replicate(), "S0": Shard(0), "S1": Shard(1), "T0": _StridedShard(0, split_factor=2)}
         self.placements = [kinds[each] for each in placements]
         self.model = torch.nn.Module()

@@ -108,6 +108,37 @@ def test_a_rank_that_dies_while_shards_travel_costs_nothing(ranks):
     assert whole(ranks, three[1:]) == before
 
 
+def test_state_of_an_optimizer_that_is_the_same_on_all_ranks_fits_any_division(ranks):
+    two = [ranks.new("fsdp", optimizer="rows") for _ in range(2)]
+    ranks.round(two)
+    ranks.all(two, "train", until=2)
+    before = whole(ranks, two)
+    for more in (0, 1):  # the same division first
+        ranks.all(two, "leave")
+        two += [ranks.new("fsdp", optimizer="rows") for _ in range(more)]
+        assert synced(ranks.round(two)) == 2
+        assert whole(ranks, two) == before
+    assert ranks.all(two, "train", until=3) == [{"step": 3}] * 3
+
+
+def test_what_is_each_rank_s_own_is_not_divided_though_it_is_sharded(ranks):
+    three = [ranks.new("fsdp", sharded=True, loads=1) for _ in range(3)]
+    ranks.round(three)
+    ranks.all(three, "train", until=3)
+    ranks.all(three, "leave")
+    found = ranks.round(three[:2])
+    assert [(each.get("source"), each.get("step")) for each in found] == [("checkpoint", 1)] * 2, found
+
+
+def test_a_mesh_that_covers_some_of_the_new_ranks_only_is_one_line(ranks):
+    four = [ranks.new("placed") for _ in range(4)]
+    ranks.round(four[:2])
+    ranks.all(four[:2], "train", until=1)
+    ranks.all(four[:2], "leave")
+    found = ranks.round(four, mesh=[2, 2], of=1)
+    assert all("over a mesh of (2,) now, and not over all 4 ranks" in each["error"] for each in found), found
+
+
 @pytest.mark.parametrize(
     ("first", "second", "line"),
     [
