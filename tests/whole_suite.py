@@ -84,16 +84,21 @@ def _end_ignoring() -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what needs other libraries, and give each test the more time, the slower the machine is."""
+    """Leave out what needs other libraries, give each test the more time, the slower the machine is, and sort them."""
     if not os.environ.get(ECOSYSTEM) and (left_out := [item for item in items if item.get_closest_marker("ecosystem")]):
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if item not in left_out]
     if config.option.timeout is not None:
         return  # somebody has said how long, or that no test is to be ended
     for item in items:
-        own = item.get_closest_marker("timeout")
-        limit_s = own.args[0] if own else float(config.getini("timeout") or 0)
-        item.add_marker(pytest.mark.timeout(patience(limit_s)), append=False)
+        item.add_marker(pytest.mark.timeout(patience(_limit_s(item))), append=False)
+    items.sort(key=_limit_s, reverse=True)  # the longest first: at the end, no processor waits for one of them
+
+
+def _limit_s(item: pytest.Item) -> float:
+    """Return how long a test may take."""
+    own = item.get_closest_marker("timeout")
+    return own.args[0] if own else float(item.config.getini("timeout") or 0)
 
 
 def pytest_report_header() -> str:

@@ -28,8 +28,8 @@ def pytest_collection_modifyitems(config, items):
     for item in items:
         of_test = getattr(item, "callspec", None)
         if of_test and (fixture := next(filter(of_test.params.__contains__, IN_A_STORE), None)):
-            others = [value for name, value in sorted(of_test.indices.items()) if name != fixture]
-            scenarios[f"{item.path.name}::{item.originalname}{others}"].append(item)
+            others = of_test.id.replace(of_test.params[fixture], "", 1)  # indices number all combinations
+            scenarios[f"{item.path.name}::{item.originalname}[{others}]"].append(item)
     for scenario, in_stores in scenarios.items():
         drawn = random.Random(f"{os.environ['TESTS_SEED']} {scenario}").choice(in_stores)
         left_out |= {*in_stores} - {drawn}

@@ -22,6 +22,7 @@ def fork_server(tmp_path_factory):
     yield from start_server(tmp_path_factory.mktemp("fork"))
 
 
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("lane", LANES, ids=lambda lane: lane.name)
 def test_ranks_that_hang_are_named_and_no_others(lane: Lane, elastic, fork_server, tmp_path, request):
     endpoint = request.getfixturevalue("redis_server").endpoint if lane.nodes > 1 else ""
