@@ -62,7 +62,7 @@ WORKER_VARIABLES: Final[Mapping[str, str]] = {
     "the store (`--agent-store`, or rank 0 has connected to it as a client; then its hook sets the variable)",
     "TORCHELASTIC_ERROR_FILE": "file for the worker's first uncaught exception",
     "TORCH_NCCL_ASYNC_ERROR_HANDLING": "`1`, unless it is set already; `0` in place of `1` in a process that may be "
-    "[kept between rounds](../howto/warm-functions.md)",
+    "kept [with `TRAINING_WARM_NCCL=1`](../howto/warm-functions.md#groups-of-nccl)",
     "OMP_NUM_THREADS": "`1` with several workers if it is unset, as with torchrun; `--omp-threads` sets it",
     "CUDA_VISIBLE_DEVICES": "the devices of `--devices` (one of them with `--virtual-local-rank`); otherwise as "
     "inherited. Other accelerators have variables of their own: `HIP_VISIBLE_DEVICES`, `ZE_AFFINITY_MASK`",
@@ -99,9 +99,9 @@ VARIABLES_OF_HOOKS: Final[Mapping[str, str]] = {
     "TRAINING_WARM_SOCKET": "the agent's socket for workers that are [kept between rounds](../howto/warm-rounds.md); "
     "empty if it keeps none; absent without elastic-warm",
     "TRAINING_WARM_TIMEOUT": "`--warm-timeout`, in seconds; absent without elastic-warm",
-    "TORCH_NCCL_DUMP_ON_TIMEOUT": "`0` in a process that may be [kept between rounds](../howto/warm-functions.md), so "
-    "that NCCL waits for no file after an error; a value that you set is kept",
-    "TORCH_NCCL_ENABLE_MONITORING": "`0` there, so that NCCL does not end the process while it aborts its groups; a "
+    "TORCH_NCCL_DUMP_ON_TIMEOUT": "`0` in a process with `TRAINING_WARM_NCCL=1`, so that NCCL waits for no file after "
+    "an error; a value that you set is kept",
+    "TORCH_NCCL_ENABLE_MONITORING": "`0` there, so that NCCL does not end it while it aborts its groups; a "
     "value that you set is kept",
     "TRAINING_STOP_PAGE": "memory for [`should_stop`](../explanation/planned-stops.md); absent without elastic-train",
     "TRAINING_STOP_FILE": "a file that exists during a [planned stop](../explanation/planned-stops.md); the "
