@@ -28,7 +28,10 @@ def pytest_collection_modifyitems(config, items):
     for item in items:
         of_test = getattr(item, "callspec", None)
         if of_test and (fixture := next(filter(of_test.params.__contains__, IN_A_STORE), None)):
-            others = of_test.id.replace(of_test.params[fixture], "", 1)  # indices number all combinations
+            store = of_test.params[fixture]
+            if not isinstance(store, str):  # another fixture with this name, of another folder
+                continue
+            others = of_test.id.replace(store, "", 1)  # indices number all combinations
             scenarios[f"{item.path.name}::{item.originalname}[{others}]"].append(item)
     for scenario, in_stores in scenarios.items():
         drawn = random.Random(f"{os.environ['TESTS_SEED']} {scenario}").choice(in_stores)
