@@ -120,7 +120,8 @@ def test_one_that_ignores_all_is_killed_within_the_grace_period(run):
     ],
 )
 def test_one_that_can_not_be_kept_starts_anew_with_a_line(run, what, reason):
-    run = run(f"0:{what}")
+    later = ["2:after-0"] if what == "die-kept" else []  # so that it ends before there is a place for it
+    run = run(f"0:{what}", *later)
     first = run.until_round(0, 3)
     run.kill(first[1])
     second = run.until_round(1, 3)

@@ -2,7 +2,8 @@
 
 Files in its working directory steer it: `finish` ends it, `fail.RANK` has it raise an exception. Its argument says what
 it does when it is asked to leave: `leave`, `stay`, `hang`, `deaf` (and ignores SIGTERM), `die`, `garbage`; or, after it
-has left, `die-kept`, `hang-kept`, `deaf-end`. `RANK:what` is for one local rank. With `no-step` it completes no step.
+has left, `die-kept`, `hang-kept`, `deaf-end`. `after-0` leaves once rank 0 has left and ended. `RANK:what` is for one
+local rank. With `no-step` it completes no step.
 """
 
 import array
@@ -83,6 +84,17 @@ def note(name):
         file.write(f"{os.getpid()} {round_index()}\n")
 
 
+def has_ended(noted):
+    """Return whether the process that has noted this has ended, whether or not it was reaped."""
+    try:
+        pid = Path(noted).read_text().split()[0]
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return Path(noted).exists()
+    except IndexError:  # it is about to be written
+        return False
+
+
 def train(agent):
     """Train until the end of the round; return whether the worker has left it."""
     if agent is not None:
@@ -118,6 +130,8 @@ def leave(agent):
     if "garbage" in WHAT:
         agent.sock.sendall(b"{nonsense\n")
         pause(600)
+    while "after-0" in WHAT and not has_ended("left.0"):
+        pause(0.01)
     agent.say("left", ms={"function": 0.5}, held=None)
     note("left")
     if "die-kept" in WHAT:
