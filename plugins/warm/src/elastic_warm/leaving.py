@@ -194,7 +194,7 @@ def _raise_in(thread: int | None, kind: type[BaseException] | None) -> None:
 
 def collateral_text(error: BaseException) -> str:
     """Return one line about an error that only reports that a peer is gone or silent. Empty if it is another error."""
-    from elastic_core.api.workers import lost_peer  # imported now: few functions are left by an error
+    from elastic_core.api.workers import lost_peer  # imported now: it takes milliseconds
 
     for each in _chain(error):
         if not isinstance(each, Exception):
