@@ -66,7 +66,8 @@ def pytest_configure(config: pytest.Config) -> None:
         settings.register_profile("without a clock", deadline=None, suppress_health_check=[HealthCheck.too_slow])
         settings.load_profile("without a clock")
     expect(getattr(config.option, "numprocesses", None) or 1)
-    for name in ("FORCE_COLOR", "CLICOLOR_FORCE", "NO_COLOR"):  # pytest has read them
+    # With the last one, `print` writes the end of a line apart from the line: those of two workers would mix.
+    for name in ("FORCE_COLOR", "CLICOLOR_FORCE", "NO_COLOR", "PYTHONUNBUFFERED"):  # pytest has read them
         os.environ.pop(name, None)
     if not getattr(config.option, "numprocesses", None):  # else this process only gives out tests
         _end_ignoring()

@@ -353,28 +353,56 @@ def test_nodes_that_leave_join_and_die(place, show, server):
     check_inferred(place, report)
 
 
+NODE_IDS = ("n0", "n1", "n2")
+
+
 def check_other_clocks(place, report):
     """The same figures from directories that were collected from nodes with clocks an hour apart."""
-    for name, wall_s, uptime_s in (("n0", 0.0, 0.0), ("n1", 3600.0, 7.0), ("n2", -3600.0, -40_000.0)):
-        into = place.folder / "collected" / name
-        collect(place.folder / f"dir-{name}", into, wall_s=wall_s, uptime_s=uptime_s)
-    collected, _ = place.report(*(place.folder / "collected" / name for name in ("n0", "n1", "n2")))
+    check_collected(place, {name: place.folder / f"dir-{name}" for name in NODE_IDS}, report)
+    late = {name: place.folder / f"late-{name}" for name in NODE_IDS}
+    for name, late_s in zip(NODE_IDS, (0.0, 0.2, 0.3), strict=True):
+        shutil.copytree(place.folder / f"dir-{name}", late[name], ignore=shutil.ignore_patterns("*.sock", "*.pipe"))
+        delay_rounds(late[name] / "ledger.jsonl", late_s)
+    offsets = check_collected(place, late, place.report(*late.values())[0])
+    assert offsets["n2"] + 3600.0 > 0.2  # that node's clock is misjudged
+
+
+def delay_rounds(ledger, late_s):
+    """Write into a ledger that its node, which was busy, has learned of each round later."""
+    lines = [json.loads(line) for line in ledger.read_text().splitlines()]
+    late = [line | {"at_s": line["at_s"] + late_s} if line["kind"] == "round" else line for line in lines]
+    ledger.write_text("".join(json.dumps(line) + "\n" for line in late))
+
+
+def check_collected(place, run_dirs, report):
+    """Compare the report of run directories with the one if clocks are an hour apart. Return the offsets found."""
+    folder = place.folder / f"collected-{run_dirs['n0'].name}"
+    for name, wall_s, uptime_s in zip(NODE_IDS, (0.0, 3600.0, -3600.0), (0.0, 7.0, -40_000.0), strict=True):
+        collect(run_dirs[name], folder / name, wall_s=wall_s, uptime_s=uptime_s)
+    collected, _ = place.report(*(folder / name for name in NODE_IDS))
     check_sums(collected)
     apart = {"n0": 0.0, "n1": 3600.0, "n2": -3600.0}
     offsets = {lane["node_id"]: lane["clock_offset_s"] for lane in collected["nodes"]}
     assert offsets == pytest.approx(apart, abs=patience(0.5))  # busy nodes learn of a round at different times
     for mine, other in zip(report["nodes"], collected["nodes"], strict=True):
-        assert other["states"] == pytest.approx(mine["states"], abs=0.05)
         moved_s = apart[mine["node_id"]] - offsets[mine["node_id"]]
-        expected = (mine["begin_s"] + moved_s, mine["end_s"] + moved_s)
+        # Another node has declared when n2 was lost: that time does not move, so that what n2 did last is longer.
+        moved_end_s = 0.0 if mine["outcome"] == "lost" else moved_s
+        last = mine["spans"][-1][0]
+        states = mine["states"] | {last: mine["states"][last] + moved_end_s - moved_s}
+        assert other["states"] == pytest.approx(states, abs=0.05)
+        expected = (mine["begin_s"] + moved_s, mine["end_s"] + moved_end_s)
         assert (other["begin_s"], other["end_s"]) == pytest.approx(expected, abs=0.05)
+    # A round begins when its last node has learned of it, whose clock may be the one that is misjudged.
+    misjudged_s = max(abs(apart[name] - offset_s) for name, offset_s in offsets.items())
     for name in ("begin_s", "end_s"):
         moments = [row[name] for row in collected["rounds"]]
-        assert moments == pytest.approx([row[name] for row in report["rounds"]], abs=0.05)
+        assert moments == pytest.approx([row[name] for row in report["rounds"]], abs=0.05 + misjudged_s)
     assert [row["at_s"] for row in collected["incidents"]] == pytest.approx(
         [row["at_s"] for row in report["incidents"]], abs=0.05
     )
     assert "n1" in collected["clocks"]
+    return offsets
 
 
 def check_the_store(place, report, server):
