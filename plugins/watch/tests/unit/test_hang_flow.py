@@ -69,7 +69,7 @@ class Stacks:
 class Node:
     """A node with two workers, ranks 4 and 5, and heartbeats."""
 
-    def __init__(self, folder, nodes=2, **given):
+    def __init__(self, folder, nodes=2, limit_s=LIMIT_S, **given):
         self.run = FakeRun()
         self.run.directory = str(folder)
         self.folder = folder / "hang" / "round_3_1"
@@ -79,14 +79,14 @@ class Node:
         self.stacks = Stacks(self.workers)
         self.workers.stacks = {0: stack(STEP, REDUCE), 1: stack(STEP, REDUCE)}
         self.watch = HangWatch(
-            self.run, LIMIT_S, 0.0,
+            self.run, limit_s, 0.0,
             files=self.files, collector=self.stacks, snapshots=self.workers, clock=Time(self.run), **given,
         )  # fmt: skip
         round_ = sample_round(local_world_size=2, index=3)
         self.round = replace(round_, node_count=nodes, node_id="n1", base_rank=4, world_size=2 * nodes)
         self.watch.on_workers_started(WorkersStarted(round=self.round, pids=(os.getpid(), os.getpid())))
         self.beat(0, 1, step=7)
-        self.passes(LOOK_S)
+        self.passes(limit_s / 10)
 
     def beat(self, *ranks, step=7):
         for rank in ranks:
@@ -449,6 +449,34 @@ def test_rank_with_a_heartbeat_while_evidence_is_collected_makes_progress(start)
     node.beat(1, step=8)
     node.passes(1.0)
     assert [each.stable for each in evidence(node).values()] == [True, False]
+
+
+def test_rank_that_moves_after_its_stack_was_taken_does_not_wait_by_that_stack(start):
+    node = start()
+    node.stacks.delay_s = 1.0
+    node.asks()
+    node.beat(0, step=9)
+    node.beat(1, step=8)
+    node.passes(1.0)
+    steps = decoded_response(node.run.answers[-1][1]).steps
+    assert (steps.waiting, steps.behind) == ((), (RankStep(global_rank=5, step=8, waits=False),))
+
+
+@pytest.mark.parametrize("late_conclusion", [False, True])
+def test_rank_that_hangs_after_its_stack_was_taken_is_not_judged_by_that_stack(start, late_conclusion):
+    node = start(limit_s=10.0)
+    node.workers.stacks[1] = stack(LOAD)
+    node.asks(1)  # another node, whose leader does not conclude in time
+    node.beat(0, 1, step=8)
+    node.workers.stacks = {0: stack(LOAD), 1: stack(STEP, REDUCE)}
+    node.stalls()
+    if late_conclusion:
+        node.concludes(serial=1)
+        assert (node.run.notices, len(node.run.questions)) == ([], 2)
+    node.passes(5.0)  # nobody responds to the own question
+    (line,) = node.run.notices
+    assert line.startswith("rank 4: no heartbeat for ")
+    assert "data.py:5" in line
 
 
 def test_node_that_collects_for_too_long_responds_with_its_steps(start):

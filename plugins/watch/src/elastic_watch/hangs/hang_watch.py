@@ -307,7 +307,7 @@ class HangWatch:
     def _have_collected(self, collected: Collected) -> None:
         if self._watch is None:
             return
-        self._collected = collected
+        collected = self._collected = replace(collected, beats=self._beats)
         self._shows_operation(self._watch, collected.stacks)
         if self._ras is not None:
             self._ras.begin(collected.before.values())
@@ -333,7 +333,8 @@ class HangWatch:
         round_, sightings = self._current_round, self._sightings(watch)
         ranks = {rank: round_.global_rank(rank) for rank in self._seen.pids}
         steps = {rank: seen.step for rank, seen in sightings.items()}
-        waiting = [ranks[rank] for rank in (() if collected is None else collected.waiting)]
+        still = set() if collected is None else collected.waiting - collected.outlived(self._seen.beats())
+        waiting = [ranks[rank] for rank in still]
         return asking.encoded_response(
             None if collected is None else self._evidence(watch, collected, ranks, steps),
             node_steps(watch, sightings, node_id=round_.node_id, ranks=ranks, waiting=waiting),
@@ -345,14 +346,13 @@ class HangWatch:
     def _evidence(
         self, watch: hangs.Watch, collected: Collected, ranks: Mapping[int, int], steps: Mapping[int, int | None]
     ) -> NodeEvidence:
-        beats = self._seen.beats()
         return node_evidence(
             self._current_round.node_id,
             ranks,
             collected,
             world_size=self._current_round.world_size,
             running=watch.workers,
-            moved={rank for rank in ranks if beats.get(rank) != self._beats.get(rank)},
+            moved=collected.outlived(self._seen.beats()),
             steps=steps,
         )
 
@@ -377,7 +377,9 @@ class HangWatch:
         self._timer = None
         self._alone = True
         collected = self._collected
-        if collected is not None and collected.begun_s < self.clock.monotonic_s() - 2 * LONGEST_WAIT_S:
+        if collected is not None and (
+            collected.begun_s < self.clock.monotonic_s() - 2 * LONGEST_WAIT_S or collected.outlived(self._seen.beats())
+        ):
             self._collected = None  # of an earlier question
         self._go_on()
 
@@ -430,9 +432,16 @@ class HangWatch:
                 self._act(verdict)
                 return
             stall = verdict
+        moved = self._seen.moved(watch)
+        outlived = known.collected.outlived(self._seen.beats()) - moved
+        if any(each.local_rank in outlived for each in stall.late):
+            # It has moved between its stack and the last check, and its stack does not show where it hangs now.
+            self._known = None
+            self._consult(stall)
+            return
         # A worker that has ended or makes progress meanwhile is no longer a cause of the hang.
         active = known.collected.unstable & watch.workers.keys()
-        still = watch.workers.keys() - self._seen.moved(watch) - active
+        still = watch.workers.keys() - moved - active
         watch = self._watch = peers.alive(watch, active)
         late = tuple(each for each in stall.late if each.local_rank in still)
         if late:
