@@ -128,8 +128,9 @@ def test_most_ranks_at_different_places_are_not_named_beside_the_few_that_wait()
     assert report(quiet(0, 1, 2, 3), *ranks[:3], rank(3, frames=(LOAD,))).blamed == (1, 2, 3)
 
 
-def test_rank_that_is_ahead_in_its_own_code_is_named_where_the_others_are_in_a_backward():
-    engine = ("/v/site-packages/torch/autograd/graph.py", 1, "_engine_run_backward", "")
+@pytest.mark.parametrize("folder", ["/v/site-packages", "/opt/pytorch"])
+def test_rank_that_is_ahead_in_its_own_code_is_named_where_the_others_are_in_a_backward(folder):
+    engine = (f"{folder}/torch/autograd/graph.py", 1, "_engine_run_backward", "")
     ranks = [rank(each, frames=(STEP, engine), call="backward") for each in (0, 2, 3)]
     assert report(quiet(0, 1, 2, 3, behind=(0, 2, 3)), rank(1, frames=(LOAD,)), *ranks).blamed == (1,)
 
@@ -137,8 +138,10 @@ def test_rank_that_is_ahead_in_its_own_code_is_named_where_the_others_are_in_a_b
 ENGINE = ("/v/site-packages/torch/autograd/graph.py", 1, "_engine_run_backward", "")
 
 
-def test_ranks_that_may_all_wait_are_no_suspects():
-    ranks = [rank(number, frames=(STEP, ENGINE), call="backward") for number in (0, 1)]
+@pytest.mark.parametrize("folder", ["/v/site-packages", "/opt/pytorch"])
+def test_ranks_that_may_all_wait_are_no_suspects(folder):
+    engine = (f"{folder}/torch/autograd/graph.py", 1, "_engine_run_backward", "")
+    ranks = [rank(number, frames=(STEP, engine), call="backward") for number in (0, 1)]
     told = report(quiet(0, 1), *ranks)
     assert summary(told) == (
         "ranks 8, 9: no heartbeat for 31.2 s (at step 7, in train.py:40); "

@@ -10,8 +10,8 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
-from elastic_core.api.workers import is_user_file, parse_fault_frames
-from elastic_watch.stacks import Frame
+from elastic_core.api.workers import parse_fault_frames
+from elastic_watch.stacks import Frame, is_own_code
 
 BACKWARD: Final = "backward"
 """The main thread is in autograd's engine, which computes, or waits for a collective."""
@@ -37,7 +37,6 @@ _OTHER_CALLS: Final = re.compile(r"/torch/distributed/(?!checkpoint/|elastic/|la
 _WRAPPERS: Final = re.compile(
     r"/contextlib\.py$|/torch/(?:_ops|_compile|_library/\w+|utils/_contextlib|distributed/c10d_logger)\.py$"
 )
-_TORCH: Final = re.compile(r"/torch/(?:distributed|nn|autograd|utils|_dynamo|optim|cuda)/|/torch/_\w+\.py$")
 _ENGINE: Final = ("/torch/autograd/graph.py", "_engine_run_backward")
 _STORE: Final = re.compile(
     r"store\w*(?:\(\))?\.(get|wait|set|add|barrier|compare_set|multi_get|queue_pop)\(", re.IGNORECASE
@@ -166,7 +165,7 @@ def _outermost(frames: Sequence[Frame]) -> str:
     """Return the outermost public function of torch.distributed that led to the innermost frame; empty if none did."""
     found = ""
     for file, _, function, _ in reversed(frames):
-        if not (_TORCH.search(file) or not is_user_file(file)):
+        if is_own_code(file):
             break
         if file.endswith(_C10D) and not function.startswith("_"):
             found = function

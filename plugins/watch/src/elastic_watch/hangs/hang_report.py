@@ -5,14 +5,13 @@ from typing import Final
 
 from elastic_core.api import Record
 from elastic_core.api.tools import rank_ranges
-from elastic_core.api.workers import is_user_file
 from elastic_watch.collectives import texts
 from elastic_watch.collectives.calls import certain, in_backward, waits_for_one
 from elastic_watch.collectives.evidence import Attribution, Cause
 from elastic_watch.hangs.asking import Conclusion, is_decisive
 from elastic_watch.hangs.detector import Late, Stall, odd_ones_out
 from elastic_watch.hangs.steps import RankStep
-from elastic_watch.stacks import WorkerStack
+from elastic_watch.stacks import WorkerStack, is_own_code
 
 RECOVERED: Final = "all ranks make progress again"
 _PEERS: Final = "/torch/distributed/"
@@ -53,7 +52,7 @@ class RankReport(Record, frozen=True, kw_only=True):
     def may_wait(self) -> bool:
         """Whether it computes gradients, or waits for a collective of theirs: its frames are the same in both cases."""
         frames = self.stack.frames
-        return in_backward(self.call) and bool(frames) and not is_user_file(frames[-1][0])
+        return in_backward(self.call) and bool(frames) and not is_own_code(frames[-1][0])
 
 
 class HangReport(Record, frozen=True, kw_only=True):
