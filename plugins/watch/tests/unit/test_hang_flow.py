@@ -119,7 +119,7 @@ class Node:
         conclusion = Conclusion(
             token=self.round.token if token is None else token,
             attribution=attribution or Attribution(cause=Cause.UNKNOWN, evidence=("stacks",)),
-            steps=RunSteps(node_count=2, **steps),
+            steps=RunSteps(**{"node_count": 2} | steps),
             reporter=reporter,
             disputed=disputed,
             places=places or {},
@@ -259,6 +259,68 @@ def test_node_whose_ranks_may_all_wait_leaves_the_report_to_one_with_a_rank_that
     node.concludes(serial=3, free=free)
     assert "; waiting for other ranks, or computing gradients" in node.run.reports[-1].summary
     assert {each["ranks"] == [] for each in node.events("hang")} == {True}
+
+
+@pytest.mark.parametrize("response", [False, True], ids=["no conclusion", "conclusion without the other node"])
+def test_node_whose_ranks_may_all_wait_leaves_the_report_to_one_that_has_not_responded(start, response):
+    node = start()
+    node.workers.stacks = {0: stack(STEP, ENGINE), 1: stack(STEP, ENGINE)}
+    node.stalls()
+
+    def responds(serial):
+        node.asks(serial)
+        if response:
+            node.concludes(serial=serial, node_count=1)
+        node.passes(10.0)
+
+    responds(1)
+    node.hangs()
+    responds(2)
+    assert (len(node.run.notices), node.run.reports) == (1, [])
+    node.hangs()
+    responds(3)
+    (report,) = node.run.reports
+    assert "; waiting for other ranks, or computing gradients" in report.summary
+    assert [each["blamed"] for each in report.fields["hang"]["ranks"]] == [False, False]
+
+
+def test_ranks_ahead_are_named_by_their_node_and_not_those_behind_in_a_backward_on_another(start):
+    node = start()
+    node.workers.stacks = {0: stack(LOAD), 1: stack(LOAD)}
+    node.stalls()
+    behind = tuple(RankStep(global_rank=rank, step=6, node_id="n2", may_wait=True) for rank in (8, 9))
+    for serial in (1, 2):
+        node.asks(serial)
+        node.concludes(serial=serial, max_step=7, min_step=6, behind=behind, free=("n1",))
+        if serial == 1:
+            node.hangs()
+    (report,) = node.run.reports
+    assert report.summary.startswith("ranks 4, 5: no heartbeat for 1")
+    assert "waiting" not in report.summary
+    assert {tuple(each["ranks"]) for each in node.events("hang")} == {(4, 5)}
+
+
+def test_rank_of_another_node_is_not_named_by_the_step_that_it_had_at_half_of_the_limit(start):
+    node = start()
+    node.stalls()
+    node.asks()
+    node.concludes(max_step=7, min_step=6, behind=(RankStep(global_rank=9, step=6, node_id="n2"),))
+    assert "; waiting for rank 9 on n2: step 7 not reached (at 6)" in node.run.notices[0]
+    for _ in range(2):  # no node responds any more
+        node.hangs()
+        node.passes(10.0)
+    (report,) = node.run.reports
+    assert report.summary.endswith("; waiting for other ranks")
+    assert [event["ranks"] for event in node.events("hang")] == [[9], [], []]
+
+
+def test_response_says_which_ranks_may_wait_in_a_backward(start):
+    node = start()
+    node.workers.stacks = {0: stack(STEP, ENGINE), 1: stack(STEP, ENGINE, LOAD)}
+    node.beat(0, step=6)
+    node.asks()
+    steps = decoded_response(node.run.answers[0][1]).steps
+    assert (steps.may_wait, steps.behind) == ((4,), (RankStep(global_rank=4, step=6, may_wait=True),))
 
 
 def test_hang_that_is_only_noted_is_printed_once_and_is_no_failure(start):

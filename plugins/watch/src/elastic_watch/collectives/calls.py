@@ -92,7 +92,8 @@ def call_of(frames: Sequence[Frame], *, threads: str = "", line_of: LineOf = sou
     if inner < 0:
         return ""
     file, line, _, text = frames[inner]
-    if any(file.endswith(_ENGINE[0]) and function == _ENGINE[1] for file, _, function, _ in frames):
+    engine = any(file.endswith(_ENGINE[0]) and function == _ENGINE[1] for file, _, function, _ in frames)
+    if engine and not is_own_code(file):
         return BACKWARD
     if _OTHER_CALLS.search(file):
         return UNKNOWN
@@ -104,6 +105,8 @@ def call_of(frames: Sequence[Frame], *, threads: str = "", line_of: LineOf = sou
         return f"store.{store[1]}"
     if _WAIT.search(text):
         return "wait"
+    if engine:  # in a hook
+        return BACKWARD
     return UNKNOWN if not text or _HIDDEN.search(text) else ""
 
 
@@ -120,6 +123,14 @@ def waits_for_one(call: str) -> bool:
 def in_backward(call: str) -> bool:
     """Return whether a rank in this call computes gradients, or waits for a collective of theirs."""
     return call == BACKWARD
+
+
+def in_engine(call: str, frames: Sequence[Frame]) -> bool:
+    """Return whether such a rank is in torch's own code: its frames are the same if it computes and if it waits.
+
+    If not, it is in a hook of the user's.
+    """
+    return in_backward(call) and bool(frames) and not is_own_code(frames[-1][0])
 
 
 def creates_group(call: str) -> bool:
