@@ -85,6 +85,11 @@ def test_node_that_has_sent_no_evidence_in_time_may_be_free():
     assert concluded({"a": MISSING_3["a"], "b": late}).free == ("b",)
 
 
+def test_node_with_a_rank_whose_line_could_not_be_read_may_be_free():
+    unknown = {"a": MISSING_3["a"], "b": response("b", [rank(2, 5), rank(3, 4, call="unknown")])}
+    assert concluded(unknown).free == ("b",)
+
+
 def test_ranks_that_wait_and_ranks_in_a_backward_are_counted():
     ended = RankEvidence(global_rank=1, status=Status.ENDED)
     calls = ("backward", "backward", "barrier", "", "unknown")

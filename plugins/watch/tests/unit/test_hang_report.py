@@ -199,6 +199,22 @@ def test_rank_in_a_backward_is_named_by_the_calls_of_all_ranks(free_elsewhere, c
     assert report(quiet(0, 1), *ranks, conclusion=known, free_elsewhere=free_elsewhere).global_ranks == named
 
 
+@pytest.mark.parametrize(
+    ("state", "behind", "named"),
+    [("S", (), (9,)), ("R", (), (9,)), ("T", (), (8, 9)), ("D", (), (8, 9)), ("S", (0,), (8,))],
+)
+def test_slow_rank_without_a_stack_is_no_suspect_beside_one_in_its_own_code(state, behind, named):
+    told = report(
+        quiet(0, 1, 2, 3, behind=behind),
+        rank(0, state=state), rank(1, frames=(LOAD,)), *(rank(each, call="all_reduce") for each in (2, 3)),
+    )  # fmt: skip
+    assert told.global_ranks == named
+
+
+def test_rank_without_a_stack_is_a_suspect_if_no_rank_waits():
+    assert report(quiet(0, 1), rank(0, state="S"), rank(1, frames=(LOAD,))).global_ranks == (8, 9)
+
+
 def test_warning_names_where_the_stacks_are():
     stall = Stall(late=(late(3),), behind=(3,), top_step=120)
     assert warning(report(stall, rank(3))) == (

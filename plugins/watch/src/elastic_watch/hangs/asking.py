@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from elastic_core.api import Record
 from elastic_core.api.tools import rank_ranges
 from elastic_watch.collectives.attribution import attribute
-from elastic_watch.collectives.calls import certain, in_backward, may_wait
+from elastic_watch.collectives.calls import certain, in_backward
 from elastic_watch.collectives.evidence import Attribution, Cause, NodeEvidence, RankEvidence, Status
 from elastic_watch.collectives.packing import pack, unpack
 from elastic_watch.collectives.texts import headline
@@ -60,7 +60,7 @@ class Conclusion(Record, frozen=True, kw_only=True, omit_defaults=True):
     missing: tuple[str, ...] = ()
     """Nodes without a response, at most 16."""
     free: tuple[str, ...] = ()
-    """Nodes that may have a rank which runs and is in no call that may wait for other ranks, at most 16."""
+    """Nodes that may have a rank which runs and waits for no other rank, at most 16."""
     waiting: int = 0
     """The number of ranks that are certainly in a call of torch.distributed."""
     in_backward: int = 0
@@ -241,7 +241,8 @@ def _free(responses: Mapping[str, Response], nodes: Sequence[NodeEvidence]) -> t
 
 
 def _is_free(rank: RankEvidence) -> bool:
-    return rank.status is not Status.ENDED and not may_wait(rank.call)
+    # If the innermost line can't be read in time, the call is not known: the rank may be in its own code.
+    return rank.status is not Status.ENDED and not certain(rank.call) and not in_backward(rank.call)
 
 
 def _evidence(response: Response) -> NodeEvidence | None:

@@ -15,6 +15,8 @@ from elastic_watch.stacks import WorkerStack
 
 RECOVERED: Final = "all ranks make progress again"
 _PEERS: Final = "/torch/distributed/"
+_STOPPED: Final = tuple("TtD")
+"""The kernel's letters of a process that can't write its stack."""
 MOST_PLACES: Final = 3
 """The limit of ranks whose place is in one line."""
 MOST_DETAILS: Final = 2
@@ -124,8 +126,9 @@ def blame(
     do, unless most ranks don't wait and are at different places, or others may wait for one rank each; else those at
     another place than the majority, if no rank waits for peers; else all late ranks.
 
-    A rank in `backward()` may wait, too. If all others wait, it is named only if no rank of the run waits nowhere, and
-    no more ranks are in `backward()` than in other calls.
+    A rank without a stack, which is not stopped either, may only be slow: while others wait, it is no suspect beside
+    one whose stack is known, unless it is behind. A rank in `backward()` may wait, too: if all others wait, it is named
+    only if no rank of the run waits nowhere, and no more ranks are in `backward()` than in other calls.
 
     Args:
         stall: What the checks say of this node's ranks.
@@ -146,6 +149,9 @@ def blame(
     own = tuple(each.local_rank for each in late if each.local_rank in alone and not each.may_wait)
     suspects = tuple(rank for rank in stall.behind if rank in own)
     if not suspects:
+        slow = {each.local_rank for each in late if not each.stack.frames and each.state not in _STOPPED}
+        if len(own) < len(late) and any(each.stack.frames for each in late if each.local_rank in own):
+            own = tuple(rank for rank in own if rank not in slow)
         suspects = own or alone
         recorded = conclusion is not None and "recorder" in conclusion.attribution.evidence
         places = {each.local_rank: each.stack.place for each in late}
