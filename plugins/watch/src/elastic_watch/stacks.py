@@ -27,6 +27,16 @@ _THREAD = re.compile(r"^(Thread|Current thread|Stack)(?: 0x[0-9a-f]+ .*)? ?\(mos
 _SPY_THREAD = re.compile(r"^Thread \S+ \(.*\)(?:: \"(?P<name>.*)\")?$")
 _SPY_FRAME = re.compile(r"^ +(?P<function>.+) \((?P<file>.+):(?P<line>\d+)\)$")
 
+_TORCH: Final = re.compile(r"/torch/(?:distributed|nn|autograd|utils|_dynamo|optim|cuda)/|/torch/_\w+\.py$")
+
+
+def is_own_code(file: str) -> bool:
+    """Return whether a file is the user's own code.
+
+    torch is not, wherever it is: built from source, or in another folder than that of installed packages.
+    """
+    return is_user_file(file) and not _TORCH.search(file)
+
 
 def faulthandler_frames(text: str) -> tuple[Frame, ...]:
     """Return the main thread's frames in the last dump in `text`, outermost first; empty if there is none.
@@ -62,7 +72,7 @@ def py_spy_frames(text: str) -> tuple[Frame, ...]:
 
 def innermost_user(frames: tuple[Frame, ...]) -> int:
     """Return the index of the innermost frame in the user's own code; -1 if there is none."""
-    found = (index for index in range(len(frames) - 1, -1, -1) if is_user_file(frames[index][0]))
+    found = (index for index in range(len(frames) - 1, -1, -1) if is_own_code(frames[index][0]))
     return next(found, -1)
 
 

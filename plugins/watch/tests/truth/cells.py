@@ -121,6 +121,12 @@ INSIDE: Final = (
 CREATION: Final = (
     Cell(text="does not call `init_process_group`", fault="missing_from_group_creation", ranks=(3,)),
     Cell(text="ends with 0 before `init_process_group`", fault="ended_before_group_creation", ranks=(2,), expected=MAY),
+    Cell(
+        text="calls `init_process_group` two limits after the others, before the first heartbeat",
+        fault="late_to_group_creation",
+        arguments={"ranks": [1], "parts": 2.0},
+        expected=NO_HANG,
+    ),
     Cell(text="does not call `new_group`", fault="missing_from_new_group", ranks=(1,)),
     Cell(text="ends with 0 before `new_group`", fault="ended_before_new_group", ranks=(2,), expected=MAY),
     Cell(text="does not set a key; one rank waits in `store.get`", fault="missing_key", ranks=(2,)),

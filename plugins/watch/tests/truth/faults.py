@@ -57,12 +57,43 @@ def section(name: str, limit_s: float) -> AbstractContextManager[None]:
     return opened(name, limit_s=limit_s)
 
 
+def announce() -> None:
+    """Announce heartbeats. Until the first one, the agent has no limit: it does not judge this rank by its output."""
+    from elastic_core.worker import heartbeat  # noqa: F401
+
+
 def join(**options: object) -> None:
-    """Create the default group, and train until the fault."""
+    """Create the default group, and train until the fault.
+
+    The first heartbeat follows an operation of all ranks, so it counts only once all have created the group. On a busy
+    machine that takes seconds, in which they are silent: they would hang before the fault.
+    """
+    announce()
     dist.init_process_group("gloo", **options)
     for step in range(STEPS):
-        heartbeat(step=step)
         all_reduce()
+        heartbeat(step=step)
+
+
+def join_unannounced() -> None:
+    """Create the default group in a script that announces no heartbeats, and train one step.
+
+    Its ranks are judged by their output from their first byte on, so one rank of each node prints meanwhile.
+    """
+    joined = threading.Event()
+
+    def report() -> None:
+        while not joined.wait(0.1):
+            os.write(1, b"joins\n")
+
+    reporter = threading.Thread(target=report, daemon=True)
+    if os.environ["LOCAL_RANK"] == "0":
+        reporter.start()
+    dist.init_process_group("gloo")
+    all_reduce()
+    joined.set()
+    if reporter.ident is not None:
+        reporter.join()
 
 
 def all_reduce(group: object = None, size: int = 10) -> None:
@@ -244,10 +275,10 @@ def missing(ranks: list[int], how: str = "sleep", call: str = "all_reduce", earl
 @fault
 def missing_by_should_stop(ranks: list[int]) -> None:
     """The same with `should_stop` in place of `heartbeat`."""
-    dist.init_process_group("gloo")
-    for step in range(STEPS):
-        should_stop(step=step)
+    join_unannounced()
+    for step in range(1, STEPS):
         all_reduce()
+        should_stop(step=step)
     if RANK in ranks:
         sleep()
     should_stop(step=STEPS)
@@ -257,8 +288,8 @@ def missing_by_should_stop(ranks: list[int]) -> None:
 @fault
 def missing_without_heartbeats(ranks: list[int]) -> None:
     """The same in a script of which rank 0 prints, and no rank sends a heartbeat."""
-    dist.init_process_group("gloo")
-    for step in range(STEPS):
+    join_unannounced()
+    for step in range(1, STEPS):
         if RANK == 0:
             os.write(1, b"step %d\n" % step)
         all_reduce()
@@ -283,6 +314,16 @@ def ended_before_group_creation(ranks: list[int]) -> None:
     if RANK in ranks:
         sys.exit(0)
     join()
+
+
+@fault
+def late_to_group_creation(ranks: list[int], parts: float) -> None:
+    """Ranks call `init_process_group` after several limits, in which the others wait there, and all go on."""
+    announce()
+    if RANK in ranks:
+        time.sleep(parts * HANG_S)
+    join()
+    over()
 
 
 @fault
@@ -695,8 +736,9 @@ def recreated_world(ranks: list[int]) -> None:
     for _ in range(5):
         all_reduce()
     dist.barrier()
-    dist.destroy_process_group()
-    join()
+    with section("join", limit_s=20 * HANG_S):  # these ranks have sent heartbeats
+        dist.destroy_process_group()
+        join()
     heartbeat(step=STEPS)
     if RANK in ranks:
         sleep()
@@ -863,6 +905,7 @@ def long_section(ranks: list[int], parts: float) -> None:
 @fault
 def after_restart(ranks: list[int]) -> None:
     """The culprit's first operation of this round never comes; the rounds before left thousands of entries."""
+    announce()
     dist.init_process_group("gloo", timeout=timedelta(minutes=5))
     heartbeat(step=0)
     if RANK in ranks:

@@ -80,11 +80,13 @@ def _respond(agent: socket.socket, pids: set[int]) -> bool:
     pid = os.fork()
     if pid == 0:
         os.setsid()
-        os.write(writer, b"x")
+        os.close(reader)
+        os.close(writer)  # a byte would count as the worker's first output
         argv, environment = json.loads(request.decode("utf-8", "surrogateescape"))
         _become(argv, environment, fds)
-    os.read(reader, 1)  # it leads a session from now on
-    for fd in (reader, writer, *fds):
+    os.close(writer)
+    os.read(reader, 1)  # ends when the fork has closed it, too: it leads a session from now on
+    for fd in (reader, *fds):
         os.close(fd)
     pids.add(pid)
     agent.sendall(_encoded(pid))

@@ -80,6 +80,24 @@ def test_nodes_with_a_rank_that_runs_and_waits_nowhere_are_free():
     assert concluded(answers).free == ("b",)
 
 
+def test_node_that_has_sent_no_evidence_in_time_may_be_free():
+    late = encoded_response(None, NodeSteps(node_id="b"), token=4, node_count=2, heartbeats=True)
+    assert concluded({"a": MISSING_3["a"], "b": late}).free == ("b",)
+
+
+def test_node_with_a_rank_whose_line_could_not_be_read_may_be_free():
+    unknown = {"a": MISSING_3["a"], "b": response("b", [rank(2, 5), rank(3, 4, call="unknown")])}
+    assert concluded(unknown).free == ("b",)
+
+
+def test_ranks_that_wait_and_ranks_in_a_backward_are_counted():
+    ended = RankEvidence(global_rank=1, status=Status.ENDED)
+    calls = ("backward", "backward", "barrier", "", "unknown")
+    known = [ended, *(rank(number + 2, 5, call=call, recorder=False) for number, call in enumerate(calls))]
+    found = concluded({"a": response("a", known[:3]), "b": response("b", known[3:])})
+    assert (found.in_backward, found.waiting) == (2, 1)
+
+
 def test_kinds_of_evidence_include_what_nodes_know_of_steps_and_heartbeats():
     answers = MISSING_3 | {"a": response("a", [rank(0, 5), rank(1, 5)], heartbeats=True, max_step=3, min_step=3)}
     assert concluded(answers).attribution.evidence == ("recorder", "stacks", "steps", "heartbeats")
@@ -243,9 +261,10 @@ def test_ranks_behind_are_those_of_a_node_that_is_behind_and_those_behind_on_ano
 
 
 def test_ranks_behind_that_wait_come_last():
-    late = steps("b", ranks=(2, 3), waiting=(2,), max_step=8, min_step=8)
+    late = steps("b", ranks=(2, 3, 4), waiting=(2,), may_wait=(3,), max_step=8, min_step=8)
     seen = merged([steps("a", max_step=9, min_step=9), late])
-    assert [(one.global_rank, one.waits) for one in seen.behind] == [(3, False), (2, True)]
+    found = [(one.global_rank, one.waits, one.may_wait) for one in seen.behind]
+    assert found == [(4, False, False), (3, False, True), (2, True, False)]
 
 
 def test_open_section_anywhere_protects_and_the_last_sign_of_anybody_counts():

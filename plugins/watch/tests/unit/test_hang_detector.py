@@ -21,7 +21,7 @@ from elastic_watch.hangs.detector import (
     silence,
     without,
 )
-from elastic_watch.hangs.peers import Others, judged
+from elastic_watch.hangs.peers import Others, behind, judged
 from elastic_watch.hangs.steps import RankStep, RunSteps, node_steps
 
 HANG = Limits(hang_s=10.0)
@@ -461,11 +461,14 @@ def test_reason_to_wait_may_be_on_another_node(stall, given, excused):
 
 def test_rank_is_behind_if_others_are_further_anywhere():
     node = Node(ranks=1)
-    behind = (RankStep(global_rank=0, step=5, node_id="a"), RankStep(global_rank=4, step=6, node_id="b"))
-    others = heard(node, max_step=7, min_step=5, behind=behind)
-    stall = judged(Stall(late=(LATE,), top_step=5), node.watch, others.now(node.watch))
+    steps = {"max_step": 7, "min_step": 5, "behind": (
+        RankStep(global_rank=0, step=5, node_id="a"), RankStep(global_rank=4, step=6, node_id="b"),
+        RankStep(global_rank=5, step=6, node_id="b", waits=True),
+        RankStep(global_rank=6, step=6, node_id="b", may_wait=True),
+    )}  # fmt: skip
+    stall = judged(Stall(late=(LATE,), top_step=5), node.watch, heard(node, **steps).now(node.watch))
     assert (stall.behind, stall.top_step) == ((0,), 7)
-    assert [one.global_rank for one in others.behind(stall, own=[0])] == [4]
+    assert [one.global_rank for one in behind(RunSteps(**steps), stall, own=[0])] == [4]
 
 
 # --- properties

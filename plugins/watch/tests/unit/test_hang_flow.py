@@ -69,7 +69,7 @@ class Stacks:
 class Node:
     """A node with two workers, ranks 4 and 5, and heartbeats."""
 
-    def __init__(self, folder, nodes=2, **given):
+    def __init__(self, folder, nodes=2, limit_s=LIMIT_S, **given):
         self.run = FakeRun()
         self.run.directory = str(folder)
         self.folder = folder / "hang" / "round_3_1"
@@ -79,14 +79,14 @@ class Node:
         self.stacks = Stacks(self.workers)
         self.workers.stacks = {0: stack(STEP, REDUCE), 1: stack(STEP, REDUCE)}
         self.watch = HangWatch(
-            self.run, LIMIT_S, 0.0,
+            self.run, limit_s, 0.0,
             files=self.files, collector=self.stacks, snapshots=self.workers, clock=Time(self.run), **given,
         )  # fmt: skip
         round_ = sample_round(local_world_size=2, index=3)
         self.round = replace(round_, node_count=nodes, node_id="n1", base_rank=4, world_size=2 * nodes)
         self.watch.on_workers_started(WorkersStarted(round=self.round, pids=(os.getpid(), os.getpid())))
         self.beat(0, 1, step=7)
-        self.passes(LOOK_S)
+        self.passes(limit_s / 10)
 
     def beat(self, *ranks, step=7):
         for rank in ranks:
@@ -119,7 +119,7 @@ class Node:
         conclusion = Conclusion(
             token=self.round.token if token is None else token,
             attribution=attribution or Attribution(cause=Cause.UNKNOWN, evidence=("stacks",)),
-            steps=RunSteps(node_count=2, **steps),
+            steps=RunSteps(**{"node_count": 2} | steps),
             reporter=reporter,
             disputed=disputed,
             places=places or {},
@@ -259,6 +259,68 @@ def test_node_whose_ranks_may_all_wait_leaves_the_report_to_one_with_a_rank_that
     node.concludes(serial=3, free=free)
     assert "; waiting for other ranks, or computing gradients" in node.run.reports[-1].summary
     assert {each["ranks"] == [] for each in node.events("hang")} == {True}
+
+
+@pytest.mark.parametrize("response", [False, True], ids=["no conclusion", "conclusion without the other node"])
+def test_node_whose_ranks_may_all_wait_leaves_the_report_to_one_that_has_not_responded(start, response):
+    node = start()
+    node.workers.stacks = {0: stack(STEP, ENGINE), 1: stack(STEP, ENGINE)}
+    node.stalls()
+
+    def responds(serial):
+        node.asks(serial)
+        if response:
+            node.concludes(serial=serial, node_count=1)
+        node.passes(10.0)
+
+    responds(1)
+    node.hangs()
+    responds(2)
+    assert (len(node.run.notices), node.run.reports) == (1, [])
+    node.hangs()
+    responds(3)
+    (report,) = node.run.reports
+    assert "; waiting for other ranks, or computing gradients" in report.summary
+    assert [each["blamed"] for each in report.fields["hang"]["ranks"]] == [False, False]
+
+
+def test_ranks_ahead_are_named_by_their_node_and_not_those_behind_in_a_backward_on_another(start):
+    node = start()
+    node.workers.stacks = {0: stack(LOAD), 1: stack(LOAD)}
+    node.stalls()
+    behind = tuple(RankStep(global_rank=rank, step=6, node_id="n2", may_wait=True) for rank in (8, 9))
+    for serial in (1, 2):
+        node.asks(serial)
+        node.concludes(serial=serial, max_step=7, min_step=6, behind=behind, free=("n1",))
+        if serial == 1:
+            node.hangs()
+    (report,) = node.run.reports
+    assert report.summary.startswith("ranks 4, 5: no heartbeat for 1")
+    assert "waiting" not in report.summary
+    assert {tuple(each["ranks"]) for each in node.events("hang")} == {(4, 5)}
+
+
+def test_rank_of_another_node_is_not_named_by_the_step_that_it_had_at_half_of_the_limit(start):
+    node = start()
+    node.stalls()
+    node.asks()
+    node.concludes(max_step=7, min_step=6, behind=(RankStep(global_rank=9, step=6, node_id="n2"),))
+    assert "; waiting for rank 9 on n2: step 7 not reached (at 6)" in node.run.notices[0]
+    for _ in range(2):  # no node responds any more
+        node.hangs()
+        node.passes(10.0)
+    (report,) = node.run.reports
+    assert report.summary.endswith("; waiting for other ranks")
+    assert [event["ranks"] for event in node.events("hang")] == [[9], [], []]
+
+
+def test_response_says_which_ranks_may_wait_in_a_backward(start):
+    node = start()
+    node.workers.stacks = {0: stack(STEP, ENGINE), 1: stack(STEP, ENGINE, LOAD)}
+    node.beat(0, step=6)
+    node.asks()
+    steps = decoded_response(node.run.answers[0][1]).steps
+    assert (steps.may_wait, steps.behind) == ((4,), (RankStep(global_rank=4, step=6, may_wait=True),))
 
 
 def test_hang_that_is_only_noted_is_printed_once_and_is_no_failure(start):
@@ -449,6 +511,34 @@ def test_rank_with_a_heartbeat_while_evidence_is_collected_makes_progress(start)
     node.beat(1, step=8)
     node.passes(1.0)
     assert [each.stable for each in evidence(node).values()] == [True, False]
+
+
+def test_rank_that_moves_after_its_stack_was_taken_does_not_wait_by_that_stack(start):
+    node = start()
+    node.stacks.delay_s = 1.0
+    node.asks()
+    node.beat(0, step=9)
+    node.beat(1, step=8)
+    node.passes(1.0)
+    steps = decoded_response(node.run.answers[-1][1]).steps
+    assert (steps.waiting, steps.behind) == ((), (RankStep(global_rank=5, step=8, waits=False),))
+
+
+@pytest.mark.parametrize("late_conclusion", [False, True])
+def test_rank_that_hangs_after_its_stack_was_taken_is_not_judged_by_that_stack(start, late_conclusion):
+    node = start(limit_s=10.0)
+    node.workers.stacks[1] = stack(LOAD)
+    node.asks(1)  # another node, whose leader does not conclude in time
+    node.beat(0, 1, step=8)
+    node.workers.stacks = {0: stack(LOAD), 1: stack(STEP, REDUCE)}
+    node.stalls()
+    if late_conclusion:
+        node.concludes(serial=1)
+        assert (node.run.notices, len(node.run.questions)) == ([], 2)
+    node.passes(5.0)  # nobody responds to the own question
+    (line,) = node.run.notices
+    assert line.startswith("rank 4: no heartbeat for ")
+    assert "data.py:5" in line
 
 
 def test_node_that_collects_for_too_long_responds_with_its_steps(start):

@@ -1,6 +1,7 @@
 """What is told of a hang."""
 
 import pytest
+from msgspec.structs import replace
 
 from elastic_watch.collectives.evidence import Attribution, Cause, Operation
 from elastic_watch.hangs.asking import Conclusion
@@ -33,8 +34,8 @@ def rank(number, frames=(), **fields):
     return RankReport(local_rank=number, global_rank=number + 8, pid=100 + number, stack=stack, **fields)
 
 
-def report(stall, *ranks, folder="/r/hang/round_0_1", conclusion=None, **given):
-    blamed = blame(stall, ranks, conclusion)
+def report(stall, *ranks, folder="/r/hang/round_0_1", conclusion=None, free_elsewhere=False, **given):
+    blamed = blame(stall, ranks, conclusion, free_elsewhere=free_elsewhere)
     return HangReport(stall=stall, ranks=ranks, blamed=blamed, folder=folder, conclusion=conclusion, **given)
 
 
@@ -128,8 +129,9 @@ def test_most_ranks_at_different_places_are_not_named_beside_the_few_that_wait()
     assert report(quiet(0, 1, 2, 3), *ranks[:3], rank(3, frames=(LOAD,))).blamed == (1, 2, 3)
 
 
-def test_rank_that_is_ahead_in_its_own_code_is_named_where_the_others_are_in_a_backward():
-    engine = ("/v/site-packages/torch/autograd/graph.py", 1, "_engine_run_backward", "")
+@pytest.mark.parametrize("folder", ["/v/site-packages", "/opt/pytorch"])
+def test_rank_that_is_ahead_in_its_own_code_is_named_where_the_others_are_in_a_backward(folder):
+    engine = (f"{folder}/torch/autograd/graph.py", 1, "_engine_run_backward", "")
     ranks = [rank(each, frames=(STEP, engine), call="backward") for each in (0, 2, 3)]
     assert report(quiet(0, 1, 2, 3, behind=(0, 2, 3)), rank(1, frames=(LOAD,)), *ranks).blamed == (1,)
 
@@ -137,8 +139,10 @@ def test_rank_that_is_ahead_in_its_own_code_is_named_where_the_others_are_in_a_b
 ENGINE = ("/v/site-packages/torch/autograd/graph.py", 1, "_engine_run_backward", "")
 
 
-def test_ranks_that_may_all_wait_are_no_suspects():
-    ranks = [rank(number, frames=(STEP, ENGINE), call="backward") for number in (0, 1)]
+@pytest.mark.parametrize("folder", ["/v/site-packages", "/opt/pytorch"])
+def test_ranks_that_may_all_wait_are_no_suspects(folder):
+    engine = (f"{folder}/torch/autograd/graph.py", 1, "_engine_run_backward", "")
+    ranks = [rank(number, frames=(STEP, engine), call="backward") for number in (0, 1)]
     told = report(quiet(0, 1), *ranks)
     assert summary(told) == (
         "ranks 8, 9: no heartbeat for 31.2 s (at step 7, in train.py:40); "
@@ -155,6 +159,60 @@ def test_rank_in_a_backward_is_a_suspect_beside_one_that_certainly_waits():
     assert summary(told) == "rank 8: no heartbeat for 31.2 s (at step 7, in train.py:40)"
     assert told.global_ranks == (8,)
     assert may_wait_elsewhere(told)  # for another node
+
+
+def in_backward(*numbers):
+    return [rank(number, frames=(STEP, ENGINE), call="backward") for number in numbers]
+
+
+def test_ranks_that_are_behind_in_a_backward_are_not_named_while_the_rank_ahead_is_not_late():
+    told = report(quiet(0, 2, 3, behind=(0, 2, 3)), rank(1, frames=(LOAD,)), *in_backward(0, 2, 3))
+    assert summary(told) == (
+        "ranks 8, 10, 11: no heartbeat for 31.2 s (at step 7, in train.py:40); "
+        "waiting for other ranks, or computing gradients"
+    )
+    assert (told.global_ranks, cause_of(told)) == ((), "unknown")
+    assert [each["blamed"] for each in hang_field(told)["ranks"]] == [False] * 4
+    assert [fault.local_rank for fault in failure_report(told).workers] == [0, 2, 3]
+
+
+@pytest.mark.parametrize("behind", [(), (0, 2, 3)])
+def test_most_ranks_in_a_backward_are_not_named_beside_one_that_waits_elsewhere(behind):
+    told = report(quiet(0, 1, 2, 3, behind=behind), rank(1, call="barrier"), *in_backward(0, 2, 3))
+    assert (told.global_ranks, cause_of(told)) == ((), "unknown")
+    assert summary(told).endswith("; waiting for other ranks, or computing gradients")
+
+
+def test_rank_that_computes_gradients_while_most_wait_is_named():
+    told = report(quiet(0, 1, 2, behind=(1,)), rank(0, call="all_reduce"), *in_backward(1), rank(2, call="all_reduce"))
+    assert (told.global_ranks, cause_of(told)) == ((9,), "behind")
+
+
+@pytest.mark.parametrize(
+    ("free_elsewhere", "counts", "named"),
+    [(False, (1, 1), (8,)), (False, (1, 3), (8,)), (False, (3, 1), ()), (True, (1, 3), ())],
+)
+def test_rank_in_a_backward_is_named_by_the_calls_of_all_ranks(free_elsewhere, counts, named):
+    computing, waiting = counts
+    known = replace(conclusion(Cause.UNKNOWN), in_backward=computing, waiting=waiting)
+    ranks = [*in_backward(0), rank(1, call="barrier")]
+    assert report(quiet(0, 1), *ranks, conclusion=known, free_elsewhere=free_elsewhere).global_ranks == named
+
+
+@pytest.mark.parametrize(
+    ("state", "behind", "named"),
+    [("S", (), (9,)), ("R", (), (9,)), ("T", (), (8, 9)), ("D", (), (8, 9)), ("S", (0,), (8,))],
+)
+def test_slow_rank_without_a_stack_is_no_suspect_beside_one_in_its_own_code(state, behind, named):
+    told = report(
+        quiet(0, 1, 2, 3, behind=behind),
+        rank(0, state=state), rank(1, frames=(LOAD,)), *(rank(each, call="all_reduce") for each in (2, 3)),
+    )  # fmt: skip
+    assert told.global_ranks == named
+
+
+def test_rank_without_a_stack_is_a_suspect_if_no_rank_waits():
+    assert report(quiet(0, 1), rank(0, state="S"), rank(1, frames=(LOAD,))).global_ranks == (8, 9)
 
 
 def test_warning_names_where_the_stacks_are():

@@ -28,6 +28,16 @@ def test_main_thread_of_a_dump_is_read_outermost_first_without_the_launcher():
     assert innermost(frames) == "train.py:40"
 
 
+@pytest.mark.parametrize("folder", ["/opt/pytorch", "/home/u/build", "/v/lib/python3.11/site-packages"])
+@pytest.mark.parametrize("file", ["distributed/distributed_c10d.py", "autograd/graph.py", "_ops.py"])
+def test_torch_is_not_the_users_own_code_wherever_it_is_installed(folder, file):
+    assert innermost((STEP, (f"{folder}/torch/{file}", 1, "wait", ""))) == "train.py:40"
+
+
+def test_script_in_a_folder_named_torch_is_the_users_own_code():
+    assert innermost((("/u/torch/train.py", 40, "step", ""), ("/u/torch/data/load.py", 5, "load", ""))) == "load.py:5"
+
+
 def test_last_of_several_dumps_counts():
     assert innermost(faulthandler_frames(DUMP + DUMP.replace("line 40", "line 41"))) == "train.py:41"
 

@@ -10,8 +10,8 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
-from elastic_core.api.workers import is_user_file, parse_fault_frames
-from elastic_watch.stacks import Frame
+from elastic_core.api.workers import parse_fault_frames
+from elastic_watch.stacks import Frame, is_own_code
 
 BACKWARD: Final = "backward"
 """The main thread is in autograd's engine, which computes, or waits for a collective."""
@@ -37,7 +37,6 @@ _OTHER_CALLS: Final = re.compile(r"/torch/distributed/(?!checkpoint/|elastic/|la
 _WRAPPERS: Final = re.compile(
     r"/contextlib\.py$|/torch/(?:_ops|_compile|_library/\w+|utils/_contextlib|distributed/c10d_logger)\.py$"
 )
-_TORCH: Final = re.compile(r"/torch/(?:distributed|nn|autograd|utils|_dynamo|optim|cuda)/|/torch/_\w+\.py$")
 _ENGINE: Final = ("/torch/autograd/graph.py", "_engine_run_backward")
 _STORE: Final = re.compile(
     r"store\w*(?:\(\))?\.(get|wait|set|add|barrier|compare_set|multi_get|queue_pop)\(", re.IGNORECASE
@@ -93,7 +92,8 @@ def call_of(frames: Sequence[Frame], *, threads: str = "", line_of: LineOf = sou
     if inner < 0:
         return ""
     file, line, _, text = frames[inner]
-    if any(file.endswith(_ENGINE[0]) and function == _ENGINE[1] for file, _, function, _ in frames):
+    engine = any(file.endswith(_ENGINE[0]) and function == _ENGINE[1] for file, _, function, _ in frames)
+    if engine and not is_own_code(file):
         return BACKWARD
     if _OTHER_CALLS.search(file):
         return UNKNOWN
@@ -105,6 +105,8 @@ def call_of(frames: Sequence[Frame], *, threads: str = "", line_of: LineOf = sou
         return f"store.{store[1]}"
     if _WAIT.search(text):
         return "wait"
+    if engine:  # in a hook
+        return BACKWARD
     return UNKNOWN if not text or _HIDDEN.search(text) else ""
 
 
@@ -121,6 +123,14 @@ def waits_for_one(call: str) -> bool:
 def in_backward(call: str) -> bool:
     """Return whether a rank in this call computes gradients, or waits for a collective of theirs."""
     return call == BACKWARD
+
+
+def in_engine(call: str, frames: Sequence[Frame]) -> bool:
+    """Return whether such a rank is in torch's own code: its frames are the same if it computes and if it waits.
+
+    If not, it is in a hook of the user's.
+    """
+    return in_backward(call) and bool(frames) and not is_own_code(frames[-1][0])
 
 
 def creates_group(call: str) -> bool:
@@ -166,7 +176,7 @@ def _outermost(frames: Sequence[Frame]) -> str:
     """Return the outermost public function of torch.distributed that led to the innermost frame; empty if none did."""
     found = ""
     for file, _, function, _ in reversed(frames):
-        if not (_TORCH.search(file) or not is_user_file(file)):
+        if is_own_code(file):
             break
         if file.endswith(_C10D) and not function.startswith("_"):
             found = function

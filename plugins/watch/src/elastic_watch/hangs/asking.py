@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from elastic_core.api import Record
 from elastic_core.api.tools import rank_ranges
 from elastic_watch.collectives.attribution import attribute
-from elastic_watch.collectives.calls import certain, may_wait
+from elastic_watch.collectives.calls import certain, in_backward
 from elastic_watch.collectives.evidence import Attribution, Cause, NodeEvidence, RankEvidence, Status
 from elastic_watch.collectives.packing import pack, unpack
 from elastic_watch.collectives.texts import headline
@@ -60,7 +60,11 @@ class Conclusion(Record, frozen=True, kw_only=True, omit_defaults=True):
     missing: tuple[str, ...] = ()
     """Nodes without a response, at most 16."""
     free: tuple[str, ...] = ()
-    """Nodes with a rank that runs and is in no call that may wait for other ranks, at most 16."""
+    """Nodes that may have a rank which runs and waits for no other rank, at most 16."""
+    waiting: int = 0
+    """The number of ranks that are certainly in a call of torch.distributed."""
+    in_backward: int = 0
+    """The number of ranks that compute gradients, or wait for a collective of theirs."""
 
 
 # --- what is sent
@@ -170,6 +174,7 @@ def concluded_from(
     if disputed:
         found = replace(found, cause=Cause.UNKNOWN, culprits=(), nodes=(), details=(disputed, *found.details))
     found = _bounded(replace(found, evidence=_kinds(found, responses.values(), steps)))
+    running = [each for each in ranks.values() if each.status is not Status.ENDED]
     places = {rank: ranks[rank].place[:MAX_TEXT] for rank in found.culprits if rank in ranks and ranks[rank].place}
     return Conclusion(
         token=max(each.token for each in responses.values()),
@@ -179,7 +184,9 @@ def concluded_from(
         disputed=disputed[:MAX_TEXT],
         reporter=reporter(found, responses),
         missing=tuple(missing[:MAX_NODES]),
-        free=tuple(node.node_id for node in nodes if any(map(_is_free, node.ranks)))[:MAX_NODES],
+        free=_free(responses, nodes),
+        waiting=sum(certain(each.call) for each in running),
+        in_backward=sum(in_backward(each.call) for each in running),
     )
 
 
@@ -227,8 +234,15 @@ def reporter(found: Attribution, responses: Mapping[str, Response]) -> str:
     return min(responses, key=lambda node_id: (-(responses[node_id].steps.quiet_s or 0.0), node_id))
 
 
+def _free(responses: Mapping[str, Response], nodes: Sequence[NodeEvidence]) -> tuple[str, ...]:
+    """Return the nodes with a rank that waits nowhere, and those that have sent no evidence in time."""
+    known = {node.node_id: any(map(_is_free, node.ranks)) for node in nodes}
+    return tuple(node_id for node_id in responses if known.get(node_id, True))[:MAX_NODES]
+
+
 def _is_free(rank: RankEvidence) -> bool:
-    return rank.status is not Status.ENDED and not may_wait(rank.call)
+    # If the innermost line can't be read in time, the call is not known: the rank may be in its own code.
+    return rank.status is not Status.ENDED and not certain(rank.call) and not in_backward(rank.call)
 
 
 def _evidence(response: Response) -> NodeEvidence | None:

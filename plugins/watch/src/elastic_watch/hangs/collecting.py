@@ -8,7 +8,7 @@ from typing import Final, Protocol
 from msgspec.structs import replace
 
 from elastic_core.api import SYSTEM_CLOCK, Clock, Record, RunHandle
-from elastic_watch.collectives.calls import call_of, certain, source_line
+from elastic_watch.collectives.calls import call_of, certain, in_engine, source_line
 from elastic_watch.collectives.evidence import NodeEvidence, RankEvidence, Snapshot, Status
 from elastic_watch.stacks import StacksTaken, WorkerStack
 
@@ -44,6 +44,8 @@ class Collected(Record, frozen=True, kw_only=True):
     after: Mapping[int, Snapshot] = {}
     recorder: str = ""
     """The folder with the recorder's files. Empty if there are none."""
+    beats: Mapping[int, float | None] = {}
+    """The times of the last heartbeats before the collection, in monotonic seconds. `None` before the first."""
 
     @property
     def unstable(self) -> set[int]:
@@ -58,6 +60,19 @@ class Collected(Record, frozen=True, kw_only=True):
     def waiting(self) -> set[int]:
         """The local ranks whose main thread is certainly in a call of torch.distributed."""
         return {rank for rank, call in self.calls.items() if certain(call)}
+
+    @property
+    def may_wait(self) -> set[int]:
+        """The local ranks that compute gradients, or wait for a collective of theirs."""
+        return {rank for rank, call in self.calls.items() if in_engine(call, self.stacks[rank].frames)}
+
+    def outlived(self, beats: Mapping[int, float | None]) -> set[int]:
+        """Return the local ranks that have moved since: what was collected does not show where they are now.
+
+        Args:
+            beats: The times of the present last heartbeats.
+        """
+        return {rank for rank in beats.keys() | self.beats.keys() if beats.get(rank) != self.beats.get(rank)}
 
 
 def same_groups(before: Snapshot, after: Snapshot) -> bool:

@@ -33,9 +33,10 @@ def failure_report(report: HangReport) -> FailureReport:
 
 def hang_field(report: HangReport) -> dict[str, object]:
     """Return the field `hang` of the incident."""
-    first = sorted(report.ranks, key=lambda each: (each.local_rank not in report.blamed, each.local_rank))
+    named = report.global_ranks  # not those that may all wait for others
+    first = sorted(report.ranks, key=lambda each: (each.global_rank not in named, each.local_rank))
     return {
-        "ranks": [_hung_rank(each, blamed=each.local_rank in report.blamed) for each in first[:MAX_RANKS]],
+        "ranks": [_hung_rank(each, blamed=each.global_rank in named) for each in first[:MAX_RANKS]],
         "step": report.stall.top_step,
         "section": report.stall.section,
         "stacks": report.folder,

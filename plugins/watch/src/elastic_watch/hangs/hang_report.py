@@ -5,9 +5,8 @@ from typing import Final
 
 from elastic_core.api import Record
 from elastic_core.api.tools import rank_ranges
-from elastic_core.api.workers import is_user_file
 from elastic_watch.collectives import texts
-from elastic_watch.collectives.calls import certain, in_backward, waits_for_one
+from elastic_watch.collectives.calls import certain, in_engine, waits_for_one
 from elastic_watch.collectives.evidence import Attribution, Cause
 from elastic_watch.hangs.asking import Conclusion, is_decisive
 from elastic_watch.hangs.detector import Late, Stall, odd_ones_out
@@ -16,6 +15,8 @@ from elastic_watch.stacks import WorkerStack
 
 RECOVERED: Final = "all ranks make progress again"
 _PEERS: Final = "/torch/distributed/"
+_STOPPED: Final = tuple("TtD")
+"""The kernel's letters of a process that can't write its stack."""
 MOST_PLACES: Final = 3
 """The limit of ranks whose place is in one line."""
 MOST_DETAILS: Final = 2
@@ -52,8 +53,7 @@ class RankReport(Record, frozen=True, kw_only=True):
     @property
     def may_wait(self) -> bool:
         """Whether it computes gradients, or waits for a collective of theirs: its frames are the same in both cases."""
-        frames = self.stack.frames
-        return in_backward(self.call) and bool(frames) and not is_user_file(frames[-1][0])
+        return in_engine(self.call, self.stack.frames)
 
 
 class HangReport(Record, frozen=True, kw_only=True):
@@ -68,7 +68,7 @@ class HangReport(Record, frozen=True, kw_only=True):
     recorder: str = ""
     """The folder of the recorder's files; empty if there are none."""
     elsewhere: tuple[RankStep, ...] = ()
-    """Ranks of other nodes that have not reached the furthest step, and do not wait for other ranks themselves."""
+    """Ranks of other nodes that have not reached the furthest step, and certainly do not wait for other ranks."""
     conclusion: Conclusion | None = None
     """What follows from the evidence of all nodes. `None` if there is none."""
     ras: tuple[str, ...] | None = None
@@ -87,8 +87,8 @@ class HangReport(Record, frozen=True, kw_only=True):
 
     @property
     def is_behind(self) -> bool:
-        """Whether the blamed ranks are those that are behind the others in steps, and do not all wait for peers."""
-        if not self.blamed or self.disputed or all(self.rank(rank).waits for rank in self.blamed):
+        """Whether the blamed ranks are those that are behind the others in steps, and some of them do not wait."""
+        if not self.blamed or self.disputed or names_none(self) or all(self.rank(rank).waits for rank in self.blamed):
             return False
         return set(self.blamed) <= set(self.stall.behind)
 
@@ -116,13 +116,25 @@ class HangReport(Record, frozen=True, kw_only=True):
         return next(each for each in self.ranks if each.local_rank == local_rank)
 
 
-def blame(stall: Stall, ranks: Iterable[RankReport], conclusion: Conclusion | None = None) -> tuple[int, ...]:
+def blame(
+    stall: Stall, ranks: Iterable[RankReport], conclusion: Conclusion | None = None, *, free_elsewhere: bool = False
+) -> tuple[int, ...]:
     """Return the local ranks that caused the hang, the first cause first.
 
     If the evidence of collectives names a cause, they are its culprits on this node, or none. Otherwise they are the
     ranks that are behind the others, unless those may wait for peers; else those that don't wait for peers while others
     do, unless most ranks don't wait and are at different places, or others may wait for one rank each; else those at
     another place than the majority, if no rank waits for peers; else all late ranks.
+
+    A rank without a stack, which is not stopped either, may only be slow: while others wait, it is no suspect beside
+    one whose stack is known, unless it is behind. A rank in `backward()` may wait, too: if all others wait, it is named
+    only if no rank of the run waits nowhere, and no more ranks are in `backward()` than in other calls.
+
+    Args:
+        stall: What the checks say of this node's ranks.
+        ranks: This node's ranks.
+        conclusion: What follows from the evidence of all nodes.
+        free_elsewhere: Whether a rank of another node may run and wait nowhere.
     """
     seen = list(ranks)
     quiet_s = {each.local_rank: each.quiet_s for each in stall.late}
@@ -137,16 +149,27 @@ def blame(stall: Stall, ranks: Iterable[RankReport], conclusion: Conclusion | No
     own = tuple(each.local_rank for each in late if each.local_rank in alone and not each.may_wait)
     suspects = tuple(rank for rank in stall.behind if rank in own)
     if not suspects:
+        slow = {each.local_rank for each in late if not each.stack.frames and each.state not in _STOPPED}
+        if len(own) < len(late) and any(each.stack.frames for each in late if each.local_rank in own):
+            own = tuple(rank for rank in own if rank not in slow)
         suspects = own or alone
         recorded = conclusion is not None and "recorder" in conclusion.attribution.evidence
         places = {each.local_rank: each.stack.place for each in late}
-        if len(suspects) == len(late) and not (recorded or stall.behind):
+        if not own and (free_elsewhere or _most_in_backward(len(alone), len(late), conclusion)):
+            suspects = ()
+        elif len(suspects) == len(late) and not (recorded or stall.behind):
             suspects = odd_ones_out(places)
         elif 2 * len(suspects) > len(late) and (recorded or len({places[rank] for rank in suspects}) > 1):
             suspects = ()  # the few that wait may be the ones at a wrong place
         elif recorded and len(late) > 2 and any(waits_for_one(each.call) for each in late):
             suspects = ()  # two ranks may wait for each other, and for none of the suspects
     return tuple(sorted(suspects or quiet_s, key=lambda rank: (-quiet_s[rank], rank)))
+
+
+def _most_in_backward(computing: int, late: int, conclusion: Conclusion | None) -> bool:
+    """Return whether more ranks compute gradients, or wait for theirs, than wait in other calls, here or in the run."""
+    everywhere = 0 if conclusion is None else conclusion.in_backward - conclusion.waiting
+    return max(computing - (late - computing), everywhere) > 0
 
 
 def waits_elsewhere(report: HangReport) -> bool:

@@ -307,7 +307,7 @@ class HangWatch:
     def _have_collected(self, collected: Collected) -> None:
         if self._watch is None:
             return
-        self._collected = collected
+        collected = self._collected = replace(collected, beats=self._beats)
         self._shows_operation(self._watch, collected.stacks)
         if self._ras is not None:
             self._ras.begin(collected.before.values())
@@ -333,10 +333,12 @@ class HangWatch:
         round_, sightings = self._current_round, self._sightings(watch)
         ranks = {rank: round_.global_rank(rank) for rank in self._seen.pids}
         steps = {rank: seen.step for rank, seen in sightings.items()}
-        waiting = [ranks[rank] for rank in (() if collected is None else collected.waiting)]
+        outlived = set() if collected is None else collected.outlived(self._seen.beats())
+        waiting = [] if collected is None else [ranks[rank] for rank in collected.waiting - outlived]
+        may_wait = [] if collected is None else [ranks[rank] for rank in collected.may_wait - outlived]
         return asking.encoded_response(
             None if collected is None else self._evidence(watch, collected, ranks, steps),
-            node_steps(watch, sightings, node_id=round_.node_id, ranks=ranks, waiting=waiting),
+            node_steps(watch, sightings, node_id=round_.node_id, ranks=ranks, waiting=waiting, may_wait=may_wait),
             token=round_.token,
             node_count=round_.node_count,
             heartbeats=any(seen.beat_s is not None for seen in sightings.values()),
@@ -345,14 +347,13 @@ class HangWatch:
     def _evidence(
         self, watch: hangs.Watch, collected: Collected, ranks: Mapping[int, int], steps: Mapping[int, int | None]
     ) -> NodeEvidence:
-        beats = self._seen.beats()
         return node_evidence(
             self._current_round.node_id,
             ranks,
             collected,
             world_size=self._current_round.world_size,
             running=watch.workers,
-            moved={rank for rank in ranks if beats.get(rank) != self._beats.get(rank)},
+            moved=collected.outlived(self._seen.beats()),
             steps=steps,
         )
 
@@ -377,7 +378,9 @@ class HangWatch:
         self._timer = None
         self._alone = True
         collected = self._collected
-        if collected is not None and collected.begun_s < self.clock.monotonic_s() - 2 * LONGEST_WAIT_S:
+        if collected is not None and (
+            collected.begun_s < self.clock.monotonic_s() - 2 * LONGEST_WAIT_S or collected.outlived(self._seen.beats())
+        ):
             self._collected = None  # of an earlier question
         self._go_on()
 
@@ -430,9 +433,16 @@ class HangWatch:
                 self._act(verdict)
                 return
             stall = verdict
+        moved = self._seen.moved(watch)
+        outlived = known.collected.outlived(self._seen.beats()) - moved
+        if any(each.local_rank in outlived for each in stall.late):
+            # It has moved between its stack and the last check, and its stack does not show where it hangs now.
+            self._known = None
+            self._consult(stall)
+            return
         # A worker that has ended or makes progress meanwhile is no longer a cause of the hang.
         active = known.collected.unstable & watch.workers.keys()
-        still = watch.workers.keys() - self._seen.moved(watch) - active
+        still = watch.workers.keys() - moved - active
         watch = self._watch = peers.alive(watch, active)
         late = tuple(each for each in stall.late if each.local_rank in still)
         if late:
@@ -457,14 +467,15 @@ class HangWatch:
     def _tell(self, watch: hangs.Watch, stall: hangs.Stall, known: Known) -> None:
         quiet_s = {each.local_rank: each.quiet_s for each in stall.late}
         folder, ranks = self._keep(known, self._reports(watch, known.collected, quiet_s))
+        conclusion, own = known.conclusion, map(self._current_round.global_rank, self._seen.pids)
         report = HangReport(
             stall=stall,
             ranks=ranks,
-            blamed=blame(stall, ranks, known.conclusion),
+            blamed=blame(stall, ranks, conclusion, free_elsewhere=self._free_elsewhere(conclusion)),
             folder=folder,
             recorder=known.collected.recorder,
-            elsewhere=self._others.behind(stall, map(self._current_round.global_rank, self._seen.pids)),
-            conclusion=known.conclusion,
+            elsewhere=() if conclusion is None else peers.behind(conclusion.steps, stall, own),
+            conclusion=conclusion,
             ras=None if self._ras is None else self._ras.said,
         )
         if stall.hung:
@@ -494,9 +505,16 @@ class HangWatch:
         node_id, conclusion = self._current_round.node_id, report.conclusion
         if conclusion is not None and conclusion.reporter:
             return conclusion.reporter != node_id
-        if conclusion is not None and set(conclusion.free) - {node_id} and may_wait_elsewhere(report):
+        if may_wait_elsewhere(report) and self._free_elsewhere(conclusion):
             return True
         return waits_elsewhere(report) or report.blames_others
+
+    def _free_elsewhere(self, conclusion: Conclusion | None) -> bool:
+        """Return whether a rank of another node may run and wait nowhere: one does, or nothing is known of it."""
+        round_ = self._current_round
+        if conclusion is None or conclusion.steps.node_count < round_.node_count:
+            return self._several
+        return bool(set(conclusion.free) - {round_.node_id})
 
     def _reports(
         self, watch: hangs.Watch, collected: Collected, quiet_s: Mapping[int, float]

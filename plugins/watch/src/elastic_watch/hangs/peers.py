@@ -33,19 +33,23 @@ class Others:
             quiet_s=None if seen.quiet_s is None else seen.quiet_s + age_s,
         )
 
-    def behind(self, stall: hangs.Stall, own: Iterable[int]) -> tuple[RankStep, ...]:
-        """Return the ranks of other nodes that are behind the furthest step, and do not wait for ranks themselves.
 
-        `own`: this node's global ranks.
-        """
-        if self._seen is None or stall.top_step is None:
-            return ()
-        mine = frozenset(own)
-        return tuple(
-            one
-            for one in self._seen.behind
-            if one.step < stall.top_step and one.global_rank not in mine and not one.waits
-        )
+def behind(seen: RunSteps, stall: hangs.Stall, own: Iterable[int]) -> tuple[RankStep, ...]:
+    """Return the ranks of other nodes that are behind the furthest step, and certainly do not wait for ranks.
+
+    Args:
+        seen: The responses of all nodes to the question about this stall: later, those ranks may have gone on.
+        stall: This node's.
+        own: This node's global ranks.
+    """
+    if stall.top_step is None:
+        return ()
+    mine = frozenset(own)
+    return tuple(
+        one
+        for one in seen.behind
+        if one.step < stall.top_step and one.global_rank not in mine and not one.waits and not one.may_wait
+    )
 
 
 def judged(stall: hangs.Stall, watch: hangs.Watch, elsewhere: hangs.Elsewhere | None) -> hangs.Stall | None:

@@ -24,6 +24,8 @@ class RankStep(Record, frozen=True, kw_only=True):
     """The worker's node. Empty means this one."""
     waits: bool = False
     """Whether its main thread is in a call of torch.distributed: then it waits for other ranks."""
+    may_wait: bool = False
+    """Whether it computes gradients, or waits for a collective of theirs."""
 
 
 class NodeSteps(Record, frozen=True, kw_only=True, omit_defaults=True):
@@ -34,6 +36,8 @@ class NodeSteps(Record, frozen=True, kw_only=True, omit_defaults=True):
     """The global ranks that report steps, at most 8."""
     waiting: tuple[int, ...] = ()
     """Those of `ranks` that are in a call of torch.distributed."""
+    may_wait: tuple[int, ...] = ()
+    """Those of `ranks` that compute gradients, or wait for a collective of theirs."""
     max_step: int | None = None
     """The furthest step of its workers. `None` if no worker reports steps."""
     min_step: int | None = None
@@ -70,6 +74,7 @@ def node_steps(
     node_id: str,
     ranks: Mapping[int, int],
     waiting: Iterable[int] = (),
+    may_wait: Iterable[int] = (),
 ) -> NodeSteps:
     """Return the progress of this node's workers.
 
@@ -79,12 +84,13 @@ def node_steps(
         node_id: This node.
         ranks: Global ranks by local ones.
         waiting: The global ranks whose main thread is in a call of torch.distributed.
+        may_wait: The global ranks that compute gradients, or wait for a collective of theirs.
     """
     steps = {ranks[rank]: seen.step for rank, seen in sightings.items() if seen.step is not None}
     top = max(steps.values(), default=None)
-    waits = frozenset(waiting)
+    waits, maybe = frozenset(waiting), frozenset(may_wait)
     # Those that do not wait come first: there may be more ranks than are named.
-    order = sorted(steps, key=lambda rank: (rank in waits, rank))
+    order = sorted(steps, key=lambda rank: (rank in waits, rank in maybe, rank))
     behind = [rank for rank in order if top is not None and steps[rank] < top]
     silence = hangs.silence(watch)
     named = order[:MOST_RANKS]
@@ -92,9 +98,13 @@ def node_steps(
         node_id=node_id,
         ranks=tuple(named),
         waiting=tuple(rank for rank in named if rank in waits),
+        may_wait=tuple(rank for rank in named if rank in maybe),
         max_step=top,
         min_step=min(steps.values(), default=None),
-        behind=tuple(RankStep(global_rank=rank, step=steps[rank], waits=rank in waits) for rank in behind[:MOST_RANKS]),
+        behind=tuple(
+            RankStep(global_rank=rank, step=steps[rank], waits=rank in waits, may_wait=rank in maybe)
+            for rank in behind[:MOST_RANKS]
+        ),
         protected_s=silence.protected_s,
         quiet_s=silence.quiet_s,
     )
@@ -112,7 +122,9 @@ def merged(nodes: Iterable[NodeSteps]) -> RunSteps:
         if top is not None and each.max_step < top:  # then all its ranks are behind
             known = {one.global_rank for one in ranks}
             ranks += [
-                RankStep(global_rank=rank, step=each.max_step, waits=rank in each.waiting)
+                RankStep(
+                    global_rank=rank, step=each.max_step, waits=rank in each.waiting, may_wait=rank in each.may_wait
+                )
                 for rank in each.ranks
                 if rank not in known
             ]
@@ -121,7 +133,11 @@ def merged(nodes: Iterable[NodeSteps]) -> RunSteps:
         node_count=len(everyone),
         max_step=top,
         min_step=min((each.min_step for each in everyone if each.min_step is not None), default=None),
-        behind=tuple(sorted(behind, key=lambda one: (one.waits, one.step, one.global_rank))[:MOST_BEHIND]),
+        behind=tuple(sorted(behind, key=_order)[:MOST_BEHIND]),
         protected_s=max((each.protected_s for each in everyone), default=0.0),
         quiet_s=min((each.quiet_s for each in everyone if each.quiet_s is not None), default=None),
     )
+
+
+def _order(one: RankStep) -> tuple[bool, bool, int, int]:
+    return one.waits, one.may_wait, one.step, one.global_rank

@@ -86,6 +86,10 @@ STACKS = {
         [MAIN, library("torch/autograd/graph.py", "_engine_run_backward"), user("time.sleep(9)", "hook")],
         calls.BACKWARD,
     ),
+    "a wait in the user's hook in autograd's engine": (
+        [MAIN, library("torch/autograd/graph.py", "_engine_run_backward"), user("work.wait()", "hook")],
+        "wait",
+    ),
     "a collective in a hook of autograd's engine": (
         [MAIN, library("torch/autograd/graph.py", "_engine_run_backward"), *c10d("all_reduce")],
         "all_reduce",
