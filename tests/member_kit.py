@@ -46,10 +46,10 @@ class Member:
                 raise self.rounds.error
             return self._place
 
-    def watch(self, within_s=10.0):
+    def watch(self, within_s=None):
         with self._lock:
             self.ask(m.WatchRound())
-            self._lock.wait_for(lambda: self._changes, within_s)
+            self._lock.wait_for(lambda: self._changes, patience(10) if within_s is None else within_s)
             return self._changes.popleft() if self._changes else None
 
     def shutdown(self):
