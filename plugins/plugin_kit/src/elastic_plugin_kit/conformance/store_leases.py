@@ -186,9 +186,9 @@ class LeasePromises(Kit):
 
     def test_leases_are_judged_by_the_stores_clock(self, run: StoreRun) -> None:
         """Another host's clock, an hour ahead, neither lengthens nor ends a lease."""
-        client, speaking = run.client(), run.client().enlist(ttl_s=run.lease_s)
+        client, speaking = run.client(), run.client().enlist()
         with another_hosts_clock(HOUR_S):
-            silent = client.enlist(ttl_s=run.lease_s)
+            silent = client.enlist()
             assert client.numbers() == [speaking.number, silent.number], (
                 "a client's clock ended another member's lease; expected the store's clock to decide"
             )
