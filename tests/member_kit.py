@@ -10,6 +10,7 @@ from elastic_core.rendezvous.coordinated import CoordinatedRendezvous
 from elastic_core.system.clock import SYSTEM_CLOCK
 from elastic_core.types import Round
 from elastic_plugin_kit import sample_failure
+from patience import patience
 
 
 class Member:
@@ -37,7 +38,7 @@ class Member:
             self._place, self._failed = None, False
             self._changes.clear()
             self.ask(m.JoinRendezvous())
-            over = self._lock.wait_for(lambda: self._place or self._failed or self._left, within_s)
+            over = self._lock.wait_for(lambda: self._place or self._failed or self._left, patience(within_s))
             assert over, f"no round within {within_s} s"
             if self._left:
                 raise RendezvousClosedError("this node has left")
@@ -45,16 +46,16 @@ class Member:
                 raise self.rounds.error
             return self._place
 
-    def watch(self, within_s=10.0):
+    def watch(self, within_s=None):
         with self._lock:
             self.ask(m.WatchRound())
-            self._lock.wait_for(lambda: self._changes, within_s)
+            self._lock.wait_for(lambda: self._changes, patience(10) if within_s is None else within_s)
             return self._changes.popleft() if self._changes else None
 
     def shutdown(self):
         with self._lock:
             self.ask(m.LeaveRendezvous(close=False))
-            self._lock.wait_for(lambda: self._left, 10.0)
+            self._lock.wait_for(lambda: self._left, patience(10))
         return self.rounds.driver.join(1.0)
 
     # --- requests

@@ -188,6 +188,11 @@ def test_commands_for_operators_reach_a_run_by_its_store(start_line, script, com
 def test_stacks_of_the_workers_of_this_host(elastic, script, commands):
     agent = elastic("--rdzv-id", "bert-7", "--nproc-per-node", "2", "--omp-threads", "1", script(MEETS))
     wait_for(lambda: len(agent.lines()) == 2, what="both workers")
+    statuses = agent.runtime.glob
+    wait_for(
+        lambda: any(json.loads(path.read_text()).get("control") for path in statuses("elastic-*/*/status.json")),
+        what="an agent that listens",
+    )
     process, output = commands("localhost:1", "elastic ctl bert-7 stacks", sees=agent.runtime)
     assert process.wait(patience(30)) == 0, output.read_text()
     assert "train.py" in output.read_text()

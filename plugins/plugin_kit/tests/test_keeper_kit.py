@@ -13,6 +13,7 @@ from elastic_core.api.starters import WorkerStarter
 from elastic_plugin_kit import WorkerKeeperConformance
 from elastic_plugin_kit.conformance.starter import Agent
 from elastic_plugin_kit.real_loop import RealLoop
+from patience import patience
 
 WORKER = """
 import json, os, select, sys
@@ -214,8 +215,8 @@ BROKEN = [
 
 @pytest.mark.parametrize(("cls", "name", "words"), BROKEN, ids=[cls.__name__ for cls, _, _ in BROKEN])
 def test_a_broken_keeper_fails_where_its_defect_is_named(cls, name, words, tmp_path, monkeypatch):
-    monkeypatch.setattr("elastic_plugin_kit.conformance.keeper.ENDED_S", 1.0)
-    monkeypatch.setattr("elastic_plugin_kit.conformance.starter.END_S", 2.0)
+    monkeypatch.setattr("elastic_plugin_kit.conformance.keeper.ENDED_S", patience(1.0))
+    monkeypatch.setattr("elastic_plugin_kit.conformance.starter.END_S", patience(2.0))
     kit, made = Kit(), []
     given = {"command": (sys.executable, "-c", WORKER)}
     (tmp_path / "keeper").mkdir()

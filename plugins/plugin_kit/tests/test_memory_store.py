@@ -66,3 +66,27 @@ def test_a_machine_that_stands_still_while_the_clock_is_moved_fails_no_store():
         LeasePromises().test_members_leaves_out_whose_lease_has_ended(run)
     run.close()
     assert not stalls
+
+
+def test_a_machine_that_stands_still_while_leases_are_given_fails_no_store():
+    clock, enlisted = Moved(), []
+    server = MemoryServer(clock=clock)
+
+    class Stalls(MemoryStore):
+        def enlist(self, *args, **kwargs):
+            enlisted.append(args)
+            if len(enlisted) == 8:  # the first whose lease is to last its whole time
+                WaitBudget().sleep(1.1)  # for longer than the lease of the member that speaks
+            return super().enlist(*args, **kwargs)
+
+    def pass_time(seconds):
+        clock.ahead_s += seconds
+
+    def connect(run_id):
+        return Stalls(rendezvous_settings(run_id=run_id), server=server)
+
+    run = StoreRun(connect, lease_s=1.0, pass_time=pass_time)
+    with suppress(pytest.skip.Exception):
+        LeasePromises().test_a_lease_lasts_its_whole_time_for_every_client(run)
+    run.close()
+    assert len(enlisted) >= 11

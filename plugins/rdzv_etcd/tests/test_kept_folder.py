@@ -11,12 +11,13 @@ import pytest
 from elastic_backend_net.hosted_server import HostedProcess
 from elastic_rdzv_etcd.hosting import folder_keeper
 from elastic_rdzv_etcd.hosting.kept_folder import KeptFolder
+from group_kit import all_closed_since, open_fds
 from proc_kit import is_alive
 from support import processes_with, wait_for
 
 
 def test_a_folder_is_its_owners_alone_and_goes(tmp_path):
-    before = open_descriptors()
+    before = open_fds()
     folder = KeptFolder("kept-", parent=str(tmp_path))
     assert not folder.path.exists()
     folder.make()
@@ -29,7 +30,7 @@ def test_a_folder_is_its_owners_alone_and_goes(tmp_path):
     assert list(tmp_path.iterdir()) == []
     assert not Path(f"/proc/{keeper}").exists()
     assert folder.pids() == frozenset()
-    assert open_descriptors() == before
+    all_closed_since(before)
 
 
 def test_a_folder_that_can_not_be_made_leaves_no_keeper(tmp_path):
@@ -133,10 +134,6 @@ def test_a_process_is_found_by_the_mark_of_its_folder(tmp_path):
         wait_for(lambda: processes_with(entry) == list(process.pids()), what="the mark")
     finally:
         process.stop()
-
-
-def open_descriptors():
-    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 def fill(folder):

@@ -6,6 +6,7 @@ import pytest
 
 from elastic_core.api import WaitBudget
 from elastic_rdzv_redis.store import RedisStore
+from patience import patience
 from redis_servers import redis_server, sentinel, tls_redis
 from store_kit import store_settings
 
@@ -33,4 +34,4 @@ def make_store(run_id):
 
 @pytest.fixture
 def wait():
-    return WaitBudget.lasting(10)
+    return WaitBudget.lasting(patience(10))

@@ -17,6 +17,7 @@ from elastic_rdzv_redis import place, probe, server
 from elastic_rdzv_redis.place import EVERYWHERE, Own, find_own, free_port, is_free
 from elastic_rdzv_redis.probe import Answer, who_answers
 from elastic_rdzv_redis.server import EmbeddedServer, PortTakenError, find_program
+from group_kit import all_closed_since, open_fds
 from patience import kept
 from support import lacks
 
@@ -120,12 +121,12 @@ def test_two_on_one_port(start):
 
 
 def test_leaves_nothing_open(start):
-    before = len(list(Path("/proc/self/fd").iterdir()))
+    before = open_fds()
     made = start()
     with pytest.raises(PortTakenError):
         start(made.port)
     made.stop()
-    assert len(list(Path("/proc/self/fd").iterdir())) == before
+    all_closed_since(before)
 
 
 def test_says_why_it_can_not_start(start, monkeypatch):

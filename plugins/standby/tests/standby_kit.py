@@ -1,5 +1,6 @@
 """Workers that are started afresh, and the same through a spare or a fork."""
 
+import itertools
 import json
 import os
 import signal
@@ -50,6 +51,7 @@ class Bench:
 
     def __init__(self, folder: Path, imports=()):
         self.folder = folder
+        self.taken = itertools.count()
         self.notices = Lines()
         self.reactor = Reactor()
         loop = ReactorLoop(self.reactor, log=self.notices)
@@ -76,9 +78,10 @@ class Bench:
 
     def take(self, launch):
         """Return the process and what to call for its end: exit code, stdout, stderr."""
-        with (self.folder / "spare.out").open("wb") as out, (self.folder / "spare.err").open("wb") as err:
+        name = f"spare{next(self.taken)}"
+        with (self.folder / f"{name}.out").open("wb") as out, (self.folder / f"{name}.err").open("wb") as err:
             process = self.pool.take(replace(launch, stdout=out.fileno(), stderr=err.fileno()))
-        return process, self.end_of(process, "spare")
+        return process, self.end_of(process, name)
 
     def end_of(self, process, name):
         """Return what to call for a worker's exit code, stdout and stderr."""
@@ -149,10 +152,11 @@ class ForkBench(Bench):
         assert self.pool.waiting_count == len(launches), self.notices
 
     def take(self, launch):
-        with (self.folder / "fork.out").open("wb") as out, (self.folder / "fork.err").open("wb") as err:
+        name = f"fork{next(self.taken)}"
+        with (self.folder / f"{name}.out").open("wb") as out, (self.folder / f"{name}.err").open("wb") as err:
             process = self.pool.start(replace(launch, stdout=out.fileno(), stderr=err.fileno()))
         assert process is not None, self.notices
-        return process, self.end_of(process, "fork")
+        return process, self.end_of(process, name)
 
 
 def lay_out(kind, folder):

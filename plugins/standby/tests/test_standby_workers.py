@@ -10,7 +10,7 @@ import pytest
 
 from elastic_core.processes.spec import ROUND_VARIABLES
 from elastic_standby.pool import MAX_DEATHS
-from group_kit import open_fds
+from group_kit import all_closed_since, open_fds
 from proc_kit import command_line, state_of
 from standby_kit import ENDS, MARK, Bench, kill_a_worker, lay_out, recorded
 from support import processes_with, wait_for
@@ -23,7 +23,7 @@ def bench(tmp_path, monkeypatch):
     bench = Bench(tmp_path)
     yield bench
     bench.close()
-    assert open_fds() == before
+    all_closed_since(before)
     assert wait_for(lambda: not processes_with(f"MARK={MARK}"), what="the end of every spare")
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from patience import patience
 from support import wait_for
 from warm_kit import COUNTS, WORKER, Library, Run
 
@@ -76,7 +77,8 @@ def test_the_first_cause_is_the_dead_worker_where_no_round_follows(run):
 
 
 def test_a_worker_that_hangs_goes_down_the_ladder_in_bounded_time(run):
-    run = run("0:hang", options=("--max-restarts", "3", "--warm-timeout", "1", "--shutdown-timeout", "20"))
+    limits = ("--warm-timeout", f"{patience(1):g}", "--shutdown-timeout", f"{patience(20):g}")
+    run = run("0:hang", options=("--max-restarts", "3", *limits))
     first = run.until_round(0, 3)
     run.kill(first[1])
     second = run.until_round(1, 3)
@@ -290,6 +292,8 @@ try:
 except Exception as error:
     print("failed", type(error).__name__)
 children = open(f"/proc/self/task/{os.getpid()}/children").read().split()
+for thread in [each for each in threading.enumerate() if each is not threading.main_thread()]:
+    thread.join(20)  # those that were told to end may still be at it
 print("children", children, "threads", threading.active_count())
 """
 

@@ -116,7 +116,8 @@ def test_kept_workers_wait_for_another_node_for_longer_than_the_lease(node):
 
 
 def test_a_worker_that_hangs_in_its_round_does_not_let_the_next_one_begin(node):
-    a = node("a", "0:hang", options=("--warm-timeout", "1", "--shutdown-timeout", "30"))
+    limits = ("--warm-timeout", f"{patience(1):g}", "--shutdown-timeout", f"{patience(30):g}")
+    a = node("a", "0:hang", options=limits)
     b = node("b")
     until_together(a, b)
     before_a, before_b = pids_of(a), pids_of(b)

@@ -138,7 +138,7 @@ def test_nothing_survives_a_killed_agent(start, tmp_path, mode):
     agent, mark = start(STUBBORN, STUBBORN, mode=mode)
     wait_for(lambda: all(len(present(tmp_path, n)) == 2 for n in ("worker", "child", "daemon", "stopped", "bare")))
     family = wait_for(lambda: len(present(tmp_path, "")) == 10 and present(tmp_path, ""))
-    assert len(processes_with(mark)) == 8
+    wait_for(lambda: len(processes_with(mark)) == 8, what="the ends of those that have started the daemons")
     guard = guard_of(agent)
     began_s = time.monotonic()
     agent.kill()
@@ -277,7 +277,7 @@ def test_an_agent_within_a_worker_goes_with_all_of_its_own(start, tmp_path):
     wait_for(lambda: present(tmp_path, "orphan") and present(tmp_path, "inner_worker"))
     inner_mark = f"ELASTIC_INCARNATION={inner}"
     assert len(processes_with(mark)) == 1
-    assert len(processes_with(inner_mark)) == 2
+    wait_for(lambda: len(processes_with(inner_mark)) == 2, what="the end of the one that has started the orphan")
     agent.kill()
     wait_for(lambda: not processes_with(mark) and not processes_with(inner_mark), within_s=5)
 
@@ -298,7 +298,10 @@ def guarded():
 
 def settled(pid):
     """Whether a guard is up: the last that it does is to open its agent's pidfd."""
-    links = {int(link.name): os.readlink(link) for link in Path(f"/proc/{pid}/fd").iterdir() if link.is_symlink()}
+    try:
+        links = {int(link.name): os.readlink(link) for link in Path(f"/proc/{pid}/fd").iterdir()}
+    except FileNotFoundError:  # one was closed meanwhile: it still imports
+        return False
     own = os.readlink("/proc/self/fd/2")
     return sorted(links) == [0, 1, 2, 3, 4] and links[3] == own and "pidfd" in links[4]
 

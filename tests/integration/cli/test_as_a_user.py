@@ -13,6 +13,7 @@ import pytest
 
 from elastic_core.launcher.logs import KEPT_ROUNDS
 from patience import patience
+from proc_kit import children, command_line
 from support import ELASTIC, lacks, places_of_runs, wait_for
 
 LINE = "import os\nos.write(1, b'{\"rank\": %s}\\n' % os.environ['RANK'].encode())\n"
@@ -196,18 +197,13 @@ def test_killed_guard_is_replaced_and_the_new_one_guards(elastic, script):
 
 
 def _guard_of(pid):
-    with open(f"/proc/{pid}/task/{pid}/children") as children:
-        for child in children.read().split():
-            with open(f"/proc/{child}/cmdline", "rb") as command:
-                if command.read().endswith(b"\0elastic-guard\0"):
-                    return int(child)
-    return None
+    return next((child for child in children(pid) if command_line(child).endswith(b"\0elastic-guard\0")), None)
 
 
 # --- as a library
 
 LIBRARY = """
-import os, signal, subprocess, sys, threading
+import contextlib, os, signal, subprocess, sys, threading
 from elastic_core.launcher.job import run_job
 from elastic_core.options.resolve import resolve
 
@@ -218,8 +214,11 @@ def state():
     wakeup = signal.set_wakeup_fd(-1)
     signal.set_wakeup_fd(wakeup)
     handlers = {signum: signal.getsignal(signum) for signum in signal.valid_signals() if signum not in (9, 19)}
-    listed = [fd for fd in os.listdir("/proc/self/fd") if os.path.lexists("/proc/self/fd/" + fd)]
-    fds = [fd for fd in listed if not os.readlink("/proc/self/fd/" + fd).startswith("/proc/")]  # a sweep may still read
+    fds = []
+    for fd in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(FileNotFoundError):  # what listed them; a sweep, which may still read, closes its own
+            if not os.readlink("/proc/self/fd/" + fd).startswith("/proc/"):
+                fds.append(fd)
     return wakeup, handlers, sorted(fds), os.environ.copy(), os.getcwd()
 
 good, bad = sys.argv[1:]

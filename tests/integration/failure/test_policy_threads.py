@@ -126,9 +126,11 @@ def test_policy_that_came_back_is_asked_again_and_its_late_word_is_not_heard(rea
 
 
 def test_deadline_of_an_answered_question_is_harmless(reactor):
-    runner = runner_of(reactor, Mine(lambda *args: Ignore()), timeout_s=0.05)
-    heard, passed = [], []
+    runner, deadlines, heard = runner_of(reactor, Mine(lambda *args: Ignore())), [], []
+    runner._call_later = lambda delay_s, callback: deadlines.append(callback)
     runner.decide(FAILURE, (), lambda *answer: heard.append(answer))
-    reactor.call_later(0.1, lambda: passed.append(True))
-    until(reactor, lambda: heard and passed)
+    until(reactor, lambda: heard)
+    (passes,) = deadlines
+    passes()
     assert heard == [(Ignore(), "")]
+    assert ask(reactor, runner) == (Ignore(), "")

@@ -71,7 +71,8 @@ def test_a_worker_that_is_ignored_stays_down_and_the_others_finish(elastic, scri
 import os, sys, time
 if os.environ["RANK"] == "1":
     sys.exit(9)
-time.sleep(1)
+while "go on" not in open("agent.err").read():
+    time.sleep(0.02)
 os.write(1, b'{"finished": 0}\\n')
 """
     agent = elastic("--policy", path, "--nproc-per-node", 2, script(text))

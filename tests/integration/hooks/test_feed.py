@@ -29,6 +29,7 @@ class Adds(AgentHook):
     def on_workers_started(self, event):
         self.run.publish({"lost": 0, "driver": "550"})
         self.run.record("temperature", {"celsius": 41})
+        open(self.settings.run_dir + "/added", "w").close()
 """
 ENTRY_POINTS = """
 [elastic_core.hooks]
@@ -55,7 +56,8 @@ def feed_of(agent, kept):
 def test_a_hook_gets_the_feed_of_a_run(elastic, script, installed, tmp_path):
     kept = tmp_path / "kept"
     # The worker outlasts what the hooks are told of its start.
-    events = feed_of(elastic("--run-dir", kept, script("import time; time.sleep(0.5)"), env=installed), kept)
+    text = f"import os, time\nwhile not os.path.exists({str(kept / 'added')!r}): time.sleep(0.01)"
+    events = feed_of(elastic("--run-dir", kept, script(text), env=installed), kept)
     names = [event["name"] for event in events]
     assert (names[0], names[-1]) == ("agent_started", "feed_closed")
     steps = [event["values"] for event in events if event["name"] == "step"]

@@ -4,6 +4,7 @@ import pytest
 
 from elastic_core.api.feed import AnswersGathered, Concluded, NodesAsked
 from elastic_plugin_kit import run_agents
+from patience import patience
 from redis_servers import redis_server
 
 __all__ = ["redis_server"]
@@ -48,7 +49,7 @@ def _installed(tmp_path, monkeypatch):
 
 @pytest.mark.usefixtures("_installed")
 def test_all_nodes_get_the_conclusion_that_the_leaders_hook_draws_from_all_answers(redis_server):
-    options = ("--rdzv-conf", "last_call_timeout=0.5,lease_ttl=2")
+    options = ("--rdzv-conf", f"last_call_timeout=0.5,lease_ttl={patience(2):g}")
     with run_agents(3, *options, nnodes="3", backend="redis", endpoint=redis_server.endpoint) as agents:
         agents.wait_for_workers(3)
         nodes = [agents[name] for name in "abc"]

@@ -4,6 +4,7 @@ import signal
 
 from elastic_core.api import MembershipChanged, RoundJoined
 from elastic_plugin_kit import run_agents
+from patience import patience
 from redis_servers import redis_server
 
 __all__ = ["redis_server"]
@@ -22,7 +23,7 @@ def test_a_run_of_one_node_has_one_member():
 
 
 def test_nodes_that_leave_and_nodes_that_are_lost_are_told_apart(redis_server):
-    options = ("--rdzv-conf", "last_call_timeout=0.5,lease_ttl=2")
+    options = ("--rdzv-conf", f"last_call_timeout=0.5,lease_ttl={patience(2):g}")
     with run_agents(3, *options, nnodes="1:3", backend="redis", endpoint=redis_server.endpoint) as agents:
         agents.wait_for_workers(3)
         before = {

@@ -122,7 +122,8 @@ def test_policy_that_ignores_a_failure_lets_the_others_finish(elastic, script, t
     env = install(tmp_path / "site", failure=["forgiving = test_plugins:Forgiving"])
     path = script(
         "import os, sys, time\nif os.environ['RANK'] == '0':\n    sys.exit(9)\n"
-        "time.sleep(0.5)\nos.write(1, b'{\"finished\": 1}\\n')\n"
+        "while 'go on' not in open('agent.err').read(): time.sleep(0.02)\n"
+        "os.write(1, b'{\"finished\": 1}\\n')\n"
     )
     agent = elastic("--nproc-per-node", "2", "--policy", "forgiving", path, env=env)
     assert agent.wait(30) == 0, agent.err

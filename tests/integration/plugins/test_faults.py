@@ -205,7 +205,7 @@ def test_a_store_that_breaks_its_contract_is_named_with_the_call(elastic, script
 
 def test_a_renewal_that_raises_ends_the_round_by_name_with_its_place(elastic, script, install):
     env = install(STORES, rendezvous=["seats = acme:Renews"])
-    conf = "lease_ttl=1,last_call_timeout=0.1"
+    conf = f"lease_ttl={patience(1):g},last_call_timeout=0.1"  # so that the lease of a slow agent does not run out
     path = script("import time\ntime.sleep(600)\n")
     agent = elastic("--rdzv-backend", "seats", "--rdzv-conf", conf, "--nnodes", "1:2", path, env=env)
     assert agent.wait() == 4

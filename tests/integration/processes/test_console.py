@@ -17,6 +17,7 @@ from elastic_core.processes.output import sink as sink_module
 from elastic_core.processes.output.sink import HIGH_WATER_BYTES, Console, Sink
 from elastic_core.processes.spec import StreamPlan
 from elastic_core.system.reactor import Reactor
+from elastic_plugin_kit import ManualClock
 from group_kit import GroupKit, all_closed_since, open_fds
 from patience import Deadline, kept
 
@@ -173,21 +174,24 @@ def test_a_reader_that_stalls_loses_lines_and_is_told_how_many(reactor, make_sin
     turn_until(reactor, lambda: b"after\n" in read_available(pipe[0]))
 
 
-def test_a_reader_that_is_slow_but_alive_loses_nothing(reactor, make_sink, pipe):
+def test_a_reader_that_is_slow_but_alive_loses_nothing(pipe):
+    clock = ManualClock()
+    reactor = Reactor(clock=clock)
     fcntl.fcntl(pipe[1], fcntl.F_SETPIPE_SZ, 4096)
-    sink = make_sink(pipe[1], stall_s=0.3)
+    sink = Sink(reactor, pipe[1], stall_s=0.3)
     for _ in range(1000):
         sink.submit(LINE)
     got = b""
     for _ in range(8):  # a page each 0.1 s, for longer than a stall
         got += os.read(pipe[0], 4096)
-        until_s = time.monotonic() + 0.1
-        while time.monotonic() < until_s:
-            reactor.turn(0.02)
+        clock.advance(0.1)
+        reactor.turn(0)
     while sink.queued_bytes:
         got += read_available(pipe[0])
-        reactor.turn(0.02)
+        reactor.turn(0)
     assert got + read_available(pipe[0]) == LINE * 1000
+    sink.close()
+    reactor.close()
 
 
 def test_a_reader_that_is_gone_turns_the_stream_off(reactor, make_sink, pipe):

@@ -73,7 +73,9 @@ UPLOADS = """
 import atexit, os, pathlib, subprocess, sys, threading, time
 from multiprocessing import get_context
 end, rank = pathlib.Path(os.environ["HERE"], "end"), os.environ["RANK"]
+recorded = end.with_name("recorded")
 def upload():
+    recorded.touch()
     while not end.exists():
         time.sleep(0.01)
     os.write(1, b"uploaded by %d\\n" % int(rank))
@@ -83,6 +85,9 @@ elif sys.argv[1] == "child":
     get_context("fork").Process(target=upload).start()
 elif rank == "0":
     atexit.register(upload)
+else:
+    while not recorded.exists():
+        time.sleep(0.01)
 raise ValueError("label 11 is not a digit")
 """
 WAITS = "waiting for threads and exit handlers of 1 worker, at most "
@@ -92,7 +97,8 @@ WAITS = "waiting for threads and exit handlers of 1 worker, at most "
 def test_exit_handlers_that_nobody_waits_for_have_the_grace_period_without_a_signal(
     elastic, script, tmp_path, how, nproc
 ):
-    options = ("--nproc-per-node", nproc, "--exit-timeout", "0.3", "--shutdown-timeout", "60")
+    # Of two, rank 1 ends while rank 0 still has its time.
+    options = ("--nproc-per-node", nproc, "--exit-timeout", "0.3" if nproc == 1 else "60", "--shutdown-timeout", "60")
     agent = elastic(*options, script(UPLOADS), how, env={"HERE": str(tmp_path)})
     wait_for(lambda: WAITS in agent.err, what="a line about what is waited for")
     # Of two the first to end has failed; the other, whose exception is on record, too, is in nobody's way.

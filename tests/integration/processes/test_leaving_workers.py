@@ -156,7 +156,7 @@ def test_orders_meanwhile_end_the_leaving(kit, keeps, how):
     if how == "kill":
         kit.group.kill()
     elif how == "shorter":
-        kit.group.stop(15, grace_s=1.0)
+        kit.group.stop(15, grace_s=20.0)
     else:
         kit.group.forbid_leaving()
     assert not keeps.leave(0), "it was signalled"

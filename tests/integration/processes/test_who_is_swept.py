@@ -115,7 +115,8 @@ def test_what_others_attach_to_process_1_lives_on(folder, script, namespaces):
     ) as outer:
         children = Path(f"/proc/{outer.pid}/task/{outer.pid}/children")
         (process_1,) = wait_for(lambda: children.read_text().split(), what="process 1")
-        wait_for(lambda: b"elastic_core" in Path(f"/proc/{process_1}/cmdline").read_bytes(), what="its exec")
+        program = f"{sys.executable}\0".encode()  # which the shell, too, has among its arguments
+        wait_for(lambda: Path(f"/proc/{process_1}/cmdline").read_bytes().startswith(program), what="its exec")
         user = [] if os.geteuid() == 0 else ["-U", "--preserve-credentials"]
         attach = ["nsenter", *user, "-t", process_1, "-p", "-m", f"--wd={folder}", "bash", "-c", DAEMON]
         subprocess.run(attach, check=True, timeout=20, stdout=subprocess.DEVNULL)

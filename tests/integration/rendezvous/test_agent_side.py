@@ -19,6 +19,7 @@ from elastic_core.reports import NodeReport
 from elastic_core.system.clock import WaitBudget
 from elastic_core.types import RendezvousInfo, RendezvousSettings
 from elastic_plugin_kit import sample_failure
+from ports import free_port
 from support import Lines, wait_for
 
 SETTINGS = RendezvousSettings(
@@ -237,9 +238,7 @@ def chosen():
     made = []
 
     def make(address, *, rank=0, nodes=1, use_agent_store=False):
-        with socket.socket() as free:
-            free.bind(("", 0))
-            number = free.getsockname()[1]
+        number = free_port("")
         noted, loop = Noted(), Loop()
         noted.use_agent_store = use_agent_store
         made.append(port := RoundPort(number, Lines()))
@@ -284,7 +283,7 @@ def test_a_chosen_port_is_held_where_rank_0_of_this_node_will_listen(chosen, add
 
 def test_a_port_that_the_handler_chose_is_its_own(chosen):
     side, loop, info = chosen("127.0.0.1")
-    other = msgspec.structs.replace(info, master_port=info.master_port - 1)
+    other = msgspec.structs.replace(info, master_port=free_port(""))
     assert resolved(side, loop, other).round.master_port == other.master_port
     assert not is_held(other.master_port)
 

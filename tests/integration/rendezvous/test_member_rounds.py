@@ -16,9 +16,11 @@ from elastic_core.reports import NodeReport
 from elastic_core.system.reactor import Reactor, Timer
 from elastic_core.types import Decided, Restart, Round, RoundEnded, Stop, StopOrdered, Undecided
 from elastic_plugin_kit import ManualClock, MemoryServer, MemoryStore, rendezvous_settings, sample_failure
-from patience import kept
+from patience import kept, slowness
 from support import wait_for
 
+LEASE_S = 0.9 * min(3.0, slowness())
+"""Of the nodes: one that gets no turn for so long is lost."""
 MACHINE = (m.RoundFormed, m.RendezvousFailed, m.RoundChanged, m.RendezvousLeft)
 
 
@@ -26,7 +28,7 @@ class Node:
     """An agent, as far as its rendezvous has one."""
 
     def __init__(self, reactor, server, name, *, cls=MemoryStore, nodes=(1, 1), **settings):
-        options = {"lease_ttl": 0.9, "last_call_timeout": 0.1, "connect_timeout": 20.0}
+        options = {"lease_ttl": LEASE_S, "last_call_timeout": 0.1, "connect_timeout": 20.0}
         self.settings = rendezvous_settings(run_id="bert", options=options)
         self.settings = replace(self.settings, node_id=name, min_nodes=nodes[0], max_nodes=nodes[1], **settings)
         self.post, self.call_later, self.turned_s = reactor.post, reactor.call_later, reactor.now_s

@@ -11,7 +11,7 @@ from elastic_core.errors import RendezvousConnectionError
 from elastic_core.plugins.registry import PluginRegistry
 from elastic_plugin_kit import rendezvous_settings
 from member_kit import Member
-from patience import patience
+from patience import kept, patience
 from ports import free_port
 from redis_servers import redis_server  # noqa: F401  # a fixture
 from support import ELASTIC, places_of_runs
@@ -116,6 +116,8 @@ def test_an_address_that_drops_packets_costs_the_connect_timeout_and_no_more(bla
     try:
         with pytest.raises(RendezvousConnectionError, match="could not be reached within 4 s: "):
             member.join()
-        assert 4 <= time.monotonic() - began_s < 4 + 0.2 + BUSY_S
+        took_s = time.monotonic() - began_s
+        assert took_s >= 4
+        kept(took_s, 4 + 0.2 + BUSY_S)
     finally:
         member.shutdown()

@@ -4,12 +4,15 @@ import json
 import os
 import pty
 import shutil
+import signal
 import stat
 import subprocess
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from proc_kit import state_of
 from support import ELASTIC, wait_for
 
 RAISES = """
@@ -19,6 +22,15 @@ pathlib.Path(sys.argv[1] + ".up").touch()
 while not pathlib.Path(sys.argv[1]).exists(): time.sleep(0.01)
 if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0": raise ValueError("label 11 is not a digit")
 """
+
+
+@contextmanager
+def standing_still(run):
+    """Stop an agent meanwhile: what it writes then would be in the way of who removes its directory."""
+    run.signal(signal.SIGSTOP)
+    wait_for(lambda: state_of(run.pid) == "T", what="the agent to stand still")
+    yield
+    run.signal(signal.SIGCONT)
 
 
 def as_tmpfiles(path):
@@ -52,7 +64,8 @@ def test_a_failure_is_told_with_its_exception_where_the_directory_was_cleaned(fa
     run = failing("--redirects", "1")
     (path,) = run.runtime.glob("elastic-*/*-*")
     wait_for(lambda: (path / "status.json").exists(), what="a status")
-    clean(path)
+    with standing_still(run):
+        clean(path)
     (tmp_path / "go").touch()
     assert run.wait() == 0, run.err
     assert "elastic: rank 0 failed: ValueError: label 11 is not a digit (train.py:6); restart 1 of 1 now" in run.err
@@ -69,8 +82,9 @@ def test_a_place_that_is_gone_for_good_does_not_end_the_run(failing, tmp_path):
     (tmp_path / "temp").mkdir(mode=0o700)
     run = failing("--redirects", "1", env={"TMPDIR": str(tmp_path / "temp")}, stdin=theirs)
     (path,) = run.runtime.glob("elastic-*/*-*")  # it has a terminal
-    shutil.rmtree(run.runtime)
-    run.runtime.touch()  # as a directory of root's, in which it can't be made again
+    with standing_still(run):
+        shutil.rmtree(run.runtime)
+        run.runtime.touch()  # as a directory of root's, in which it can't be made again
     (tmp_path / "go").touch()
     assert run.wait() == 0, run.err
     assert f"the run directory {str(path)!r} has gone, and can't be made again: from now on this node" in run.err

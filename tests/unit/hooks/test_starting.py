@@ -147,7 +147,7 @@ def test_one_in_our_own_session_is_ended_and_the_starter_off(forks):
         (7, "gave int; expected a StartedProcess or None"),
         (StartedProcess(pid=0), "gave 0 for a process"),
         (StartedProcess(pid="7"), "gave '7' for a process"),
-        (StartedProcess(pid=os.getppid()), "which is no child of the agent"),
+        (StartedProcess(pid=os.getpid()), "which is no child of the agent"),
         (StartedProcess(pid=1 << 30, reap=lambda: None), "which is not there"),
     ],
 )

@@ -1,9 +1,11 @@
 """The kit, tests of this environment's own rules, and a run of two agents."""
 
 import os
+import random
 import socket
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -131,11 +133,18 @@ def start(site, folder, hosts, host, port, *words):
     )  # fmt: skip
 
 
+def free_port():
+    """Return a port that is free, and that Linux gives to no connection meanwhile."""
+    while True:
+        port = random.SystemRandom().randrange(30_000, 32_000)
+        with socket.socket() as free, suppress(OSError):
+            free.bind(("127.0.0.1", port))
+            return port
+
+
 def test_two_hosts_are_two_nodes_of_a_run(site, tmp_path):
     (tmp_path / "train.py").write_text(SCRIPT)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     hosts = "127.0.0.1\n127.0.0.2\n"
     agents = [start(site, tmp_path, hosts, host, port, "train.py") for host in ("127.0.0.1", "127.0.0.2")]
     try:

@@ -57,7 +57,7 @@ def test_a_worker_that_answers_without_end_costs_a_line(elastic, script, folder)
 
 
 def names(path):
-    return [name for name in os.listdir(os.path.dirname(path)) if "sock" in name and name != "agent.sock"]
+    return [name for name in os.listdir(os.path.dirname(path)) if name.endswith(".sock") and name != "agent.sock"]
 
 
 # --- the client
@@ -140,6 +140,8 @@ def test_the_agent_answers_some_at_a_time(elastic, script, folder, held):
     agent = elastic(script("import time\ntime.sleep(60)\n"), env=places_of_runs(folder))
     path = str(wait_for(lambda: list(folder.rglob("agent.sock")))[0])
     tasks = Path(f"/proc/{agent.pid}/task")
+    statuses = folder.rglob
+    wait_for(lambda: any(path in each.read_text() for each in statuses("status.json")), what="all its threads")
     assert client.call(path, "ping").text == "pong"  # whoever waits for connections is there
     before = settled(lambda: len(list(tasks.iterdir())))
     clients = held(path, 2 * MOST_CONNECTIONS)

@@ -49,13 +49,16 @@ def test_who_joined_was_lost_and_left_is_there_and_only_the_lost_node_is_an_inci
 
         wait_for(there, what=f"{name}'s round of {world}")
 
-    agents = {name: start(name) for name in "ab"}
-    runs("a", world=2, rounds=1)
+    (tmp_path / "failed").touch()  # until a is alone for the second time
+    agents = {"a": start("a")}
+    runs("a", world=1, rounds=1)
+    agents["b"] = start("b")
+    runs("a", world=2, rounds=2)
     agents["c"] = start("c")
-    runs("a", world=3, rounds=2)
+    runs("a", world=3, rounds=3)
     runs("c", world=3, rounds=1)
     os.kill(agents["b"].pid, signal.SIGKILL)
-    runs("a", world=2, rounds=3)
+    runs("a", world=2, rounds=4)
     runs("c", world=2, rounds=2)
 
     def incidents(*words):
@@ -65,30 +68,31 @@ def test_who_joined_was_lost_and_left_is_there_and_only_the_lost_node_is_an_inci
 
     for name in "ac":  # on each node that goes on
         (lost,) = wait_for(lambda name=name: [one for one in incidents(folders[name]) if one["phases"]["start_s"]])
-        assert (lost["failure_class"], lost["node_id"], lost["round_index"]) == ("node lost", "b", 1)
+        assert (lost["failure_class"], lost["node_id"], lost["round_index"]) == ("node lost", "b", 2)
         assert lost["summary"].startswith("b was lost (rank ")
         assert lost["fields"] == {
             "end of the round": "b lost; 2 nodes with 2 workers go on",
-            "next round": "2, 2 nodes with 2 workers",
+            "next round": "3, 2 nodes with 2 workers",
         }
         assert (lost["decision"]["type"], lost["decision"]["rule"]) == ("restart", "membership change")
         assert lost["restart_count"] == 0
         code, said = ask("incidents", "--last", folders[name])
-        assert said.startswith("── round 1 of run 'bert' failed: node lost; restarted ─")
+        assert said.startswith("── round 2 of run 'bert' failed: node lost; restarted ─")
         assert "Decision: restart (no restart is counted; membership change)" in said
         code, said = ask("status", folders[name])
-        assert " (node lost, round 1); restart (membership change)\n" in said
-        assert "0 restarts of 1, 2 membership changes" in said
+        assert " (node lost, round 2); restart (membership change)\n" in said
+        assert "0 restarts of 1, 3 membership changes" in said
 
+    (tmp_path / "failed").unlink()
     os.kill(agents["c"].pid, signal.SIGTERM)
     assert agents["c"].wait() == 143, agents["c"].err
-    runs("a", world=1, rounds=5)  # the fourth round failed, since its one worker did
+    runs("a", world=1, rounds=6)  # the fifth round failed, since its one worker did
 
     first, second = incidents(folders["a"])
     assert (first["failure_class"], second["failure_class"]) == ("node lost", "user exception")
     assert [one["failure_class"] for one in incidents(folders["c"])] == ["node lost"], "a drained node is no incident"
     code, said = ask("incidents", folders["a"], 2)
-    assert said.startswith("── round 3 of run 'bert' failed: rank 0; restarted ─")
+    assert said.startswith("── round 4 of run 'bert' failed: rank 0; restarted ─")
 
     code, said = ask("status", "--history", folders["a"])
     assert code == 0
@@ -98,22 +102,25 @@ def test_who_joined_was_lost_and_left_is_there_and_only_the_lost_node_is_an_inci
     assert heads.split("  ")[0] == "ROUND"
     told = [line.strip() if line.startswith(" ") else [line.split()[0], *line.split()[-3:]] for line in lines]
     assert told == [
-        ["0", "2", "2", "membership"],
+        ["0", "1", "1", "membership"],
+        "ended: 1 node joined; 2 nodes go on",
+        ["1", "2", "2", "membership"],
+        "joined: b",
         "ended: 1 node joined; 3 nodes go on",
-        ["1", "3", "3", "membership"],
+        ["2", "3", "3", "membership"],
         "joined: c",
         "ended: b lost; 2 nodes with 2 workers go on",
-        ["2", "2", "2", "membership"],
+        ["3", "2", "2", "membership"],
         "lost: b",
         "ended: c left; 1 node with 1 worker goes on",
-        ["3", "1", "1", "failure"],
+        ["4", "1", "1", "failure"],
         "left: c",
         "ended: ValueError: boom",
-        ["4", "1", "1", "-"],
+        ["5", "1", "1", "-"],
     ]
     (run,) = json.loads(ask("status", "--history", "--json", folders["a"])[1])["runs"]
     assert [(past["joined"], past["lost"], past["left"]) for past in run["rounds"]] == [
-        ([], [], []), (["c"], [], []), ([], ["b"], []), ([], [], ["c"]), ([], [], []),
+        ([], [], []), (["b"], [], []), (["c"], [], []), ([], ["b"], []), ([], [], ["c"]), ([], [], []),
     ]  # fmt: skip
     assert run["earlier_rounds"] == 0
 

@@ -104,7 +104,7 @@ def test_a_result_counts_though_the_worker_hangs_in_its_exit_handlers(group, met
     assert "returned 0.1 s ago, as all others, and has not ended: it waits in its exit handlers" in kit.notices[0]
     assert kit.exits == []
     assert kit.return_values == {}  # it has not ended
-    kit.stop(grace_s=0.2)
+    kit.stop(grace_s=20)
     assert kit.exits[0].code == -signal.SIGTERM
 
 

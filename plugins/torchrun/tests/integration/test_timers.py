@@ -14,6 +14,7 @@ import pytest
 from elastic_core.compat.elastic import timer
 from elastic_torchrun.launcher.api import LaunchConfig, elastic_launch
 from elastic_torchrun.processes.child_failed import ChildFailedError
+from patience import patience
 from support import wait_for
 from timer_kit import CLIENT, LATE, ON
 
@@ -64,12 +65,13 @@ def test_a_queue_server_goes_by_requests_and_not_by_whose_pid_it_is_now():
     assert server.get_expired_timers(50.0) == {}
 
 
-def file_worker(path, *, after_s, signum, beyond_s=60):
+def file_worker(path, *, after_s, signum, until):
     code = f"""
-import threading
+import os, time
 from elastic_core.compat.elastic import timer
 with timer.expires({after_s}, scope="s", client=timer.FileTimerClient({path!r}, {signum})):
-    threading.Event().wait({beyond_s})
+    while not os.path.exists({str(until)!r}):
+        time.sleep(0.01)
 """
     return subprocess.Popen([sys.executable, "-c", code])
 
@@ -82,9 +84,12 @@ def test_a_pipe_server_ends_who_is_late_with_its_signal_and_never_itself(tmp_pat
     # What a client that died has left, and what is none, costs the others nothing.
     with open(path, "w") as file:
         file.write('nonsense\n{"version": 1, "pid": 5')
-    late, told = file_worker(path, after_s=0.1, signum=15), file_worker(path, after_s=0.1, signum=0, beyond_s=0.5)
-    assert [late.wait(30), told.wait(30)] == [-signal.SIGTERM, 0]
+    over = tmp_path / "over"
+    late, told = (file_worker(path, after_s=0.1, signum=signum, until=over) for signum in (15, 0))
+    assert late.wait(30) == -signal.SIGTERM
     wait_for(lambda: len(heard) == 4)
+    over.touch()
+    assert told.wait(30) == 0
     server.stop()
     names = [name for name, _ in heard]
     assert (names[0], names[-1]) == ("watchdog started", "watchdog stopped")
@@ -171,7 +176,8 @@ with open(path, "w") as pipe:
 
 def test_what_comes_through_the_pipe_harms_nobody(elastic, script):
     with subprocess.Popen(["sleep", "60"]) as stranger:
-        agent = elastic(script(STRANGE), stranger.pid, env=ON)
+        text = STRANGE.replace("time.sleep(0.5)", f"time.sleep({patience(0.5):g})")
+        agent = elastic(script(text), stranger.pid, env=ON)
         assert agent.wait(60) == 0, agent.err
         assert stranger.poll() is None
         stranger.kill()

@@ -36,6 +36,7 @@ from elastic_watch.hangs.steps import RankStep, RunSteps
 from elastic_watch.hook import STARTUP, Watch
 from elastic_watch.options import HANG_TOPIC
 from elastic_watch.stacks import StackCollector
+from patience import patience
 
 ROUND = Round(
     index=3, token=4, nonce="n", node_rank=0, node_count=1, local_world_size=2, base_rank=4, world_size=6,
@@ -136,9 +137,9 @@ class Watched:
     def step_of(self, rank):
         return self.files.read()[rank].step
 
-    def run(self, seconds, *, beating=(), until=lambda: False):
-        end_s = self.reactor.now_s() + seconds
-        while self.reactor.now_s() < end_s and not until():
+    def run(self, seconds, *, beating=(), until=None):
+        end_s = self.reactor.now_s() + (seconds if until is None else patience(seconds))
+        while self.reactor.now_s() < end_s and not (until and until()):
             for rank in beating:
                 self.beat(rank)
             self.reactor.turn(0.02)

@@ -6,6 +6,7 @@ import subprocess
 
 import pytest
 
+from patience import patience
 from proc_kit import command_line
 from support import wait_for
 
@@ -39,8 +40,9 @@ def test_should_stop_is_a_sign_of_life_and_its_steps_name_the_rank_behind(elasti
 
 
 def test_steps_of_should_stop_are_enough_without_any_output(elastic, script):
-    text = STEPS + "for step in range(60):\n    should_stop(step=step)\n    time.sleep(0.05)\n"
-    agent = elastic("--nproc-per-node", "2", "--hang-timeout", "1", script(text))
+    timeout_s = patience(1)
+    text = STEPS + f"for step in range({round(40 * timeout_s)}):\n    should_stop(step=step)\n    time.sleep(0.05)\n"
+    agent = elastic("--nproc-per-node", "2", "--hang-timeout", f"{timeout_s:g}", script(text))
     assert agent.wait(60) == 0
     assert "late" not in agent.err
     assert "has not reached" not in agent.err
@@ -48,13 +50,18 @@ def test_steps_of_should_stop_are_enough_without_any_output(elastic, script):
 
 def test_a_save_that_takes_longer_than_the_limit_is_no_hang(elastic, script):
     text = STEPS + (
+        "def wait_for(name):\n"
+        "    while not pathlib.Path(name).exists():\n"
+        "        time.sleep(0.01)\n"
+        "if rank == 1:  # which may have been started long before the other\n"
+        "    wait_for('saving')\n"
         "should_stop(step=1)\n"
         "if rank == 0:\n"
         "    with saving():\n"
+        "        pathlib.Path('saving').touch()\n"
         "        time.sleep(4)\n"
         "    pathlib.Path('saved').touch()\n"
-        "while not pathlib.Path('saved').exists():  # the others wait for it\n"
-        "    time.sleep(0.01)\n"
+        "wait_for('saved')  # the others wait for it\n"
         "should_stop(step=2)\n"
     )
     agent = elastic("--nproc-per-node", "2", "--hang-timeout", "1", script(text))
@@ -109,8 +116,9 @@ def test_workers_that_are_all_stopped_by_a_signal_wait_for_their_continuation(el
 @pytest.mark.parametrize("agent_at", [0, 1, 2])
 def test_a_suspend_of_the_whole_job_is_no_hang_in_any_order(elastic, script, agent_at):
     """As `scontrol suspend` stops the job's processes one after the other, and continues them in the same order."""
+    timeout_s = patience(1)
     text = STEPS + "for step in range(30):\n    should_stop(step=step)\n    time.sleep(0.1)\n"
-    agent = elastic("--nproc-per-node", "2", "--hang-timeout", "1", script(text))
+    agent = elastic("--nproc-per-node", "2", "--hang-timeout", f"{timeout_s:g}", script(text))
     pids = wait_for(lambda: found if len(found := [p for p in agent.survivors() if is_python(p)]) == 2 else None)
     wait_for(lambda: all("elastic-stop" in maps_of(pid) for pid in pids))
     order = [*pids[:agent_at], agent.process.pid, *pids[agent_at:]]
@@ -121,7 +129,7 @@ def test_a_suspend_of_the_whole_job_is_no_hang_in_any_order(elastic, script, age
                 agent.process.wait(0.3)
         if signum == signal.SIGSTOP:
             with pytest.raises(subprocess.TimeoutExpired):
-                agent.process.wait(2)
+                agent.process.wait(2 * timeout_s)
     assert agent.wait(60) == 0, agent.err
     assert agent.out == ""
 

@@ -106,7 +106,8 @@ def agent_of(status: AgentStatus) -> Target:
     """
     name = f"the agent of run {status.run_id!r}"
     if not status.control:
-        raise ConfigError(f"{name} has no control plane", hint="elastic run without --no-control-plane")
+        hint = "again in a second if the run has just begun, else elastic run without --no-control-plane"
+        raise ConfigError(f"{name} has no control plane", hint=hint)
     return Target(name=name, path=status.control)
 
 
