@@ -11,6 +11,7 @@ import time
 
 import pytest
 
+from patience import patience
 from support import ELASTIC, wait_for
 
 SAVES_ON_TERM = """
@@ -186,7 +187,7 @@ def test_debug_rank_has_the_terminal(script, tmp_path):
         seen += _read_until(leader, b"(Pdb)")
         os.write(leader, b"c\n")
         seen += _read_until(leader, b"x is 42")
-        assert process.wait(20) == 0
+        assert process.wait(patience(20)) == 0
     finally:
         process.kill()
         process.wait()
@@ -203,7 +204,7 @@ def _take_terminal():
 def _read_until(fd, mark, within_s=20.0):
     import select
 
-    data, end_s = b"", time.monotonic() + within_s
+    data, end_s = b"", time.monotonic() + patience(within_s)
     while mark not in data:
         ready, _, _ = select.select([fd], [], [], max(0.0, end_s - time.monotonic()))
         assert ready, data
