@@ -19,7 +19,8 @@ from torch_kit import WORKER, last_round
 
 __all__ = ["etcd_server", "redis_server"]
 
-LEASE_S = 2.0
+LEASE_S = patience(2.0)
+"""So long that a node is not taken for lost where its torchrun gets no turn for a while."""
 
 GLOO = """
 import os
@@ -87,7 +88,7 @@ def torchrun(tmp_path, backend, script, torch_python):
     name, endpoint = backend
     text = script(WORKER)
 
-    def start(*args, nnodes="2", path=text, conf=f"lease_ttl={LEASE_S}"):
+    def start(*args, nnodes="2", path=text, conf=f"lease_ttl={LEASE_S:g}"):
         conf = f"{conf},last_call_timeout=1,join_timeout=40"
         options = ["--rdzv-backend", name, "--rdzv-endpoint", endpoint, "--rdzv-id", run_id, "--rdzv-conf", conf]
         options += ["--nnodes", nnodes, "--shutdown-timeout", "5"]

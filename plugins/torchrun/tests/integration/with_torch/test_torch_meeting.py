@@ -28,7 +28,8 @@ import json, sys, threading
 from elastic_core.compat.elastic.rendezvous import RendezvousParameters
 from elastic_core.compat.elastic.rendezvous.registry import get_rendezvous_handler
 
-params = RendezvousParameters("c10d", sys.argv[1], "run", 1, 2, "127.0.0.1", last_call_timeout=3, lease_ttl=2)
+conf = {"last_call_timeout": 3, "lease_ttl": float(sys.argv[2])}
+params = RendezvousParameters("c10d", sys.argv[1], "run", 1, 2, "127.0.0.1", **conf)
 handler = get_rendezvous_handler(params)
 while True:
     info = handler.next_rendezvous()
@@ -45,7 +46,10 @@ while True:
 class Node:
     def __init__(self, endpoint):
         self.process = subprocess.Popen(
-            [sys.executable, "-c", NODE, endpoint], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            [sys.executable, "-c", NODE, endpoint, f"{patience(2):g}"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
         )
         self.said = []
         threading.Thread(target=self._read, daemon=True).start()
@@ -97,7 +101,7 @@ SAYS = "' '.join(('{', e['RANK'], e['WORLD_SIZE'], e['MASTER_PORT'], '}', os.lin
 WORKER = f"import os; e = os.environ; os.write(1, {SAYS}.encode())"
 
 if __name__ == "__main__":
-    params = RendezvousParameters("c10d", sys.argv[1], "run", 2, 2, "127.0.0.1", lease_ttl=3)
+    params = RendezvousParameters("c10d", sys.argv[1], "run", 2, 2, "127.0.0.1", lease_ttl=float(sys.argv[2]))
     handler = get_rendezvous_handler(params)
     args = ("-c", WORKER)
     spec = WorkerSpec("trainer", 2, rdzv_handler=handler, entrypoint=sys.executable, args=args)
@@ -108,7 +112,7 @@ if __name__ == "__main__":
 
 def test_two_agents_of_the_library_meet_in_a_tcp_store(tmp_path):
     (tmp_path / "agent.py").write_text(AGENT)
-    command = [sys.executable, str(tmp_path / "agent.py"), f"127.0.0.1:{get_free_port()}"]
+    command = [sys.executable, str(tmp_path / "agent.py"), f"127.0.0.1:{get_free_port()}", f"{patience(3):g}"]
     agents = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=tmp_path) for _ in range(2)]
     try:
         said = [agent.communicate(timeout=patience(60))[0] for agent in agents]
