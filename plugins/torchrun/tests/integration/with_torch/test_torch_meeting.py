@@ -256,7 +256,7 @@ def test_a_store_does_without_libuv_where_the_variable_says_so(monkeypatch, valu
 def test_a_barrier_names_who_is_missing(stores):
     def wait(rank):
         with pytest.raises(RuntimeError) as caught:
-            barrier(stores[rank], 3, "wall", 0.5, rank, lambda rank: f"host{rank}", trace_timeout=2)
+            barrier(stores[rank], 3, "wall", patience(0.5), rank, lambda rank: f"host{rank}", trace_timeout=patience(2))
         return str(caught.value)
 
     first, second = on_threads(lambda: wait(0), lambda: wait(1))
