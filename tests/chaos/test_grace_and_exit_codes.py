@@ -20,7 +20,7 @@ rank = int(os.environ["RANK"])
 def save(*_):
     part = pathlib.Path("checkpoint.part")
     with part.open("w") as f:
-        for n in range(20):
+        for n in range(int(sys.argv[2])):
             f.write(f"{n}\\n"); f.flush(); time.sleep(0.1)
     part.rename("checkpoint")
     sys.exit(0)
@@ -44,7 +44,7 @@ os.write(1, (json.dumps(line) + os.linesep).encode())
 
 @pytest.mark.parametrize("cause", ["fail", "stop"])
 def test_worker_that_needs_time_to_save_gets_it(elastic, script, cause):
-    agent = elastic("--nproc-per-node", "2", "--shutdown-timeout", "20", script(SAVES_ON_TERM), cause)
+    agent = elastic("--nproc-per-node", "2", "--shutdown-timeout", "20", script(SAVES_ON_TERM), cause, 20)
     folder = agent.out_path.parent
     wait_for(lambda: len(agent.lines()) == 2)
     if cause == "fail":
@@ -59,7 +59,7 @@ def test_worker_that_needs_time_to_save_gets_it(elastic, script, cause):
 
 
 def test_second_stop_signal_cuts_the_grace_short(elastic, script):
-    agent = elastic("--nproc-per-node", "2", "--shutdown-timeout", "60", script(SAVES_ON_TERM), "stop")
+    agent = elastic("--nproc-per-node", "2", "--shutdown-timeout", "60", script(SAVES_ON_TERM), "stop", 400)
     folder = agent.out_path.parent
     wait_for(lambda: len(agent.lines()) == 2)
     agent.signal(signal.SIGTERM)
