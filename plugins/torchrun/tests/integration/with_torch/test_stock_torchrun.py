@@ -172,7 +172,7 @@ import sys
 import torch.distributed.elastic.rendezvous as torch_rendezvous
 from torch.distributed.elastic.rendezvous.registry import get_rendezvous_handler
 
-name, endpoint, run_id = sys.argv[1:]
+name, endpoint, run_id, joins_in_s = sys.argv[1:]
 
 def join(endpoint, **conf):
     parameters = torch_rendezvous.RendezvousParameters(name, endpoint, run_id, 2, 2, None, timeout=900, **conf)
@@ -186,7 +186,7 @@ def join(endpoint, **conf):
     assert handler.num_nodes_waiting() == 0
     assert handler.shutdown() and handler.shutdown()
 
-join(endpoint, join_timeout="0.5")
+join(endpoint, join_timeout=joins_in_s)
 join("127.0.0.1:1", connect_timeout="0.5")
 """
 
@@ -194,7 +194,7 @@ join("127.0.0.1:1", connect_timeout="0.5")
 def test_errors_are_torchs_and_name_options_that_torchrun_has(backend, script):
     path = script(ERRORS, "errors.py")
     run_id = f"test-{os.getpid()}-{time.monotonic_ns()}"
-    command = [sys.executable, "-W", "error", path, *backend, run_id]
+    command = [sys.executable, "-W", "error", path, *backend, run_id, f"{patience(0.5):g}"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     late, unreachable = done.stdout.splitlines()

@@ -175,7 +175,7 @@ def test_two_handlers_on_one_file_meet_and_the_end_is_for_both(tmp_path):
 
 
 def test_too_few_nodes_are_a_timeout_of_ours(tmp_path):
-    params = RendezvousParameters("c10d", str(tmp_path / "s"), "run", 2, 2, store_type="file", join_timeout=1)
+    params = RendezvousParameters("c10d", str(tmp_path / "s"), "run", 2, 2, store_type="file", join_timeout=patience(1))
     handler = get_rendezvous_handler(params)
     with pytest.raises(RendezvousTimeoutError, match="1 of at least 2 nodes"):
         handler.next_rendezvous()
