@@ -30,9 +30,8 @@ TRAIN = HERE.parent / "digits" / "train.py"
 CHECKPOINT = "demo.pt"
 FINISH = "finish"
 EPOCHS = 24
-LEASE_S = 2
 DEADLINE_S = 150.0
-"""For each thing that is waited for. On an idle machine the whole takes 20 s; on a busy one a start of torch may."""
+"""For each wait. All of it takes half a minute on an idle machine; one start of torch may on a busy one."""
 
 BEGIN = re.compile(r"^training from (?:nothing|epoch (\d+) of \S+): (\d+) ranks on \w+, failure restarts (\d+), ")
 EPOCH = re.compile(r"^epoch (\d+)/")
@@ -90,9 +89,9 @@ class Demo:
 
     def __init__(self, port: int, folder: Path) -> None:
         """Start nothing yet; `port` is the server's, on this machine."""
-        conf = f"lease_ttl={LEASE_S},last_call_timeout=0.5"
         self._command = ["elastic", "run", "--rdzv-backend", "redis", "--rdzv-endpoint", f"127.0.0.1:{port}"]
-        self._command += ["--rdzv-id", "digits", "--rdzv-conf", conf, "--nnodes", "1:3", "--omp-threads", "1"]
+        self._command += ["--rdzv-id", "digits", "--rdzv-conf", "last_call_timeout=0.5"]
+        self._command += ["--nnodes", "1:3", "--omp-threads", "1"]
         self._script = [str(TRAIN), "--device", "cpu", "--epochs", str(EPOCHS), "--checkpoint", CHECKPOINT]
         self._script += ["--batch-size", "32", "--epoch-s", "0.25", "--last-when", FINISH]
         self._folder = folder

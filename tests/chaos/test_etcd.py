@@ -12,7 +12,8 @@ from patience import kept
 from proc_kit import is_alive
 from support import wait_for
 
-CLUSTER_LEASE_S = 4.0
+CLUSTER_LEASE_S = LEASE_S + 1.0
+"""With the time that an election takes."""
 AWAY = "store unreachable"
 BACK = "store back"
 

@@ -11,6 +11,7 @@ import time
 
 import pytest
 
+from patience import patience
 from support import ELASTIC, wait_for
 
 SAVES_ON_TERM = """
@@ -19,7 +20,7 @@ rank = int(os.environ["RANK"])
 def save(*_):
     part = pathlib.Path("checkpoint.part")
     with part.open("w") as f:
-        for n in range(20):
+        for n in range(int(sys.argv[2])):
             f.write(f"{n}\\n"); f.flush(); time.sleep(0.1)
     part.rename("checkpoint")
     sys.exit(0)
@@ -43,7 +44,7 @@ os.write(1, (json.dumps(line) + os.linesep).encode())
 
 @pytest.mark.parametrize("cause", ["fail", "stop"])
 def test_worker_that_needs_time_to_save_gets_it(elastic, script, cause):
-    agent = elastic("--nproc-per-node", "2", "--shutdown-timeout", "20", script(SAVES_ON_TERM), cause)
+    agent = elastic("--nproc-per-node", "2", "--shutdown-timeout", "20", script(SAVES_ON_TERM), cause, 20)
     folder = agent.out_path.parent
     wait_for(lambda: len(agent.lines()) == 2)
     if cause == "fail":
@@ -58,7 +59,7 @@ def test_worker_that_needs_time_to_save_gets_it(elastic, script, cause):
 
 
 def test_second_stop_signal_cuts_the_grace_short(elastic, script):
-    agent = elastic("--nproc-per-node", "2", "--shutdown-timeout", "60", script(SAVES_ON_TERM), "stop")
+    agent = elastic("--nproc-per-node", "2", "--shutdown-timeout", "60", script(SAVES_ON_TERM), "stop", 400)
     folder = agent.out_path.parent
     wait_for(lambda: len(agent.lines()) == 2)
     agent.signal(signal.SIGTERM)
@@ -186,7 +187,7 @@ def test_debug_rank_has_the_terminal(script, tmp_path):
         seen += _read_until(leader, b"(Pdb)")
         os.write(leader, b"c\n")
         seen += _read_until(leader, b"x is 42")
-        assert process.wait(20) == 0
+        assert process.wait(patience(20)) == 0
     finally:
         process.kill()
         process.wait()
@@ -203,7 +204,7 @@ def _take_terminal():
 def _read_until(fd, mark, within_s=20.0):
     import select
 
-    data, end_s = b"", time.monotonic() + within_s
+    data, end_s = b"", time.monotonic() + patience(within_s)
     while mark not in data:
         ready, _, _ = select.select([fd], [], [], max(0.0, end_s - time.monotonic()))
         assert ready, data

@@ -1,5 +1,7 @@
 """SCENARIO K1: nodes come while the run goes on; and what they must agree on."""
 
+from pathlib import Path
+
 import pytest
 
 from support import wait_for
@@ -42,10 +44,11 @@ def test_a_fixed_number_forms_at_once(served_run):
 def test_nodes_come_when_the_first_workers_have_finished_and_are_not_taken_in(redis_run):
     a = redis_run.node("a", "1:2", "--nproc-per-node", "2")
     a.said(world=2, rank=0)
-    a.said(world=2, rank=1)
+    finished = a.said(world=2, rank=1)["pid"]
     redis_run.exit_rank(1, 0, 0)
-    b = redis_run.node("b", "1:2")
-    a.told("", 1)
+    wait_for(lambda: not Path(f"/proc/{finished}").exists(), what="a to know that a worker of its has finished")
+    b = redis_run.node("b", "1:2", "--nproc-per-node", "2")
+    redis_run.has_seats(2)
     pids = {line["pid"] for line in a.says()}
     redis_run.all_end(a, b)
     assert {line["pid"] for line in a.says()} == pids

@@ -9,6 +9,7 @@ import time
 
 import pytest
 
+from patience import patience
 from support import ELASTIC, wait_for
 
 FOREVER = "import os, time\nos.write(1, b'{}' + os.linesep.encode())\ntime.sleep(600)\n"
@@ -95,7 +96,7 @@ def _take_terminal():
 
 
 def read_until(fd, mark, times=1, within_s=20.0):
-    data, end_s = b"", time.monotonic() + within_s
+    data, end_s = b"", time.monotonic() + patience(within_s)
     while data.count(mark) < times:
         ready, _, _ = select.select([fd], [], [], max(0.0, end_s - time.monotonic()))
         assert ready, data
@@ -108,7 +109,7 @@ def test_ctrl_c_stops_the_workers_and_the_run(terminal, script):
     read_until(leader, b"{}")
     os.write(leader, b"\x03")
     read_until(leader, b"SIGINT: stopping 1 worker, at most 30 s")
-    assert process.wait(10) == 130
+    assert process.wait(patience(10)) == 130
     assert list(runtime.glob("elastic-*/*-*")) == []
 
 
@@ -120,7 +121,7 @@ def test_second_ctrl_c_kills_workers_that_do_not_listen(terminal, script):
     threading.Event().wait(0.6)  # the second signal counts from 0.5 s on: the rule under test
     os.write(leader, b"\x03")
     read_until(leader, b"second signal: killing the workers")
-    assert process.wait(5) == 130
+    assert process.wait(patience(5)) == 130
     assert list(runtime.glob("elastic-*/*-*")) == []
 
 
@@ -130,7 +131,7 @@ def test_ctrl_c_between_two_attempts_ends_the_wait(terminal, script):
     )
     read_until(leader, b"restart 2 of 5 in 1e+300 s")
     os.write(leader, b"\x03")
-    assert process.wait(5) == 130
+    assert process.wait(patience(5)) == 130
     assert list(runtime.glob("elastic-*/*-*")) == []
 
 
@@ -138,7 +139,7 @@ def test_grace_period_without_end_is_one(terminal, script):
     process, leader, _ = terminal("--shutdown-timeout", "1e300", script(FOREVER))
     read_until(leader, b"{}")
     os.write(leader, b"\x03")
-    assert process.wait(5) == 130
+    assert process.wait(patience(5)) == 130
 
 
 def test_hangup_of_the_terminal_ends_the_run(terminal, script):
@@ -146,5 +147,5 @@ def test_hangup_of_the_terminal_ends_the_run(terminal, script):
     read_until(leader, b"{}")
     with open(os.devnull) as nowhere:
         os.dup2(nowhere.fileno(), leader)  # the terminal's other end is closed by that
-    assert process.wait(10) == 129
+    assert process.wait(patience(10)) == 129
     assert list(runtime.glob("elastic-*/*-*")) == []

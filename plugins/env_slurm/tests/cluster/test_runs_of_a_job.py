@@ -26,7 +26,7 @@ def test_a_crash_begins_a_round_anew(submit):
     job.wait_for_starts(2)
     (job.folder / "crash.1").touch()
     job.wait_for_starts(4)
-    assert "rank 1 failed: ValueError: bad sample" in job.out
+    job.wait_for("rank 1 failed: ValueError: bad sample")  # what an agent says goes by way of srun
     job.go()
     assert job.end() == "COMPLETED 0:0"
 
@@ -88,7 +88,8 @@ def test_nodes_of_a_step_meet_before_a_run_with_nothing_typed(submit):
 def test_a_job_is_shown_and_stopped_by_its_number(submit, cluster):
     job = submit("srun elastic run train.py")
     job.wait_for_starts(2)
-    assert f"run '{job.number}.0': running" in cluster.call("elastic", "status", job.number)
+    running = f"run '{job.number}.0': running"
+    job.wait(lambda: running in cluster.call("elastic", "status", job.number), what=running)
     assert "is to stop: 2 nodes" in cluster.call("elastic", "stop", "--deadline", "20", job.number)
     assert job.end() == "FAILED 143:0"
     assert f"job {job.number} is FAILED; expected RUNNING" in cluster.call("elastic", "status", job.number, ok=False)

@@ -43,7 +43,7 @@ def test_the_first_node_makes_a_secret_that_only_the_jobs_user_finds(submit, clu
         refused = cluster.call("elastic", *words, *where, ok=False, env=theirs)
         assert "its password is made of the secret in the file" in refused
         assert refused.count("\n") == 1
-    assert "running" in cluster.call("elastic", "status", *where)
+    job.wait(lambda: "running" in cluster.call("elastic", "status", *where), what="a run that is under way")
     assert "running" in cluster.call("srun", f"--jobid={job.number}", "--overlap", "-N1", "elastic", "status", *where)
     job.go()
     assert job.end() == "COMPLETED 0:0"

@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from patience import patience
 from support import wait_for
 from torch_kit import WORKER, last_round
 
@@ -62,7 +63,7 @@ def agent(monkeypatch, elastic, script, tmp_path):
 
     def start(*args, nnodes):
         options = ["--rdzv-backend", "one-file", "--rdzv-endpoint", tmp_path / "state", "--rdzv-id", "one"]
-        options += ["--rdzv-conf", "last_call_timeout=1,lease_ttl=2", "--nnodes", nnodes]
+        options += ["--rdzv-conf", f"last_call_timeout=1,lease_ttl={patience(2):g}", "--nnodes", nnodes]
         return elastic(*options, *args, path, tmp_path)
 
     return start

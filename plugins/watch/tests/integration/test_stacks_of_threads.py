@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 
-from recorder_kit import BUSY, HOLDS_LOCK, only_worker, stacks_of
+from recorder_kit import BUSY, HOLDS_LOCK, Workers, only_worker, stacks_of
 from support import wait_for
 
 MAIN = (
@@ -63,3 +63,29 @@ def test_a_main_thread_that_holds_the_lock_gives_its_stack(worker):
 
     found = wait_for(held, what="the lock to be held")
     assert [frame[2] for frame in found.frames] == ["<module>", "hold"]
+
+
+CLAIMS = """
+import sys, time
+from elastic_watch.recorder import worker
+
+def prepare(*given, before=worker._set_variables):
+    print("claimed", flush=True)
+    sys.stdin.readline()
+    before(*given)
+
+worker._set_variables = prepare
+worker.start()
+time.sleep(600)
+"""
+
+
+def test_a_request_that_comes_before_the_thread_is_there_is_answered(tmp_path):
+    node = Workers(tmp_path, CLAIMS, count=1)
+    try:
+        assert node.line() == "claimed"
+        number = node.files.get(0).ask_recorder_for_stacks()
+        node.go_on()
+        wait_for(lambda: node.files.get(0).recorder_stacks(number), what="the stacks")
+    finally:
+        node.close()

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from chaos.multi_node import LEASE_S
 from patience import patience
 from redis_servers import redis_server  # noqa: F401
 from support import wait_for
@@ -57,7 +58,7 @@ def test_planned_stops_cost_no_step_and_each_image_comes_once_an_epoch(elastic, 
         return elastic(
             *("--nnodes", "1:3", "--nproc-per-node", "1", "--omp-threads", "1", "--max-restarts", "3"),
             *("--rdzv-backend", "redis", "--rdzv-endpoint", redis_server.endpoint, "--rdzv-id", f"digits-{tmp_path}"),
-            *("--node-id", name, "--rdzv-conf", "lease_ttl=3,last_call_timeout=1"),
+            *("--node-id", name, "--rdzv-conf", f"lease_ttl={LEASE_S:g},last_call_timeout=1"),
             *("--preemption-signal", "USR1", "--restart-backoff", "0"),
             *(str(SCRIPT), "--folder", str(folder), "--epochs", "12", "--save-every", str(SAVE_EVERY)),
             *("--step-s", "0.02", "--crash-when", str(crash), "--until", str(end), "--seen", str(seen)),

@@ -4,6 +4,7 @@ from elastic_core.api.feed import AnswersGathered, Concluded
 from elastic_plugin_kit import run_agents
 from etcd_servers import etcd_private
 from integration.hooks.test_questions import install
+from patience import patience
 
 __all__ = ["etcd_private"]
 
@@ -30,7 +31,7 @@ NODES = 3
 
 def test_the_longest_answers_and_conclusion_reach_their_nodes(etcd_private, tmp_path, monkeypatch):
     install(tmp_path, monkeypatch, HOOK)
-    options = ("--rdzv-conf", "last_call_timeout=0.5,lease_ttl=2")
+    options = ("--rdzv-conf", f"last_call_timeout=0.5,lease_ttl={patience(2):g}")
     with run_agents(NODES, *options, backend="etcd", endpoint=etcd_private.endpoint) as agents:
         agents.wait_for_workers(NODES)
         agents.wait_for(lambda: all(agent.moments_of(Concluded) for agent in agents))

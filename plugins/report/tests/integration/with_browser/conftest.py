@@ -10,11 +10,12 @@ import pytest
 
 from elastic_report.model import Report
 from elastic_report.page import render
+from patience import patience
 from support import lacks, wait_for
 
 CHROMIUM = "/usr/bin/chromium"
-HANG_MS = 30_000
-"""For a machine that is busy with other tests; nothing here measures time."""
+HANG_S = 30.0
+"""How long a browser may take for anything on an idle machine; nothing here measures time."""
 
 
 @dataclass
@@ -30,7 +31,7 @@ class Opened:
 
     def until(self, expression: str) -> None:
         """Wait until the expression is true. The page's policy forbids what Playwright's own waiting would evaluate."""
-        wait_for(lambda: self.page.evaluate(expression), within_s=HANG_MS / 1000, what=expression)
+        wait_for(lambda: self.page.evaluate(expression), within_s=HANG_S, what=expression)
 
     def view(self) -> tuple[float, float]:
         """Return the visible range of the timeline in seconds, as the address has it. The page must not be moving."""
@@ -50,7 +51,7 @@ def chromium() -> Iterator[Any]:
         lacks("playwright", install="pip install playwright")
     with sync_playwright() as driver:
         browser = driver.chromium.launch(
-            executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"], timeout=HANG_MS
+            executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"], timeout=1000 * patience(HANG_S)
         )
         yield browser
         browser.close()
@@ -70,7 +71,7 @@ def opened(chromium: Any, tmp_path: Path) -> Iterator[Callable[..., Opened]]:
         )
         contexts.append(context)
         page = context.new_page()
-        page.set_default_timeout(HANG_MS)
+        page.set_default_timeout(1000 * patience(HANG_S))
         found = Opened(page)
         page.on("console", lambda message: found.complaints.append(f"{message.type}: {message.text}"))
         page.on("pageerror", lambda error: found.complaints.append(f"error: {error}"))

@@ -19,7 +19,8 @@ from torch_kit import WORKER, last_round
 
 __all__ = ["etcd_server", "redis_server"]
 
-LEASE_S = 2.0
+LEASE_S = patience(2.0)
+"""So long that a node is not taken for lost where its torchrun gets no turn for a while."""
 
 GLOO = """
 import os
@@ -87,7 +88,7 @@ def torchrun(tmp_path, backend, script, torch_python):
     name, endpoint = backend
     text = script(WORKER)
 
-    def start(*args, nnodes="2", path=text, conf=f"lease_ttl={LEASE_S}"):
+    def start(*args, nnodes="2", path=text, conf=f"lease_ttl={LEASE_S:g}"):
         conf = f"{conf},last_call_timeout=1,join_timeout=40"
         options = ["--rdzv-backend", name, "--rdzv-endpoint", endpoint, "--rdzv-id", run_id, "--rdzv-conf", conf]
         options += ["--nnodes", nnodes, "--shutdown-timeout", "5"]
@@ -171,7 +172,7 @@ import sys
 import torch.distributed.elastic.rendezvous as torch_rendezvous
 from torch.distributed.elastic.rendezvous.registry import get_rendezvous_handler
 
-name, endpoint, run_id = sys.argv[1:]
+name, endpoint, run_id, joins_in_s = sys.argv[1:]
 
 def join(endpoint, **conf):
     parameters = torch_rendezvous.RendezvousParameters(name, endpoint, run_id, 2, 2, None, timeout=900, **conf)
@@ -185,7 +186,7 @@ def join(endpoint, **conf):
     assert handler.num_nodes_waiting() == 0
     assert handler.shutdown() and handler.shutdown()
 
-join(endpoint, join_timeout="0.5")
+join(endpoint, join_timeout=joins_in_s)
 join("127.0.0.1:1", connect_timeout="0.5")
 """
 
@@ -193,7 +194,7 @@ join("127.0.0.1:1", connect_timeout="0.5")
 def test_errors_are_torchs_and_name_options_that_torchrun_has(backend, script):
     path = script(ERRORS, "errors.py")
     run_id = f"test-{os.getpid()}-{time.monotonic_ns()}"
-    command = [sys.executable, "-W", "error", path, *backend, run_id]
+    command = [sys.executable, "-W", "error", path, *backend, run_id, f"{patience(0.5):g}"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     late, unreachable = done.stdout.splitlines()

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 
+from patience import patience
 from timer_kit import LATE, ON
 
 TORCHS = LATE.replace(
@@ -20,6 +21,7 @@ def test_torchs_client_works_with_our_agent(elastic, script):
 
 
 def test_our_client_works_with_torchs_server(tmp_path):
+    limit_s = patience(0.3)  # that a worker which gets no turn for a moment is in time
     code = f"""
 import subprocess, sys, threading
 from torch.distributed.elastic.timer import FileTimerServer
@@ -34,8 +36,8 @@ worker = '''
 import time
 from elastic_core.compat.elastic import timer
 client = timer.FileTimerClient({str(tmp_path / "pipe")!r}, signal=0)
-for scope, sleep_s in (("in time", 0), ("late", 1.5)):
-    with timer.expires(0.3, scope=scope, client=client):
+for scope, sleep_s in (("in time", 0), ("late", {5 * limit_s})):
+    with timer.expires({limit_s}, scope=scope, client=client):
         time.sleep(sleep_s)
 '''
 subprocess.run([sys.executable, "-c", worker], check=True)

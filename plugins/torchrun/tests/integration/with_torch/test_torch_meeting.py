@@ -28,7 +28,8 @@ import json, sys, threading
 from elastic_core.compat.elastic.rendezvous import RendezvousParameters
 from elastic_core.compat.elastic.rendezvous.registry import get_rendezvous_handler
 
-params = RendezvousParameters("c10d", sys.argv[1], "run", 1, 2, "127.0.0.1", last_call_timeout=3, lease_ttl=2)
+conf = {"last_call_timeout": 3, "lease_ttl": float(sys.argv[2])}
+params = RendezvousParameters("c10d", sys.argv[1], "run", 1, 2, "127.0.0.1", **conf)
 handler = get_rendezvous_handler(params)
 while True:
     info = handler.next_rendezvous()
@@ -45,7 +46,10 @@ while True:
 class Node:
     def __init__(self, endpoint):
         self.process = subprocess.Popen(
-            [sys.executable, "-c", NODE, endpoint], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            [sys.executable, "-c", NODE, endpoint, f"{patience(2):g}"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
         )
         self.said = []
         threading.Thread(target=self._read, daemon=True).start()
@@ -97,7 +101,7 @@ SAYS = "' '.join(('{', e['RANK'], e['WORLD_SIZE'], e['MASTER_PORT'], '}', os.lin
 WORKER = f"import os; e = os.environ; os.write(1, {SAYS}.encode())"
 
 if __name__ == "__main__":
-    params = RendezvousParameters("c10d", sys.argv[1], "run", 2, 2, "127.0.0.1", lease_ttl=3)
+    params = RendezvousParameters("c10d", sys.argv[1], "run", 2, 2, "127.0.0.1", lease_ttl=float(sys.argv[2]))
     handler = get_rendezvous_handler(params)
     args = ("-c", WORKER)
     spec = WorkerSpec("trainer", 2, rdzv_handler=handler, entrypoint=sys.executable, args=args)
@@ -108,7 +112,7 @@ if __name__ == "__main__":
 
 def test_two_agents_of_the_library_meet_in_a_tcp_store(tmp_path):
     (tmp_path / "agent.py").write_text(AGENT)
-    command = [sys.executable, str(tmp_path / "agent.py"), f"127.0.0.1:{get_free_port()}"]
+    command = [sys.executable, str(tmp_path / "agent.py"), f"127.0.0.1:{get_free_port()}", f"{patience(3):g}"]
     agents = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=tmp_path) for _ in range(2)]
     try:
         said = [agent.communicate(timeout=patience(60))[0] for agent in agents]
@@ -171,7 +175,7 @@ def test_two_handlers_on_one_file_meet_and_the_end_is_for_both(tmp_path):
 
 
 def test_too_few_nodes_are_a_timeout_of_ours(tmp_path):
-    params = RendezvousParameters("c10d", str(tmp_path / "s"), "run", 2, 2, store_type="file", join_timeout=1)
+    params = RendezvousParameters("c10d", str(tmp_path / "s"), "run", 2, 2, store_type="file", join_timeout=patience(1))
     handler = get_rendezvous_handler(params)
     with pytest.raises(RendezvousTimeoutError, match="1 of at least 2 nodes"):
         handler.next_rendezvous()
@@ -252,7 +256,7 @@ def test_a_store_does_without_libuv_where_the_variable_says_so(monkeypatch, valu
 def test_a_barrier_names_who_is_missing(stores):
     def wait(rank):
         with pytest.raises(RuntimeError) as caught:
-            barrier(stores[rank], 3, "wall", 0.5, rank, lambda rank: f"host{rank}", trace_timeout=2)
+            barrier(stores[rank], 3, "wall", patience(0.5), rank, lambda rank: f"host{rank}", trace_timeout=patience(2))
         return str(caught.value)
 
     first, second = on_threads(lambda: wait(0), lambda: wait(1))

@@ -58,10 +58,11 @@ def test_two_processes_of_a_round_that_save_into_one_folder_at_once_lose_nothing
         )
         for mine in (0, 1)
     ]
-    assert [each.stdout.readline() for each in both] == ["ready\n"] * 2
-    for each in both:
-        each.stdin.write("go\n")
-        each.stdin.flush()
+    for _ in range(2):
+        assert [each.stdout.readline() for each in both] == ["ready\n"] * 2
+        for each in both:
+            each.stdin.write("go\n")
+            each.stdin.flush()
     said = [each.communicate(timeout=120)[1] for each in both]
     assert [each.returncode for each in both] == [0, 0], said
     lines = "".join(said).splitlines()

@@ -53,13 +53,14 @@ def start() -> None:
     runs = _server is not None and _server.pid == os.getpid()
     if words[layout.RECORDER] != layout.RECORDER_VALUE or (runs and words[layout.SERVER] == os.getpid()):
         return
+    handled = _asked(memory)  # once it has claimed them, it responds to all further requests
     if not _claim(words):
         return
     _set_variables(memory, words)
     if runs and _server is not None:
-        _server.move(memory, words)
+        _server.move(memory, words, handled)
         return
-    _server = Server(memory, words)
+    _server = Server(memory, words, handled)
     os.register_at_fork(before=_server.pause, after_in_parent=_server.resume, after_in_child=_server.forget)
     atexit.register(_server.close)
     _server.resume()
@@ -73,6 +74,12 @@ def _map(path: str) -> mmap.mmap:
         return mmap.mmap(fd, layout.MEMORY_BYTES)
     finally:
         os.close(fd)
+
+
+def _asked(memory: mmap.mmap) -> int:
+    """Return the number of the last request."""
+    begin = layout.ASKED * layout.WORD_BYTES
+    return int.from_bytes(memory[begin : begin + 4], sys.byteorder)
 
 
 def _claim(words: memoryview) -> bool:
@@ -113,14 +120,15 @@ class Server:
     Args:
         memory: What the worker shares with its agent.
         words: Its words.
+        handled: The number of the last request that needs no response.
     """
 
-    def __init__(self, memory: mmap.mmap, words: memoryview) -> None:
+    def __init__(self, memory: mmap.mmap, words: memoryview, handled: int) -> None:
         self.pid = os.getpid()
         self._memory = memory
         self._words = words
         self._asked = Futex(memory, layout.ASKED * layout.WORD_BYTES)
-        self._handled = self._asked.value
+        self._handled = handled
         self._pauses = 0
         """The number of forks in progress, and 1 more at the end of the process."""
         self._alive = _thread.allocate_lock()
@@ -128,12 +136,12 @@ class Server:
         self._counting = _thread.RLock()
         """Guards `_pauses`: several threads may fork. A child never acquires it."""
 
-    def move(self, memory: mmap.mmap, words: memoryview) -> None:
+    def move(self, memory: mmap.mmap, words: memoryview, handled: int) -> None:
         """Respond through other memory from now on: that of the next round."""
         self.pause()
         self._memory, self._words = memory, words
         self._asked = Futex(memory, layout.ASKED * layout.WORD_BYTES)
-        self._handled = self._asked.value
+        self._handled = handled
         self.resume()
 
     # --- the thread's life
