@@ -152,6 +152,11 @@ class Interrupter:
         """Whether a protected block delays the end of the round, of any thread."""
         return bool(self._depth or self._others) and time.monotonic() <= self._late_s
 
+    @property
+    def is_held_elsewhere(self) -> bool:
+        """Whether a protected block of another thread delays the end of the round."""
+        return bool(self._others) and time.monotonic() <= self._late_s
+
     def want(self, within_s: float) -> None:
         """Have the function left within this number of seconds. `interrupt` must follow, and be repeated."""
         self._late_s = time.monotonic() + within_s * LATE_PART

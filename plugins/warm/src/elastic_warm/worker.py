@@ -160,9 +160,11 @@ class KeptWorker:
         until_s = asked_s + self._leave.within_s
         if (states := sys.modules.get("elastic_warm.state")) is not None:
             states.forget_shards()
+        while self._interrupter.is_held_elsewhere:  # that thread may need the groups
+            self._pause(_LOOK_S[-1])
         with gloo_loops.woken(self._interrupter.own_signum):
             _let_groups_go(destroys=False)
-            reason = self._generation.destroy(until_s - left_s)
+            reason = self._generation.destroy(until_s - time.monotonic())
         torch_state.restore_exception_hook(self._hook)
         torch_state.restore_grad_mode(self._grad_mode)
         reason = reason or torch_state.device_fault() or self._remaining(until_s)
@@ -414,8 +416,11 @@ def rounds(function: Callable[P, T]) -> Callable[P, T]:
 def protected() -> contextlib.AbstractContextManager[None]:
     """Return a context manager for a block that the end of a round does not interrupt, such as a save.
 
-    The end waits for the block, for three quarters of `--warm-timeout` at most. Blocks may be nested, and be open in
-    several threads at once.
+    The end waits for the block, for three quarters of `--warm-timeout` at most. Blocks may be nested. If another thread
+    is in one, the main thread leaves the function, and the process groups stay until the block ends.
+
+    Called: after the call of the function with `rounds`, in any thread. Otherwise, and in a forked child, the block has
+    no effect.
     """
     return _kept.protected() if _kept is not None else contextlib.nullcontext()
 

@@ -150,6 +150,23 @@ def test_a_protected_block_is_completed(agent):
     assert worker.lines(0) == ["here"]
 
 
+def test_a_protected_block_of_another_thread_is_completed_before_the_groups_end(agent):
+    functions = (
+        "from elastic_warm.groups import Generation\n"
+        "destroy = Generation.destroy\n"
+        "Generation.destroy = lambda *args: say('groups end') or destroy(*args)\n"
+        "def save():\n    with warm.protected(): say('here'); until('left'); say('saved')\n"
+        "def act(number, argument):\n"
+        "    threading.Thread(target=save).start()\n"
+        "    try: forever.wait()\n"
+        "    finally: (folder / 'left').touch()"
+    )
+    worker = begun(agent, functions)
+    agent.leave(worker, 0)
+    worker.expect("left", round=0)
+    assert worker.lines(0) == ["here", "saved", "groups end"]
+
+
 def test_a_protected_block_is_interrupted_before_the_limit(agent):
     worker = begun(agent, "def act(number, argument):\n    with warm.protected():\n        say('here'); forever.wait()")
     agent.leave(worker, 0, within_s=0.2)
