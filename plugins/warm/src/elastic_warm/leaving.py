@@ -214,8 +214,15 @@ def collateral_text(error: BaseException) -> str:
 
 
 def is_round_over(error: BaseException) -> bool:
-    """Return whether an exception is `RoundOver`, or was raised while it was handled."""
-    return any(isinstance(each, RoundOver) for each in _chain(error))
+    """Return whether an exception is `RoundOver`, was raised while it was handled, or is a group that has such a one.
+
+    A task group of asyncio makes a group of what its tasks have raised.
+    """
+    return any(
+        isinstance(each, RoundOver)
+        or (isinstance(each, BaseExceptionGroup) and any(map(is_round_over, each.exceptions)))
+        for each in _chain(error)
+    )
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:

@@ -42,6 +42,8 @@ _SLOW_S: Final = 0.03
 """If a collection takes longer, what has been imported since the start is exempt from the next ones."""
 _MOST_FROZEN: Final = 3
 _STATE_S: Final = 1.0
+_LATER: Final = 0x20 | 0x80 | 0x200
+"""The flags of code that a call does not run: of generators, coroutines and asynchronous generators (`inspect`)."""
 _FAULTS: Final = frozenset({signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT})
 
 
@@ -398,7 +400,18 @@ def rounds(function: Callable[P, T]) -> Callable[P, T]:
     and another one is started.
 
     Called: once, in the main thread. Only the first such function of a process is kept over rounds.
+
+    Raises:
+        ConfigError: the function is a coroutine function or a generator function. Its call returns before it trains.
     """
+    if getattr(getattr(function, "__code__", None), "co_flags", 0) & _LATER:
+        from elastic_core.api import ConfigError  # imported now: it takes milliseconds
+
+        name = getattr(function, "__name__", "it")
+        raise ConfigError(
+            f"elastic_warm.rounds: a call of {name!r} returns before it trains: it is `async def`, or has `yield`",
+            hint="a function that calls it, with asyncio.run or in a loop",
+        )
 
     @functools.wraps(function)
     def run(*args: P.args, **kwargs: P.kwargs) -> T:
