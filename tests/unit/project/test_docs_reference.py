@@ -11,6 +11,7 @@ from pathlib import Path
 
 import elastic_plugin_kit
 import elastic_train
+import elastic_warm
 from elastic_core import api, embedding
 from elastic_core.options.table import OPTIONS
 
@@ -138,6 +139,31 @@ def test_what_a_script_may_use_is_in_the_reference_and_in_the_help():
         (name, rf"`\.?{name.removeprefix('.')}\b" if name[0] == "." else rf"`{name}\b") for name, _ in public + members
     ]
     assert [name for name, pattern in shown if not re.search(pattern, page)] == []
+
+
+def reasons(path):
+    """Yield the parts of texts that have the reason why a worker is not kept."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        match node:
+            case ast.keyword(arg="reason", value=value) | ast.Assign(targets=[ast.Name(id="reason")], value=value):
+                texts = value
+            case ast.Expr(value=ast.Yield(value=ast.JoinedStr() as texts)):
+                pass
+            case ast.Call(func=ast.Attribute(attr="_give_up"), args=[texts]):
+                pass
+            case _:
+                continue
+        constants = [each.value for each in ast.walk(texts) if isinstance(each, ast.Constant)]
+        yield from (text for text in constants if isinstance(text, str) and " " in text)
+
+
+def test_what_a_warm_round_has_is_in_the_reference_with_each_reason_against_it():
+    folder = ROOT / "plugins" / "warm" / "src" / "elastic_warm"
+    page = (DOCS / "reference" / "warm-rounds.md").read_text()
+    assert [name for name in elastic_warm.__all__ if not re.search(rf"`{name}\b", page)] == []
+    texts = [text for path in folder.glob("*.py") for text in reasons(path)]
+    assert len(texts) > 20
+    assert [text for text in texts if text.strip("': ") not in page] == []
 
 
 def test_help_of_the_kit_shows_the_kits():

@@ -356,7 +356,7 @@ def _difference(before: WorkerStart, now: WorkerStart) -> str:
     if before.argv != now.argv:
         return "the command"
     if before.processors != now.processors:
-        return "its processors"
+        return "the set of its processors"
     if now.terminal:
         return "the terminal"
     lasting = _changed(before.environment, now.environment).keys() - now.round_variables
