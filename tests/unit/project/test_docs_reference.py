@@ -166,6 +166,37 @@ def test_what_a_warm_round_has_is_in_the_reference_with_each_reason_against_it()
     assert [text for text in texts if text.strip("': ") not in page] == []
 
 
+def text_of(node):
+    """Return the text of an expression, with `…` for what is computed."""
+    match node:
+        case ast.Constant(value=str(text)):
+            return text
+        case ast.JoinedStr(values=values):
+            return "".join(map(text_of, values))
+        case _:
+            return "…"
+
+
+INSIDE = re.compile(r"malformed|is gone|not known|no commit was found")
+"""Errors of a damaged copy, and of a defect."""
+
+
+def test_each_error_of_a_training_state_is_in_the_reference():
+    folder = ROOT / "plugins" / "warm" / "src" / "elastic_warm"
+    page = (DOCS / "reference" / "warm-state.md").read_text()
+    found = [
+        text_of(node.args[0])
+        for path in folder.glob("*.py")
+        if path.name != "worker.py"
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and node.func.id in ("StateError", "ConfigError")
+    ]
+    assert len(found) > 20
+    assert [text for text in found if not INSIDE.search(text) and f"`{text}`" not in page and text != "…"] == []
+
+
 def test_help_of_the_kit_shows_the_kits():
     code = "import elastic_plugin_kit as kit; help(kit)"
     shown = subprocess.check_output([sys.executable, "-c", code], text=True, env=os.environ | {"PAGER": "cat"})
