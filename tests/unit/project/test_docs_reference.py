@@ -11,6 +11,7 @@ from pathlib import Path
 
 import elastic_plugin_kit
 import elastic_train
+import elastic_warm
 from elastic_core import api, embedding
 from elastic_core.options.table import OPTIONS
 
@@ -138,6 +139,62 @@ def test_what_a_script_may_use_is_in_the_reference_and_in_the_help():
         (name, rf"`\.?{name.removeprefix('.')}\b" if name[0] == "." else rf"`{name}\b") for name, _ in public + members
     ]
     assert [name for name, pattern in shown if not re.search(pattern, page)] == []
+
+
+def reasons(path):
+    """Yield the parts of texts that have the reason why a worker is not kept."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        match node:
+            case ast.keyword(arg="reason", value=value) | ast.Assign(targets=[ast.Name(id="reason")], value=value):
+                texts = value
+            case ast.Expr(value=ast.Yield(value=ast.JoinedStr() as texts)):
+                pass
+            case ast.Call(func=ast.Attribute(attr="_give_up"), args=[texts]):
+                pass
+            case _:
+                continue
+        constants = [each.value for each in ast.walk(texts) if isinstance(each, ast.Constant)]
+        yield from (text for text in constants if isinstance(text, str) and " " in text)
+
+
+def test_what_a_warm_round_has_is_in_the_reference_with_each_reason_against_it():
+    folder = ROOT / "plugins" / "warm" / "src" / "elastic_warm"
+    page = (DOCS / "reference" / "warm-rounds.md").read_text()
+    assert [name for name in elastic_warm.__all__ if not re.search(rf"`{name}\b", page)] == []
+    texts = [text for path in folder.glob("*.py") for text in reasons(path)]
+    assert len(texts) > 20
+    assert [text for text in texts if text.strip("': ") not in page] == []
+
+
+def text_of(node):
+    """Return the text of an expression, with `…` for what is computed."""
+    match node:
+        case ast.Constant(value=str(text)):
+            return text
+        case ast.JoinedStr(values=values):
+            return "".join(map(text_of, values))
+        case _:
+            return "…"
+
+
+INSIDE = re.compile(r"malformed|is gone|not known|no commit was found")
+"""Errors of a damaged copy, and of a defect."""
+
+
+def test_each_error_of_a_training_state_is_in_the_reference():
+    folder = ROOT / "plugins" / "warm" / "src" / "elastic_warm"
+    page = (DOCS / "reference" / "warm-state.md").read_text()
+    found = [
+        text_of(node.args[0])
+        for path in folder.glob("*.py")
+        if path.name != "worker.py"
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and node.func.id in ("StateError", "ConfigError")
+    ]
+    assert len(found) > 20
+    assert [text for text in found if not INSIDE.search(text) and f"`{text}`" not in page and text != "…"] == []
 
 
 def test_help_of_the_kit_shows_the_kits():

@@ -152,6 +152,11 @@ class Interrupter:
         """Whether a protected block delays the end of the round, of any thread."""
         return bool(self._depth or self._others) and time.monotonic() <= self._late_s
 
+    @property
+    def is_held_elsewhere(self) -> bool:
+        """Whether a protected block of another thread delays the end of the round."""
+        return bool(self._others) and time.monotonic() <= self._late_s
+
     def want(self, within_s: float) -> None:
         """Have the function left within this number of seconds. `interrupt` must follow, and be repeated."""
         self._late_s = time.monotonic() + within_s * LATE_PART
@@ -209,8 +214,15 @@ def collateral_text(error: BaseException) -> str:
 
 
 def is_round_over(error: BaseException) -> bool:
-    """Return whether an exception is `RoundOver`, or was raised while it was handled."""
-    return any(isinstance(each, RoundOver) for each in _chain(error))
+    """Return whether an exception is `RoundOver`, was raised while it was handled, or is a group that has such a one.
+
+    A task group of asyncio makes a group of what its tasks have raised.
+    """
+    return any(
+        isinstance(each, RoundOver)
+        or (isinstance(each, BaseExceptionGroup) and any(map(is_round_over, each.exceptions)))
+        for each in _chain(error)
+    )
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:

@@ -200,8 +200,9 @@ class WarmStarter(WorkerStarter):
     def _print_refusals(self) -> None:
         refusals, self._refusals = self._refusals, {}
         for reason, ranks in refusals.items():
-            who = "worker with local rank" if len(ranks) == 1 else "workers with local ranks"
-            self._loop.notice(f"{who} {', '.join(map(str, sorted(ranks)))} can't be kept, and starts anew: {reason}")
+            plural, starts = ("", "starts") if len(ranks) == 1 else ("s", "start")
+            who = f"worker{plural} with local rank{plural} {', '.join(map(str, sorted(ranks)))}"
+            self._loop.notice(f"{who} can't be kept, and {starts} anew: {reason}")
 
     # --- the next round
 
@@ -355,7 +356,7 @@ def _difference(before: WorkerStart, now: WorkerStart) -> str:
     if before.argv != now.argv:
         return "the command"
     if before.processors != now.processors:
-        return "its processors"
+        return "the set of its processors"
     if now.terminal:
         return "the terminal"
     lasting = _changed(before.environment, now.environment).keys() - now.round_variables

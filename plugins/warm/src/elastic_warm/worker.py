@@ -42,6 +42,8 @@ _SLOW_S: Final = 0.03
 """If a collection takes longer, what has been imported since the start is exempt from the next ones."""
 _MOST_FROZEN: Final = 3
 _STATE_S: Final = 1.0
+_LATER: Final = 0x20 | 0x80 | 0x200
+"""The flags of code that a call does not run: of generators, coroutines and asynchronous generators (`inspect`)."""
 _FAULTS: Final = frozenset({signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT})
 
 
@@ -160,9 +162,11 @@ class KeptWorker:
         until_s = asked_s + self._leave.within_s
         if (states := sys.modules.get("elastic_warm.state")) is not None:
             states.forget_shards()
+        while self._interrupter.is_held_elsewhere:  # that thread may need the groups
+            self._pause(_LOOK_S[-1])
         with gloo_loops.woken(self._interrupter.own_signum):
             _let_groups_go(destroys=False)
-            reason = self._generation.destroy(until_s - left_s)
+            reason = self._generation.destroy(until_s - time.monotonic())
         torch_state.restore_exception_hook(self._hook)
         torch_state.restore_grad_mode(self._grad_mode)
         reason = reason or torch_state.device_fault() or self._remaining(until_s)
@@ -396,7 +400,18 @@ def rounds(function: Callable[P, T]) -> Callable[P, T]:
     and another one is started.
 
     Called: once, in the main thread. Only the first such function of a process is kept over rounds.
+
+    Raises:
+        ConfigError: the function is a coroutine function or a generator function. Its call returns before it trains.
     """
+    if getattr(getattr(function, "__code__", None), "co_flags", 0) & _LATER:
+        from elastic_core.api import ConfigError  # imported now: it takes milliseconds
+
+        name = getattr(function, "__name__", "it")
+        raise ConfigError(
+            f"elastic_warm.rounds: a call of {name!r} returns before it trains: it is `async def`, or has `yield`",
+            hint="a function that calls it, with asyncio.run or in a loop",
+        )
 
     @functools.wraps(function)
     def run(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -414,8 +429,11 @@ def rounds(function: Callable[P, T]) -> Callable[P, T]:
 def protected() -> contextlib.AbstractContextManager[None]:
     """Return a context manager for a block that the end of a round does not interrupt, such as a save.
 
-    The end waits for the block, for three quarters of `--warm-timeout` at most. Blocks may be nested, and be open in
-    several threads at once.
+    The end waits for the block, for three quarters of `--warm-timeout` at most. Blocks may be nested. If another thread
+    is in one, the main thread leaves the function, and the process groups stay until the block ends.
+
+    Called: after the call of the function with `rounds`, in any thread. Otherwise, and in a forked child, the block has
+    no effect.
     """
     return _kept.protected() if _kept is not None else contextlib.nullcontext()
 

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+import elastic_warm
+from elastic_core.api import ConfigError
 from fake_agent import WAIT_S, marked
 from support import wait_for
 
@@ -150,6 +152,23 @@ def test_a_protected_block_is_completed(agent):
     assert worker.lines(0) == ["here"]
 
 
+def test_a_protected_block_of_another_thread_is_completed_before_the_groups_end(agent):
+    functions = (
+        "from elastic_warm.groups import Generation\n"
+        "destroy = Generation.destroy\n"
+        "Generation.destroy = lambda *args: say('groups end') or destroy(*args)\n"
+        "def save():\n    with warm.protected(): say('here'); until('left'); say('saved')\n"
+        "def act(number, argument):\n"
+        "    threading.Thread(target=save).start()\n"
+        "    try: forever.wait()\n"
+        "    finally: (folder / 'left').touch()"
+    )
+    worker = begun(agent, functions)
+    agent.leave(worker, 0)
+    worker.expect("left", round=0)
+    assert worker.lines(0) == ["here", "saved", "groups end"]
+
+
 def test_a_protected_block_is_interrupted_before_the_limit(agent):
     worker = begun(agent, "def act(number, argument):\n    with warm.protected():\n        say('here'); forever.wait()")
     agent.leave(worker, 0, within_s=0.2)
@@ -168,6 +187,20 @@ def test_an_import_is_completed(agent):
     agent.place(worker, 1, 0, 1)
     assert worker.process.wait(WAIT_S) == 0  # the result is printed after `returned`
     assert worker.lines(1) == ["1", "result result"]
+
+
+def test_tasks_are_left_though_they_are_in_a_group(agent):
+    functions = (
+        "import asyncio\n"
+        "async def spin():\n    say('here')\n    while True: pass\n"
+        "async def tasks():\n    async with asyncio.TaskGroup() as group: group.create_task(spin())\n"
+        "def act(number, argument): number or asyncio.run(tasks())"
+    )
+    worker = begun(agent, functions)
+    agent.leave(worker, 0)
+    worker.expect("left", round=0)
+    agent.place(worker, 1, 0, 1)
+    worker.expect("returned", round=1)
 
 
 def test_a_handler_of_the_script_in_the_signal_s_place_is_not_called(agent):
@@ -391,6 +424,14 @@ def test_a_child_holds_no_connection(agent):
 
 
 # --- without an agent that keeps workers
+
+
+@pytest.mark.parametrize("train", ["async def train(): pass", "def train(): yield", "async def train(): yield"])
+def test_a_function_whose_call_returns_before_it_trains_is_an_error(train):
+    names = {}
+    exec(train, names)
+    with pytest.raises(ConfigError, match=r"a call of 'train' returns before it trains.*Try: .*asyncio\.run"):
+        elastic_warm.rounds(names["train"])
 
 
 @pytest.mark.parametrize(

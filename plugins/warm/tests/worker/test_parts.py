@@ -128,6 +128,22 @@ def test_an_error_about_this_worker_s_own_port_has_no_cause_that_counts():
     assert leaving.collateral_text(error) == ""
 
 
+@pytest.mark.parametrize(
+    ("error", "is_over"),
+    [
+        (leaving.RoundOver(), True),
+        (BaseExceptionGroup("of a task group", [ValueError("own"), leaving.RoundOver()]), True),
+        (BaseExceptionGroup("outer", [BaseExceptionGroup("inner", [leaving.RoundOver()])]), True),
+        (ExceptionGroup("of a task group", [ValueError("own")]), False),
+    ],
+)
+def test_the_end_of_the_round_may_be_in_a_group(error, is_over):
+    assert leaving.is_round_over(error) is is_over
+    wrapped = ValueError("around it")
+    wrapped.__context__ = error
+    assert leaving.is_round_over(wrapped) is is_over
+
+
 def test_frames_of_all_exceptions_of_a_chain_are_cleared():
     class Held:
         pass
