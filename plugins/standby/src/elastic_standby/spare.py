@@ -37,6 +37,8 @@ ADOPTED = b"adopted"
 MAX_BATCH = 100
 """The most processes of a batch. The kernel accepts 253 descriptors in one message."""
 _MAX_REASON_BYTES = 1000
+_REQUEST_BYTES = 1 << 16
+"""The longest request for forks: it names packages of hooks."""
 _DESCRIPTORS = 3
 _PARAMETERS = ("host_name", "port", "world_size", "is_master", "timeout")
 """The first parameters of torch's TCPStore."""
@@ -231,6 +233,30 @@ def _import_hooks() -> None:
         return
 
 
+def _import_ahead(packages: list[str]) -> None:
+    """Import what the functions of hooks need that workers run in `_arm`, once for all workers.
+
+    The module `ahead` of a package does that. It must not start threads or processes, or read variables.
+    """
+    if not packages:
+        return
+    import gc
+    from importlib.machinery import PathFinder
+
+    first = [] if sys.flags.safe_path else [sys.path.pop(0)]  # the script's directory: as for `_import_hooks`
+    for name in packages:
+        spec = PathFinder.find_spec(name)
+        folders = (spec and spec.submodule_search_locations) or ()
+        if not any(os.path.isfile(f"{folder}/ahead.py") for folder in folders):  # noqa: PTH113  # no pathlib, as above
+            continue
+        try:
+            __import__(f"{name}.ahead")
+        except Exception:  # noqa: BLE001  # `_arm` fails in the same way, where it matters
+            continue
+    sys.path[:0] = first
+    gc.freeze()  # as in `_settle_down`
+
+
 def _arm() -> None:
     """Do the same as the `.pth` file in a cold start."""
     if os.environ.get("ELASTIC_WORKER_HOOKS", "") not in ("1", str(os.getpid())):
@@ -398,12 +424,16 @@ def _fork_workers(agent: "socket.socket", reason: str) -> "socket.socket":
     """Fork workers on request, or report a reason against it. Return only in a worker, with its own socket."""
     import socket
 
+    known: set[str] = set()
     try:
         agent.send(_failed(reason) if reason else COUNTED if _has_counted() else READY)
         while not reason:
-            data, fds, _, _ = socket.recv_fds(agent, 1, MAX_BATCH)
+            data, fds, _, _ = socket.recv_fds(agent, _REQUEST_BYTES, MAX_BATCH)
             if not data:
                 break
+            packages = os.fsdecode(data).split(",")[1:]
+            _import_ahead([name for name in packages if name not in known])
+            known.update(packages)
             between = os.fork()
             if between == 0:
                 return _fork_batch(agent, fds)
