@@ -113,13 +113,14 @@ def stand_by(fd: int, imports: list[str], program: Program, *, forks: bool) -> P
     reason = _import_all(imports)
     if output is not None:
         agent = _fork_workers(agent, reason or _settle_down(before, output))
+        _renew()  # before the orders, after which all ranks wait for this process
     else:
         with suppress(OSError):  # the agent is gone: so `_receive` will find
             agent.send(_failed(reason) if reason else READY)
     environment, words = _receive(agent)
     if output is not None:
         output.replay()
-        _renew()
+        _start_clock()
     program = Program(words)
     _step_forward(policy)
     _replace_environment(started_with, environment)
@@ -135,9 +136,7 @@ def stand_by(fd: int, imports: list[str], program: Program, *, forks: bool) -> P
         _retitle(sys.orig_argv)
     _arm()
     _let_client_wait()
-    for finder in list(sys.path_importer_cache.values()):
-        if finder is not None and hasattr(finder, "invalidate_caches"):
-            finder.invalidate_caches()
+    _forget_folders()
     if with_path:
         sys.path.insert(0, program.first_path())
     return program
@@ -223,6 +222,13 @@ def _content(fd: int, size: int | None = None) -> bytes:
     while len(content) < size:
         content += os.pread(fd, size - len(content), len(content))
     return content
+
+
+def _forget_folders() -> None:
+    """Have imports look into each folder again."""
+    for finder in list(sys.path_importer_cache.values()):
+        if finder is not None and hasattr(finder, "invalidate_caches"):
+            finder.invalidate_caches()
 
 
 def _import_hooks() -> None:
@@ -488,6 +494,11 @@ def _renew() -> None:
         set_native_id = getattr(threading.main_thread(), "_set_native_id", None)
         if set_native_id is not None:  # Python 3.11 leaves the server's at a fork
             set_native_id()
+    _forget_folders()  # again later, but the memory that the second call changes is this process's own then
+
+
+def _start_clock() -> None:
+    """Have log records count from now."""
     if (logging := sys.modules.get("logging")) is not None:
         import time
 
