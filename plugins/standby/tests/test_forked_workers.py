@@ -505,3 +505,30 @@ def test_workers_get_stop_signals_as_fresh_ones_do(forked):
     agent = forked(code, workers=1)
     assert agent.wait() == 0, agent.err
     assert "[]" in agent.out.splitlines()
+
+
+# --- functions of hooks
+
+
+def test_what_hooks_need_in_workers_is_imported_once_before_the_next_round(bench, tmp_path):
+    late = tmp_path / "more" / "late"
+    prompt = tmp_path / "more" / "prompt"
+    for package in (late, prompt):
+        package.mkdir(parents=True)
+        (package / "__init__.py").write_text("import os\nimported_by = os.getpid()\n")
+        (package / "start.py").write_text("def begin():\n    pass\n")
+    (prompt / "ahead.py").write_text("from prompt import start\n")
+    (tmp_path / "prompt.py").write_text("1 / 0  # the script's directory hides nothing from hooks\n")
+    (tmp_path / "train.py").write_text(
+        "import os, sys\n"
+        "for name in ('prompt', 'late'):\n"
+        "    print(f'{name}.start' in sys.modules, sys.modules[name].imported_by == os.getpid())\n"
+    )
+    variables = {"PYTHONPATH": str(tmp_path / "more"), "ELASTIC_STARTUP": "prompt.start:begin,late.start:begin"}
+    launch = bench.launch("train.py", **variables)
+    bench.stand_by(launch)
+    assert bench.take(launch)[1]() == (0, "True True\n" * 2, "")  # only a worker's start names the functions
+    bench.pool.round_started()
+    bench.prepare(1)
+    assert bench.take(launch)[1]() == (0, "True False\nTrue True\n", "")
+    assert not (tmp_path / "error.0.json.note").exists()

@@ -29,6 +29,8 @@ _FAILED: Final = b"failed "
 _FORKED: Final = b"forked"
 _ADOPTED: Final = b"adopted"
 _THREADS: Final = "OMP_NUM_THREADS"
+_STARTUP: Final = "ELASTIC_STARTUP"
+"""The variable of a worker that names what runs before its script, for hooks of the agent: `module:function`, …"""
 _READ_LATE: Final = (
     "CUDA_VISIBLE_DEVICES",
     "HIP_VISIBLE_DEVICES",
@@ -57,7 +59,8 @@ class ForkServer(WorkerStarter):
     reports that forks would not be like fresh interpreters.
 
     Forks for the next round are made as soon as the workers of a round have started, so that a restart need not wait
-    for them.
+    for them. The interpreter imports before what the functions of hooks need that have run in workers before their
+    scripts, if the hook's package has a module `ahead` for that.
 
     Args:
         loop: The agent's.
@@ -99,6 +102,8 @@ class ForkServer(WorkerStarter):
         self._forking = False
         self._waiting: dict[int, socket.socket] = {}
         """Forked processes that wait for their orders, each with its socket."""
+        self._packages: dict[str, None] = {}
+        """Those of the functions that have run in workers before their scripts, each once."""
         self._differences: set[str] = set()
         self._forked_any, self._refused_count = False, 0
         self._begin()
@@ -166,7 +171,8 @@ class ForkServer(WorkerStarter):
                 theirs.append(its)
                 self._batch.append(own)
             assert self._control is not None
-            socket.send_fds(self._control, [b"f"], [its.fileno() for its in theirs])
+            wanted = os.fsencode(",".join(("f", *self._packages)))
+            socket.send_fds(self._control, [wanted], [its.fileno() for its in theirs])
         except OSError:  # no descriptor is left, or the server has ended, which is noticed next
             self._drop_batch()
         for its in theirs:
@@ -273,6 +279,8 @@ class ForkServer(WorkerStarter):
 
     def start(self, worker: WorkerStart) -> StartedProcess | None:
         """Start this worker from a fork. `None` if there is none, or it would differ."""
+        functions = worker.environment.get(_STARTUP, "").split(",")
+        self._packages |= dict.fromkeys(name.partition(":")[0].partition(".")[0] for name in functions if name)
         if worker.terminal or self._forking or not self._waiting:
             return None
         if difference := self.difference(worker):

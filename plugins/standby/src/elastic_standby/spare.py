@@ -37,6 +37,8 @@ ADOPTED = b"adopted"
 MAX_BATCH = 100
 """The most processes of a batch. The kernel accepts 253 descriptors in one message."""
 _MAX_REASON_BYTES = 1000
+_REQUEST_BYTES = 1 << 16
+"""The longest request for forks: it names packages of hooks."""
 _DESCRIPTORS = 3
 _PARAMETERS = ("host_name", "port", "world_size", "is_master", "timeout")
 """The first parameters of torch's TCPStore."""
@@ -111,13 +113,14 @@ def stand_by(fd: int, imports: list[str], program: Program, *, forks: bool) -> P
     reason = _import_all(imports)
     if output is not None:
         agent = _fork_workers(agent, reason or _settle_down(before, output))
+        _renew()  # before the orders, after which all ranks wait for this process
     else:
         with suppress(OSError):  # the agent is gone: so `_receive` will find
             agent.send(_failed(reason) if reason else READY)
     environment, words = _receive(agent)
     if output is not None:
         output.replay()
-        _renew()
+        _start_clock()
     program = Program(words)
     _step_forward(policy)
     _replace_environment(started_with, environment)
@@ -133,9 +136,7 @@ def stand_by(fd: int, imports: list[str], program: Program, *, forks: bool) -> P
         _retitle(sys.orig_argv)
     _arm()
     _let_client_wait()
-    for finder in list(sys.path_importer_cache.values()):
-        if finder is not None and hasattr(finder, "invalidate_caches"):
-            finder.invalidate_caches()
+    _forget_folders()
     if with_path:
         sys.path.insert(0, program.first_path())
     return program
@@ -223,12 +224,43 @@ def _content(fd: int, size: int | None = None) -> bytes:
     return content
 
 
+def _forget_folders() -> None:
+    """Have imports look into each folder again."""
+    for finder in list(sys.path_importer_cache.values()):
+        if finder is not None and hasattr(finder, "invalidate_caches"):
+            finder.invalidate_caches()
+
+
 def _import_hooks() -> None:
     """Import what `_arm` needs, once for all workers."""
     try:
         import elastic_core.api.workers  # noqa: F401
     except Exception:  # noqa: BLE001  # `_arm` fails in the same way, where it matters
         return
+
+
+def _import_ahead(packages: list[str]) -> None:
+    """Import what the functions of hooks need that workers run in `_arm`, once for all workers.
+
+    The module `ahead` of a package does that. It must not start threads or processes, or read variables.
+    """
+    if not packages:
+        return
+    import gc
+    from importlib.machinery import PathFinder
+
+    first = [] if sys.flags.safe_path else [sys.path.pop(0)]  # the script's directory: as for `_import_hooks`
+    for name in packages:
+        spec = PathFinder.find_spec(name)
+        folders = (spec and spec.submodule_search_locations) or ()
+        if not any(os.path.isfile(f"{folder}/ahead.py") for folder in folders):  # noqa: PTH113  # no pathlib, as above
+            continue
+        try:
+            __import__(f"{name}.ahead")
+        except Exception:  # noqa: BLE001  # `_arm` fails in the same way, where it matters
+            continue
+    sys.path[:0] = first
+    gc.freeze()  # as in `_settle_down`
 
 
 def _arm() -> None:
@@ -398,12 +430,16 @@ def _fork_workers(agent: "socket.socket", reason: str) -> "socket.socket":
     """Fork workers on request, or report a reason against it. Return only in a worker, with its own socket."""
     import socket
 
+    known: set[str] = set()
     try:
         agent.send(_failed(reason) if reason else COUNTED if _has_counted() else READY)
         while not reason:
-            data, fds, _, _ = socket.recv_fds(agent, 1, MAX_BATCH)
+            data, fds, _, _ = socket.recv_fds(agent, _REQUEST_BYTES, MAX_BATCH)
             if not data:
                 break
+            packages = os.fsdecode(data).split(",")[1:]
+            _import_ahead([name for name in packages if name not in known])
+            known.update(packages)
             between = os.fork()
             if between == 0:
                 return _fork_batch(agent, fds)
@@ -458,6 +494,11 @@ def _renew() -> None:
         set_native_id = getattr(threading.main_thread(), "_set_native_id", None)
         if set_native_id is not None:  # Python 3.11 leaves the server's at a fork
             set_native_id()
+    _forget_folders()  # again later, but the memory that the second call changes is this process's own then
+
+
+def _start_clock() -> None:
+    """Have log records count from now."""
     if (logging := sys.modules.get("logging")) is not None:
         import time
 

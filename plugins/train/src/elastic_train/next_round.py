@@ -6,8 +6,8 @@ import sys
 def begin() -> None:
     """Have planned stops use the memory of the round that begins.
 
-    Called: by the agent's hook in each worker's interpreter (`LaunchChange.startup`), except in the first round. It has
-    no effect in a process that was just started.
+    Called: by the agent's hook in each worker's interpreter (`LaunchChange.startup`), in a run that may have another
+    round. It has no effect in a process that was just started.
     """
     if stops := sys.modules.get("elastic_train.stops"):
         stops.begin_round()

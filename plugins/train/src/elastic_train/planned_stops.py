@@ -138,7 +138,8 @@ class PlannedStops(AgentHook):
             return None
         assert self._pages is not None
         places = self._pages.places()
-        startup = STARTUP if event.round.index else ()
+        # In the first round it has no effect, but a process that is kept has the module then, when all ranks wait.
+        startup = STARTUP if self.settings.may_restart else ()
         return Launches(
             workers={rank: LaunchChange(environment=place, startup=startup) for rank, place in places.items()}
         )

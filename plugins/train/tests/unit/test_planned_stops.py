@@ -22,7 +22,7 @@ from elastic_core.api.feed import Agreed, StopPlanned
 from elastic_plugin_kit import AgentHookConformance, FakeRun, sample_round
 from elastic_train import stop_page as layout
 from elastic_train.holding import NOBODY, Topic
-from elastic_train.planned_stops import PlannedStops
+from elastic_train.planned_stops import STARTUP, PlannedStops
 
 
 class Clock:
@@ -228,6 +228,18 @@ def test_next_rounds_workers_find_their_pages_in_the_same_places_and_empty(node)
     assert not any(Path(place[layout.FILE_VARIABLE]).exists() for place in it.environment.values())
     it.run.pass_time(60.0)
     assert (it.run.stated, it.run.stops_released) == ({}, 0)
+
+
+@pytest.mark.parametrize("may_restart", [True, False])
+def test_a_process_that_may_be_kept_imports_in_its_first_round_what_it_needs_in_the_next_one(tmp_path, may_restart):
+    settings = HookSettings(name="planned-stops", run_dir=str(tmp_path), local_world_size=2, may_restart=may_restart)
+    hook = PlannedStops(settings)
+    hook.run = FakeRun(())
+    hook.run.directory = str(tmp_path)
+    answer = hook.on_workers_starting(WorkersStarting(round=sample_round(), restart_count=0))
+    hook.close()
+    expected = STARTUP if may_restart else ()
+    assert [change.startup for change in answer.workers.values()] == [expected] * 2
 
 
 def test_workers_get_the_signal_of_choice(node):

@@ -44,24 +44,38 @@ class Channel:
         self.rank: int = dist.get_rank() if dist else 0
         self.size: int = dist.get_world_size() if dist else 1
         self._device = _device_of(dist)
+        self._has_gloo = dist is not None and self._device.type == "cpu" and _backend_of_cpu(dist) == "gloo"
         self._side: Callable[[], Any] = _nothing
         self._unused = torch.empty(0, dtype=torch.uint8)
 
     def gather(self, message: bytes) -> list[bytes]:
-        """Return the messages of all ranks, by rank. Called: by all ranks. One collective if all are short."""
+        """Return the messages of all ranks, by rank. Called: by all ranks. Quick if all are short."""
         if self.size == 1:
             return [message]
         first = bytearray(_FIRST)
         first[:_LENGTH] = len(message).to_bytes(_LENGTH, "big")
         if len(message) <= _FIRST - _LENGTH:
             first[_LENGTH : _LENGTH + len(message)] = message
-        found = self._all_gather(first)
+        found = self._gather_by_first(first) if self._has_gloo else self._all_gather(first)
         lengths = [int.from_bytes(each[:_LENGTH], "big") for each in found]
         longest = max(lengths)
         if longest <= _FIRST - _LENGTH:
             return [bytes(each[_LENGTH : _LENGTH + length]) for each, length in zip(found, lengths, strict=True)]
         whole = self._all_gather(bytearray(message.ljust(longest, b"\0")))
         return [bytes(each[:length]) for each, length in zip(whole, lengths, strict=True)]
+
+    def _gather_by_first(self, data: bytearray) -> list[bytearray]:
+        """Return the bytes of all ranks, which rank 0 collects and distributes.
+
+        An `all_gather` of gloo passes each part from rank to rank in a ring. With more ranks than processors, each of
+        these steps has to wait until a process gets a processor: among 8 ranks on two, it takes three times as long.
+        """
+        mine = torch.frombuffer(data, dtype=torch.uint8)
+        whole = bytearray(len(data) * self.size)
+        target = torch.frombuffer(whole, dtype=torch.uint8)
+        self._dist.gather(mine, list(target.split(len(data))) if self.rank == 0 else None)
+        self._dist.broadcast(target, 0)
+        return [whole[at : at + len(data)] for at in range(0, len(whole), len(data))]
 
     def _all_gather(self, data: bytearray) -> list[bytearray]:
         mine = torch.frombuffer(data, dtype=torch.uint8).to(self._device)
@@ -172,6 +186,12 @@ def _device_of(dist: Any) -> torch.device:  # noqa: ANN401  # a module
     if dist.get_backend() == "gloo" or not torch.cuda.is_available():
         return torch.device("cpu")
     return torch.device("cuda", torch.cuda.current_device())
+
+
+def _backend_of_cpu(dist: Any) -> str:  # noqa: ANN401  # a module
+    """Return the backend by which the default group sends tensors of the CPU: all of them, or those of `cpu:…`."""
+    backends = dict(each.split(":", 1) for each in dist.get_backend_config().split(",") if ":" in each)
+    return str(backends.get("cpu", dist.get_backend()))
 
 
 def _nothing() -> None:

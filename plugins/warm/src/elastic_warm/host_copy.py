@@ -65,8 +65,14 @@ class Commit:
 
     def digest(self) -> str:
         """Return a digest of the structure of the common part: names, shapes and dtypes, without values."""
-        content = [[name, skeleton(part.tree), part.common] for name, part in self.parts.items() if not part.is_own]
-        return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]
+        if "digest" not in self.cache:
+            content = [[name, skeleton(part.tree), part.common] for name, part in self.parts.items() if not part.is_own]
+            self.cache["digest"] = hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16].encode()
+        return self.cache["digest"].decode()
+
+    def describe(self) -> None:
+        """Make what `as_copy` needs, which takes milliseconds if there are many tensors. It is made once."""
+        self.common_head(), self.own_head(), self.digest()
 
     def sizes(self) -> tuple[int, int]:
         """Return the bytes of the common and of the own block."""

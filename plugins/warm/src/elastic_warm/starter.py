@@ -218,8 +218,9 @@ class WarmStarter(WorkerStarter):
         kept = next((each for each in self._workers.values() if _is_kept_for(each, worker.local_rank)), None)
         if kept is None or kept.started is None or kept.leaving is None:
             return None
-        difference = _difference(kept.started, worker)
-        if difference or not self._give_place(kept, worker):
+        changed = _changed(kept.started.environment, worker.environment)
+        difference = _difference(kept.started, worker, changed)
+        if difference or not self._give_place(kept, worker, changed):
             reason = f"{difference} has changed" if difference else "it has ended"
             self._advance(kept, places.PlaceRefused(reason=reason))
             return None
@@ -229,15 +230,14 @@ class WarmStarter(WorkerStarter):
         self._placed.append(worker.local_rank)
         return kept.leaving.process
 
-    def _give_place(self, kept: _Worker, worker: WorkerStart) -> bool:
-        assert kept.started is not None
+    def _give_place(self, kept: _Worker, worker: WorkerStart, changed: Mapping[str, str | None]) -> bool:
         if _has_ended(kept.pidfd):
             return False
         streams = {name: fd for name, fd in (("stdout", worker.stdout), ("stderr", worker.stderr)) if fd is not None}
         place: dict[str, object] = {
             "kind": "place",
             "round": _round_of(worker),
-            "variables": _changed(kept.started.environment, worker.environment),
+            "variables": changed,
             "fds": list(streams),
         }
         return kept.connection.send(place, list(streams.values()))
@@ -348,18 +348,19 @@ def _round_of(worker: WorkerStart) -> int:
 
 def _changed(before: Mapping[str, str], now: Mapping[str, str]) -> dict[str, str | None]:
     """Return the variables that differ with their new values; `None` removes one."""
-    return {name: now.get(name) for name in {*before, *now} if before.get(name) != now.get(name)}
+    removed: dict[str, str | None] = dict.fromkeys(before.keys() - now.keys())
+    return removed | {name: value for name, value in now.items() if before.get(name) != value}
 
 
-def _difference(before: WorkerStart, now: WorkerStart) -> str:
-    """Return what a process would have to change although it can't; empty if there is nothing."""
+def _difference(before: WorkerStart, now: WorkerStart, changed: Mapping[str, str | None]) -> str:
+    """Return what a process would have to change although it can't, variables among it; empty if there is nothing."""
     if before.argv != now.argv:
         return "the command"
     if before.processors != now.processors:
         return "the set of its processors"
     if now.terminal:
         return "the terminal"
-    lasting = _changed(before.environment, now.environment).keys() - now.round_variables
+    lasting = changed.keys() - now.round_variables
     return f"its environment ({', '.join(sorted(lasting))})" if lasting else ""
 
 

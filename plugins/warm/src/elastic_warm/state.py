@@ -323,6 +323,10 @@ class State:
         self._fill(key, channel)
         return key
 
+    def _own_commits(self) -> list[Commit]:
+        """Return the commits in the slots. Makes no slots."""
+        return self._copies.commits() if self._copies is not None else []
+
     def _own_line(self) -> list[Commit]:
         """Return the commits, after those are forgotten that a worker before has left and no `sync` has chosen."""
         copies = self._slots()
@@ -438,6 +442,13 @@ def forget_shards() -> None:
         for name, part in state.parts().items():
             if objects.is_sharded(part):
                 setattr(state, name, None)
+
+
+def describe_commits() -> None:
+    """Make the descriptions of all commits that `sync` will report. Called: when a process waits for its next round."""
+    for state in list(_states):
+        for commit in state._own_commits():
+            commit.describe()
 
 
 def _loader_of(state: State, checkpointer: Any) -> Callable[[], object] | None:  # noqa: ANN401  # of another distribution

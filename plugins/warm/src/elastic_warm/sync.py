@@ -4,7 +4,6 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import astuple
 from typing import Any, Final, NamedTuple
 
 import torch
@@ -42,11 +41,17 @@ def gathered(channel: Channel, report: Report, outline: Any) -> list[Report]:  #
     Raises:
         StateError: the ranks have states of different structure; the same line on all ranks.
     """
-    found = [_report_of(message) for message in channel.gather(json.dumps(astuple(report)).encode())]
+    row = [*_values_of(report)[:-1], [_values_of(copy) for copy in report.copies]]
+    found = [_report_of(message) for message in channel.gather(json.dumps(row).encode())]
     if any(each.outline != found[0].outline for each in found):
         outlines = [json.loads(message) for message in channel.gather(json.dumps(outline).encode())]
         raise _difference(outlines)
     return found
+
+
+def _values_of(value: Report | Copy) -> list[Any]:
+    """Return the values of the fields, in order. `dataclasses.astuple` would copy each of them deeply."""
+    return [getattr(value, name) for name in type(value).__slots__]
 
 
 def _report_of(message: bytes) -> Report:

@@ -185,6 +185,8 @@ class KeptWorker:
             },
             held=held or None,
         )
+        if states is not None:
+            states.describe_commits()  # now, while nobody waits for this process
 
     def _remaining(self, until_s: float) -> str:
         """Wait until nothing of the round is left. Return what still is at the end of the time; empty if nothing is."""

@@ -54,6 +54,14 @@ def test_a_cut_step_leaves_nothing_behind(ranks, undisturbed):
     assert ranks.all(both, "digest") == expected
 
 
+def test_all_ranks_get_the_messages_of_all_whatever_their_lengths(ranks):
+    three = [ranks.new() for _ in range(3)]
+    ranks.round(three)
+    for lengths in ([0, 7, 1016], [1016, 0, 1], [1017, 0, 2], [5, 5, 70_000]):
+        messages = [letter * length for letter, length in zip("ABC", lengths, strict=True)]
+        assert ranks.all(three, "gather", lengths=lengths) == [messages] * 3
+
+
 def test_ranks_join_and_leave_and_all_have_the_newest_step(ranks):
     first, second, third = (ranks.new() for _ in range(3))
     ranks.round([first, second])

@@ -12,7 +12,7 @@ from elastic_core.api import ConfigError
 from elastic_warm import host_copy, objects, shared
 from elastic_warm.host_copy import HostCopies
 from elastic_warm.shared import SharedMemory, memories
-from elastic_warm.state import forget_shards
+from elastic_warm.state import describe_commits, forget_shards
 from elastic_warm.state_errors import StateError
 from interrupts import Interrupt, cut_at
 
@@ -456,6 +456,20 @@ def test_an_exception_at_any_line_of_a_return_can_be_followed_by_another_one(cal
         pair.state.sync()
         assert pair.whole_step() == 2
     assert line > 20
+
+
+def test_commits_are_described_before_a_round_begins_in_which_all_ranks_wait_for_it(monkeypatch):
+    state = warm.State(weights=torch.zeros(3), step=0)
+    describe_commits()  # there is none, and no memory for one is made
+    assert state._copies is None
+    state.sync()
+    state.commit()
+    known = [commit.as_copy() for commit in state._copies.commits()]
+    state.restore()
+    state.commit()
+    describe_commits()
+    monkeypatch.setattr(host_copy, "skeleton", None)  # any call fails
+    assert len(known) == len([commit.as_copy() for commit in state._copies.commits()]) == 2
 
 
 def test_sharded_parts_are_forgotten_when_their_round_was_left(monkeypatch):

@@ -14,6 +14,8 @@ FILE_PREFIX = "rank_"
 _SIZE = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
 _FILE = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
 _STACKS = ("TORCH_INCLUDE_STACK_TRACE",)
+NAMES = (*_SIZE, *_FILE, *_STACKS)
+"""The variables that matter here."""
 _RENAMED = (2, 9)
 """The release that has the first name of each pair. It warns of the second one."""
 
@@ -23,7 +25,7 @@ def recorder_variables(version: str, environment: "Mapping[str, str]", *, folder
 
     Args:
         version: Such as `2.13.0+cpu`. If it can't be parsed, it counts as a new one.
-        environment: The worker's.
+        environment: Those of `NAMES` that the worker has.
         folder: The folder for the files that torch writes by itself when a collective times out. Empty means none.
     """
     match = re.match(r"(\d+)\.(\d+)", version)

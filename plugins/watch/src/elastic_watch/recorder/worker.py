@@ -19,7 +19,7 @@ from elastic_watch import beat_layout as layout
 from elastic_watch.recorder import group_states, thread_stacks
 from elastic_watch.recorder.futex import Futex
 from elastic_watch.recorder.torch_tables import NotReadyError, Torch
-from elastic_watch.recorder.variables import recorder_variables
+from elastic_watch.recorder.variables import NAMES, recorder_variables
 
 # Not from typing: training scripts import this module.
 TYPE_CHECKING = False
@@ -109,7 +109,9 @@ def _set_variables(memory: mmap.mmap, words: memoryview) -> None:
             os.makedirs(folder, mode=0o700, exist_ok=True)  # noqa: PTH103  # pathlib is not ours to load
         except OSError:
             folder = ""
-    of_others = {name: value for name, value in os.environ.items() if _set.get(name) != value}
+    # Not all variables: each is decoded, and all ranks wait for this process if it has been kept.
+    given = {name: value for name in NAMES if (value := os.environ.get(name)) is not None}
+    of_others = {name: value for name, value in given.items() if _set.get(name) != value}
     _set.update(recorder_variables(str(getattr(version, "__version__", "")), of_others, folder=folder))
     os.environ.update(_set.items() - of_others.items())
 
