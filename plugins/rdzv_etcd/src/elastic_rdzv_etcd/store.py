@@ -358,14 +358,16 @@ class EtcdStore(CoordinationStore):
             judges = self._attendance.judges
             self._watcher.listen(frozenset(topics), wait, judges=judges)
             seen = compare(since, self._watcher.look(wait, believe=timeout_s > 0), topics)
+            changed = bool(seen.changed) or seen.reset or timeout_s <= 0
+            if not changed and judges and self._watcher.take_silence():
+                self._attendance.look(0, wait)
+                continue
             left_s = wait.remaining_s(max(0.0, end_s - SYSTEM_CLOCK.monotonic_s()))
-            if seen.changed or seen.reset or left_s <= 0:
+            # Also if no time is left: the next watch then begins with what has arrived.
+            if changed or not self._watcher.hear(left_s, wait) or left_s <= 0:
                 self._watcher.offer(seen.revisions)
                 return seen
-            if judges and self._watcher.take_silence():
-                self._attendance.look(0, wait)
-            else:
-                self._watcher.hear(left_s, wait)
+            self._watcher.hear(0.0, wait)  # with it came more
 
     def close(self) -> None:
         """Close the connections, and end an embedded etcd, with which the store's content is lost."""
