@@ -123,7 +123,7 @@ class Watcher:
     def look(self, wait: WaitBudget, *, believe: bool) -> Revisions:
         """Return the revisions of all topics.
 
-        `believe`: use a recent read, and the pushes that were heard since.
+        `believe`: use a recent read, with the pushes that `hear` has received since.
         """
         now_s = SYSTEM_CLOCK.monotonic_s()
         if believe and self._seen is not None and 0 <= now_s - self._looked_s < _LOOK_AGAIN_S:
