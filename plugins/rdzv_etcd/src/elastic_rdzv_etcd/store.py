@@ -362,12 +362,16 @@ class EtcdStore(CoordinationStore):
             if not changed and judges and self._watcher.take_silence():
                 self._attendance.look(0, wait)
                 continue
-            left_s = wait.remaining_s(max(0.0, end_s - SYSTEM_CLOCK.monotonic_s()))
-            # Also if no time is left: the next watch then begins with what has arrived.
-            if changed or not self._watcher.hear(left_s, wait) or left_s <= 0:
+            if changed or not self._heard(end_s, wait):
                 self._watcher.offer(seen.revisions)
                 return seen
-            self._watcher.hear(0.0, wait)  # with it came more
+
+    def _heard(self, end_s: float, wait: WaitBudget) -> bool:
+        """Block until there is a push, at most until a time. Return whether there was one."""
+        left_s = wait.remaining_s(max(0.0, end_s - SYSTEM_CLOCK.monotonic_s()))
+        heard = left_s > 0 and self._watcher.hear(left_s, wait)
+        # All that came with it, or while this thread did not run.
+        return self._watcher.hear(0.0, wait) or heard
 
     def close(self) -> None:
         """Close the connections, and end an embedded etcd, with which the store's content is lost."""
