@@ -67,6 +67,7 @@ class OnEtcd(Watching):
         watcher, attendance = self._etcd._watcher, self._etcd._attendance
         while True:
             watcher.listen(frozenset(topics), wait, judges=attendance.judges)
+            watcher.hear(0.0, wait)
             seen = compare(since, watcher.look(wait, believe=True), topics)
             if seen.changed or seen.reset or not (watcher.take_silence() or self._buffered()):
                 watcher.offer(seen.revisions)

@@ -1,13 +1,14 @@
 """Whole runs in virtual time: whatever goes wrong, what must hold holds. SIMULATE_SEEDS=N runs more of them."""
 
 import os
+from collections import Counter
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from elastic_core.rendezvous.member import protocol
+from elastic_core.rendezvous.member import machine, protocol
 from simulation.member import SimulatedMember
 from simulation.scenario import (
     ALL_FAULTS,
@@ -49,6 +50,25 @@ def some(count):
 def test_fixed_seeds(share):
     for seed in range(share, SEEDS, SHARES):
         simulate(seed)
+
+
+def test_quick_steps_are_those_of_all_rules(monkeypatch):
+    quick_step, counted = machine._quick_step, Counter()
+
+    def compared(state, events, now_s):
+        quick = quick_step(state, events, now_s)
+        if quick is not None and quick.reason == "watch":
+            with monkeypatch.context() as patch:
+                patch.setattr(machine, "_quick_step", lambda *_: None)
+                full = machine.step(state, events, now_s=now_s)
+            assert replace(full, state=replace(full.state, settled=True)) == quick
+        counted[quick is not None] += 1
+        return quick
+
+    monkeypatch.setattr(machine, "_quick_step", compared)
+    for seed in some(20):
+        simulate(seed)
+    assert counted[True] > 1000
 
 
 @st.composite

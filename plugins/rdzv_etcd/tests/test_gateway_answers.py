@@ -63,6 +63,7 @@ def test_what_answers_is_not_etcd(make_gateway, wait, answer, kind, seen):
         assert caught.value.hint
 
 
+HEAD = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 CONTENT = b'{"header":{"revision":"7"}}'
 
 
@@ -77,6 +78,7 @@ CONTENT = b'{"header":{"revision":"7"}}'
         b"HTTP/1.1 200 OK\nContent-Length:%d\n\n%s" % (len(CONTENT), CONTENT),
         b"HTTP/1.1 200 OK\r\nTRANSFER-ENCODING: Chunked\r\n\r\n5;x=y\r\n%s\r\n%X\r\n%s\r\n0\r\nX: y\r\n\r\n"
         % (CONTENT[:5], len(CONTENT) - 5, CONTENT[5:]),
+        HEAD + b"%x\r\n%s\r\n0\r\n\r\n" % (len(CONTENT), CONTENT),
     ],
 )
 def test_an_answer_in_any_of_the_forms_of_http(make_gateway, wait, answer):
@@ -86,6 +88,14 @@ def test_an_answer_in_any_of_the_forms_of_http(make_gateway, wait, answer):
         for _ in range(2):  # each connection has one answer: it is over, and another one is made
             wait_for(lambda: not gateway._line.usable())
             assert gateway.ask("kv/put", {}, wait=wait, writes=True)["header"] == {"revision": "7"}
+
+
+@pytest.mark.parametrize("cut", [0, 1, 9, len(CONTENT) + 3, len(CONTENT) + 6, len(CONTENT) + 9])
+def test_an_answer_of_one_chunk_that_comes_in_two_parts(make_gateway, wait, cut):
+    body = b"%x\r\n%s\r\n0\r\n\r\n" % (len(CONTENT), CONTENT)
+    with Fake(HEAD + body[:cut], body[cut:], pause_s=0.05) as server:
+        answer = make_gateway(server.endpoint).ask("kv/range", {}, wait=wait, writes=False)
+    assert answer == {"header": {"revision": "7"}}
 
 
 @pytest.mark.parametrize(
@@ -120,7 +130,6 @@ def test_a_watch_whose_message_never_ends(make_gateway, wait, key):
             stream.events(5, wait)
 
 
-HEAD = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 BEGUN = b'{"result":{"header":{"revision":"7"},"created":true}}\n'
 PIECE = b"10000\r\n" + b"y" * 65536 + b"\r\n"
 

@@ -1,11 +1,13 @@
 """What a watcher makes of the events that a server pushes."""
 
 import pytest
+from msgspec.structs import replace
 
-from elastic_core.api import WaitBudget
-from elastic_core.api.stores import Topic, compare
+from elastic_core.api import RendezvousSettings, WaitBudget
+from elastic_core.api.stores import Revisions, Topic, compare
 from elastic_rdzv_etcd.coding import b64
 from elastic_rdzv_etcd.messages import Answer, Found, Keys
+from elastic_rdzv_etcd.store import EtcdStore
 from elastic_rdzv_etcd.watching import Watcher
 
 KEYS = Keys("/elastic/", "run")
@@ -48,6 +50,7 @@ def watcher():
 
 def look(watcher, *events):
     watcher._stream.coming += events
+    watcher.hear(0.0, WaitBudget())
     return watcher.look(WaitBudget(), believe=True)
 
 
@@ -117,3 +120,55 @@ def test_all_watches_begin_where_they_are_more_than_a_server_reads_at_once(make_
     ]  # the first two within 512 bytes, the third beyond
     for _ in range(40):
         gateway.stream(creates, wait=WaitBudget.lasting(10)).close()
+
+
+class Events(Watcher):
+    """A watcher of a test: each time it hears, it has the next of these changes."""
+
+    def __init__(self, *changes):
+        self.heard, self._changes, self._now = [], list(changes), Revisions(birth="b")
+
+    def listen(self, topics, wait, *, judges):
+        pass
+
+    def look(self, wait, *, believe):
+        return self._now
+
+    def hear(self, timeout_s, wait):
+        self.heard.append(timeout_s)
+        change = self._changes.pop(0) if self._changes else {}
+        self._now = replace(self._now, **change)
+        return bool(change)
+
+    def offer(self, seen):
+        assert seen == self._now
+
+
+@pytest.fixture
+def watch():
+    """Return how a store watches for a minute, with a watcher."""
+
+    def watched(watcher):
+        store = EtcdStore(RendezvousSettings(backend="etcd", endpoint="h:1", run_id="run", min_nodes=1, max_nodes=2))
+        store._watcher = watcher
+        return store.watch(Revisions(birth="b"), TOPICS, timeout_s=60.0, wait=WaitBudget())
+
+    return watched
+
+
+def test_a_watch_without_a_change_waits_once(watch):
+    watcher = Events()
+    assert not watch(watcher).changed
+    assert 59 < watcher.heard[0] <= 60
+    assert watcher.heard[1:] == [0.0]
+
+
+def test_a_watch_ends_with_all_that_has_come_with_a_change(watch):
+    watcher = Events({"round": 1}, {"control": 1})
+    assert watch(watcher).changed == {Topic.ROUND, Topic.CONTROL}
+    assert watcher.heard[1:] == [0.0]
+
+
+def test_a_watch_whose_thread_did_not_run_has_what_came_meanwhile(watch):
+    watcher = Events({}, {"round": 1})
+    assert watch(watcher).changed == {Topic.ROUND}

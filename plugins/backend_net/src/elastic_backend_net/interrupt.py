@@ -4,8 +4,8 @@ import os
 import select
 import socket
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from math import ceil, isinf
 from weakref import WeakSet, ref
 
@@ -28,22 +28,23 @@ class Interrupt:
         self._wait: WaitBudget | None = None
         self._wake: Callable[[], object] | None = None
 
-    @contextmanager
-    def by(self, wait: WaitBudget, wake: Callable[[], object]) -> Iterator[None]:
+    def by(self, wait: WaitBudget, wake: Callable[[], object]) -> "_Block":
         """Call `wake` if `wait` is cancelled during the block, perhaps more than once, and never after the block."""
+        return _Block(self, wait, wake)
+
+    def _begin(self, wait: WaitBudget, wake: Callable[[], object]) -> None:
         if wait not in self._known:
             self._known.add(wait)
             known = ref(wait)  # a budget that its own listener held would be left to the collector, each of them
             wait.on_cancel(lambda: self._cancelled(known))
         with self._lock:
             self._wait, self._wake = wait, wake
-        try:
-            if wait.cancelled:
-                wake()
-            yield
-        finally:
-            with self._lock:  # a wake that came later would end the next call
-                self._wait = self._wake = None
+        if wait.cancelled:
+            wake()
+
+    def _end(self) -> None:
+        with self._lock:  # a wake that came later would end the next call
+            self._wait = self._wake = None
 
     def _cancelled(self, known: ref[WaitBudget]) -> None:
         with self._lock:
@@ -72,3 +73,22 @@ class Interrupt:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
+
+
+class _Block:
+    """The block of `Interrupt.by`: a class, because a generator costs an idle agent more than the rest of it."""
+
+    __slots__ = ("_interrupt", "_wait", "_wake")
+
+    def __init__(self, interrupt: Interrupt, wait: WaitBudget, wake: Callable[[], object]) -> None:
+        self._interrupt, self._wait, self._wake = interrupt, wait, wake
+
+    def __enter__(self) -> None:
+        try:
+            self._interrupt._begin(self._wait, self._wake)
+        except BaseException:
+            self._interrupt._end()
+            raise
+
+    def __exit__(self, *_: object) -> None:
+        self._interrupt._end()

@@ -37,6 +37,8 @@ _CONTINUE: Final = 100
 _EMPTY: Final = (204, 304)
 _OLD: Final = 10
 """HTTP/1.0, as http.client counts."""
+_LAST_CHUNK: Final = b"\r\n0\r\n\r\n"
+"""The end of a chunk, and the empty last one without trailers."""
 _LONGEST_LINE: Final = 65536
 _MOST_FIELDS: Final = 100
 _ALERT_S: Final = 1.0
@@ -206,6 +208,21 @@ class Response(HTTPResponse):
             raise LineTooLong("header")
         return raw.decode("iso-8859-1").rstrip("\r\n")
 
+    def body(self) -> bytes:
+        """Return the complete body, and close the response.
+
+        Raises:
+            OSError, HTTPException: from the socket and http.client.
+        """
+        if self.chunked:
+            ready = self.fp.peek()  # mostly all of it: one chunk, and the empty last one
+            size, _, rest = ready.partition(b"\r\n")
+            if rest.endswith(_LAST_CHUNK) and size == b"%x" % (len(rest) - len(_LAST_CHUNK)):
+                self.fp.read(len(ready))
+                self.close()
+                return rest[: -len(_LAST_CHUNK)]
+        return self.read()
+
     def chunk(self) -> bytes:
         """Return the next complete part of an endless response; empty if it ended.
 
@@ -249,11 +266,12 @@ class Connection(HTTPConnection):
         Raises:
             OSError, HTTPException: from the socket, or for an invalid header; the request is not complete.
         """
-        head = [f"POST {path} HTTP/1.1", self._host_line, f"Content-Length: {len(body)}"]
-        head += [f"{name}: {value}" for name, value in headers.items()]
-        if any("\r" in line or "\n" in line for line in head):
+        lines = [f"POST {path} HTTP/1.1", self._host_line, f"Content-Length: {len(body)}"]
+        lines += [f"{name}: {value}" for name, value in headers.items()]
+        head = "\r\n".join((*lines, "\r\n"))
+        if head.count("\r") + head.count("\n") != 2 * (len(lines) + 1):
             raise HTTPException("a header with a line's end in it")
-        self.wire.sendall("\r\n".join((*head, "\r\n")).encode("iso-8859-1") + body)
+        self.wire.sendall(head.encode("iso-8859-1") + body)
 
     def response(self) -> Response:
         """Return the response after its head is read; its body is not read yet.

@@ -258,7 +258,7 @@ class Gateway:
                 line.send_post(f"/v3/{path}", encoded, headers)
                 sent = True
                 response = line.response()
-                text = "" if response.status == 200 and not whole else response.read().decode(errors="replace")
+                text = "" if response.status == 200 and not whole else response.body().decode(errors="replace")
                 line.answers += 1
                 return _Reply(response.status, text, response)
         except _FAILURES as error:

@@ -358,14 +358,20 @@ class EtcdStore(CoordinationStore):
             judges = self._attendance.judges
             self._watcher.listen(frozenset(topics), wait, judges=judges)
             seen = compare(since, self._watcher.look(wait, believe=timeout_s > 0), topics)
-            left_s = wait.remaining_s(max(0.0, end_s - SYSTEM_CLOCK.monotonic_s()))
-            if seen.changed or seen.reset or left_s <= 0:
+            changed = bool(seen.changed) or seen.reset or timeout_s <= 0
+            if not changed and judges and self._watcher.take_silence():
+                self._attendance.look(0, wait)
+                continue
+            if changed or not self._heard(end_s, wait):
                 self._watcher.offer(seen.revisions)
                 return seen
-            if judges and self._watcher.take_silence():
-                self._attendance.look(0, wait)
-            else:
-                self._watcher.hear(left_s, wait)
+
+    def _heard(self, end_s: float, wait: WaitBudget) -> bool:
+        """Block until there is a push, at most until a time. Return whether there was one."""
+        left_s = wait.remaining_s(max(0.0, end_s - SYSTEM_CLOCK.monotonic_s()))
+        heard = left_s > 0 and self._watcher.hear(left_s, wait)
+        # All that came with it, or while this thread did not run.
+        return self._watcher.hear(0.0, wait) or heard
 
     def close(self) -> None:
         """Close the connections, and end an embedded etcd, with which the store's content is lost."""

@@ -59,6 +59,7 @@ class Watcher:
         """Open nothing."""
         self._keys = keys
         self._fields = {keys.topic(topic): topic.value for topic in Topic}
+        self._prefixes = {key: keys.doc(key) for key in DOCUMENT_TOPICS}
         self._read = read
         self._learn = learn
         self._open = stream
@@ -73,7 +74,7 @@ class Watcher:
         self._documents: dict[bytes, bytes] = {}
         self._documents_at: dict[str, int] = {}
         self._documents_read_at = 0
-        self._offered: dict[str, dict[bytes, bytes]] = {}
+        self._offered: set[str] = set()
         self._offered_s = -math.inf
         self.upsets = 0
         """Rises when a member may have gone."""
@@ -120,11 +121,14 @@ class Watcher:
         self._silence = judges  # perhaps a lease ended before
 
     def look(self, wait: WaitBudget, *, believe: bool) -> Revisions:
-        """Return the revisions of all topics. `believe`: use a recent read with later pushes."""
-        self.hear(0.0, wait)
+        """Return the revisions of all topics.
+
+        `believe`: use a recent read, with the pushes that `hear` has received since.
+        """
         now_s = SYSTEM_CLOCK.monotonic_s()
         if believe and self._seen is not None and 0 <= now_s - self._looked_s < _LOOK_AGAIN_S:
             return self._seen
+        self.hear(0.0, wait)
         known = self._stream is None or self._documents_at
         answer = self._read(prefix_end(self._keys.told if known else self._keys.docs), wait)
         told = {one.key: one for one in answer.found(0)}
@@ -147,35 +151,36 @@ class Watcher:
     def offer(self, seen: Revisions) -> None:
         """Keep the documents that belong to these revisions for `take_document`. Called: when a watch ends."""
         self._offered_s = SYSTEM_CLOCK.monotonic_s()
-        self._offered = {
-            key: {name: value for name, value in self._documents.items() if name.startswith(self._keys.doc(key))}
-            for key, at in self._documents_at.items()
-            if at == seen.of(Topic(key))
-        }
+        self._offered = {key for key, at in self._documents_at.items() if at == getattr(seen, key)}
 
     def take_document(self, key: str) -> Mapping[bytes, bytes] | None:
         """Return the values of a document's keys as the last watch received them, once; `None` if they must be read."""
-        found = self._offered.pop(key, None)
-        return found if SYSTEM_CLOCK.monotonic_s() - self._offered_s < _OFFER_S else None
+        if key not in self._offered:
+            return None
+        self._offered.discard(key)
+        if SYSTEM_CLOCK.monotonic_s() - self._offered_s >= _OFFER_S:
+            return None
+        prefix = self._prefixes[key]
+        return {name: value for name, value in self._documents.items() if name.startswith(prefix)}
 
-    def hear(self, timeout_s: float, wait: WaitBudget) -> None:
-        """Block until there is a push, at most `timeout_s`.
+    def hear(self, timeout_s: float, wait: WaitBudget) -> bool:
+        """Block until there is a push, at most `timeout_s`. Return whether there was one, or the stream was lost.
 
         Raises:
             BackendUnavailableError: the stream ended as soon as it was opened.
         """
         if self._stream is None:
-            return
+            return True
         if self._stream.closed:  # by us, with a wait that was cancelled or a request that was lost: no new trouble
             self.drop()
-            return
+            return True
         try:
             events = self._stream.events(timeout_s, wait)
         except BackendUnavailableError:
             self.drop()  # another member may answer: listening again finds out
             if SYSTEM_CLOCK.monotonic_s() - self._opened_s < _SHORT_S:
                 raise
-            return
+            return True
         for event in events:
             if event["key"].startswith(self._keys.docs):
                 self._take_part(event)
@@ -189,6 +194,7 @@ class Watcher:
                 self.upsets += self._seen is None or self._seen.departures != before.departures
                 if self._seen is None:
                     self._documents_at = {}  # of another content: all is read
+        return bool(events)
 
     def _take_part(self, event: Mapping[str, Any]) -> None:
         if event["mod_revision"] <= self._documents_read_at:
@@ -239,4 +245,4 @@ class Watcher:
         if self._stream is not None:
             self._stream.close()
         self._stream, self._seen = None, None
-        self._documents, self._documents_at, self._offered = {}, {}, {}
+        self._documents, self._documents_at, self._offered = {}, {}, set()

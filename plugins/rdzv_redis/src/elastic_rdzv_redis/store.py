@@ -87,6 +87,7 @@ class RedisStore(CoordinationStore):
         self._keys = tuple(self._base + part for part in _PARTS)
         self._live_session: Session | None = None
         self._renewed: tuple[Line, Revisions, bool] | None = None
+        self._read: tuple[Sequence[bytes | None], tuple[Revisions, bool]] = ((), (Revisions(), False))
 
     def _option(self, name: str) -> str:
         value = self.settings.options.get(name)
@@ -245,6 +246,11 @@ class RedisStore(CoordinationStore):
     # --- replies
 
     def _revisions(self, said: Sequence[bytes | None]) -> tuple[Revisions, bool]:
+        if said != self._read[0]:  # mostly the same: an idle member reads them with each renewal
+            self._read = said, self._parsed(said)
+        return self._read[1]
+
+    def _parsed(self, said: Sequence[bytes | None]) -> tuple[Revisions, bool]:
         birth, mute, *counts = said
         with own_content(self._keys[0]):
             members, departures, round_, control = (int(count or 0) for count in counts)

@@ -23,7 +23,7 @@ from elastic_core.rendezvous.member.observe import MEMBERS, observe
 from elastic_core.rendezvous.member.protocol import MemberStep
 from elastic_core.rendezvous.member.questions import to_publish
 from elastic_core.rendezvous.member.state import LONG_AGO_S, NEVER_S, Progress, State, Want
-from elastic_core.rendezvous.store import CONTROL_KEY, ROUND_KEY, Topic, Watched
+from elastic_core.rendezvous.store import CONTROL_KEY, ROUND_KEY, Renewal, Topic, Watched
 
 LAST_POST_S = 2.0
 """How long a leaving node with the run's verdict waits for an unreachable store to publish it, in seconds."""
@@ -37,29 +37,50 @@ MemberRule = Callable[[State, float], Planned]
 
 def step(state: State, events: tuple[protocol.Event, ...], *, now_s: float) -> MemberStep:
     """Return a member's next operation and announcements after `events`, in order."""
-    # Most steps of an idle member; the reply to the renewal runs all rules.
-    if state.lease.seat is not None and _is_quiet(state, events, now_s):
-        renew = protocol.Renew(seat=state.lease.seat, ttl_s=state.ttl_s)
-        return MemberStep(state=state, operation=renew, reason="renew")
+    quick = _quick_step(state, events, now_s)
+    if quick is not None:
+        return quick
+    observed = replace(state, settled=False)
     for event in events:
-        state = observe(state, event, now_s)
-    state, announcements = announce(state, now_s)
+        observed = observe(observed, event, now_s)
+    state, announcements = announce(observed, now_s)
     state = outage.grant(state, now_s)
     for rule in _RULES:
         state, operation = rule(state, now_s)
         if operation is not None:
+            if rule is _watch and not announcements and state == observed and _has_no_timers(state, now_s):
+                state = replace(state, settled=True)
             reason = rule.__name__.strip("_")
             return MemberStep(state=state, operation=operation, announcements=announcements, reason=reason)
     raise AssertionError("the last rule always answers")
 
 
-def _is_quiet(state: State, events: tuple[protocol.Event, ...], now_s: float) -> bool:
-    """Return whether a watch ended without a change when a renewal is due: then only `_renew` has work."""
+def _quick_step(state: State, events: tuple[protocol.Event, ...], now_s: float) -> MemberStep | None:
+    """Return the step that all rules would take, for most steps of an idle member; `None` if the rules must run."""
+    lease = state.lease
     match events:
+        # A watch ended without a change when a renewal is due: then only `_renew` has work.
         case (protocol.WatchEnded(watched=Watched(revisions=revisions, reset=False)),) if revisions == state.seen.since:
-            due = state.lease.renew_s <= now_s < state.cut_s
-            return due and state.trouble is None and state.want is not Want.LEAVE
-    return False
+            waits = state.trouble is None and state.want is not Want.LEAVE
+            if lease.seat is not None and waits and lease.renew_s <= now_s < state.cut_s:
+                renew = protocol.Renew(seat=lease.seat, ttl_s=state.ttl_s)
+                return MemberStep(state=state, operation=renew, reason="renew")
+        # The renewal found as many members as before: all rules have run on this state, and changed nothing.
+        case (protocol.Renewed(renewal=Renewal(ahead=lease.ahead, live=state.seen.live)) as event,) if state.settled:
+            state = observe(state, event, now_s)
+            watch = _watch(state, now_s)[1]
+            # Any other time at which a rule may have work would end the watch before the next renewal.
+            if isinstance(watch, protocol.Watch) and watch.until_s == state.lease.renew_s:
+                return MemberStep(state=state, operation=watch, reason="watch")
+    return None
+
+
+def _has_no_timers(state: State, now_s: float) -> bool:
+    # These rules read the time, but their times do not end a watch: the steps after renewals are frequent enough.
+    work = state.work
+    asks = work.wanted or work.asked > work.concluded or state.lease.repeat_s < NEVER_S
+    runs = state.want is Want.RUN and state.trouble is None
+    return runs and not asks and state.duty.memory.losses_from_s <= now_s
 
 
 # --- nothing to do with the store

@@ -364,6 +364,8 @@ class State(Record, frozen=True, kw_only=True):
     duty: LeaderDuty = LeaderDuty()
     waiting: JoinWait = JoinWait()
     printed: PrintedLines = PrintedLines()
+    settled: bool = False
+    """Whether all rules have run on this state and changed nothing, so that only an event or a time gives them work."""
 
     @property
     def own_control(self) -> ControlDocument | None:

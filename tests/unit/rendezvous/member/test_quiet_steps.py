@@ -1,12 +1,25 @@
-"""The step after a watch that ended for the renewal: it runs no other rule, and gives what all rules would give."""
+"""The steps of an idle member, from watch to renewal and back: they run no other rule, and give what all would give."""
 
 import pytest
 from msgspec.structs import replace
 
+from elastic_core import messages as m
 from elastic_core.rendezvous.member import machine, protocol
 from elastic_core.rendezvous.member.documents import ControlDocument, RosterEntry, RoundDocument
+from elastic_core.rendezvous.member.duty import LeaderMemory
 from elastic_core.rendezvous.member.machine import step
-from elastic_core.rendezvous.member.state import Me, OwnLease, OwnRun, SeenStore, State, StoreConnection, Trouble, Want
+from elastic_core.rendezvous.member.state import (
+    LeaderDuty,
+    Me,
+    OwnLease,
+    OwnRun,
+    RoundWork,
+    SeenStore,
+    State,
+    StoreConnection,
+    Trouble,
+    Want,
+)
 from elastic_core.rendezvous.store import CONTROL_KEY, ROUND_KEY, Renewal, Revisions, Seat, Topic, Watched
 
 ME = Me(node="n1", incarnation="n1#1", run_id="r", where="w", fresh_epoch="e", secret="s", min_nodes=1, max_nodes=4)
@@ -60,23 +73,38 @@ def settled():
     return done.state
 
 
-def test_a_renewal_costs_one_run_of_all_rules(settled, announced):
+def renewed(*, live=2, sent_s=102.01, **renewal):
+    renewal = Renewal(ahead=4, live=live, next_expiry_s=5.0, **renewal)
+    return protocol.Renewed(renewal=renewal, sent_s=sent_s, ttl_s=6.0)
+
+
+def test_a_renewal_without_a_change_runs_no_rules(settled, announced):
     due = step(settled, (watched(),), now_s=102.01)
     assert (due.operation, due.announcements, due.state) == (
         protocol.Renew(seat=RUNS.lease.seat, ttl_s=6.0),
         (),
         settled,
     )
+    done = step(due.state, (renewed(),), now_s=102.02)
+    assert (done.operation.until_s, done.state.lease.renew_s, done.state.cut_s) == (104.01, 104.01, 106.51)
     assert announced == []
-    renewal = protocol.Renewed(renewal=Renewal(ahead=4, live=5, next_expiry_s=5.0), sent_s=102.01, ttl_s=6.0)
-    assert isinstance(step(due.state, (renewal,), now_s=102.02).operation, protocol.Watch)
+
+
+@pytest.mark.parametrize("event", [watched(), renewed()])
+def test_they_are_the_steps_that_all_rules_would_take(settled, monkeypatch, event):
+    quick = step(settled, (event,), now_s=102.02)
+    monkeypatch.setattr(machine, "_quick_step", lambda *_: None)
+    full = step(settled, (event,), now_s=102.02)
+    assert replace(full, state=replace(full.state, settled=True)) == quick
+
+
+def test_after_a_change_all_rules_run_until_they_change_nothing(settled, announced):
+    more = step(settled, (renewed(live=3),), now_s=102.02)
     assert announced == [102.02]
-
-
-def test_it_is_the_step_that_all_rules_would_take(settled, monkeypatch):
-    quick = step(settled, (watched(),), now_s=102.01)
-    monkeypatch.setattr(machine, "_is_quiet", lambda *_: False)
-    assert step(settled, (watched(),), now_s=102.01) == quick
+    assert step(more.state, (renewed(live=3, sent_s=104.01),), now_s=104.02).operation.until_s == 106.01
+    assert announced == [102.02]
+    step(more.state, (watched(), m.ReportFinishing()), now_s=104.0)
+    assert announced == [102.02, 104.0]
 
 
 @pytest.mark.parametrize(
@@ -91,8 +119,31 @@ def test_it_is_the_step_that_all_rules_would_take(settled, monkeypatch):
         ((watched(),), 102.01, {"want": Want.LEAVE}),
         ((watched(),), 102.01, {"trouble": Trouble(since_s=101.0, retry_s=101.5)}),
         ((watched(),), 102.01, {"lease": OwnLease()}),
+        ((renewed(), renewed()), 102.02, {}),
+        ((renewed(live=3),), 102.02, {}),
+        ((protocol.Renewed(renewal=None, sent_s=102.01, ttl_s=6.0),), 102.02, {}),
+        ((renewed(),), 102.02, {"settled": False}),
+        ((renewed(),), 102.02, {"duty": LeaderDuty(look_s=102.0)}),  # a duty is due
+        ((renewed(),), 102.02, {"duty": LeaderDuty(look_s=104.0)}),  # or will be before the next renewal
     ],
 )
 def test_all_rules_run_after_anything_else(settled, announced, events, now_s, changes):
     step(replace(settled, **changes), events, now_s=now_s)
     assert announced == [now_s]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"want": Want.JOIN},
+        {"trouble": Trouble(since_s=101.0, retry_s=101.5)},
+        {"work": RoundWork(wanted={"topic": 5.0})},
+        {"work": RoundWork(asked=2, concluded=1)},
+        {"lease": replace(RUNS.lease, repeat_s=110.0)},
+        {"duty": LeaderDuty(memory=LeaderMemory(losses_from_s=110.0))},
+    ],
+)
+def test_rules_with_times_that_end_no_watch_run_after_each_renewal(settled, changes):
+    state = replace(settled, settled=False, **changes)
+    assert not machine._has_no_timers(state, 102.0)
+    assert machine._has_no_timers(settled, 102.0)
