@@ -23,6 +23,8 @@ _IMPORTS: Final = "<frozen importlib._bootstrap"
 _MAX_TEXT: Final = 500
 _C: Final = ctypes.CDLL(None)
 _MAX_CHAIN: Final = 10
+_MOST_ERRORS: Final = 1000
+"""How many exceptions of groups and their contexts are looked at."""
 
 
 class RoundOver(BaseException):
@@ -219,11 +221,16 @@ def is_round_over(error: BaseException) -> bool:
 
     A task group of asyncio makes a group of what its tasks have raised.
     """
-    return any(
-        isinstance(each, RoundOver)
-        or (isinstance(each, BaseExceptionGroup) and any(map(is_round_over, each.exceptions)))
-        for each in _chain(error)
-    )
+    todo, seen = [error], set[int]()
+    while todo and len(seen) < _MOST_ERRORS:
+        for each in _chain(todo.pop()):
+            if isinstance(each, RoundOver):
+                return True
+            if id(each) in seen:  # raised again from the group that has it, which is its context then
+                break
+            seen.add(id(each))
+            todo += getattr(each, "exceptions", ()) if isinstance(each, BaseExceptionGroup) else ()
+    return False
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:

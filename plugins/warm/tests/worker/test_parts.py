@@ -9,11 +9,12 @@ import sys
 import threading
 import time
 import weakref
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
-from elastic_warm import gloo_loops, leaving, loaders, residue
+from elastic_warm import gloo_loops, groups, leaving, loaders, residue
 from elastic_warm.client import MAX_MESSAGE_BYTES, AgentConnection, ConnectionOverError
 from patience import patience
 from support import wait_for
@@ -144,6 +145,13 @@ def test_the_end_of_the_round_may_be_in_a_group(error, is_over):
     assert leaving.is_round_over(wrapped) is is_over
 
 
+@pytest.mark.parametrize("sibling", [KeyError(), leaving.RoundOver()], ids=["error", "end of the round"])
+def test_an_error_that_is_raised_again_from_its_group_is_looked_at_once(sibling):
+    first = ValueError()
+    first.__context__ = BaseExceptionGroup("tasks", [first, sibling])
+    assert leaving.is_round_over(first) is isinstance(sibling, leaving.RoundOver)
+
+
 def test_frames_of_all_exceptions_of_a_chain_are_cleared():
     class Held:
         pass
@@ -166,6 +174,31 @@ def test_frames_of_all_exceptions_of_a_chain_are_cleared():
     leaving.clear_frames(found)
     assert ended == ["held"]
     assert found.__traceback__ is None
+
+
+# --- connections
+
+
+@pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_INET6], ids=["IPv4", "IPv6"])
+def test_a_connection_to_the_round_s_store_is_shut_down_by_the_second_look(monkeypatch, family):
+    address = "127.0.0.1" if family == socket.AF_INET else "::ffff:127.0.0.1"  # torch connects by way of IPv6
+    with ExitStack() as stack:
+        store = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+        other = stack.enter_context(socket.socket())
+        port = store.getsockname()[1]
+        monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+        monkeypatch.setenv("MASTER_PORT", str(port))
+        other.connect(("127.0.0.1", port))
+        stack.enter_context(store.accept()[0])
+        generation = groups.Generation()  # these were there before
+        own = stack.enter_context(socket.socket(family))
+        own.connect((address, port))
+        assert generation.shut() == 0
+        wait_for(generation.shut)
+        assert own.recv(1) == b""
+        other.settimeout(0)
+        with pytest.raises(BlockingIOError):
+            other.recv(1)
 
 
 # --- threads and loaders
