@@ -532,3 +532,39 @@ def test_what_hooks_need_in_workers_is_imported_once_before_the_next_round(bench
     bench.prepare(1)
     assert bench.take(launch)[1]() == (0, "True False\nTrue True\n", "")
     assert not (tmp_path / "error.0.json.note").exists()
+
+
+def hooks_package(folder, ahead):
+    """Write a script, and the package of a hook with this module `ahead`. Return a worker's variables."""
+    (folder / "train.py").touch()
+    package = folder / "more" / "odd"
+    package.mkdir(parents=True)
+    (package / "__init__.py").touch()
+    (package / "start.py").write_text("def begin():\n    pass\n")
+    (package / "ahead.py").write_text(ahead)
+    return {"PYTHONPATH": str(folder / "more"), "ELASTIC_STARTUP": "odd.start:begin"}
+
+
+def test_a_hook_s_module_that_exits_leaves_the_interpreter_alone(bench, tmp_path):
+    variables = hooks_package(tmp_path, "raise SystemExit('no device')\n")
+    launch = bench.launch("train.py", **variables)
+    bench.stand_by(launch)
+    server = bench.pool.pids()
+    assert bench.take(launch)[1]()[0] == 0
+    bench.pool.round_started()
+    bench.prepare(1)
+    assert bench.take(launch)[1]()[0] == 0
+    assert server & bench.pool.pids()
+
+
+def test_a_hook_s_module_that_starts_a_thread_ends_the_forks(bench, tmp_path):
+    variables = hooks_package(
+        tmp_path, "import threading, time\nthreading.Thread(target=time.sleep, args=(60,), daemon=True).start()\n"
+    )
+    launch = bench.launch("train.py", **variables)
+    bench.stand_by(launch)
+    assert bench.take(launch)[1]()[0] == 0
+    bench.pool.round_started()
+    bench.prepare(1)
+    assert any("the imports have started 1 thread(s)" in line for line in bench.notices), bench.notices
+    assert bench.pool.waiting_count == 0

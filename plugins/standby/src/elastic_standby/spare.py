@@ -239,17 +239,20 @@ def _import_hooks() -> None:
         return
 
 
-def _import_ahead(packages: list[str]) -> None:
+def _import_ahead(packages: list[str]) -> str:
     """Import what the functions of hooks need that workers run in `_arm`, once for all workers.
 
-    The module `ahead` of a package does that. It must not start threads or processes, or read variables.
+    The module `ahead` of a package does that. It must not start threads or processes, or read variables. Return why
+    forked workers would not be like fresh ones any more, or an empty text.
     """
     if not packages:
-        return
+        return ""
     import gc
     from importlib.machinery import PathFinder
 
-    first = [] if sys.flags.safe_path else [sys.path.pop(0)]  # the script's directory: as for `_import_hooks`
+    before = _descriptors()
+    first = [] if sys.flags.safe_path else sys.path[:1]  # the script's directory: as for `_import_hooks`
+    del sys.path[: len(first)]
     for name in packages:
         spec = PathFinder.find_spec(name)
         folders = (spec and spec.submodule_search_locations) or ()
@@ -257,10 +260,11 @@ def _import_ahead(packages: list[str]) -> None:
             continue
         try:
             __import__(f"{name}.ahead")
-        except Exception:  # noqa: BLE001  # `_arm` fails in the same way, where it matters
+        except (Exception, SystemExit):  # noqa: BLE001  # `_arm` fails in the same way, where it matters
             continue
     sys.path[:0] = first
     gc.freeze()  # as in `_settle_down`
+    return _shared(before)
 
 
 def _arm() -> None:
@@ -438,7 +442,9 @@ def _fork_workers(agent: "socket.socket", reason: str) -> "socket.socket":
             if not data:
                 break
             packages = os.fsdecode(data).split(",")[1:]
-            _import_ahead([name for name in packages if name not in known])
+            if reason := _import_ahead([name for name in packages if name not in known]):
+                agent.send(_failed(reason))
+                break
             known.update(packages)
             between = os.fork()
             if between == 0:
