@@ -9,6 +9,9 @@ from typing import Final
 
 LOOP: Final = "gloo_tcp_loop"
 """The name of the thread that each group of gloo has. Source: torch 2.13 to 2.15."""
+_COMM: Final = LOOP.encode() + b"\n"
+_COMM_BYTES: Final = 64
+"""More than the longest name of a thread."""
 _EVERY_NS: Final = 500_000
 _SIGEV_THREAD_ID: Final = 4
 _C: Final = ctypes.CDLL(None)
@@ -55,8 +58,8 @@ def _loops() -> list[int]:
     found = []
     for name in os.listdir("/proc/self/task"):  # noqa: PTH208  # many calls, in a hurry
         try:
-            with open(f"/proc/self/task/{name}/comm") as file:  # noqa: PTH123  # as above
-                if file.read().strip() == LOOP:
+            with open(f"/proc/self/task/{name}/comm", "rb", buffering=0) as file:  # noqa: PTH123  # as above
+                if file.read(_COMM_BYTES) == _COMM:
                     found.append(int(name))
         except OSError:  # it has just ended
             continue

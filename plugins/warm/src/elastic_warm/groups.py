@@ -2,6 +2,7 @@
 
 import os
 import socket
+import stat
 import sys
 import threading
 import time
@@ -162,21 +163,37 @@ class Generation:
 
 
 def _descriptors() -> dict[int, str]:
-    """Return what each open descriptor refers to."""
+    """Return what each open descriptor refers to, for sockets and epoll instances; other files are left out."""
     found = {}
     for name in os.listdir("/proc/self/fd"):  # noqa: PTH208  # many calls, in a hurry
         try:
-            found[int(name)] = os.readlink(f"/proc/self/fd/{name}")  # noqa: PTH115  # as above
+            link = _link(int(name))
         except OSError:  # the descriptor of the listing, or one that was closed meanwhile
             continue
+        if link.startswith((_SOCKET, _EVENTPOLL)):
+            found[int(name)] = link
     return found
+
+
+def _link(fd: int) -> str:
+    """Return the target of a descriptor's link in /proc; for a file with a name, nothing. Most need no look at /proc.
+
+    Raises:
+        OSError: it is closed.
+    """
+    found = os.fstat(fd)
+    if stat.S_ISSOCK(found.st_mode):
+        return f"{_SOCKET}{found.st_ino}]"
+    if stat.S_IFMT(found.st_mode):
+        return ""
+    return os.readlink(f"/proc/self/fd/{fd}")  # noqa: PTH115  # as above; an epoll instance has no type
 
 
 def _watched(poll: int) -> list[str]:
     """Return the sockets that an epoll instance watches. None if an exec would close it: it is not gloo's."""
     try:
-        with open(f"/proc/self/fdinfo/{poll}") as file:  # noqa: PTH123  # as above
-            lines = file.read().splitlines()
+        with open(f"/proc/self/fdinfo/{poll}", "rb", buffering=0) as file:  # noqa: PTH123  # as above
+            lines = (file.readall() or b"").decode().splitlines()
     except OSError:
         return []
     targets = []
@@ -198,9 +215,9 @@ def _pinned(fd: int, link: str) -> Iterator[socket.socket | None]:
         yield None
         return
     try:
-        if os.readlink(f"/proc/self/fd/{own}") != link:  # noqa: PTH115  # as above
+        if _link(own) != link:
             raise OSError("another thread has closed it")
-        connection = socket.socket(fileno=own)
+        connection = socket.socket(fileno=own)  # Python asks for the family, on which the length of addresses depends
     except OSError:
         os.close(own)
         yield None

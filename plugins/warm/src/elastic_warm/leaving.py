@@ -21,6 +21,7 @@ _AGAIN_S: Final = 0.25
 """The time between two interrupts that take effect: the first one runs `finally` blocks, which a second would cut."""
 _IMPORTS: Final = "<frozen importlib._bootstrap"
 _MAX_TEXT: Final = 500
+_C: Final = ctypes.CDLL(None)
 _MAX_CHAIN: Final = 10
 
 
@@ -246,7 +247,7 @@ def flush_streams() -> None:
             stream.flush()
         except (AttributeError, OSError, ValueError):  # there is none, or it is closed
             continue
-    ctypes.CDLL(None).fflush(None)
+    _C.fflush(None)
 
 
 def replace_stream(fd: int, number: int) -> None:
