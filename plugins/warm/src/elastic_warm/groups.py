@@ -217,9 +217,7 @@ def _pinned(fd: int, link: str) -> Iterator[socket.socket | None]:
     try:
         if _link(own) != link:
             raise OSError("another thread has closed it")
-        # A family and a type, whatever they are: otherwise Python asks the kernel for them. That of the longest
-        # addresses: Python asks for a name of as many bytes, and torch reaches 127.0.0.1 by way of IPv6.
-        connection = socket.socket(socket.AF_INET6, socket.SOCK_STREAM, 0, fileno=own)
+        connection = socket.socket(fileno=own)  # Python asks for the family, on which the length of addresses depends
     except OSError:
         os.close(own)
         yield None
