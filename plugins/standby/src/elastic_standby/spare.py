@@ -240,10 +240,9 @@ def _import_hooks() -> None:
 
 
 def _import_ahead(packages: list[str]) -> str:
-    """Import what the functions of hooks need that workers run in `_arm`, once for all workers.
+    """Import the modules `ahead` of hooks' packages: what functions that workers run in `_arm` need, once for all.
 
-    The module `ahead` of a package does that. It must not start threads or processes, or read variables. Return why
-    forked workers would not be like fresh ones any more, or an empty text.
+    They must start no threads or processes, and read no variables. Return as `_shared`, or an empty text.
     """
     if not packages:
         return ""
@@ -254,8 +253,7 @@ def _import_ahead(packages: list[str]) -> str:
     first = [] if sys.flags.safe_path else sys.path[:1]  # the script's directory: as for `_import_hooks`
     del sys.path[: len(first)]
     for name in packages:
-        spec = PathFinder.find_spec(name)
-        folders = (spec and spec.submodule_search_locations) or ()
+        folders = getattr(PathFinder.find_spec(name), "submodule_search_locations", None) or ()
         if not any(os.path.isfile(f"{folder}/ahead.py") for folder in folders):  # noqa: PTH113  # no pathlib, as above
             continue
         try:
@@ -496,10 +494,9 @@ def _renew() -> None:
         torch.default_generator.seed()  # of the processor; those of devices have a fixed seed, and are made later
     if (process := sys.modules.get("multiprocessing.process")) is not None:
         process.current_process().authkey = os.urandom(32)
-    if (threading := sys.modules.get("threading")) is not None:
-        set_native_id = getattr(threading.main_thread(), "_set_native_id", None)
-        if set_native_id is not None:  # Python 3.11 leaves the server's at a fork
-            set_native_id()
+    threading = sys.modules.get("threading")
+    if threading is not None and hasattr(main := threading.main_thread(), "_set_native_id"):
+        main._set_native_id()  # Python 3.11 leaves the server's at a fork
     _forget_folders()  # again later, but the memory that the second call changes is this process's own then
 
 
@@ -520,11 +517,8 @@ def _retitle(command: list[str]) -> None:
             fields = file.read().rpartition(")")[2].split()
         start, end = int(fields[45]), int(fields[46])  # Source: proc_pid_stat(5), arg_start and arg_end
         title = b"".join(os.fsencode(word) + b"\0" for word in command)[: end - start - 1].ljust(end - start, b"\0")
-        fd = os.open("/proc/self/mem", os.O_WRONLY | os.O_CLOEXEC)
-        try:
-            os.pwrite(fd, title, start)
-        finally:
-            os.close(fd)
+        with open("/proc/self/mem", "r+b", buffering=0) as memory:  # noqa: PTH123  # as above
+            os.pwrite(memory.fileno(), title, start)
     except (OSError, ValueError, IndexError):  # a sandbox: it is for eyes only
         return
 
