@@ -15,7 +15,7 @@ from elastic_watch import beat_layout as layout
 from elastic_watch.beat_file import BeatFiles
 from elastic_watch.collectives.evidence import Attribution, Cause, GroupState, Operation, Snapshot
 from elastic_watch.collectives.packing import unpack
-from elastic_watch.hangs.asking import Conclusion, decoded_response, encoded_conclusion
+from elastic_watch.hangs.asking import Conclusion, concluded, decoded_response, encoded_conclusion
 from elastic_watch.hangs.hang_watch import MAX_DUMPS, HangWatch
 from elastic_watch.hangs.steps import RankStep, RunSteps
 from elastic_watch.options import HANG_TOPIC
@@ -321,6 +321,16 @@ def test_response_says_which_ranks_may_wait_in_a_backward(start):
     node.asks()
     steps = decoded_response(node.run.answers[0][1]).steps
     assert (steps.may_wait, steps.behind) == ((4,), (RankStep(global_rank=4, step=6, may_wait=True),))
+
+
+def test_node_with_a_rank_in_its_own_hook_of_a_backward_has_one_that_may_wait_nowhere(start):
+    node = start()
+    node.workers.stacks = {0: stack(STEP, ENGINE), 1: stack(STEP, ENGINE)}
+    node.asks()
+    node.workers.stacks[1] = stack(STEP, ENGINE, LOAD)
+    node.asks(2)
+    found = [concluded({"n1": data}) for _, data in node.run.answers]
+    assert [(each.free, each.in_backward) for each in found] == [((), 2), (("n1",), 1)]
 
 
 def test_hang_that_is_only_noted_is_printed_once_and_is_no_failure(start):
