@@ -300,6 +300,21 @@ def test_ranks_ahead_are_named_by_their_node_and_not_those_behind_in_a_backward_
     assert {tuple(each["ranks"]) for each in node.events("hang")} == {(4, 5)}
 
 
+def test_rank_in_its_own_code_is_named_later_while_the_place_of_ranks_behind_is_not_known(start):
+    node = start()
+    node.workers.stacks[1] = stack(LOAD)
+    node.stalls()
+    behind = tuple(RankStep(global_rank=rank, step=6, node_id="n2", may_wait=True) for rank in (8, 9))
+    for serial in (1, 2, 3):
+        node.asks(serial)
+        node.concludes(serial=serial, max_step=7, min_step=6, behind=behind, free=("n1", "n2"))
+        assert (len(node.run.notices), len(node.run.reports)) == (1, serial // 3)
+        if serial < 3:
+            node.hangs()
+    assert node.run.reports[0].summary.startswith("rank 5: no heartbeat for 2")
+    assert {tuple(each["ranks"]) for each in node.events("hang")} == {(5,)}
+
+
 def test_rank_of_another_node_is_not_named_by_the_step_that_it_had_at_half_of_the_limit(start):
     node = start()
     node.stalls()
@@ -531,7 +546,7 @@ def test_rank_that_moves_after_its_stack_was_taken_does_not_wait_by_that_stack(s
     node.beat(1, step=8)
     node.passes(1.0)
     steps = decoded_response(node.run.answers[-1][1]).steps
-    assert (steps.waiting, steps.behind) == ((), (RankStep(global_rank=5, step=8, waits=False),))
+    assert (steps.waiting, steps.behind) == ((), (RankStep(global_rank=5, step=8, waits=False, may_wait=True),))
 
 
 @pytest.mark.parametrize("late_conclusion", [False, True])
@@ -559,6 +574,7 @@ def test_node_that_collects_for_too_long_responds_with_its_steps(start):
     node.passes(5.0)
     ((_, data),) = node.run.answers
     assert (decoded_response(data).evidence, decoded_response(data).steps.max_step) == (b"", 7)
+    assert decoded_response(data).steps.may_wait == (4, 5)
     node.concludes(ELSEWHERE, reporter="n2")
     assert node.run.notices == []
     node.passes(5.0)

@@ -333,9 +333,10 @@ class HangWatch:
         round_, sightings = self._current_round, self._sightings(watch)
         ranks = {rank: round_.global_rank(rank) for rank in self._seen.pids}
         steps = {rank: seen.step for rank, seen in sightings.items()}
-        outlived = set() if collected is None else collected.outlived(self._seen.beats())
-        waiting = [] if collected is None else [ranks[rank] for rank in collected.waiting - outlived]
-        may_wait = [] if collected is None else [ranks[rank] for rank in collected.may_wait - outlived]
+        # A rank whose place is not known may wait for others.
+        unknown = ranks.keys() if collected is None else collected.outlived(self._seen.beats()) & ranks.keys()
+        waiting = [] if collected is None else [ranks[rank] for rank in collected.waiting - unknown]
+        may_wait = [ranks[rank] for rank in (unknown if collected is None else unknown | collected.may_wait)]
         return asking.encoded_response(
             None if collected is None else self._evidence(watch, collected, ranks, steps),
             node_steps(watch, sightings, node_id=round_.node_id, ranks=ranks, waiting=waiting, may_wait=may_wait),
@@ -507,6 +508,12 @@ class HangWatch:
             return conclusion.reporter != node_id
         if may_wait_elsewhere(report) and self._free_elsewhere(conclusion):
             return True
+        if not self._deferred and conclusion is not None and not report.stall.behind:
+            # A rank behind may be the cause if its node was not able to respond with its stack in time.
+            own = map(self._current_round.global_rank, self._seen.pids)
+            maybe = peers.behind(conclusion.steps, report.stall, own, certain=False)
+            if any(one.may_wait and one.node_id in conclusion.free for one in maybe):
+                return True
         return waits_elsewhere(report) or report.blames_others
 
     def _free_elsewhere(self, conclusion: Conclusion | None) -> bool:
