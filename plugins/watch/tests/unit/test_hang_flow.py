@@ -364,6 +364,22 @@ def test_hang_that_is_only_noted_is_printed_once_and_is_no_failure(start):
     assert [event["state"] for event in node.events("hang")] == ["suspected", "hung", "hung"]
 
 
+@pytest.mark.parametrize("response", [False, True], ids=["no conclusion", "conclusion without the other node"])
+def test_noted_hang_is_printed_at_the_second_limit_if_another_node_does_not_respond(start, response):
+    node = start(fails=False)
+    node.workers.stacks = {0: stack(STEP, ENGINE), 1: stack(STEP, ENGINE)}
+    node.stalls()
+    for serial in (1, 2, 3, 4):
+        node.asks(serial)
+        if response:
+            node.concludes(serial=serial, node_count=1)
+        node.passes(10.0)
+        assert len(node.run.notices) == 1 + (serial >= 3)
+        if serial < 4:
+            node.hangs()
+    assert node.run.notices[1].endswith("; not a failure, as --on-hang is note")
+
+
 def test_noted_hang_is_counted_by_the_reporting_node_alone(start):
     node = start(fails=False)
     node.stalls()

@@ -486,8 +486,12 @@ class HangWatch:
             self._status.suspect(report)
 
     def _report(self, report: HangReport) -> None:
-        """Report a hang, later if another node has its cause: that node knows more, and reports it itself."""
-        if self._leaves_it(report) and not (self._deferred and self._fails):
+        """Report a hang, later if another node has its cause: that node knows more, and reports it itself.
+
+        A hang that is no failure stays with that node, unless a node does not respond: that may be the one.
+        """
+        alone = self._fails or not self._is_complete(report.conclusion)
+        if self._leaves_it(report) and not (self._deferred and alone):
             self._deferred = True
             self._status.hung(report, counts=False)
             return
@@ -518,10 +522,13 @@ class HangWatch:
 
     def _free_elsewhere(self, conclusion: Conclusion | None) -> bool:
         """Return whether a rank of another node may run and wait nowhere: one does, or nothing is known of it."""
-        round_ = self._current_round
-        if conclusion is None or conclusion.steps.node_count < round_.node_count:
+        if conclusion is None or not self._is_complete(conclusion):
             return self._several
-        return bool(set(conclusion.free) - {round_.node_id})
+        return bool(set(conclusion.free) - {self._current_round.node_id})
+
+    def _is_complete(self, conclusion: Conclusion | None) -> bool:
+        """Return whether all nodes of the round have responded."""
+        return conclusion is not None and conclusion.steps.node_count >= self._current_round.node_count
 
     def _reports(
         self, watch: hangs.Watch, collected: Collected, quiet_s: Mapping[int, float]
