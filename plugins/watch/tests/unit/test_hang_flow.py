@@ -67,14 +67,14 @@ class Stacks:
 
 
 class Node:
-    """A node with two workers, ranks 4 and 5, and heartbeats."""
+    """A node with workers of the ranks 4 and 5, or more, and heartbeats."""
 
-    def __init__(self, folder, nodes=2, limit_s=LIMIT_S, **given):
+    def __init__(self, folder, nodes=2, limit_s=LIMIT_S, local_world_size=2, **given):
         self.run = FakeRun()
         self.run.directory = str(folder)
         self.folder = folder / "hang" / "round_3_1"
         self.files = BeatFiles()
-        self.files.renew(2)
+        self.files.renew(local_world_size)
         self.workers = Workers(self.run)
         self.stacks = Stacks(self.workers)
         self.workers.stacks = {0: stack(STEP, REDUCE), 1: stack(STEP, REDUCE)}
@@ -82,10 +82,10 @@ class Node:
             self.run, limit_s, 0.0,
             files=self.files, collector=self.stacks, snapshots=self.workers, clock=Time(self.run), **given,
         )  # fmt: skip
-        round_ = sample_round(local_world_size=2, index=3)
-        self.round = replace(round_, node_count=nodes, node_id="n1", base_rank=4, world_size=2 * nodes)
-        self.watch.on_workers_started(WorkersStarted(round=self.round, pids=(os.getpid(), os.getpid())))
-        self.beat(0, 1, step=7)
+        round_ = sample_round(local_world_size=local_world_size, index=3)
+        self.round = replace(round_, node_count=nodes, node_id="n1", base_rank=4, world_size=local_world_size * nodes)
+        self.watch.on_workers_started(WorkersStarted(round=self.round, pids=(os.getpid(),) * local_world_size))
+        self.beat(*range(local_world_size), step=7)
         self.passes(limit_s / 10)
 
     def beat(self, *ranks, step=7):
@@ -535,6 +535,16 @@ def test_rank_without_a_second_snapshot_is_judged_by_its_stack(start):
     first, second = evidence(node).values()
     assert (first.status, first.recorder, first.groups, first.call) == ("answered", False, (), "all_reduce")
     assert (second.status, second.recorder, second.stack) == ("answered", True, False)
+
+
+@pytest.mark.parametrize(("responds", "named"), [(True, "rank 5"), (False, "ranks 4, 5")])
+def test_rank_without_a_stack_is_a_suspect_beside_one_in_its_own_code_unless_it_has_responded(start, responds, named):
+    node = start(local_world_size=4)
+    node.workers.stacks = {1: stack(LOAD), 2: stack(STEP, REDUCE), 3: stack(STEP, REDUCE)}
+    node.workers.snapshots = [{0: snapshot(0, recorder=False)} if responds else {}]
+    node.stalls()
+    node.passes(10.0)
+    assert node.run.notices[0].startswith(f"{named}: no heartbeat for 50 s")
 
 
 def test_worker_that_does_not_respond_and_one_that_has_ended_are_told_as_such(start):

@@ -43,6 +43,8 @@ class RankReport(Record, frozen=True, kw_only=True):
     stack_file: str = ""
     call: str = ""
     """The call of torch.distributed in which its main thread is (`calls.call_of`)."""
+    responded: bool = False
+    """Whether it wrote the state of its process groups on request: then its interpreter runs."""
 
     @property
     def waits(self) -> bool:
@@ -126,9 +128,10 @@ def blame(
     do, unless most ranks don't wait and are at different places, or others may wait for one rank each; else those at
     another place than the majority, if no rank waits for peers; else all late ranks.
 
-    A rank without a stack, which is not stopped either, may only be slow: while others wait, it is no suspect beside
-    one whose stack is known, unless it is behind. A rank in `backward()` may wait, too: if all others wait, it is named
-    only if no rank of the run waits nowhere, and no more ranks are in `backward()` than in other calls.
+    A rank without a stack which has responded, and is not stopped, may only be slow: while others wait, it is no
+    suspect beside one whose stack is known, unless it is behind. A rank in `backward()` may wait, too: if all others
+    wait, it is named only if no rank of the run waits nowhere, and no more ranks are in `backward()` than in other
+    calls.
 
     Args:
         stall: What the checks say of this node's ranks.
@@ -149,7 +152,9 @@ def blame(
     own = tuple(each.local_rank for each in late if each.local_rank in alone and not each.may_wait)
     suspects = tuple(rank for rank in stall.behind if rank in own)
     if not suspects:
-        slow = {each.local_rank for each in late if not each.stack.frames and each.state not in _STOPPED}
+        slow = {
+            each.local_rank for each in late if each.responded and not each.stack.frames and each.state not in _STOPPED
+        }
         if len(own) < len(late) and any(each.stack.frames for each in late if each.local_rank in own):
             own = tuple(rank for rank in own if rank not in slow)
         suspects = own or alone

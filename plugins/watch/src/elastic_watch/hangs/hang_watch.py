@@ -541,6 +541,7 @@ class HangWatch:
                 watched,
                 collected.stacks.get(rank, WorkerStack()),
                 call=collected.calls.get(rank, ""),
+                responded=rank in collected.before,
                 quiet_s=quiet_s.get(rank),
             )
             for rank, watched in sorted(watch.workers.items())
