@@ -11,7 +11,7 @@ from elastic_watch.collectives.evidence import Attribution, Cause
 from elastic_watch.hangs.asking import Conclusion, is_decisive
 from elastic_watch.hangs.detector import Late, Stall, odd_ones_out
 from elastic_watch.hangs.steps import RankStep
-from elastic_watch.stacks import WorkerStack
+from elastic_watch.stacks import WorkerStack, is_own_code
 
 RECOVERED: Final = "all ranks make progress again"
 _PEERS: Final = "/torch/distributed/"
@@ -50,7 +50,7 @@ class RankReport(Record, frozen=True, kw_only=True):
     def waits(self) -> bool:
         """Whether it is in a collective, or another call that needs its peers, called by the user's own code."""
         called = self.stack.frames[max(0, self.stack.user_frame) :]
-        return certain(self.call) or any(_PEERS in file for file, *_ in called)
+        return certain(self.call) or any(_PEERS in file and not is_own_code(file) for file, *_ in called)
 
     @property
     def may_wait(self) -> bool:
