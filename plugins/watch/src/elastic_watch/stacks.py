@@ -12,6 +12,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
+from pathlib import Path
 from typing import IO, Final
 
 from elastic_core.api import SYSTEM_CLOCK, Record, RunHandle
@@ -27,15 +28,43 @@ _THREAD = re.compile(r"^(Thread|Current thread|Stack)(?: 0x[0-9a-f]+ .*)? ?\(mos
 _SPY_THREAD = re.compile(r"^Thread \S+ \(.*\)(?:: \"(?P<name>.*)\")?$")
 _SPY_FRAME = re.compile(r"^ +(?P<function>.+) \((?P<file>.+):(?P<line>\d+)\)$")
 
-_TORCH: Final = re.compile(r"/torch/(?:distributed|nn|autograd|utils|_dynamo|optim|cuda)/|/torch/_\w+\.py$")
+_TORCH: Final = re.compile(r"^(.*/torch)/(?:(?:distributed|nn|autograd|utils|_dynamo|optim|cuda)/|_\w+\.py$)")
+_TORCH_ONLY: Final = "_C"
+"""A folder in each torch, installed or built."""
+_FOLDER_S: Final = 0.5
+"""The time for a look at a folder: its file system may hang as the worker does."""
+_is_torch: Final[dict[str, bool]] = {}
+"""Whether folders of the name `torch` are those of torch, as far as they were looked at."""
 
 
 def is_own_code(file: str) -> bool:
     """Return whether a file is the user's own code.
 
-    torch is not, wherever it is: built from source, or in another folder than that of installed packages.
+    torch is not, wherever it is: built from source, or in another folder than that of installed packages. A script in a
+    folder of the same name is, if the agent sees that folder.
+
+    Threading: any; blocks for at most 0.5 s, and only for the first file of a folder named `torch`.
     """
-    return is_user_file(file) and not _TORCH.search(file)
+    if not is_user_file(file):
+        return False
+    found = _TORCH.match(file)
+    return found is None or not _is_torch_folder(found[1])
+
+
+def _is_torch_folder(folder: str) -> bool:
+    """Return whether a folder of the name `torch` is that of torch. It is if it can't be seen in time."""
+
+    def look() -> None:
+        with suppress(OSError):
+            _is_torch[folder] = not Path(folder).is_dir() or Path(folder, _TORCH_ONLY).is_dir()
+
+    if folder not in _is_torch:
+        _is_torch[folder] = True
+        with suppress(RuntimeError):  # the system has no thread left
+            looker = threading.Thread(target=look, name="elastic-folder", daemon=True)
+            looker.start()
+            looker.join(_FOLDER_S)
+    return _is_torch[folder]
 
 
 def faulthandler_frames(text: str) -> tuple[Frame, ...]:

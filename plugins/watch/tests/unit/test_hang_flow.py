@@ -15,7 +15,7 @@ from elastic_watch import beat_layout as layout
 from elastic_watch.beat_file import BeatFiles
 from elastic_watch.collectives.evidence import Attribution, Cause, GroupState, Operation, Snapshot
 from elastic_watch.collectives.packing import unpack
-from elastic_watch.hangs.asking import Conclusion, decoded_response, encoded_conclusion
+from elastic_watch.hangs.asking import Conclusion, concluded, decoded_response, encoded_conclusion
 from elastic_watch.hangs.hang_watch import MAX_DUMPS, HangWatch
 from elastic_watch.hangs.steps import RankStep, RunSteps
 from elastic_watch.options import HANG_TOPIC
@@ -67,14 +67,14 @@ class Stacks:
 
 
 class Node:
-    """A node with two workers, ranks 4 and 5, and heartbeats."""
+    """A node with workers of the ranks 4 and 5, or more, and heartbeats."""
 
-    def __init__(self, folder, nodes=2, limit_s=LIMIT_S, **given):
+    def __init__(self, folder, nodes=2, limit_s=LIMIT_S, local_world_size=2, **given):
         self.run = FakeRun()
         self.run.directory = str(folder)
         self.folder = folder / "hang" / "round_3_1"
         self.files = BeatFiles()
-        self.files.renew(2)
+        self.files.renew(local_world_size)
         self.workers = Workers(self.run)
         self.stacks = Stacks(self.workers)
         self.workers.stacks = {0: stack(STEP, REDUCE), 1: stack(STEP, REDUCE)}
@@ -82,10 +82,10 @@ class Node:
             self.run, limit_s, 0.0,
             files=self.files, collector=self.stacks, snapshots=self.workers, clock=Time(self.run), **given,
         )  # fmt: skip
-        round_ = sample_round(local_world_size=2, index=3)
-        self.round = replace(round_, node_count=nodes, node_id="n1", base_rank=4, world_size=2 * nodes)
-        self.watch.on_workers_started(WorkersStarted(round=self.round, pids=(os.getpid(), os.getpid())))
-        self.beat(0, 1, step=7)
+        round_ = sample_round(local_world_size=local_world_size, index=3)
+        self.round = replace(round_, node_count=nodes, node_id="n1", base_rank=4, world_size=local_world_size * nodes)
+        self.watch.on_workers_started(WorkersStarted(round=self.round, pids=(os.getpid(),) * local_world_size))
+        self.beat(*range(local_world_size), step=7)
         self.passes(limit_s / 10)
 
     def beat(self, *ranks, step=7):
@@ -300,6 +300,21 @@ def test_ranks_ahead_are_named_by_their_node_and_not_those_behind_in_a_backward_
     assert {tuple(each["ranks"]) for each in node.events("hang")} == {(4, 5)}
 
 
+def test_rank_in_its_own_code_is_named_later_while_the_place_of_ranks_behind_is_not_known(start):
+    node = start()
+    node.workers.stacks[1] = stack(LOAD)
+    node.stalls()
+    behind = tuple(RankStep(global_rank=rank, step=6, node_id="n2", may_wait=True) for rank in (8, 9))
+    for serial in (1, 2, 3):
+        node.asks(serial)
+        node.concludes(serial=serial, max_step=7, min_step=6, behind=behind, free=("n1", "n2"))
+        assert (len(node.run.notices), len(node.run.reports)) == (1, serial // 3)
+        if serial < 3:
+            node.hangs()
+    assert node.run.reports[0].summary.startswith("rank 5: no heartbeat for 2")
+    assert {tuple(each["ranks"]) for each in node.events("hang")} == {(5,)}
+
+
 def test_rank_of_another_node_is_not_named_by_the_step_that_it_had_at_half_of_the_limit(start):
     node = start()
     node.stalls()
@@ -323,6 +338,16 @@ def test_response_says_which_ranks_may_wait_in_a_backward(start):
     assert (steps.may_wait, steps.behind) == ((4,), (RankStep(global_rank=4, step=6, may_wait=True),))
 
 
+def test_node_with_a_rank_in_its_own_hook_of_a_backward_has_one_that_may_wait_nowhere(start):
+    node = start()
+    node.workers.stacks = {0: stack(STEP, ENGINE), 1: stack(STEP, ENGINE)}
+    node.asks()
+    node.workers.stacks[1] = stack(STEP, ENGINE, LOAD)
+    node.asks(2)
+    found = [concluded({"n1": data}) for _, data in node.run.answers]
+    assert [(each.free, each.in_backward) for each in found] == [((), 2), (("n1",), 1)]
+
+
 def test_hang_that_is_only_noted_is_printed_once_and_is_no_failure(start):
     node = start(nodes=1, fails=False)
     node.workers.stacks[1] = stack(LOAD)
@@ -337,6 +362,22 @@ def test_hang_that_is_only_noted_is_printed_once_and_is_no_failure(start):
     assert node.run.notices[1].endswith("; not a failure, as --on-hang is note")
     assert node.metrics()['elastic_hangs_total{cause="missing"}'] == 1
     assert [event["state"] for event in node.events("hang")] == ["suspected", "hung", "hung"]
+
+
+@pytest.mark.parametrize("response", [False, True], ids=["no conclusion", "conclusion without the other node"])
+def test_noted_hang_is_printed_at_the_second_limit_if_another_node_does_not_respond(start, response):
+    node = start(fails=False)
+    node.workers.stacks = {0: stack(STEP, ENGINE), 1: stack(STEP, ENGINE)}
+    node.stalls()
+    for serial in (1, 2, 3, 4):
+        node.asks(serial)
+        if response:
+            node.concludes(serial=serial, node_count=1)
+        node.passes(10.0)
+        assert len(node.run.notices) == 1 + (serial >= 3)
+        if serial < 4:
+            node.hangs()
+    assert node.run.notices[1].endswith("; not a failure, as --on-hang is note")
 
 
 def test_noted_hang_is_counted_by_the_reporting_node_alone(start):
@@ -496,6 +537,16 @@ def test_rank_without_a_second_snapshot_is_judged_by_its_stack(start):
     assert (second.status, second.recorder, second.stack) == ("answered", True, False)
 
 
+@pytest.mark.parametrize(("responds", "named"), [(True, "rank 5"), (False, "ranks 4, 5")])
+def test_rank_without_a_stack_is_a_suspect_beside_one_in_its_own_code_unless_it_has_responded(start, responds, named):
+    node = start(local_world_size=4)
+    node.workers.stacks = {1: stack(LOAD), 2: stack(STEP, REDUCE), 3: stack(STEP, REDUCE)}
+    node.workers.snapshots = [{0: snapshot(0, recorder=False)} if responds else {}]
+    node.stalls()
+    node.passes(10.0)
+    assert node.run.notices[0].startswith(f"{named}: no heartbeat for 50 s")
+
+
 def test_worker_that_does_not_respond_and_one_that_has_ended_are_told_as_such(start):
     node = start()
     node.workers.stacks = {}
@@ -521,7 +572,7 @@ def test_rank_that_moves_after_its_stack_was_taken_does_not_wait_by_that_stack(s
     node.beat(1, step=8)
     node.passes(1.0)
     steps = decoded_response(node.run.answers[-1][1]).steps
-    assert (steps.waiting, steps.behind) == ((), (RankStep(global_rank=5, step=8, waits=False),))
+    assert (steps.waiting, steps.behind) == ((), (RankStep(global_rank=5, step=8, waits=False, may_wait=True),))
 
 
 @pytest.mark.parametrize("late_conclusion", [False, True])
@@ -549,6 +600,7 @@ def test_node_that_collects_for_too_long_responds_with_its_steps(start):
     node.passes(5.0)
     ((_, data),) = node.run.answers
     assert (decoded_response(data).evidence, decoded_response(data).steps.max_step) == (b"", 7)
+    assert decoded_response(data).steps.may_wait == (4, 5)
     node.concludes(ELSEWHERE, reporter="n2")
     assert node.run.notices == []
     node.passes(5.0)

@@ -200,19 +200,24 @@ def test_rank_in_a_backward_is_named_by_the_calls_of_all_ranks(free_elsewhere, c
 
 
 @pytest.mark.parametrize(
-    ("state", "behind", "named"),
-    [("S", (), (9,)), ("R", (), (9,)), ("T", (), (8, 9)), ("D", (), (8, 9)), ("S", (0,), (8,))],
-)
-def test_slow_rank_without_a_stack_is_no_suspect_beside_one_in_its_own_code(state, behind, named):
+    ("state", "responded", "behind", "named"),
+    [
+        ("S", True, (), (9,)), ("R", True, (), (9,)), ("T", True, (), (8, 9)), ("D", True, (), (8, 9)),
+        ("S", True, (0,), (8,)), ("S", False, (), (8, 9)), ("R", False, (), (8, 9)),
+    ],
+)  # fmt: skip
+def test_slow_rank_without_a_stack_is_no_suspect_beside_one_in_its_own_code(state, responded, behind, named):
     told = report(
         quiet(0, 1, 2, 3, behind=behind),
-        rank(0, state=state), rank(1, frames=(LOAD,)), *(rank(each, call="all_reduce") for each in (2, 3)),
+        rank(0, state=state, responded=responded), rank(1, frames=(LOAD,)),
+        *(rank(each, call="all_reduce") for each in (2, 3)),
     )  # fmt: skip
     assert told.global_ranks == named
 
 
 def test_rank_without_a_stack_is_a_suspect_if_no_rank_waits():
-    assert report(quiet(0, 1), rank(0, state="S"), rank(1, frames=(LOAD,))).global_ranks == (8, 9)
+    ranks = [rank(0, state="S", responded=True), rank(1, frames=(LOAD,))]
+    assert report(quiet(0, 1), *ranks).global_ranks == (8, 9)
 
 
 def test_warning_names_where_the_stacks_are():

@@ -1,7 +1,11 @@
 """Stacks as they are read."""
 
+import threading
+
 import pytest
 
+from elastic_watch.collectives.calls import call_of
+from elastic_watch.hangs.hang_report import RankReport
 from elastic_watch.stacks import WorkerStack, faulthandler_frames, innermost_user, py_spy_frames
 
 DUMP = """\
@@ -36,6 +40,43 @@ def test_torch_is_not_the_users_own_code_wherever_it_is_installed(folder, file):
 
 def test_script_in_a_folder_named_torch_is_the_users_own_code():
     assert innermost((("/u/torch/train.py", 40, "step", ""), ("/u/torch/data/load.py", 5, "load", ""))) == "load.py:5"
+
+
+FILES = ("utils/train.py", "distributed/utils.py", "distributed/train.py", "_config.py")
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_script_in_folders_with_the_names_of_torchs_is_the_users_own_code(tmp_path, file):
+    (tmp_path / "torch").mkdir()
+    frames = (STEP, (str(tmp_path / "torch" / file), 5, "load", ""))
+    stack = WorkerStack(frames=frames, user_frame=innermost_user(frames))
+    assert stack.place == f"{file.rpartition('/')[2]}:5"
+    assert call_of(frames, line_of=lambda file, line: "time.sleep(60)") == ""
+    assert not RankReport(local_rank=0, global_rank=0, pid=1, stack=stack).waits
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_torchs_own_folder_is_known_by_what_it_has_in_it(tmp_path, file):
+    (tmp_path / "torch" / "_C").mkdir(parents=True)
+    assert innermost((STEP, (str(tmp_path / "torch" / file), 5, "load", ""))) == "train.py:40"
+
+
+def test_folder_that_is_not_seen_in_time_counts_as_torchs(tmp_path, monkeypatch):
+    goes_on = threading.Event()
+
+    class Hanging:
+        def __init__(self, *parts):
+            pass
+
+        def is_dir(self):
+            goes_on.wait(60)
+            raise PermissionError
+
+    monkeypatch.setattr("elastic_watch.stacks._FOLDER_S", 0.01)
+    monkeypatch.setattr("elastic_watch.stacks.Path", Hanging)
+    frames = (STEP, (str(tmp_path / "torch" / FILES[0]), 5, "load", ""))
+    assert [innermost(frames), innermost(frames)] == ["train.py:40"] * 2
+    goes_on.set()
 
 
 def test_last_of_several_dumps_counts():

@@ -95,7 +95,7 @@ def call_of(frames: Sequence[Frame], *, threads: str = "", line_of: LineOf = sou
     engine = any(file.endswith(_ENGINE[0]) and function == _ENGINE[1] for file, _, function, _ in frames)
     if engine and not is_own_code(file):
         return BACKWARD
-    if _OTHER_CALLS.search(file):
+    if _OTHER_CALLS.search(file) and not is_own_code(file):
         return UNKNOWN
     if _INTERPRETER.search(file):
         found_in = (_torch_call(each) for each in _threads(threads)) if _THREADING.search(file) else ()
@@ -160,6 +160,8 @@ def _torch_call(frames: Sequence[Frame]) -> str:
     """Return the call whose own frame is the innermost one; empty if there is none."""
     inner = _innermost(frames)
     if inner < 0 or not _CALLS.search(frames[inner][0]) or frames[inner][2] == "<module>":
+        return ""
+    if is_own_code(frames[inner][0]):  # a script in folders of these names
         return ""
     return _outermost(frames[: inner + 1]) or frames[inner][2].lstrip("_")
 

@@ -8,7 +8,7 @@ from typing import Final, Protocol
 from msgspec.structs import replace
 
 from elastic_core.api import SYSTEM_CLOCK, Clock, Record, RunHandle
-from elastic_watch.collectives.calls import call_of, certain, in_engine, source_line
+from elastic_watch.collectives.calls import UNKNOWN, call_of, certain, in_backward, in_engine, source_line
 from elastic_watch.collectives.evidence import NodeEvidence, RankEvidence, Snapshot, Status
 from elastic_watch.stacks import StacksTaken, WorkerStack
 
@@ -281,6 +281,8 @@ def _rank_evidence(
     stack, snapshot = collected.stacks.get(rank, WorkerStack()), collected.after.get(rank)
     call = collected.calls.get(rank)
     known = call is not None or snapshot is not None
+    if call is not None and in_backward(call) and not in_engine(call, stack.frames):
+        call = UNKNOWN  # in a hook of the user's, which other ranks in backward() may wait for
     return RankEvidence(
         global_rank=global_rank,
         status=Status.ANSWERED if known else Status.SILENT,

@@ -11,7 +11,7 @@ from elastic_watch.collectives.evidence import Attribution, Cause
 from elastic_watch.hangs.asking import Conclusion, is_decisive
 from elastic_watch.hangs.detector import Late, Stall, odd_ones_out
 from elastic_watch.hangs.steps import RankStep
-from elastic_watch.stacks import WorkerStack
+from elastic_watch.stacks import WorkerStack, is_own_code
 
 RECOVERED: Final = "all ranks make progress again"
 _PEERS: Final = "/torch/distributed/"
@@ -43,12 +43,14 @@ class RankReport(Record, frozen=True, kw_only=True):
     stack_file: str = ""
     call: str = ""
     """The call of torch.distributed in which its main thread is (`calls.call_of`)."""
+    responded: bool = False
+    """Whether it wrote the state of its process groups on request: then its interpreter runs."""
 
     @property
     def waits(self) -> bool:
         """Whether it is in a collective, or another call that needs its peers, called by the user's own code."""
         called = self.stack.frames[max(0, self.stack.user_frame) :]
-        return certain(self.call) or any(_PEERS in file for file, *_ in called)
+        return certain(self.call) or any(_PEERS in file and not is_own_code(file) for file, *_ in called)
 
     @property
     def may_wait(self) -> bool:
@@ -126,9 +128,10 @@ def blame(
     do, unless most ranks don't wait and are at different places, or others may wait for one rank each; else those at
     another place than the majority, if no rank waits for peers; else all late ranks.
 
-    A rank without a stack, which is not stopped either, may only be slow: while others wait, it is no suspect beside
-    one whose stack is known, unless it is behind. A rank in `backward()` may wait, too: if all others wait, it is named
-    only if no rank of the run waits nowhere, and no more ranks are in `backward()` than in other calls.
+    A rank without a stack which has responded, and is not stopped, may only be slow: while others wait, it is no
+    suspect beside one whose stack is known, unless it is behind. A rank in `backward()` may wait, too: if all others
+    wait, it is named only if no rank of the run waits nowhere, and no more ranks are in `backward()` than in other
+    calls.
 
     Args:
         stall: What the checks say of this node's ranks.
@@ -149,7 +152,9 @@ def blame(
     own = tuple(each.local_rank for each in late if each.local_rank in alone and not each.may_wait)
     suspects = tuple(rank for rank in stall.behind if rank in own)
     if not suspects:
-        slow = {each.local_rank for each in late if not each.stack.frames and each.state not in _STOPPED}
+        slow = {
+            each.local_rank for each in late if each.responded and not each.stack.frames and each.state not in _STOPPED
+        }
         if len(own) < len(late) and any(each.stack.frames for each in late if each.local_rank in own):
             own = tuple(rank for rank in own if rank not in slow)
         suspects = own or alone

@@ -333,9 +333,10 @@ class HangWatch:
         round_, sightings = self._current_round, self._sightings(watch)
         ranks = {rank: round_.global_rank(rank) for rank in self._seen.pids}
         steps = {rank: seen.step for rank, seen in sightings.items()}
-        outlived = set() if collected is None else collected.outlived(self._seen.beats())
-        waiting = [] if collected is None else [ranks[rank] for rank in collected.waiting - outlived]
-        may_wait = [] if collected is None else [ranks[rank] for rank in collected.may_wait - outlived]
+        # A rank whose place is not known may wait for others.
+        unknown = ranks.keys() if collected is None else collected.outlived(self._seen.beats()) & ranks.keys()
+        waiting = [] if collected is None else [ranks[rank] for rank in collected.waiting - unknown]
+        may_wait = [ranks[rank] for rank in (unknown if collected is None else unknown | collected.may_wait)]
         return asking.encoded_response(
             None if collected is None else self._evidence(watch, collected, ranks, steps),
             node_steps(watch, sightings, node_id=round_.node_id, ranks=ranks, waiting=waiting, may_wait=may_wait),
@@ -485,8 +486,12 @@ class HangWatch:
             self._status.suspect(report)
 
     def _report(self, report: HangReport) -> None:
-        """Report a hang, later if another node has its cause: that node knows more, and reports it itself."""
-        if self._leaves_it(report) and not (self._deferred and self._fails):
+        """Report a hang, later if another node has its cause: that node knows more, and reports it itself.
+
+        A hang that is no failure stays with that node, unless a node does not respond: that may be the one.
+        """
+        alone = self._fails or not self._is_complete(report.conclusion)
+        if self._leaves_it(report) and not (self._deferred and alone):
             self._deferred = True
             self._status.hung(report, counts=False)
             return
@@ -507,14 +512,23 @@ class HangWatch:
             return conclusion.reporter != node_id
         if may_wait_elsewhere(report) and self._free_elsewhere(conclusion):
             return True
+        if not self._deferred and conclusion is not None and not report.stall.behind:
+            # A rank behind may be the cause if its node was not able to respond with its stack in time.
+            own = map(self._current_round.global_rank, self._seen.pids)
+            maybe = peers.behind(conclusion.steps, report.stall, own, certain=False)
+            if any(one.may_wait and one.node_id in conclusion.free for one in maybe):
+                return True
         return waits_elsewhere(report) or report.blames_others
 
     def _free_elsewhere(self, conclusion: Conclusion | None) -> bool:
         """Return whether a rank of another node may run and wait nowhere: one does, or nothing is known of it."""
-        round_ = self._current_round
-        if conclusion is None or conclusion.steps.node_count < round_.node_count:
+        if conclusion is None or not self._is_complete(conclusion):
             return self._several
-        return bool(set(conclusion.free) - {round_.node_id})
+        return bool(set(conclusion.free) - {self._current_round.node_id})
+
+    def _is_complete(self, conclusion: Conclusion | None) -> bool:
+        """Return whether all nodes of the round have responded."""
+        return conclusion is not None and conclusion.steps.node_count >= self._current_round.node_count
 
     def _reports(
         self, watch: hangs.Watch, collected: Collected, quiet_s: Mapping[int, float]
@@ -527,6 +541,7 @@ class HangWatch:
                 watched,
                 collected.stacks.get(rank, WorkerStack()),
                 call=collected.calls.get(rank, ""),
+                responded=rank in collected.before,
                 quiet_s=quiet_s.get(rank),
             )
             for rank, watched in sorted(watch.workers.items())

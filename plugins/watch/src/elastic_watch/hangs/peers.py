@@ -34,13 +34,14 @@ class Others:
         )
 
 
-def behind(seen: RunSteps, stall: hangs.Stall, own: Iterable[int]) -> tuple[RankStep, ...]:
-    """Return the ranks of other nodes that are behind the furthest step, and certainly do not wait for ranks.
+def behind(seen: RunSteps, stall: hangs.Stall, own: Iterable[int], *, certain: bool = True) -> tuple[RankStep, ...]:
+    """Return the ranks of other nodes that are behind the furthest step, and do not wait for ranks.
 
     Args:
         seen: The responses of all nodes to the question about this stall: later, those ranks may have gone on.
         stall: This node's.
         own: This node's global ranks.
+        certain: Whether ranks that may wait are left out.
     """
     if stall.top_step is None:
         return ()
@@ -48,7 +49,8 @@ def behind(seen: RunSteps, stall: hangs.Stall, own: Iterable[int]) -> tuple[Rank
     return tuple(
         one
         for one in seen.behind
-        if one.step < stall.top_step and one.global_rank not in mine and not one.waits and not one.may_wait
+        if one.step < stall.top_step and one.global_rank not in mine and not one.waits
+        if not (certain and one.may_wait)
     )
 
 

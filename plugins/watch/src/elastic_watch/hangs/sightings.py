@@ -128,6 +128,7 @@ class Sightings:
         stack: WorkerStack,
         *,
         call: str = "",
+        responded: bool = False,
         quiet_s: float | None = None,
     ) -> RankReport:
         """Return the report of one rank."""
@@ -147,4 +148,5 @@ class Sightings:
             cpu_share=(seen.cpu_s - cpu_s) / (now_s - since_s) if seen is not None and known else None,
             stack=stack,
             call=call,
+            responded=responded,
         )

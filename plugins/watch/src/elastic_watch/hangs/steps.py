@@ -25,7 +25,7 @@ class RankStep(Record, frozen=True, kw_only=True):
     waits: bool = False
     """Whether its main thread is in a call of torch.distributed: then it waits for other ranks."""
     may_wait: bool = False
-    """Whether it computes gradients, or waits for a collective of theirs."""
+    """Whether it computes gradients, or waits for a collective of theirs, or its place is not known."""
 
 
 class NodeSteps(Record, frozen=True, kw_only=True, omit_defaults=True):
@@ -37,7 +37,7 @@ class NodeSteps(Record, frozen=True, kw_only=True, omit_defaults=True):
     waiting: tuple[int, ...] = ()
     """Those of `ranks` that are in a call of torch.distributed."""
     may_wait: tuple[int, ...] = ()
-    """Those of `ranks` that compute gradients, or wait for a collective of theirs."""
+    """Those of `ranks` that compute gradients, or wait for a collective of theirs, or whose place is not known."""
     max_step: int | None = None
     """The furthest step of its workers. `None` if no worker reports steps."""
     min_step: int | None = None
@@ -84,7 +84,8 @@ def node_steps(
         node_id: This node.
         ranks: Global ranks by local ones.
         waiting: The global ranks whose main thread is in a call of torch.distributed.
-        may_wait: The global ranks that compute gradients, or wait for a collective of theirs.
+        may_wait: The global ranks that compute gradients, or wait for a collective of theirs, or whose place is not
+            known.
     """
     steps = {ranks[rank]: seen.step for rank, seen in sightings.items() if seen.step is not None}
     top = max(steps.values(), default=None)
