@@ -62,13 +62,13 @@ def test_quick_steps_are_those_of_all_rules(monkeypatch):
                 patch.setattr(machine, "_quick_step", lambda *_: None)
                 full = machine.step(state, events, now_s=now_s)
             assert replace(full, state=replace(full.state, settled=True)) == quick
-        counted[quick is not None] += 1
+            counted["watch"] += 1
         return quick
 
     monkeypatch.setattr(machine, "_quick_step", compared)
     for seed in some(20):
         simulate(seed)
-    assert counted[True] > 1000
+    assert counted["watch"] > 300
 
 
 @st.composite

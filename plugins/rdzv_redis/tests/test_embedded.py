@@ -191,8 +191,8 @@ def test_a_host_whose_own_name_does_not_resolve(make, port, nowhere):
     assert connect(host) == LOCAL
     assert host.hosting
     (line,) = host.notices
-    unknown = rf"c10d at nowhere:{port}: cannot resolve 'nowhere' \(Name or service not known\) after \d+\.\d s; "
-    assert re.match(unknown, line)
+    unknown = rf"c10d at nowhere:{port}: cannot resolve 'nowhere' \(Name or service not known\) after (\d+\.\d) s; "
+    kept(float(re.match(unknown, line)[1]), 0.1)  # a name that does not exist is looked up once
     assert line.endswith("reaches it at 127.0.0.1, but other nodes must resolve the name")
     for guest in (second, command):  # another agent of this host, and a command
         connect(guest)

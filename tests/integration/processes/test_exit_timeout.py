@@ -102,7 +102,7 @@ def test_exit_handlers_that_nobody_waits_for_have_the_grace_period_without_a_sig
     agent = elastic(*options, script(UPLOADS), how, env={"HERE": str(tmp_path)})
     wait_for(lambda: WAITS in agent.err, what="a line about what is waited for")
     # Of two the first to end has failed; the other, whose exception is on record, too, is in nobody's way.
-    assert ("rank 0 has not ended 0.3 s after" in agent.err) == (nproc == 1)
+    assert ("rank 0 has not ended" in agent.err) == (nproc == 1)
     assert agent.process.poll() is None
     (tmp_path / "end").touch()
     assert agent.wait(30) == 1

@@ -174,8 +174,8 @@ def test_a_hostile_client_uses_up_nothing(elastic, script, tmp_path, port_of):
                 with suppress(OSError):
                     client.send(b"x")  # never a whole line
             # Other parts of the agent have a file or a thread for a moment.
-            wait_for(lambda: count(agent.pid, "fd") <= descriptors + MOST_CONNECTIONS)
-            wait_for(lambda: count(agent.pid, "task") <= threads + MOST_CONNECTIONS + 1)
+            wait_for(lambda: count(agent.pid, "fd") <= descriptors + MOST_CONNECTIONS, within_s=1)
+            wait_for(lambda: count(agent.pid, "task") <= threads + MOST_CONNECTIONS + 1, within_s=1)
             pause.wait(0.5)
         assert cpu_s(agent.pid) - used_s < 0.8, "of 4 s"
         (tmp_path / "go").touch()

@@ -143,7 +143,8 @@ def test_startup_timeout_ends_the_wait_for_the_first_beat(elastic, script):
     assert agent.wait(60) == 1
     line = r"rank 0: no first heartbeat (\d+(?:\.\d+)?) s after the start, in train\.py:"
     told = re.search(line, hung(agent)["summary"])
-    assert limit_s - 0.1 <= float(told[1]) < 2 * limit_s
+    assert float(told[1]) >= limit_s - 0.1
+    kept(float(told[1]), limit_s + 0.5)
 
 
 # --- scripts that import nothing of ours

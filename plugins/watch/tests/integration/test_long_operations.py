@@ -41,7 +41,7 @@ def test_should_stop_is_a_sign_of_life_and_its_steps_name_the_rank_behind(elasti
 
 def test_steps_of_should_stop_are_enough_without_any_output(elastic, script):
     timeout_s = patience(1)
-    text = STEPS + f"for step in range({round(40 * timeout_s)}):\n    should_stop(step=step)\n    time.sleep(0.05)\n"
+    text = STEPS + f"for step in range({round(60 * timeout_s)}):\n    should_stop(step=step)\n    time.sleep(0.05)\n"
     agent = elastic("--nproc-per-node", "2", "--hang-timeout", f"{timeout_s:g}", script(text))
     assert agent.wait(60) == 0
     assert "late" not in agent.err

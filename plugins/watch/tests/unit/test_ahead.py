@@ -1,5 +1,6 @@
 """What interpreters import that fork workers: all that runs before a script needs, and nothing acts."""
 
+import os
 import subprocess
 import sys
 
@@ -27,7 +28,7 @@ print(*sorted(set(sys.modules) - before), "elastic_watch.recorder.worker" in bef
 def test_functions_before_the_script_import_nothing_more():
     ran = subprocess.run(
         [sys.executable, "-c", AHEAD],
-        env={"TRAINING_BEAT_FILE": "/nowhere", "ELASTIC_ROUND": "0"},
+        env=os.environ | {"TRAINING_BEAT_FILE": "/nowhere", "ELASTIC_ROUND": "0"},
         capture_output=True,
         text=True,
         timeout=patience(60),

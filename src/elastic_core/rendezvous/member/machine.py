@@ -79,7 +79,7 @@ def _has_no_timers(state: State, now_s: float) -> bool:
     # These rules read the time, but their times do not end a watch: the steps after renewals are frequent enough.
     work = state.work
     asks = work.wanted or work.asked > work.concluded or state.lease.repeat_s < NEVER_S
-    runs = state.want is Want.RUN and state.trouble is None
+    runs = state.want is Want.RUN and state.trouble is None and not state.departure.parting
     return runs and not asks and state.duty.memory.losses_from_s <= now_s
 
 

@@ -9,6 +9,7 @@ from elastic_core.rendezvous.member.documents import ControlDocument, RosterEntr
 from elastic_core.rendezvous.member.duty import LeaderMemory
 from elastic_core.rendezvous.member.machine import step
 from elastic_core.rendezvous.member.state import (
+    Departure,
     LeaderDuty,
     Me,
     OwnLease,
@@ -141,6 +142,7 @@ def test_all_rules_run_after_anything_else(settled, announced, events, now_s, ch
         {"work": RoundWork(asked=2, concluded=1)},
         {"lease": replace(RUNS.lease, repeat_s=110.0)},
         {"duty": LeaderDuty(memory=LeaderMemory(losses_from_s=110.0))},
+        {"departure": Departure(parting=True, leave_s=101.9)},
     ],
 )
 def test_rules_with_times_that_end_no_watch_run_after_each_renewal(settled, changes):
