@@ -66,7 +66,7 @@ def pytest_configure(config: pytest.Config) -> None:
         settings.register_profile("without a clock", deadline=None, suppress_health_check=[HealthCheck.too_slow])
         settings.load_profile("without a clock")
     expect(getattr(config.option, "numprocesses", None) or 1)
-    # With the last one, `print` writes the end of a line apart from the line: those of two workers would mix.
+    # The last one says how forks of tests/torch_server.py print, which don't heed `-u`: the same wherever tests run.
     for name in ("FORCE_COLOR", "CLICOLOR_FORCE", "NO_COLOR", "PYTHONUNBUFFERED"):  # pytest has read them
         os.environ.pop(name, None)
     if not getattr(config.option, "numprocesses", None):  # else this process only gives out tests

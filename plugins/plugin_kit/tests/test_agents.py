@@ -15,7 +15,7 @@ pytest_plugins = ["elastic_plugin_kit.agents.fixtures"]
 
 FAILS_ONCE = """
 import os, sys
-print("round", os.environ["ELASTIC_ROUND"], "rank", os.environ["RANK"], flush=True)
+os.write(1, f"round {os.environ['ELASTIC_ROUND']} rank {os.environ['RANK']}\\n".encode())
 sys.exit(7 if os.environ["ELASTIC_ROUND"] == "0" else 0)
 """
 

@@ -14,7 +14,7 @@ import json, os, pathlib, stat, sys, time
 folder = pathlib.Path(os.environ["TRAINING_WARM_DIR"])
 (folder / ("commit-" + os.environ["LOCAL_RANK"])).write_bytes(b"state")
 mode = stat.S_IMODE(folder.stat().st_mode)
-print(json.dumps([str(folder), mode, int(os.environ["TRAINING_WARM_BYTES"])]), flush=True)
+os.write(1, (json.dumps([str(folder), mode, int(os.environ["TRAINING_WARM_BYTES"])]) + os.linesep).encode())
 while "wait" in sys.argv:
     time.sleep(0.05)
 """

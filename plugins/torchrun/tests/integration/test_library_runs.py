@@ -36,7 +36,7 @@ from support import processes_with, wait_for
 TELL = """
 import json, os, sys
 names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "GROUP_RANK", "ROLE_NAME", "MASTER_ADDR", "TORCHELASTIC_RUN_ID")
-print(json.dumps({name: os.environ[name] for name in names}), flush=True)
+os.write(1, (json.dumps({name: os.environ[name] for name in names}) + os.linesep).encode())
 """
 FAIL_ONCE = "import os, sys; sys.exit(3 if os.environ['TORCHELASTIC_RESTART_COUNT'] == '0' else 0)"
 

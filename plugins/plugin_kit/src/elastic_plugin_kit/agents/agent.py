@@ -56,7 +56,7 @@ class Agent:
 
     @property
     def stdout(self) -> str:
-        """What it and its workers have printed so far."""
+        """What it and its workers have printed so far; lines of several workers are whole if each is one write."""
         return self._out.read_text(errors="replace")
 
     @property

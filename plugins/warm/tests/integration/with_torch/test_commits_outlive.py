@@ -16,7 +16,7 @@ state = warm.State(total=torch.zeros(1000), step=0)
 def train(state):
     dist.init_process_group("gloo")
     state.sync()
-    print(f"rank {dist.get_rank()} begins at {state.step}: {state.total[0].item():g}", flush=True)
+    os.write(1, f"rank {dist.get_rank()} begins at {state.step}: {state.total[0].item():g}\\n".encode())
     while state.step < 8:
         state.total += 1
         state.step += 1
