@@ -268,6 +268,14 @@ def test_nothing_grows_in_the_agent_over_many_rounds(run):
     run = run(count=2, options=("--max-restarts", "60", "--restart-backoff", "0", "--tee", "3"))
     first = pids = run.until_round(0, 2)
 
+    def has_begun():  # what hooks begin a moment after the workers, with threads and a socket
+        statuses = run.agent.runtime.rglob("status.json")
+        return any(run.agent.runtime.rglob("ledger.jsonl")) and any(
+            "agent.sock" in each.read_text() for each in statuses
+        )
+
+    wait_for(has_begun, what="the ledger and the control plane")
+
     def size():
         return len(os.listdir(f"/proc/{run.agent.pid}/fd")), len(os.listdir(f"/proc/{run.agent.pid}/task"))
 
