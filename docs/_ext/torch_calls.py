@@ -145,7 +145,7 @@ elastic.multiprocessing.tail_log: TailLog("n", {0: pathlib.Path(TMP)}, sys.stdou
 elastic.multiprocessing: DefaultLogsSpecs(log_dir=pathlib.Path(TMP)).reify({0: {}, 1: {}}).stdouts
 elastic.multiprocessing: start_processes("x", "/bin/true", {0: (b"a", 1)}, {0: {"A": b"b"}}, DefaultLogsSpecs()).wait()
 elastic.multiprocessing: start_processes("x", "/bin/true", {0: ()}, {0: {"A": 1}}, DefaultLogsSpecs())
-elastic.multiprocessing.subprocess_handler: get_subprocess_handler(b"/bin/true", (b"a",), {}, None, None, 0).close()
+elastic.multiprocessing.subprocess_handler: get_subprocess_handler(b"/bin/true", (b"a",), {}, None, None, 0).proc.wait()
 elastic.rendezvous: P("c10d", "h:1", "r", 1, 1, a=b"1").get_as_int("a")
 elastic.rendezvous: P("c10d", "h:1", "r", 1, 1, a=b"1").get_as_bool("a")
 elastic.rendezvous: P("c10d", "h:1", "r", 1, 1, a=[]).get_as_int("a")
