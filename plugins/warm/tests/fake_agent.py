@@ -1,6 +1,7 @@
 """An agent without a run: it starts workers that may be kept, ends their rounds, and gives them places."""
 
 import contextlib
+import ctypes
 import json
 import os
 import queue
@@ -16,6 +17,13 @@ from patience import patience
 from support import wait_for
 
 WAIT_S = 40.0
+_LIBC = ctypes.CDLL(None)
+_PR_SET_PDEATHSIG = 1
+
+
+def _end_with_the_tests():
+    """A worker leaves its end to the guard of its agent. There is none here, and the tests may be killed."""
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 class Worker:
@@ -135,6 +143,7 @@ class FakeAgent:
                 stdout=streams[0],
                 stderr=streams[1],
                 start_new_session=True,
+                preexec_fn=_end_with_the_tests,
             )
             self._close(streams)
             worker = self.workers[rank] = Worker(process, rank, self.folder)
