@@ -103,6 +103,10 @@ VARIABLES_OF_HOOKS: Final[Mapping[str, str]] = {
     "an error; a value that you set is kept",
     "TORCH_NCCL_ENABLE_MONITORING": "`0` there, so that NCCL does not end it while it aborts its groups; a "
     "value that you set is kept",
+    "TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC": "`1` there, so that NCCL's watchdog does not sleep for a minute after "
+    "an error; a value that you set is kept",
+    "NCCL_SET_THREAD_NAME": "`1` there: NCCL names its threads, and the one that lives as long as the process is "
+    "known; a value that you set is kept",
     "TRAINING_STOP_PAGE": "memory for [`should_stop`](../explanation/planned-stops.md); absent without elastic-train",
     "TRAINING_STOP_FILE": "a file that exists during a [planned stop](../explanation/planned-stops.md); the "
     "worker removes it when it has saved; with `--save-timeout` or `--save-signal`",

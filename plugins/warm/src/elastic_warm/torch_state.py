@@ -43,6 +43,9 @@ _NCCL_VARIABLES: Final = {
     _NCCL_HANDLING: "0",
     "TORCH_NCCL_DUMP_ON_TIMEOUT": "0",  # the file would be waited for, and then the process ended
     "TORCH_NCCL_ENABLE_MONITORING": "0",  # it ends processes whose abort takes long
+    # After an error the watchdog sleeps for four times as long (a minute), and whoever destroys the group joins it.
+    "TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC": "1",
+    "NCCL_SET_THREAD_NAME": "1",  # one of its threads lives as long as the process, and is known by its name
 }
 _MESHES: Final = "torch.distributed.device_mesh"
 _TENSORS: Final = "torch.distributed.tensor"

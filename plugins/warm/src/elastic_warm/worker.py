@@ -29,7 +29,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 DEVICES_VARIABLE: Final = "TRAINING_WARM_NCCL"
-"""With `1`, processes with groups of NCCL are kept, too. Not proven: see docs/howto/warm-functions.md."""
+"""With `1`, processes with groups of NCCL are kept, too. Tried on one GPU only: see docs/howto/warm-functions.md."""
 DEFAULT_TIMEOUT_S: Final = 10.0
 _STREAMS: Final = {"stdout": 1, "stderr": 2}
 _PRESS_S: Final = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1)

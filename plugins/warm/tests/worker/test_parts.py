@@ -3,6 +3,7 @@
 import ctypes
 import json
 import os
+import re
 import signal
 import socket
 import sys
@@ -14,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from elastic_warm import gloo_loops, groups, leaving, loaders, residue
+from elastic_warm import gloo_loops, groups, leaving, loaders, residue, torch_state
 from elastic_warm.client import MAX_MESSAGE_BYTES, AgentConnection, ConnectionOverError
 from patience import patience
 from support import wait_for
@@ -202,6 +203,38 @@ def test_a_connection_to_the_round_s_store_is_shut_down_by_the_second_look(monke
 
 
 # --- threads and loaders
+
+
+NCCL = {
+    "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0",
+    "TORCH_NCCL_DUMP_ON_TIMEOUT": "0",
+    "TORCH_NCCL_ENABLE_MONITORING": "0",
+    "TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC": "1",
+    "NCCL_SET_THREAD_NAME": "1",
+}
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        ({}, {}),
+        ({"TORCH_NCCL_ASYNC_ERROR_HANDLING": "1"}, {}),  # a launcher's
+        ({"TORCH_NCCL_ASYNC_ERROR_HANDLING": "3"}, {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "3"}),
+        ({"TORCH_NCCL_ENABLE_MONITORING": "1"}, {"TORCH_NCCL_ENABLE_MONITORING": "1"}),
+        ({"NCCL_SET_THREAD_NAME": "0"}, {"NCCL_SET_THREAD_NAME": "0"}),
+        ({"TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC": ""}, {}),
+    ],
+)
+def test_nccl_leaves_its_errors_to_the_agent_unless_the_user_says_otherwise(monkeypatch, given, kept):
+    monkeypatch.setattr(os, "environ", dict(given))
+    torch_state.arm_devices()
+    assert os.environ == NCCL | kept
+
+
+def test_the_page_lists_the_variables_of_nccl():
+    page = (Path(__file__).parents[4] / "docs/howto/warm-functions.md").read_text()
+    listed = dict(re.findall(r"^\| `(\w*NCCL\w*)` \| `(\d+)`", page, re.MULTILINE))
+    assert listed == NCCL
 
 
 def test_a_native_thread_that_waits_for_work_is_a_pool_s():

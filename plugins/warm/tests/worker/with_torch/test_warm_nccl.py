@@ -51,6 +51,11 @@ def a_gpu():
         lacks("a GPU")
 
 
+@pytest.fixture(autouse=True)
+def kept_with_nccl(monkeypatch):
+    monkeypatch.setenv("TRAINING_WARM_NCCL", "1")
+
+
 @pytest.mark.usefixtures("a_gpu")
 @pytest.mark.parametrize("how", ["killed", "stopped", "healthy"])
 def test_a_worker_leaves_a_group_of_nccl(agent, how):
