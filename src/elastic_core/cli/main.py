@@ -147,7 +147,9 @@ def start(arguments: "Arguments") -> int:
     from elastic_core.options.resolve import resolve
 
     if arguments.script is None:
-        raise ConfigError("no script given", hint="elastic run [OPTIONS] SCRIPT [ARGS...], or elastic run --help")
+        taken = [(name, value) for name, value in arguments.given.items() if str(value).endswith(".py")]
+        why = "".join(f": {value!r} is the value of --{name.replace('_', '-')}" for name, value in taken[-1:])
+        raise ConfigError(f"no script given{why}", hint="elastic run [OPTIONS] SCRIPT [ARGS...], or elastic run --help")
     dry, verbose = "dry_run" in arguments.given, "verbose" in arguments.given
     if verbose and not dry:
         raise ConfigError("--verbose: given without --dry-run; expected both", hint="elastic run --dry-run -v SCRIPT")

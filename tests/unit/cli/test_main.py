@@ -97,6 +97,8 @@ def test_interrupt_before_the_job_is_quiet(job, script, capsys):
         (["drain"], "elastic drain: missing argument '[RUN] NODE...'. Try: elastic drain --help"),
         (["completion"], "; expected one of bash, zsh, fish, tcsh. Try: elastic completion --help"),
         (["run"], "no script given. Try: elastic run [OPTIONS] SCRIPT [ARGS...]"),
+        (["run", "--nproc-per-nod", "x.py"], "no script given: 'x.py' is the value of --nproc-per-node. Try: "),
+        (["run", "--standby", "--rdzv-id=x.py"], "no script given: 'x.py' is the value of --rdzv-id. Try: "),
         (["run", "--bogus", "x.py"], "no such option: --bogus"),
         (["run", "--nnodes", "two", "{script}"], "--nnodes: 'two'; expected a number of nodes or MIN:MAX"),
         (["run", "nothere.py"], "script 'nothere.py' not found"),
