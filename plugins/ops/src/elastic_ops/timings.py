@@ -14,13 +14,17 @@ from elastic_ops.options import TIMINGS
 Part = tuple[str, float]
 """Its name, and its seconds."""
 
+_RUN: Final = "workers' run"
 _ENDS: Final[Mapping[str, str]] = {
     "StartRequested": "agent",
     "JoinAllowed": "hooks asked",
     "RoundFormed": "rendezvous",
     "StartAllowed": "hooks asked",
     "WorkersSpawned": "spawn",
-    "WorkerExited": "workers' run",
+    "WorkerExited": _RUN,
+    "HangFound": _RUN,
+    "StopRequested": _RUN,
+    "RestartRequested": _RUN,
     "Examined": "evidence read",
     "DecisionMade": "decision",
     "WorkersStopped": "stop",
@@ -28,6 +32,8 @@ _ENDS: Final[Mapping[str, str]] = {
     "RendezvousLeft": "rendezvous left",
 }
 """The part that ends with each event of the agent."""
+_STOPS: Final = frozenset({"DecisionMade", "StopRequested", "RestartRequested", "WorkersStopped"})
+"""Events after which workers still run only because they are being stopped."""
 _TIMER_ENDS: Final[Mapping[str, str]] = {
     "backoff": "wait before the restart",
     "leave": "rendezvous left",
@@ -51,6 +57,7 @@ class Timings:
         self._left_out = 0
         self._index, self._parts = 0, list[Part]()
         self._spawned_s: float | None = None
+        self._running = False
         self._how: list[str] = []
 
     def take(self, event: RunEvent) -> None:
@@ -72,8 +79,11 @@ class Timings:
         if name == "RoundFormed" and isinstance(round_, Round):
             self._index = round_.index
         what = _TIMER_ENDS.get(str(values.get("name"))) if name == "TimerFired" else _ENDS.get(name)
-        if what is None:
+        if what is None or (what == _RUN and not self._running):
             return  # part of what ends next
+        if self._running and name == "RoundChanged":
+            what = _RUN
+        self._running = (self._running or name == "WorkersSpawned") and name not in _STOPS
         if name == "WorkersSpawned":
             self._spawned_s = self._spawned_s or at_s
             what, self._how = f"{what} ({', '.join(self._how)})" if self._how else what, []

@@ -50,6 +50,32 @@ def test_a_run_with_one_round_is_four_lines():
     ]
 
 
+@pytest.mark.parametrize(
+    ("after", "parts"),
+    [
+        ((step(5.0, "HangFound"), step(5.1, "Examined"), step(5.2, "DecisionMade")), ("4000.0", "100.0", "100.0")),
+        ((step(2.0, "WorkerExited"), step(5.0, "HangFound"), step(5.2, "DecisionMade")), ("4000.0", None, "200.0")),
+        ((step(2.0, "RoundChanged"), step(5.0, "StopRequested")), ("4000.0", None, None)),
+        ((step(5.0, "RestartRequested"), step(5.0, "RoundChanged")), ("4000.0", None, None)),
+    ],
+)
+def test_workers_run_until_the_first_event_that_stops_them(after, parts):
+    lines = timed([step(1.0, "WorkersSpawned"), *after, step(5.3, "WorkerExited"), step(6.2, "WorkersStopped")])
+    run, examined, decided = parts
+    expected = [f"workers' run {run} ms"]
+    expected += [f"evidence read {examined} ms"] if examined else []
+    expected += [f"decision {decided} ms"] if decided else []
+    stopped = "1000.0" if decided else "1200.0"
+    assert lines[1] == f"timings: round 0: {', '.join(['spawn 1000.0 ms', *expected, f'stop {stopped} ms'])}"
+
+
+def test_a_stop_before_workers_run_is_part_of_what_it_interrupts():
+    lines = timed(
+        [step(1.0, "JoinAllowed"), step(2.0, "StopRequested"), step(3.0, "RendezvousLeft"), (3.5, CLOSED, {})]
+    )
+    assert lines[1] == "timings: end: hooks asked 1000.0 ms, rendezvous left 2000.0 ms, hooks 500.0 ms"
+
+
 def test_how_a_hook_started_the_workers_is_named():
     lines = timed(
         [
