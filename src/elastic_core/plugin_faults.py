@@ -2,6 +2,7 @@
 
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -249,12 +250,7 @@ def described(error: BaseException) -> str:
 
 def modules_of(error: BaseException) -> list[str]:
     """Return the modules in an exception's traceback, the innermost first."""
-    found = []
-    trace: TracebackType | None = error.__traceback__
-    while trace is not None:
-        found.append(str(trace.tb_frame.f_globals.get("__name__")))
-        trace = trace.tb_next
-    return found[::-1]
+    return [str(trace.tb_frame.f_globals.get("__name__")) for trace in _entries(error)][::-1]
 
 
 def place_of(error: BaseException, module: str = "") -> str:
@@ -267,15 +263,20 @@ def place_of(error: BaseException, module: str = "") -> str:
         return ""
     own, others = "", ""
     package = module.partition(":")[0].partition(".")[0]
-    trace: TracebackType | None = error.__traceback__
-    while trace is not None:
+    for trace in _entries(error):
         top = str(trace.tb_frame.f_globals.get("__name__")).partition(".")[0]
         if top == package and package not in _NOT_THEIRS:
             own = _place(trace)
         elif top not in _NOT_THEIRS and not _is_standard(trace.tb_frame.f_code.co_filename):
             others = _place(trace)
-        trace = trace.tb_next
     return own or others
+
+
+def _entries(error: BaseException) -> Iterator[TracebackType]:
+    trace = error.__traceback__
+    while trace is not None:
+        yield trace
+        trace = trace.tb_next
 
 
 def _place(trace: TracebackType) -> str:
@@ -316,6 +317,4 @@ def _append(path: Path, content: bytes) -> None:
 
 
 def _time(at_ns: int) -> str:
-    import datetime  # as `traceback`
-
-    return datetime.datetime.fromtimestamp(at_ns // 10**9, tz=datetime.UTC).isoformat()
+    return time.strftime("%Y-%m-%dT%H:%M:%S+00:00", time.gmtime(at_ns // 10**9))

@@ -5,6 +5,7 @@ import io
 import os
 import sys
 from collections.abc import Sequence
+from functools import partial
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -49,9 +50,9 @@ def elastic_process(argv: Sequence[str] | None = None) -> None:
 
 class _StandIn(ModuleType):
     # In place of a module that another imports for what no start calls. The first use imports the module itself.
-    def __init__(self, name: str, **given: object) -> None:
+    def __init__(self, name: str, *functions: str, **given: object) -> None:
         super().__init__(name)
-        vars(self).update(given)
+        vars(self).update(given, **{function: partial(self._call, function) for function in functions})
 
     def __getattr__(self, name: str) -> object:
         if name.startswith("__"):  # asked by imports themselves
@@ -60,27 +61,33 @@ class _StandIn(ModuleType):
             del sys.modules[self.__name__]
         return getattr(importlib.import_module(self.__name__), name)  # what was asked for, from its own module
 
+    def _call(self, function: str, *values: object, **options: object) -> object:
+        return getattr(importlib.import_module(self.__name__), function)(*values, **options)
+
 
 def _import_with_less() -> None:
-    # An eighth of our start-up is in modules that these two import and that nothing here needs. While they are
+    # An eighth of our start-up is in modules that these three import and that nothing here needs. While they are
     # imported, others stand for those. That is safe: no other thread of this process could import one, and later
     # imports find the modules themselves.
     stand_ins: dict[str, Any] = {
-        **{name: _StandIn(name) for name in ("msgspec.inspect", "textwrap")},
+        **{name: _StandIn(name) for name in ("locale", "msgspec.inspect", "textwrap")},
         # Not on this system, or, since Python 3.11, of no use for msgspec: their import fails at once.
-        **dict.fromkeys(("_winapi", "nt", "typing_extensions")),
+        **dict.fromkeys(("_winapi", "msvcrt", "nt", "typing_extensions")),
         "datetime": importlib.import_module("_datetime"),  # without the same classes in Python
+        "msgspec._json_schema": _StandIn("msgspec._json_schema", "schema", "schema_components"),
         "platform": _StandIn("platform", system=lambda: os.uname().sysname),
-        "urllib.parse": _StandIn(
-            "urllib.parse", quote_from_bytes=lambda text: importlib.import_module("urllib.parse").quote_from_bytes(text)
-        ),
+        "urllib.parse": _StandIn("urllib.parse", "quote_from_bytes"),
     }
     added = {name: module for name, module in stand_ins.items() if name not in sys.modules}
     sys.modules.update(added)
+    typing_names = vars(importlib.import_module("typing"))
+    # msgspec tries a keyword of `ForwardRef`. The first text that is compiled makes the classes of a syntax tree.
+    typing_names["compile"] = lambda *_: None
     try:
-        for name in ("msgspec", "pathlib"):
+        for name in ("msgspec", "pathlib", "subprocess"):
             importlib.import_module(name)
     finally:
+        del typing_names["compile"]
         for name, module in added.items():
             if sys.modules.get(name, 0) is module:
                 del sys.modules[name]

@@ -1,7 +1,7 @@
 """The incident: the first failure, its consequences, and the decision. One JSON file for people and tools."""
 
-import datetime
 import signal
+import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -371,8 +371,7 @@ def exit_code_for(code: int) -> int:
 
 def iso_time(at_ns: int) -> str:
     """Return a time as `2026-01-31T12:00:00.123456789Z`."""
-    whole = datetime.datetime.fromtimestamp(at_ns // 10**9, tz=datetime.UTC)
-    return f"{whole:%Y-%m-%dT%H:%M:%S}.{at_ns % 10**9:09d}Z"
+    return time.strftime(f"%Y-%m-%dT%H:%M:%S.{at_ns % 10**9:09d}Z", time.gmtime(at_ns // 10**9))
 
 
 def write_incident(path: Path, incident: Incident) -> None:

@@ -3,10 +3,10 @@
 import gc
 import os
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
@@ -63,8 +63,6 @@ WARM_AFTER_S = 0.5
 STORE_CALL = "store_call"
 """The feed's event for a call to the store."""
 _WITHOUT_STORE = ("local", "static")
-
-_C = TypeVar("_C", bound="_Closes")
 
 
 def run_job(
@@ -169,7 +167,7 @@ class _Job:
         with held(settings.stops.ending if self._own_process else ()):
             run_dir = RunDirectory(settings.output.run_dir, settings.nodes.run_id, settings.nodes.node_id)
             self._logs = RunLogs(settings, run_dir=run_dir.path, chosen=chosen)
-            self._files = RunFiles(self._closing(run_dir), self._logs)
+            self._files = RunFiles(self._cleanup.enter_context(closing(run_dir)), self._logs)
             self._cleanup.callback(self._files.discard_unused)
             self._entry = RunEntry.begin(
                 run_id=settings.nodes.run_id,
@@ -214,20 +212,20 @@ class _Job:
         warnings: Sequence[str],
         run_dir: RunDirectory,
     ) -> Outcome:
-        reactor, settings = self._closing(Reactor()), self._settings
-        console = self._closing(Console(reactor))
+        reactor, settings = self._cleanup.enter_context(closing(Reactor())), self._settings
+        console = self._cleanup.enter_context(closing(Console(reactor)))
         log = self._log = Logger(console.line, times=settings.output.log_times, colours=console.colours)
         for text in (*settings.notices, *warnings, *(self._call.warnings if self._call is not None else ())):
             log.notice(text)
         disk = self._open_disk(reactor, run_dir)
         incidents = self._incidents = self._make_incidents(disk, run_dir)
-        port = self._closing(RoundPort(settings.nodes.master_port, log))
+        port = self._cleanup.enter_context(closing(RoundPort(settings.nodes.master_port, log)))
         guardian = self._start_guard(reactor)
         subreaper = self._own_process and become_subreaper()
         feed = Feed()
         loop = ReactorLoop(reactor, log=log, own_process=self._own_process)
         masters = self._masters = self._master_servers(loop, handler, hooks)
-        calls = None if self._call is None else self._closing(self._call.on(loop))
+        calls = None if self._call is None else self._cleanup.enter_context(closing(self._call.on(loop)))
         starters: list[WorkerStarter] = []
         workers = self._workers = WorkerGroup(
             reactor,
@@ -247,7 +245,7 @@ class _Job:
         self._cleanup.callback(workers.end_left)  # once the starters are closed, which the next line begins
         with held(settings.stops.ending if self._own_process else ()):  # a starter may have begun a process
             starters += self._starters(calls, loop, hooks)
-        self._closing(workers)
+        self._cleanup.enter_context(closing(workers))
         planner = WorkerPlanner(
             settings,
             files=self._files,
@@ -282,7 +280,7 @@ class _Job:
             feed=feed,
             log=log,
         )
-        rendezvous = self._closing(open_rendezvous(handler, side))
+        rendezvous = self._cleanup.enter_context(closing(open_rendezvous(handler, side)))
         if any(named.takes_event(STORE_CALL) for named in hooks):
             rendezvous.measure_store()
         actions = HookActions(
@@ -318,7 +316,7 @@ class _Job:
 
     def _open_disk(self, reactor: Reactor, run_dir: RunDirectory) -> Disk:
         # Also writes the run's files and the plugins' errors.
-        disk = self._closing(Disk(reactor, log=self._log))
+        disk = self._cleanup.enter_context(closing(Disk(reactor, log=self._log)))
         self._files.begin(disk, log=self._log)
         lane = disk.lane("the errors of plugins")
         put = reactor.post
@@ -426,12 +424,9 @@ class _Job:
         if any(Power.STARTS in named.hook.powers for named in hooks):
             from elastic_core.hooks.starting import hook_starters  # few have any
 
-            starters += [self._closing(starter) for starter in hook_starters(hooks, loop, self._faults)]
+            made = hook_starters(hooks, loop, self._faults)
+            starters += [self._cleanup.enter_context(closing(starter)) for starter in made]
         return starters
-
-    def _closing(self, thing: _C) -> _C:
-        self._cleanup.callback(thing.close)
-        return thing
 
     def _master_servers(
         self, loop: ReactorLoop, handler: Backend, hooks: Sequence[NamedHook]
@@ -442,7 +437,7 @@ class _Job:
             return None
         from elastic_core.hooks.master_server import MasterServers  # few have any
 
-        servers = self._closing(MasterServers(hosts, loop, faults=self._faults))
+        servers = self._cleanup.enter_context(closing(MasterServers(hosts, loop, faults=self._faults)))
         if handler.use_agent_store:
             servers.leave(f"{self._settings.nodes.backend!r} has a store of its own")
         elif self._settings.nodes.max_nodes == 1 or self._settings.nodes.node_rank == 0:
@@ -486,7 +481,3 @@ class _Job:
         elif error is not None:
             code = error.exit_code if isinstance(error, ElasticError) else 1
             self._entry.end(outcome="failed", exit_code=code, result=str(error) or type(error).__name__)
-
-
-class _Closes(Protocol):
-    def close(self) -> None: ...

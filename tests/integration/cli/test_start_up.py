@@ -14,7 +14,9 @@ NOT_NEEDED = {
     "inspect",  # by way of pluggy or typing_extensions
     "ipaddress",  # by way of urllib.parse
     "json",
+    "locale",  # by way of subprocess
     "logging",
+    "msgspec._json_schema",
     "msgspec.inspect",
     "numpy",
     "platform",
@@ -25,6 +27,7 @@ NOT_NEEDED = {
     "socket",
     "tempfile",
     "textwrap",
+    "tokenize",  # by way of traceback
     "torch",
     "urllib.parse",
 }
@@ -41,31 +44,61 @@ def test_a_run_loads_nothing_that_it_does_not_need(tmp_path):
     assert loaded & NOT_NEEDED == set()
 
 
-def test_what_is_loaded_for_failures_while_workers_run_needs_no_openssl():
+def test_what_is_loaded_for_failures_while_workers_run_is_small():
+    large = ("datetime", "hashlib", "textwrap", "tokenize", "traceback")
     code = (
         "import sys; from elastic_core.cli.main import _import_with_less; _import_with_less()\n"
         "from elastic_core.failure.incidents import Incidents; Incidents.warm(None)\n"
-        "print(*(name in sys.modules for name in ('elastic_core.failure.incident', 'datetime', 'hashlib')))"
+        f"print('elastic_core.failure.incident' in sys.modules, *(name for name in {large} if name in sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
-    assert done.stdout.split() == ["True", "True", "False"]
+    assert done.stdout.split() == ["True"]
+
+
+# `typing` compiles an annotation in quotes. The first call of `compile` makes the 118 classes of a syntax tree, which
+# are a quarter of a MiB. Modules without a cached file are compiled as well, by their path.
+WITHOUT_COMPILER = """
+import builtins, os
+genuine = builtins.compile
+def recording(text, name, *values, **options):
+    if name == "<string>":
+        os.write(2, f"compiled: {text}\\n".encode())
+    return genuine(text, name, *values, **options)
+builtins.compile = recording
+from elastic_core.cli.main import elastic_process
+elastic_process(["run", "--no-python", "true"])
+"""
+
+
+def test_a_run_compiles_no_text(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_COMPILER], capture_output=True, text=True, timeout=60, check=True, cwd=tmp_path
+    )
+    assert "compiled: " not in done.stderr
 
 
 # What the supervisor has loaded without some modules uses them all the same once a plugin asks for it.
 LOADED_WITH_LESS = """
 import sys
-left_out = ("datetime", "msgspec.inspect", "platform", "textwrap", "typing_extensions", "urllib.parse")
+left_out = (
+    "datetime", "locale", "msgspec._json_schema", "msgspec.inspect", "platform", "textwrap", "typing_extensions",
+    "urllib.parse",
+)
 before = {name: name in sys.modules for name in left_out}
 def use(argv):
     assert {name: name in sys.modules for name in left_out} == before
-    import msgspec, pathlib, uuid
+    import msgspec, pathlib, subprocess, uuid
     assert pathlib.Path("/a b").as_uri() == "file:///a%20b"
     assert pathlib.PureWindowsPath("c:/a").drive == "c:"
     class Dated(msgspec.Struct):
         "Told by its schema."
         at: "datetime.datetime"
         id: uuid.UUID
-    import datetime, platform, textwrap, typing_extensions, urllib.parse
+    shown = subprocess.run(["echo", "text"], stdout=subprocess.PIPE, text=True)
+    assert shown.stdout == "text\\n"
+    import datetime, locale, platform, textwrap, typing, typing_extensions, urllib.parse
+    assert subprocess.locale.getencoding() == locale.getencoding()
+    assert typing.ForwardRef("uuid.UUID")._evaluate(globals() | locals(), None, frozenset()) is uuid.UUID
     globals()["datetime"] = datetime
     dated = Dated(datetime.datetime(2026, 11, 27), uuid.UUID(int=7))
     assert msgspec.json.decode(msgspec.json.encode(dated), type=Dated) == dated

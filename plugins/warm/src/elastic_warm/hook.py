@@ -1,5 +1,6 @@
 """The hook that keeps workers which are able to leave their round, on in every run that may have another round."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar
 
 from elastic_core.api import (
@@ -26,7 +27,7 @@ from elastic_warm.options import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from elastic_warm.commit_folder import CommitFolder
     from elastic_warm.connections import Message
@@ -40,7 +41,7 @@ class Warm(AgentHook):
 
     api_version: ClassVar[int] = 1
     powers: ClassVar[frozenset[Power]] = frozenset({Power.STARTS, Power.LAUNCHES, Power.RUN})
-    options: ClassVar["Sequence[OptionSpec]"] = (WARM_TIMEOUT, WARM_MEMORY)
+    options: ClassVar[Sequence[OptionSpec]] = (WARM_TIMEOUT, WARM_MEMORY)
 
     def __init__(self, settings: HookSettings) -> None:
         super().__init__(settings)

@@ -9,7 +9,6 @@ comes first.
 from __future__ import annotations
 
 import re
-import traceback
 
 from elastic_core.processes.errors.frames import TRACEBACK_HEADER, parse_frames, place_of, without_launcher
 
@@ -189,7 +188,11 @@ def _read(lines: list[str]) -> tuple[str, str, str] | None:
 
 def place(error: BaseException) -> str:
     """Return the place that raised an exception: the innermost line of the user's code. Empty if not known."""
-    entries = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
+    entries = []
+    step = error.__traceback__  # `traceback` has a function for this, and imports a tokenizer
+    while step is not None:
+        entries.append((step.tb_frame.f_code.co_filename, step.tb_lineno))
+        step = step.tb_next
     if isinstance(error, SyntaxError) and error.filename:
         entries.append((error.filename, error.lineno or 0))
     return place_of(entries[-_PLACED_FRAMES:])
