@@ -3,7 +3,6 @@
 import os
 import socket
 import threading
-import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
@@ -151,7 +150,8 @@ class HttpServer:
         self._socket.close()
 
 
-_SERVERS: "weakref.WeakSet[HttpServer]" = weakref.WeakSet()
+_SERVERS: Final[set[HttpServer]] = set()
+"""The servers whose threads run."""
 
 
 def _after_fork() -> None:

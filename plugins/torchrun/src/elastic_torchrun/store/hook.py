@@ -1,6 +1,6 @@
 """The hook behind `--agent-store`, and for a rank 0 that finds no store at MASTER_PORT. It is on in every run."""
 
-import queue
+from _queue import Empty, SimpleQueue
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Final
@@ -132,11 +132,11 @@ class AgentStore(AgentHook):
         server = self._server
         if server is None:
             raise ElasticError("this agent hosts nothing")
-        refusals: queue.SimpleQueue[str] = queue.SimpleQueue()
+        refusals: SimpleQueue[str] = SimpleQueue()
         server.loop.post(lambda: refusals.put(self._open(server)))
         try:
             refusal = refusals.get(timeout=_ANSWER_S)
-        except queue.Empty:
+        except Empty:
             refusal = f"the agent's loop has not answered within {_ANSWER_S:g} s"
         if refusal:
             raise ElasticError(refusal)
