@@ -62,7 +62,7 @@ class _StandIn(ModuleType):
         return getattr(importlib.import_module(self.__name__), name)  # what was asked for, from its own module
 
     def _call(self, function: str, *values: object, **options: object) -> object:
-        return getattr(importlib.import_module(self.__name__), function)(*values, **options)
+        return getattr(importlib.import_module(self.__name__), function)(*values, **options)  # once it is called
 
 
 def _import_with_less() -> None:
@@ -80,7 +80,7 @@ def _import_with_less() -> None:
     }
     added = {name: module for name, module in stand_ins.items() if name not in sys.modules}
     sys.modules.update(added)
-    typing_names = vars(importlib.import_module("typing"))
+    typing_names = vars(sys.modules["typing"])
     # msgspec tries a keyword of `ForwardRef`. The first text that is compiled makes the classes of a syntax tree.
     typing_names["compile"] = lambda *_: None
     try:

@@ -130,11 +130,12 @@ def _remove_oldest(folder: Path) -> None:
             path.unlink(missing_ok=True)
 
 
-def run_records(fault: Callable[[str], None] = lambda text: None) -> list[RunRecord]:
+def run_records(fault: Callable[[str], None] = lambda text: None, *, run_id: str | None = None) -> list[RunRecord]:
     """Return the records of this user's last runs on this machine, the oldest first.
 
     Args:
         fault: Called with one line for each unreadable record, which is left out.
+        run_id: The run whose records are returned. `None` means all runs.
 
     Raises:
         ConfigError: No place for records is writable, or another user has taken it.
@@ -144,8 +145,9 @@ def run_records(fault: Callable[[str], None] = lambda text: None) -> list[RunRec
         with suppress(FileNotFoundError):
             for path in (place / RECORDS_FOLDER).iterdir():
                 try:
-                    if path.suffix == ".json":
-                        found[path.name] = _read(path)
+                    record = _read(path) if path.suffix == ".json" else None
+                    if record is not None and (run_id is None or record.run_id == run_id[:_MOST_CHARS]):
+                        found[path.name] = record
                 except FileNotFoundError:  # removed meanwhile
                     continue
                 except (OSError, ValueError) as err:

@@ -42,12 +42,14 @@ def test_long_texts_are_cut(index):
     begin("x" * 5000, node_id="y" * 5000, script="z" * 5000).end(outcome="failed", exit_code=1, result="w" * 10**6)
     (record,) = run_records()
     assert {len(text) for text in (record.run_id, record.node_id, record.script, record.result)} == {1000}
+    assert run_records(run_id="x" * 5000) == [record]
 
 
 def test_the_oldest_are_forgotten(index):
     for number in range(MOST_KEPT + 3):
         begin(str(number))
     assert [record.run_id for record in run_records()] == [str(number) for number in range(3, MOST_KEPT + 3)]
+    assert [record.run_id for record in run_records(run_id="7")] == ["7"]
 
 
 def test_an_end_whose_record_was_forgotten_is_written_all_the_same(index):

@@ -23,7 +23,7 @@ def earlier_high_step(run_id: str, *, began_ns: int) -> int | None:
         began_ns: When this attempt began; agents that still run are its own nodes.
     """
     try:
-        records = run_records()
+        records = run_records(run_id=run_id)  # others would take the agent's memory
     except ElasticError:
         return None
     return high_step_of(attempts_before(records, run_id, began_ns=began_ns))
