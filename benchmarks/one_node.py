@@ -7,16 +7,19 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
+from importlib import metadata
 
 from benchmarks import procfs
 from benchmarks.bench import Bench
 from benchmarks.launchers import Launcher, Run
 from benchmarks.measure import MeasureError, Take
-from benchmarks.stats import FLOOR
+from benchmarks.stats import FLOOR, OURS
 from benchmarks.workers import GONE_AT_ONCE, LEAVE, STAY, STAY_ONCE
 
 SETTLE_S = 1.0
 """A launcher has settled: nothing is read, imported or started because of what was before."""
+NO_HOOKS = f"{OURS}, without hooks"
+"""The core alone: all hooks of the installed distributions are turned off."""
 
 
 def start(workers: int) -> Callable[[Bench], Mapping[str, Take]]:
@@ -80,8 +83,8 @@ def _help(command: list[str]) -> float:
 def agent(bench: Bench) -> Mapping[str, Take]:
     """Memory and threads of an agent with two workers, and what it does while they only run."""
 
-    def take(launcher: Launcher, script: str) -> Mapping[str, float]:
-        with Run(launcher(2, 0, [script])) as run:
+    def take(launcher: Launcher, script: str, options: tuple[str, ...] = ()) -> Mapping[str, float]:
+        with Run(launcher(2, 0, [script], options)) as run:
             run.lines("first", 2)
             time.sleep(2 * SETTLE_S)  # noqa: TID251 -- as above
             before = procfs.activity(run.pid)
@@ -96,4 +99,6 @@ def agent(bench: Bench) -> Mapping[str, Take]:
                 "agent-wakeups": (after.switches - before.switches) * 60 / bench.size.idle_s,
             }
 
-    return bench.each(take, bench.script("stay", STAY))
+    script = bench.script("stay", STAY)
+    off = [option for hook in metadata.entry_points(group="elastic_core.hooks") for option in ("-p", f"no:{hook.name}")]
+    return bench.each(take, script) | {NO_HOOKS: partial(take, bench.launchers[OURS], script, tuple(off))}
