@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+import import_times
+
 NOT_NEEDED = {
     "argparse",
     "asyncio",
@@ -31,12 +33,12 @@ NOT_NEEDED = {
 
 
 def test_a_run_loads_nothing_that_it_does_not_need(tmp_path):
-    command = [sys.executable, "-X", "importtime", "-m", "elastic_core.run", "--run-dir", str(tmp_path), "--no-python"]
-    worker = ["sh", "-c", "echo the worker runs >&2"]
-    done = subprocess.run([*command, *worker], capture_output=True, text=True, timeout=60, check=True)
-    before, ran, _ = done.stderr.partition("the worker runs")  # half a second later, more is loaded
+    worker = ("--no-python", "sh", "-c", "echo the worker runs >&2")
+    command = import_times.command("elastic_core.run", "--run-dir", str(tmp_path), *worker)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    before, ran, _ = done.stderr.partition("the worker runs")
     assert ran
-    loaded = {line.rpartition("|")[2].strip() for line in before.splitlines() if line.startswith("import time:")}
+    loaded = import_times.imported(before)
     assert "elastic_core.launcher.job" in loaded
     assert loaded & NOT_NEEDED == set()
 
