@@ -4,6 +4,7 @@ import subprocess
 import sys
 
 import import_times
+from patience import patience
 
 NOT_NEEDED = {
     "argparse",
@@ -35,7 +36,7 @@ NOT_NEEDED = {
 def test_a_run_loads_nothing_that_it_does_not_need(tmp_path):
     worker = ("--no-python", "sh", "-c", "echo the worker runs >&2")
     command = import_times.command("elastic_core.run", "--run-dir", str(tmp_path), *worker)
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=patience(60), check=True)
     before, ran, _ = done.stderr.partition("the worker runs")
     assert ran
     loaded = import_times.imported(before)
@@ -49,7 +50,9 @@ def test_what_is_loaded_for_failures_while_workers_run_needs_no_openssl():
         "from elastic_core.failure.incidents import Incidents; Incidents.warm(None)\n"
         "print(*(name in sys.modules for name in ('elastic_core.failure.incident', 'datetime', 'hashlib')))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=patience(60), check=True
+    )
     assert done.stdout.split() == ["True", "True", "False"]
 
 
@@ -84,14 +87,14 @@ entry.elastic_process(["run"])
 
 def test_modules_that_a_start_leaves_out_can_be_imported_in_the_supervisor_all_the_same():
     done = subprocess.run(
-        [sys.executable, "-c", LOADED_WITH_LESS], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", LOADED_WITH_LESS], capture_output=True, text=True, timeout=patience(60), check=False
     )
     assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_timings_say_where_the_time_went(tmp_path):
     command = [sys.executable, "-m", "elastic_core.run", "--timings", "--no-python", "true"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True, cwd=tmp_path)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=patience(60), check=True, cwd=tmp_path)
     told = [line.removeprefix("elastic: timings: ").partition(":")[0] for line in done.stderr.splitlines()]
     assert told == ["start", "round 0", "end", "all"]
     assert "spawn" in done.stderr
