@@ -90,7 +90,7 @@ def test_cpu_seconds_include_those_of_orphans(tree):
     assert "1 passed" in done.stdout, done.stdout
     (counted_s,) = map(int, re.findall(r"^CPU: (\d+) s", done.stdout, re.MULTILINE))
     without_s = float((tree / "spent").read_text())  # what pytest itself and what it has reaped had taken by then
-    assert counted_s + 0.5 >= without_s + 1.5
+    assert counted_s + 0.5 >= without_s + 1.4  # what is counted is rounded; the kernel counts in ticks
 
 
 def test_pytest_gets_what_stands_behind_the_separator(tree):
