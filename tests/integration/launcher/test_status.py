@@ -201,7 +201,8 @@ def test_a_watch_ends_with_its_run(machine, start, tmp_path):
         watch.kill()
         watch.wait()
     assert watch.returncode == 0
-    assert "its run directory is gone" in out
+    # Where the agent needs some time between its verdict and the end of its directory, a look may come between.
+    assert "its run directory is gone" in out or "verdict: succeeded, exit code 0" in out
 
 
 def test_a_run_that_is_just_being_removed_is_gone(machine, start, tmp_path):
