@@ -84,7 +84,7 @@ def together(*nodes):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(20)
+        thread.join(patience(20))
     assert not errors, errors
     return places
 
@@ -153,7 +153,7 @@ def test_a_newcomer_ends_the_round_and_joins_the_next(node):
     assert isinstance(change, RoundEnded)
     assert change.arrived == 1
     assert a.join().world_size == 2
-    joining.join(10)
+    joining.join(patience(10))
 
 
 def test_a_surplus_node_beyond_the_spares_is_not_needed(node):
@@ -178,7 +178,7 @@ def test_a_lower_attempt_is_refused_and_a_higher_one_takes_over(node):
     joining.start()
     assert "attempt 2" in a.watch().decision.reason
     a.shutdown()
-    joining.join(10)
+    joining.join(patience(10))
     assert not joining.is_alive()
 
 
@@ -316,7 +316,7 @@ def stopped(node):
     joining.start()
     wait_for(lambda: a.acts, what="a to have the first seat")
     b.join()
-    joining.join(10)
+    joining.join(patience(10))
     b.order_stop("exit code 7", report("b", sample_failure(), age_s=0.1))
     assert a.watch() == StopOrdered(reason="exit code 7", by="b")
     return a, b
@@ -391,7 +391,7 @@ def test_a_verdict_that_a_node_came_to_alone_is_told_when_the_store_is_back_befo
     leaving = threading.Thread(target=b.shutdown)
     leaving.start()
     server.start()
-    leaving.join(10)
+    leaving.join(patience(10))
     changes = [a.watch()]
     if isinstance(changes[0], Undecided):
         changes.append(a.watch())
@@ -455,7 +455,7 @@ def test_a_node_of_another_job_joins_a_run_that_goes_on(node):
     joining.start()
     assert isinstance(a.watch(), RoundEnded)
     assert a.join().world_size == 2
-    joining.join(10)
+    joining.join(patience(10))
 
 
 def cut(one, reach):
@@ -511,4 +511,4 @@ def test_a_newcomer_waits_for_members_whose_leases_ended_while_the_store_was_awa
     wait_for(lambda: b.rounds.driver.control is not None, what="b in a run")
     assert b.rounds.driver.control.epoch == a.rounds.driver.control.epoch
     b.shutdown()
-    waiting.join(10)
+    waiting.join(patience(10))
