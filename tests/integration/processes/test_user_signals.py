@@ -25,7 +25,9 @@ NEVER = SAYS + "print('ready'); wait_for('end')"
 AWAITS = SAYS + (
     "import threading\n"
     "signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])\n"
-    "threading.Thread(target=lambda: print('got', signal.sigwait([signal.SIGUSR1])), daemon=True).start()\n"
+    "thread = threading.Thread(target=lambda: print('got', signal.sigwait([signal.SIGUSR1])), daemon=True)\n"
+    "thread.start()\n"
+    "while 'sigtimedwait' not in open(f'/proc/self/task/{thread.native_id}/wchan').read(): time.sleep(0.005)\n"
     "print('ready'); wait_for('end')"
 )
 
