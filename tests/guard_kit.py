@@ -14,7 +14,7 @@ import msgspec
 
 from elastic_core.api import RendezvousSettings, WaitBudget
 from elastic_core.processes.sweep import is_alive
-from patience import kept
+from patience import kept, patience
 from proc_kit import children
 from support import wait_for
 from time_limits import GUARD_S
@@ -128,6 +128,11 @@ def settings_for(endpoint, backend="redis"):
     )
 
 
+def limit():
+    """How long a call to a server of the test may take."""
+    return WaitBudget.lasting(patience(10))
+
+
 class Place:
     """A seat in a real store."""
 
@@ -137,16 +142,15 @@ class Place:
         module, _, name = store.partition(":")
         cls = getattr(importlib.import_module(module), name)
         self.store = cls(msgspec.structs.replace(self.settings, endpoint=server.endpoint))
-        wait = WaitBudget.lasting(10)
-        self.store.connect(wait=wait)
-        self.seat = self.store.enlist(b"me", incarnation="abc", ttl_s=60, wait=wait)
+        self.store.connect(wait=limit())
+        self.seat = self.store.enlist(b"me", incarnation="abc", ttl_s=60, wait=limit())
 
     def leave_with(self, agent, store=""):
         told = (msgspec.json.encode(each).decode() for each in (self.seat, self.settings))
         agent.do("last", store or self._named, *told)
 
     def taken(self):
-        return bool(self.store.members(wait=WaitBudget.lasting(10)).members)
+        return bool(self.store.members(wait=limit()).members)
 
 
 def check_that_the_seat_is_given_back(agent, place):

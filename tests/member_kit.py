@@ -23,7 +23,7 @@ class Member:
         self.settings = settings
         self.backend = PluginLabel("backend", settings.backend)
         self.lines, self.fences, self.acts, self.questions = [], [], [], []
-        self.turns = True
+        self.turns, self.changed_s = True, 0.0
         self._on_question = on_question
         self._lock = threading.Condition()
         self._place = None
@@ -56,7 +56,7 @@ class Member:
         with self._lock:
             self.ask(m.LeaveRendezvous(close=False))
             self._lock.wait_for(lambda: self._left, patience(10))
-        return self.rounds.driver.join(1.0)
+        return self.rounds.driver.join(patience(1.0))
 
     # --- requests
 
@@ -97,6 +97,7 @@ class Member:
             case m.RendezvousLeft():
                 self._left = True
             case m.RoundChanged(change=change):
+                self.changed_s = SYSTEM_CLOCK.monotonic_s()
                 self._changes.append(change)
             case m.PrintLine(text=text):
                 self.lines.append(text)

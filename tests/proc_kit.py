@@ -32,6 +32,15 @@ def state_of(pid: int) -> str | None:
     return None
 
 
+def thread_states(pid: int) -> list[str]:
+    """Return that letter for each thread: those of a process stop one after the other."""
+    found = []
+    for path in Path(f"/proc/{pid}/task").glob("*/stat"):
+        with suppress(OSError):
+            found.append(path.read_text().rpartition(")")[2].split()[0])
+    return found
+
+
 def is_alive(pid: int) -> bool:
     """Return whether a process runs (a zombie does not)."""
     return state_of(pid) not in (None, "Z", "X")

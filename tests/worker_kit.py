@@ -9,6 +9,7 @@ from pathlib import Path
 from elastic_core.failure.classify import judge
 from elastic_core.processes.errors.reader import read_error
 from elastic_core.types import WorkerExit
+from patience import patience
 
 TIMEOUT_S = 60
 
@@ -36,7 +37,7 @@ class Worker:
             text=True,
         ) as done:
             try:
-                self.stdout, self.stderr = done.communicate(timeout=TIMEOUT_S)
+                self.stdout, self.stderr = done.communicate(timeout=patience(TIMEOUT_S))
             except subprocess.TimeoutExpired:
                 done.kill()
                 raise

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 
+from patience import patience
 from support import processes_with, wait_for
 
 LOST = """
@@ -32,7 +33,7 @@ def test_unexpected_error_in_the_agent_ends_in_one_line_and_leaves_no_process(sc
     mark = f"lost-{os.getpid()}"
     done = subprocess.run(
         [sys.executable, str(script(LOST, "lost.py")), str(script(WORKER))],
-        capture_output=True, text=True, timeout=60, check=False,
+        capture_output=True, text=True, timeout=patience(60), check=False,
         env=os.environ | {"XDG_RUNTIME_DIR": str(tmp_path), "TMPDIR": str(tmp_path), "TEST_MARK": mark},
     )  # fmt: skip
     assert done.returncode == 1

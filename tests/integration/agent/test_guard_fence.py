@@ -14,7 +14,6 @@ import pytest
 
 from elastic_core.agent.guard import last_act
 from elastic_core.agent.guard.guardian import Guardian
-from elastic_core.api import WaitBudget
 from elastic_core.rendezvous.store import Seat
 from elastic_core.system.clock import SystemClock
 from elastic_core.system.reactor import Reactor
@@ -24,6 +23,7 @@ from guard_kit import (
     check_that_the_seat_is_given_back,
     environment,
     gone,
+    limit,
     settings_for,
     start_worker,
 )
@@ -74,14 +74,23 @@ def test_a_stopped_agents_workers_die_at_the_fence_and_nobody_else(agent):
 
 
 def test_a_fence_moved_in_time_kills_nobody(agent):
-    family = start_worker(agent)
     fence_s = patience(0.6)
-    end_s = time.monotonic() + 2 * fence_s
-    while time.monotonic() < end_s:
-        agent.do("fence", time.monotonic() + fence_s)
-        let_pass(0.1)
+
+    def moved_in_time():
+        """Move a fence for a while, then lift it; return the workers, or None where this process was late itself."""
+        agent.do("fence", float("inf"))  # of an earlier try: the guard may still be looking
+        family = start_worker(agent)
+        end_s, earlier_s, in_time = time.monotonic() + 2 * fence_s, float("inf"), True
+        while in_time and time.monotonic() < end_s:
+            until_s = time.monotonic() + fence_s
+            agent.do("fence", until_s)
+            in_time, earlier_s = time.monotonic() < earlier_s, until_s
+            let_pass(0.1)
+        agent.do("fence", float("inf"))
+        return family if in_time and time.monotonic() < earlier_s else None
+
+    family = wait_for(moved_in_time, within_s=30, what="a fence that is moved in time")
     assert not gone(*family)
-    agent.do("fence", float("inf"))
     let_pass(fence_s + 0.2)
     assert not gone(*family), "lifted"
 
@@ -214,12 +223,12 @@ def test_a_guest_of_another_nodes_store_gives_its_seat_back_and_hosts_nothing(ag
     from elastic_rdzv_redis.embedded import EmbeddedStore
 
     binary()  # skips, or fails in CI, where there is no server
-    port, wait = free_port(), WaitBudget.lasting(10)
+    port = free_port()
     settings = msgspec.structs.replace(settings_for(f"127.0.0.1:{port}"), backend="c10d", incarnation="host")
     host = EmbeddedStore(settings)
     try:
-        host.connect(wait=wait)
-        seat = host.enlist(b"me", incarnation="abc", ttl_s=60, wait=wait)
+        host.connect(wait=limit())
+        seat = host.enlist(b"me", incarnation="abc", ttl_s=60, wait=limit())
         told = (msgspec.json.encode(value).decode() for value in (seat, settings))
         agent.do("last", "elastic_rdzv_redis.embedded:EmbeddedStore", *told)
         guard = agent.do("guard")
@@ -227,7 +236,7 @@ def test_a_guest_of_another_nodes_store_gives_its_seat_back_and_hosts_nothing(ag
             host.close()
         agent.signal(signal.SIGKILL)
         if host_lives:
-            wait_for(lambda: not host.members(wait=wait).members, within_s=5)
+            wait_for(lambda: not host.members(wait=limit()).members, within_s=5)
         wait_for(lambda: gone(guard), within_s=5)
         with socket.socket() as probe:
             assert (probe.connect_ex(("127.0.0.1", port)) == 0) == host_lives

@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from elastic_watch import vitals
+from patience import patience
 from support import wait_for
 
 SLEEPS = """
@@ -82,7 +83,7 @@ def test_run_is_never_ended_well_with_a_worker_that_kill_did_not_end(script, tmp
     agent = subprocess.run(
         [sys.executable, "-c", STUCK, "--nproc-per-node", "2", "--shutdown-timeout", "0.2", "--policy", str(rules),
          "--run-dir", str(tmp_path / "run"), str(worker)],
-        capture_output=True, text=True, timeout=60, check=False,
+        capture_output=True, text=True, timeout=patience(60), check=False,
     )  # fmt: skip
     assert "does not end after SIGKILL" in agent.stderr, agent.stderr
     assert agent.returncode == 1, agent.stderr

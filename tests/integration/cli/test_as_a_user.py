@@ -130,7 +130,7 @@ def run_on_a_tiny_disk(tmp_path, script_path, *args, runtime=None):
     (tmp_path / "runtime").mkdir(mode=0o700)
     return subprocess.run(
         [*_on_a_tiny_disk(tmp_path / "disk"), *ELASTIC, *map(str, args), str(script_path)],
-        capture_output=True, text=True, check=False, timeout=60, cwd=tmp_path,
+        capture_output=True, text=True, check=False, timeout=patience(60), cwd=tmp_path,
         env=os.environ | places_of_runs(runtime or tmp_path / "runtime"),
     )  # fmt: skip
 
@@ -257,7 +257,7 @@ def test_library_calls_give_their_caller_everything_back(script, tmp_path):
     good, bad = script(LINE, name="good.py"), script("raise SystemExit(7)\n", name="bad.py")
     done = subprocess.run(
         [sys.executable, str(caller), str(good), str(bad)],
-        capture_output=True, text=True, check=False, timeout=60,
+        capture_output=True, text=True, check=False, timeout=patience(60),
         env=os.environ | places_of_runs(tmp_path / "runtime"),
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

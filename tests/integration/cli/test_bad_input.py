@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from patience import patience
 from ports import free_port
 from support import ELASTIC, lacks, processes_with, wait_for
 
@@ -38,7 +39,7 @@ def refused(here):
         mark = f"{MARK}={here}"
         ours = {"XDG_RUNTIME_DIR": str(here / "runtime"), "TMPDIR": str(here / "runtime"), MARK: str(here)}
         done = subprocess.run(
-            [*ELASTIC, *map(str, args)], capture_output=True, text=True, timeout=60, check=False,
+            [*ELASTIC, *map(str, args)], capture_output=True, text=True, timeout=patience(60), check=False,
             stdin=subprocess.DEVNULL, **({"cwd": here, "env": _plain_environment() | ours | (env or {})} | options),
         )  # fmt: skip
         (line,) = done.stderr.splitlines()
@@ -190,7 +191,7 @@ def test_path_entries_and_temp_directories_that_we_may_not_enter_are_passed_over
     code, line = refused("--run-dir", f"{closed}/sub/x", "train.py", env=away, **as_nobody)
     assert (code, "Permission denied" in line) == (2, True), line
     done = subprocess.run(
-        [*ELASTIC, str(here / "train.py")], capture_output=True, text=True, timeout=60, check=False, cwd="/",
+        [*ELASTIC, str(here / "train.py")], capture_output=True, text=True, timeout=patience(60), check=False, cwd="/",
         env=_plain_environment() | away, **as_nobody,
     )  # fmt: skip
     assert (done.returncode, done.stdout, done.stderr) == (0, "started\n", "")
@@ -202,7 +203,7 @@ def test_a_working_directory_that_is_gone_is_named(refused, here, args):
     gone = here / "gone"
     gone.mkdir()
     script = f"cd {gone} && rmdir {gone} && exec {' '.join(ELASTIC)} {' '.join(args)}"
-    done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, timeout=patience(60), check=False)
     assert done.returncode == 2
     (line,) = done.stderr.splitlines()
     assert "gone" in line
@@ -213,7 +214,7 @@ def test_a_directory_that_is_gone_is_no_reason_to_refuse_what_needs_none(here):
     gone = here / "gone"
     gone.mkdir()
     script = f"cd {gone} && rmdir {gone} && exec {' '.join(ELASTIC)} {here}/train.py"
-    done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, timeout=patience(60), check=False)
     assert (done.returncode, done.stdout) == (0, "started\n"), done.stderr
 
 
@@ -250,7 +251,7 @@ def test_a_second_run_with_the_address_and_port_of_one_that_runs_is_refused_befo
 def test_unknown_signal_names_are_left_out_with_a_word_as_under_torchrun(here):
     done = subprocess.run(
         [*ELASTIC, "--signals-to-handle", "SIGTERM,SIGTERN", "train.py"],
-        capture_output=True, text=True, timeout=60, check=False, cwd=here,
+        capture_output=True, text=True, timeout=patience(60), check=False, cwd=here,
     )  # fmt: skip
     assert (done.returncode, done.stdout) == (0, "started\n")
     (line,) = done.stderr.splitlines()

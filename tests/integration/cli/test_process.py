@@ -9,6 +9,7 @@ import pytest
 
 from elastic_core.errors import ConfigError
 from elastic_core.options.devices import Node
+from patience import patience
 from stub_torch import stub_torch
 
 __all__ = ["stub_torch"]
@@ -24,7 +25,7 @@ def elastic(*argv, env=None, cwd=None, python=()):
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=patience(60),
     )
 
 
@@ -94,7 +95,7 @@ def test_the_module_form_is_elastic_run(place):
         cwd=place / "work",
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=patience(60),
     )
     assert ended.returncode == 0
     assert ended.stdout.startswith("Configuration\n")
@@ -109,7 +110,7 @@ def test_a_closed_pipe_ends_quietly(place):
             stdout=closed,
             stderr=subprocess.PIPE,
             text=True,
-            timeout=60,
+            timeout=patience(60),
         )
     assert (ended.returncode, ended.stderr) == (141, "")
 
@@ -117,7 +118,11 @@ def test_a_closed_pipe_ends_quietly(place):
 def test_a_full_disk_for_our_own_output_is_one_line():
     with open("/dev/full", "w") as full:
         ended = subprocess.run(
-            [sys.executable, "-m", "elastic_core", "--help"], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60
+            [sys.executable, "-m", "elastic_core", "--help"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=patience(60),
         )
     assert ended.returncode == 1
     assert ended.stderr.startswith("elastic: error: the system refused: [Errno 28]")

@@ -3,6 +3,9 @@
 import subprocess
 import sys
 
+import import_times
+from patience import patience
+
 NOT_NEEDED = {
     "argparse",
     "asyncio",
@@ -34,12 +37,12 @@ NOT_NEEDED = {
 
 
 def test_a_run_loads_nothing_that_it_does_not_need(tmp_path):
-    command = [sys.executable, "-X", "importtime", "-m", "elastic_core.run", "--run-dir", str(tmp_path), "--no-python"]
-    worker = ["sh", "-c", "echo the worker runs >&2"]
-    done = subprocess.run([*command, *worker], capture_output=True, text=True, timeout=60, check=True)
-    before, ran, _ = done.stderr.partition("the worker runs")  # half a second later, more is loaded
+    worker = ("--no-python", "sh", "-c", "echo the worker runs >&2")
+    command = import_times.command("elastic_core.run", "--run-dir", str(tmp_path), *worker)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=patience(60), check=True)
+    before, ran, _ = done.stderr.partition("the worker runs")
     assert ran
-    loaded = {line.rpartition("|")[2].strip() for line in before.splitlines() if line.startswith("import time:")}
+    loaded = import_times.imported(before)
     assert "elastic_core.launcher.job" in loaded
     assert loaded & NOT_NEEDED == set()
 
@@ -51,7 +54,9 @@ def test_what_is_loaded_for_failures_while_workers_run_is_small():
         "from elastic_core.failure.incidents import Incidents; Incidents.warm(None)\n"
         f"print('elastic_core.failure.incident' in sys.modules, *(name for name in {large} if name in sys.modules))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=patience(60), check=True
+    )
     assert done.stdout.split() == ["True"]
 
 
@@ -72,7 +77,12 @@ elastic_process(["run", "--no-python", "true"])
 
 def test_a_run_compiles_no_text(tmp_path):
     done = subprocess.run(
-        [sys.executable, "-c", WITHOUT_COMPILER], capture_output=True, text=True, timeout=60, check=True, cwd=tmp_path
+        [sys.executable, "-c", WITHOUT_COMPILER],
+        capture_output=True,
+        text=True,
+        timeout=patience(60),
+        check=True,
+        cwd=tmp_path,
     )
     assert "compiled: " not in done.stderr
 
@@ -115,14 +125,14 @@ entry.elastic_process(["run"])
 
 def test_modules_that_a_start_leaves_out_can_be_imported_in_the_supervisor_all_the_same():
     done = subprocess.run(
-        [sys.executable, "-c", LOADED_WITH_LESS], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", LOADED_WITH_LESS], capture_output=True, text=True, timeout=patience(60), check=False
     )
     assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_timings_say_where_the_time_went(tmp_path):
     command = [sys.executable, "-m", "elastic_core.run", "--timings", "--no-python", "true"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True, cwd=tmp_path)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=patience(60), check=True, cwd=tmp_path)
     told = [line.removeprefix("elastic: timings: ").partition(":")[0] for line in done.stderr.splitlines()]
     assert told == ["start", "round 0", "end", "all"]
     assert "spawn" in done.stderr

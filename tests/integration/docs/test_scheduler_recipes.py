@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from page_kit import BLOCK, DOCS, written
+from patience import patience
 from ports import free_port
 from redis_servers import RedisServer
 from support import without_waiting
@@ -90,7 +91,9 @@ def test_a_batch_script_of_a_page_runs_under_slurm(cluster, redis, name, text):
     folder, env = cluster
     (folder / name).write_text(here(text, redis))
     job = env | JOB | {"SLURM_JOB_ID": str(os.getpid())}
-    done = subprocess.run(["bash", name], cwd=folder, env=job, capture_output=True, text=True, timeout=90, check=False)
+    done = subprocess.run(
+        ["bash", name], cwd=folder, env=job, capture_output=True, text=True, timeout=patience(90), check=False
+    )
     assert done.returncode == 0, done.stderr
     assert ranks(folder) == {"0": "2 0", "1": "2 1"}
     assert "elastic:" not in without_waiting(done.stderr)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from elastic_core.failure.incident import read_incident
+from patience import patience
 from support import lacks, wait_for
 
 DIES = {
@@ -107,7 +108,7 @@ def test_worker_is_killed_by_the_kernel_for_its_memory(small, script, tmp_path):
     command = [sys.executable, "-m", "elastic_core.run", "--run-dir", str(run_dir), str(script(EATS))]
     agent = subprocess.run(
         ["sh", "-c", f'echo $$ > {small}/cgroup.procs && exec "$@"', "sh", *command],
-        capture_output=True, text=True, timeout=60, check=False,
+        capture_output=True, text=True, timeout=patience(60), check=False,
     )  # fmt: skip
     assert agent.returncode == 137, agent.stderr
     incident = read_incident(run_dir / "incident.json")

@@ -114,10 +114,12 @@ def test_overrun_falls_back_and_is_not_asked_again_while_it_hangs(reactor, relea
 
 def test_policy_that_came_back_is_asked_again_and_its_late_word_is_not_heard(reactor, release):
     policy = Mine(lambda *args: release.wait(PATIENCE_S) and Ignore())
-    runner = runner_of(reactor, policy, timeout_s=0.5)
-    heard = []
+    runner, deadlines, heard = runner_of(reactor, policy), [], []
+    runner._call_later = lambda delay_s, callback: deadlines.append(callback)
     runner.decide(FAILURE, (), lambda *answer: heard.append(answer))
-    until(reactor, lambda: heard)
+    until(reactor, lambda: policy.threads)
+    deadlines.pop()()
+    assert [decision for decision, _ in heard] == [FALLBACK]
     release.set()
     until(reactor, lambda: not any(t.name == "elastic-policy-mine" for t in threading.enumerate()))
     reactor.turn(0.0)

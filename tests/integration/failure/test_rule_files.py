@@ -6,6 +6,8 @@ import sys
 
 import pytest
 
+from patience import patience
+
 FAILS_IN_MANY_WAYS = """
 import os, signal, sys
 match os.environ["TORCHELASTIC_RESTART_COUNT"]:
@@ -61,7 +63,7 @@ def test_each_end_is_answered_by_its_rule_and_can_be_simulated(elastic, script, 
     trace = path.with_name("failures.jsonl")
     trace.write_text("\n".join(json.dumps(incident) for incident in incidents))
     command = [sys.executable, "-m", "elastic_core", "policy", "simulate", path, "--trace", trace, "--json"]
-    simulated = json.loads(subprocess.run(command, capture_output=True, check=True, timeout=60).stdout)
+    simulated = json.loads(subprocess.run(command, capture_output=True, check=True, timeout=patience(60)).stdout)
     assert [(s["decision"]["rule"], s["decision"]["type"]) for s in simulated] == [(r, k) for r, k, _ in decided]
 
 
@@ -124,7 +126,9 @@ def test_the_plugin_is_not_imported_unless_it_is_chosen():
         "import elastic_policy_rules.policy, elastic_policy_rules.trial.command\n"
         "print(sorted({'yaml', 're2'} & set(sys.modules)))\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=patience(60)
+    )
     assert done.stdout.splitlines() == ["[]", "[]"]
 
 

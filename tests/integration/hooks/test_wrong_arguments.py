@@ -107,7 +107,10 @@ class Again(AgentHook):
 def test_a_hook_that_wants_a_restart_in_each_round_gets_so_many(elastic, script, tmp_path, monkeypatch):
     (tmp_path / "acme_again.py").write_text(AGAIN)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    wait = f"import os, time\nwhile os.environ['ELASTIC_ROUND'] != '{MOST_RESTARTS}': time.sleep(0.02)\ntime.sleep(1)"
+    wait = (
+        f"import os, time\nwhile os.environ['ELASTIC_ROUND'] != '{MOST_RESTARTS}': time.sleep(0.02)\n"
+        "while 'ignored, it has ended' not in open('agent.err').read(): time.sleep(0.02)"
+    )
     agent = elastic("-p", "acme_again:Again", "--restart-backoff", "0", script(wait))
     assert agent.wait(60) == 0, agent.err
     left = [line for line in agent.err.splitlines() if "ignored, it has ended" in line]

@@ -110,7 +110,7 @@ def test_a_run_while_it_goes_on_and_after_a_restart(machine, start, tmp_path):
     assert (folder / "status.json").stat().st_mode & 0o777 == 0o600
 
     fails(tmp_path, 0, 1)
-    run = is_in(machine, "running", restart_count=1)
+    run = is_in(machine, "running", restart_count=1, incident_count=1)
     assert run["last_incident"]["summary"] == "ValueError: boom"
     assert (run["last_incident"]["rank"], run["incident_count"]) == (1, 1)
     shown = machine.ok("status")
@@ -201,7 +201,8 @@ def test_a_watch_ends_with_its_run(machine, start, tmp_path):
         watch.kill()
         watch.wait()
     assert watch.returncode == 0
-    assert "its run directory is gone" in out
+    # Where the agent needs some time between its verdict and the end of its directory, a look may come between.
+    assert "its run directory is gone" in out or "verdict: succeeded, exit code 0" in out
 
 
 def test_a_run_that_is_just_being_removed_is_gone(machine, start, tmp_path):

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from patience import kept
+from patience import kept, patience
 
 STUBBORN = """
 import os, pathlib, signal, sys, time
@@ -32,7 +32,7 @@ sys.exit(int(how))
 def run(*words, folder, env=None):
     variables = {name: text for name, text in os.environ.items() if not name.startswith("PET_")} | (env or {})
     command = [sys.executable, "-m", "elastic_core.run", *map(str, words)]
-    return subprocess.run(command, cwd=folder, env=variables, capture_output=True, text=True, timeout=60)
+    return subprocess.run(command, cwd=folder, env=variables, capture_output=True, text=True, timeout=patience(60))
 
 
 def test_5_the_shutdown_timeout_counts_after_a_failure(script, tmp_path):

@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from patience import patience
+
 CUSTOM = """
 import sys
 from elastic_core.api import RendezvousHandler
@@ -53,7 +55,7 @@ def test_class_that_only_overrides_next_rendezvous_and_returns_a_tuple(script, t
     )
     launcher = script(CUSTOM, "launch.py")
     done = subprocess.run(
-        [sys.executable, str(launcher), str(worker)], capture_output=True, text=True, timeout=60, check=False,
+        [sys.executable, str(launcher), str(worker)], capture_output=True, text=True, timeout=patience(60), check=False,
         env=os.environ | {"XDG_RUNTIME_DIR": str(tmp_path), "TMPDIR": str(tmp_path)},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

@@ -220,7 +220,7 @@ def test_a_renewal_that_raises_ends_the_round_by_name_with_its_place(elastic, sc
 
 def test_a_renewal_that_hangs_is_named_where_the_lease_is_lost_and_given_up_in_time(elastic, script, install):
     env = install(STORES, rendezvous=["seats = acme:Hangs"])
-    conf = "lease_ttl=2,last_call_timeout=0.1,connect_timeout=3"
+    conf = f"lease_ttl={patience(2):g},last_call_timeout=0.1,connect_timeout=3"
     path = script("import time\ntime.sleep(600)\n")
     agent = elastic("--rdzv-backend", "seats", "--rdzv-conf", conf, "--nnodes", "1:2", path, env=env)
     assert agent.wait() == 4

@@ -1,8 +1,9 @@
 """A run with built-ins alone loads nothing that it does not use."""
 
-import re
 import subprocess
 import sys
+
+import import_times
 
 SCRIPT = """
 import sys
@@ -43,9 +44,9 @@ ALWAYS_ON = ("agent-store", "control", "ledger", "planned-stops", "recorder", "t
 
 def test_a_local_run_loads_about_a_hundred_modules_of_the_core():
     off = [word for name in ALWAYS_ON for word in ("-p", f"no:{name}")]
-    command = [sys.executable, "-X", "importtime", "-m", "elastic_core", "run", *off, "--no-python", "true"]
+    command = import_times.command("elastic_core", "run", *off, "--no-python", "true")
     run = subprocess.run(command, capture_output=True, text=True, check=True)
-    loaded = set(re.findall(r"^import time:[ \d|]+ (elastic_[\w.]+)$", run.stderr, re.MULTILINE))
+    loaded = {name for name in import_times.imported(run.stderr) if name.startswith("elastic_")}
     assert "elastic_core.launcher.job" in loaded
     assert not {name for name in loaded if not name.startswith("elastic_core")}
     assert len(loaded) <= 107, "a file is an idea; what a local run never needs is imported where it is needed"

@@ -7,6 +7,7 @@ import pytest
 
 from elastic_core.processes.errors import record_pipe
 from elastic_core.worker import startup
+from patience import patience
 from support import wait_for
 
 HANGS = """
@@ -179,5 +180,5 @@ if __name__ == "__main__":
 def test_function_worker_too(tmp_path):
     (tmp_path / "lib.py").write_text(FUNCTION)
     command = [sys.executable, "lib.py"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=patience(60), check=False)
     assert done.stdout.endswith("ChildFailedError True\n"), done.stdout + done.stderr

@@ -10,6 +10,7 @@ from contextlib import suppress
 import pytest
 
 from group_kit import GroupKit
+from patience import patience
 from proc_kit import state_of
 from support import ELASTIC, places_of_runs, wait_for
 
@@ -66,7 +67,7 @@ def test_ctrl_z_stops_workers_too_each_time_and_ctrl_c_ends_all_afterwards(termi
         process.send_signal(signal.SIGCONT)  # as `bg` and `fg` do
         wait_for(lambda: not any(map(stopped, (process.pid, *ranks))), what="all to go on")
     os.write(leader, b"\x03")
-    assert process.wait(20) == 128 + signal.SIGINT
+    assert process.wait(patience(20)) == 128 + signal.SIGINT
 
 
 def test_worker_that_catches_the_signal_gets_it_and_one_that_is_ignored_at_the_start_stays_ignored(elastic, script):

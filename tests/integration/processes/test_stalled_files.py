@@ -15,6 +15,7 @@ from elastic_core.processes.spec import StreamPlan, WorkerLaunch
 from elastic_core.system.reactor import Reactor
 from elastic_plugin_kit import ManualClock
 from group_kit import GroupKit
+from patience import Deadline, patience
 from proc_kit import is_alive
 from support import Lines, wait_for
 
@@ -23,6 +24,8 @@ import os
 for i in range(2000): os.write(1, b"%6d " % i + b"x" * 1016 + b"\\n")
 """
 LINES = 2000
+STALL_S = round(patience(0.3), 1)
+"""So long a write to a real disk does not take, beside tests that write, too."""
 
 
 class StalledFile:
@@ -47,7 +50,7 @@ class StalledFile:
 
 @pytest.fixture
 def kit(tmp_path):
-    kit = GroupKit(tmp_path, disk_stall_s=0.3)
+    kit = GroupKit(tmp_path, disk_stall_s=STALL_S)
     yield kit
     kit.close()
 
@@ -75,7 +78,7 @@ def test_a_stalled_log_file_holds_back_the_worker_that_writes_there_and_nobody_e
     assert Path(kit.log(1)).read_bytes() == expected()
     kit.run_until(lambda: kit.notices)
     assert kit.notices[0] == (
-        f"the file system of {kit.log(0)!r} has not responded for 0.3 s; its data waits, and so does "
+        f"the file system of {kit.log(0)!r} has not responded for {STALL_S:g} s; its data waits, and so does "
         "a worker whose pipe is full"
     )
     assert kit.group.alive == {0}  # its pipe is full, and what waits for the file has a bound
@@ -141,9 +144,9 @@ def disk():
 
 
 def turn_until(disk, condition):
-    end_s = time.monotonic() + 30
+    end = Deadline(30)
     while not condition():
-        assert time.monotonic() < end_s
+        assert not end.passed()
         disk.reactor.turn(0.02)
 
 

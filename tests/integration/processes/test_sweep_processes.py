@@ -233,6 +233,6 @@ thread.join()
 
 def test_a_child_that_a_hook_waits_for_is_left_to_it(tmp_path):
     result = subprocess.run(
-        [sys.executable, "-c", HOOKS], cwd=tmp_path, capture_output=True, text=True, timeout=30, check=False
+        [sys.executable, "-c", HOOKS], cwd=tmp_path, capture_output=True, text=True, timeout=patience(30), check=False
     )
     assert result.stdout == "7\n", result.stderr

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from group_kit import GroupKit
+from patience import patience
 from proc_kit import is_alive, state_of
 from support import ELASTIC, processes_with, wait_for
 
@@ -75,7 +76,14 @@ def environment(folder):
 
 def run(folder, *command, **options):
     return subprocess.run(
-        command, cwd=folder, env=environment(folder), capture_output=True, text=True, timeout=60, check=False, **options
+        command,
+        cwd=folder,
+        env=environment(folder),
+        capture_output=True,
+        text=True,
+        timeout=patience(60),
+        check=False,
+        **options,
     )
 
 
@@ -119,8 +127,8 @@ def test_what_others_attach_to_process_1_lives_on(folder, script, namespaces):
         wait_for(lambda: Path(f"/proc/{process_1}/cmdline").read_bytes().startswith(program), what="its exec")
         user = [] if os.geteuid() == 0 else ["-U", "--preserve-credentials"]
         attach = ["nsenter", *user, "-t", process_1, "-p", "-m", f"--wd={folder}", "bash", "-c", DAEMON]
-        subprocess.run(attach, check=True, timeout=20, stdout=subprocess.DEVNULL)
-        out, err = outer.communicate(timeout=60)
+        subprocess.run(attach, check=True, timeout=patience(20), stdout=subprocess.DEVNULL)
+        out, err = outer.communicate(timeout=patience(60))
     assert outer.returncode == 0, err
     assert json.loads(out) == {"daemon": True, "late": True, "hidden": False, "zombies": 0}
 

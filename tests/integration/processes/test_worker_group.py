@@ -14,7 +14,7 @@ from elastic_core.processes import ladder
 from elastic_core.processes.process import WorkerProcess
 from elastic_core.processes.spec import StreamPlan
 from group_kit import DEADLINE_S, GroupKit, all_closed_since, open_fds, set_subreaper
-from patience import kept
+from patience import kept, patience
 from proc_kit import is_alive, state_of
 
 PRELUDE = """
@@ -380,7 +380,7 @@ def test_without_pidfds_and_without_signals_the_group_asks(tmp_path):
 
     thread = threading.Thread(target=run)
     thread.start()
-    thread.join(30)
+    thread.join(patience(30))
     assert seen == [3, -15]
 
 

@@ -122,10 +122,11 @@ def test_a_round_is_formed_after_its_fence_and_with_the_port_held(meet):
 def test_nothing_but_a_moved_fence_wakes_the_loop_of_an_idle_node(meet):
     a = meet.node()
     joined(meet, a)
-    meet.until(lambda: isinstance(a.events[-1], m.Fenced))
-    a.events.clear()
     run, post = [], a.post
     a.post = lambda callback: post(lambda: (run.append(callback), callback()))
+    meet.until(lambda: run and isinstance(a.events[-1], m.Fenced))  # all that came before has been taken
+    a.events.clear()
+    run.clear()
     meet.until(lambda: len(a.events) >= 3)
     assert {type(event) for event in a.events} == {m.Fenced}
     assert len(run) == len(a.events)

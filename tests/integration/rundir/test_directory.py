@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from proc_kit import state_of
+from proc_kit import thread_states
 from support import ELASTIC, wait_for
 
 RAISES = """
@@ -28,7 +28,7 @@ if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0": raise ValueError("label 11 i
 def standing_still(run):
     """Stop an agent meanwhile: what it writes then would be in the way of who removes its directory."""
     run.signal(signal.SIGSTOP)
-    wait_for(lambda: state_of(run.pid) == "T", what="the agent to stand still")
+    wait_for(lambda: set(thread_states(run.pid)) == {"T"}, what="all threads of the agent to stand still")
     yield
     run.signal(signal.SIGCONT)
 

@@ -5,6 +5,8 @@ import signal
 import subprocess
 import sys
 
+from patience import patience
+
 RUN = """
 import sys
 from elastic_core.rundir.directory import RunDirectory
@@ -31,16 +33,16 @@ def start(code, runtime):
 def test_racing_launches_leave_nothing(tmp_path):
     processes = [start(RUN, tmp_path / "runtime") for _ in range(6)]
     for process in processes:
-        process.communicate(timeout=60)
+        process.communicate(timeout=patience(60))
     assert [process.returncode for process in processes] == [0] * 6
     assert list((tmp_path / "runtime").glob("elastic-*/*")) == []
 
 
 def test_the_directory_of_a_killed_agent_stays_and_disturbs_nobody(tmp_path):
     killed = start(KILLED, tmp_path / "runtime")
-    path = killed.communicate(timeout=60)[0].strip()
+    path = killed.communicate(timeout=patience(60))[0].strip()
     assert killed.returncode == -signal.SIGKILL
     later = start(RUN, tmp_path / "runtime")
-    later.communicate(timeout=60)
+    later.communicate(timeout=patience(60))
     assert later.returncode == 0
     assert [str(p) for p in (tmp_path / "runtime").glob("*/*")] == [path]

@@ -3,11 +3,12 @@
 import subprocess
 import sys
 
+from patience import patience
 from torch_server import IMPORTS, torch_python  # noqa: F401
 
 
 def run(python, code):
-    return subprocess.run([python, "-c", code], capture_output=True, text=True, check=False, timeout=60)
+    return subprocess.run([python, "-c", code], capture_output=True, text=True, check=False, timeout=patience(60))
 
 
 def test_a_child_has_the_modules_of_the_server_before_its_first_line(torch_python):  # noqa: F811
