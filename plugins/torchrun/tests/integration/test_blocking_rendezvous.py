@@ -4,6 +4,7 @@ import pytest
 
 from elastic_plugin_kit import MemoryServer, MemoryStore, RendezvousConformance, rendezvous_settings
 from elastic_torchrun.rendezvous.blocking_rendezvous import BlockingRendezvous
+from patience import patience
 
 
 class TestBlockingRendezvous(RendezvousConformance):
@@ -17,7 +18,8 @@ class TestBlockingRendezvous(RendezvousConformance):
                 node_rank=node_rank,
                 min_nodes=min_nodes,
                 max_nodes=max_nodes,
-                options={"lease_ttl": 2.0, "last_call_timeout": 0.2},
+                # A lease that outlasts a pause of the process that all nodes are in.
+                options={"lease_ttl": patience(5), "last_call_timeout": 0.2},
             )
             return BlockingRendezvous(MemoryStore(settings, server=server), settings)
 
