@@ -176,8 +176,7 @@ def test_a_result_is_whole_while_a_child_of_the_worker_holds_the_pipe(group, met
     path = tmp_path / "child"
     kit = group(samples.return_with_a_child_that_stays, str(path), method=method)
     assert run(kit) == {0: "done"}
-    kit.run_until(path.exists)
-    child = int(path.read_text())
+    child = int(wait_for(lambda: path.read_text(), what="the child's pid"))  # the file is there before its content
     kit.stop(grace_s=1)
     kit.run_until(lambda: not is_alive(child))
 
