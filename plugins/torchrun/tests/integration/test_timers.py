@@ -14,6 +14,7 @@ import pytest
 from elastic_core.compat.elastic import timer
 from elastic_torchrun.launcher.api import LaunchConfig, elastic_launch
 from elastic_torchrun.processes.child_failed import ChildFailedError
+from patience import patience
 from support import wait_for
 from timer_kit import CLIENT, LATE, ON
 
@@ -46,7 +47,7 @@ def test_a_queue_server_kills_who_is_late_and_nobody_else():
     for worker in workers:
         worker.start()
     for worker in workers:
-        worker.join(30)
+        worker.join(patience(30))
     server.stop()
     assert [worker.exitcode for worker in workers] == [-signal.SIGKILL, 0]
 
@@ -85,10 +86,10 @@ def test_a_pipe_server_ends_who_is_late_with_its_signal_and_never_itself(tmp_pat
         file.write('nonsense\n{"version": 1, "pid": 5')
     over = tmp_path / "over"
     late, told = (file_worker(path, after_s=0.1, signum=signum, until=over) for signum in (15, 0))
-    assert late.wait(30) == -signal.SIGTERM
+    assert late.wait(patience(30)) == -signal.SIGTERM
     wait_for(lambda: len(heard) == 4)
     over.touch()
-    assert told.wait(30) == 0
+    assert told.wait(patience(30)) == 0
     server.stop()
     names = [name for name, _ in heard]
     assert (names[0], names[-1]) == ("watchdog started", "watchdog stopped")
