@@ -209,8 +209,10 @@ ENDS = {
     "at exit and threads": """
         import atexit, threading
         atexit.register(print, "at exit")
-        threading.Thread(target=lambda: (threading.Event().wait(0.1), print("thread"))).start()
+        said = threading.Event()
+        threading.Thread(target=lambda: (said.wait(), said.clear(), said.wait(0.1), print("thread"))).start()
         print("main")
+        said.set()
         """,
     "last exception": "import atexit, sys\natexit.register(lambda: print(sys.last_traceback.tb_lineno))\n1 / 0",
     "signal": "import os; os.kill(os.getpid(), 10)",

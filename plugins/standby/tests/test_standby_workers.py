@@ -198,7 +198,7 @@ def test_what_a_spare_has_started_ends_with_it(bench, lines, tmp_path):
     (tmp_path / "starts.py").write_text("import subprocess\nsubprocess.Popen(['sleep', '600'])\n")
     bench.stand_by(bench.launch(lines))
     mark = f"MARK={MARK}"
-    assert len(processes_with(mark)) == 2
+    wait_for(lambda: len(processes_with(mark)) == 2, what="the spare and its child")  # which has its variables late
     bench.pool.close()
     try:
         wait_for(lambda: not processes_with(mark), within_s=5.0, what="the end of the spare's child")

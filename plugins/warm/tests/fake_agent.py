@@ -88,10 +88,10 @@ class Worker:
 class FakeAgent:
     """Starts workers, ends rounds, and gives places. Each round has a port of its own."""
 
-    def __init__(self, folder, *, timeout_s=10.0, environment=None):
+    def __init__(self, folder, *, timeout_s=None, environment=None):
         self.folder = Path(folder)
         self.path = str(self.folder / "warm.sock")
-        self.timeout_s = timeout_s
+        self.timeout_s = patience(10) if timeout_s is None else timeout_s
         self.environment = environment or {}
         self._server = socket.socket(socket.AF_UNIX)
         self._server.bind(self.path)
@@ -174,8 +174,9 @@ class FakeAgent:
             worker.expect("entered", round=0)
         return workers
 
-    def leave(self, worker, number, *, within_s=10.0, planned=False):
-        worker.send("leave", round=number, within_s=within_s, planned=planned)
+    def leave(self, worker, number, *, within_s=None, planned=False):
+        limit_s = patience(10) if within_s is None else within_s
+        worker.send("leave", round=number, within_s=limit_s, planned=planned)
 
     def place(self, worker, number, rank, size, **variables):
         """Give a place with streams of its own."""

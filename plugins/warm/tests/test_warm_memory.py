@@ -42,8 +42,9 @@ def test_what_a_killed_agent_leaves_is_removed_by_the_next(start):
     wait_for(lambda: len(killed.out.splitlines()) == 2, what="both workers")
     left = Path(json.loads(killed.out.splitlines()[0])[0])
     os.kill(killed.pid, signal.SIGKILL)
-    killed.wait()
+    os.waitid(os.P_PID, killed.pid, os.WEXITED | os.WNOWAIT)  # agents of other tests remove it once its pid is gone
     assert left.exists()
+    killed.wait()
     agent = start()
     assert agent.wait() == 0, agent.err
     assert not left.exists()

@@ -136,7 +136,7 @@ def test_one_that_can_not_be_kept_starts_anew_with_a_line(run, what, reason):
 
 
 def test_one_that_does_not_take_its_place_is_killed_and_costs_a_restart(run):
-    run = run("0:hang-kept", options=("--max-restarts", "3", "--warm-timeout", "1"))
+    run = run("0:hang-kept", options=("--max-restarts", "3", "--warm-timeout", f"{patience(1):g}"))
     first = run.until_round(0, 3)
     run.kill(first[1])
     third = run.until_round(2, 3)
@@ -148,8 +148,10 @@ def test_one_that_does_not_take_its_place_is_killed_and_costs_a_restart(run):
 def test_two_failures_at_once(run):
     run = run(count=4)
     first = run.until_round(0, 4)
+    run.agent.signal(signal.SIGSTOP)  # so that it sees both together
     run.kill(first[1])
     run.kill(first[3])
+    run.agent.signal(signal.SIGCONT)
     second = run.until_round(1, 4)
     assert (second[0], second[2]) == (first[0], first[2])
     assert not {second[1], second[3]} & set(first.values())
@@ -187,11 +189,7 @@ def until_kept(run):
     second = run.until_round(1, 3)
     run.kill(second[1])
 
-    def recorded():
-        incident = run.agent.incident()
-        return incident["round_index"] == 1 and incident["kept_count"] == 2
-
-    wait_for(recorded, what="the incident, which is recorded after the stop")
+    run.until_recorded(round_index=1, kept_count=2)  # after the stop
     return first[0], first[2]
 
 
@@ -257,8 +255,7 @@ def test_the_policy_and_the_report_of_a_failure_count_those_that_run_on(run, tmp
     first = run.until_round(0, 3)
     run.kill(first[1])
     run.until_round(1, 3)
-    wait_for(lambda: run.agent.incident()["kept_count"] == 2, what="the incident")
-    incident = run.agent.incident()
+    incident = run.until_recorded(round_index=0, kept_count=2)
     assert (incident["stopped"], incident["secondary"]) == ([], [])
     run.finish()
     assert "2 alive, None kept" in run.ends()

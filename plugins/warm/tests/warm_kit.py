@@ -92,6 +92,16 @@ class Run:
             pids[rank] = next(pid for pid, round_ in self.noted("began", rank) if round_ == index)
         return pids
 
+    def until_recorded(self, **fields):
+        """Wait for an incident of the run with these fields; return it."""
+
+        def recorded():
+            with suppress(ValueError):  # there is no file yet
+                incident = self.agent.incident()
+                return incident if fields.items() <= incident.items() else None
+
+        return wait_for(recorded, what=f"an incident with {fields}\n{self.agent.err}")
+
     def kill(self, pid, signum=signal.SIGKILL):
         os.kill(pid, signum)
 

@@ -6,7 +6,9 @@ import pytest
 
 from elastic_core.api import WaitBudget
 from elastic_core.api.stores import WaitExpiredError
+from elastic_torchrun.rendezvous import blocking_calls
 from elastic_torchrun.rendezvous.blocking_calls import Asker
+from patience import patience
 
 
 def threads():
@@ -14,7 +16,8 @@ def threads():
 
 
 @pytest.fixture
-def asker():
+def asker(monkeypatch):
+    monkeypatch.setattr(blocking_calls, "END_S", patience(30))  # a limit for calls that never end
     asker = Asker("asker")
     yield asker
     asker.close()
@@ -38,7 +41,7 @@ def test_the_end_waits_until_a_call_that_was_given_up_is_over(asker):
         release.wait(30)
 
     with pytest.raises(WaitExpiredError):
-        asker.ask(call, wait=WaitBudget.lasting(0.05))
+        asker.ask(call, wait=WaitBudget.lasting(0.3))
     assert entered.wait(30)
     threading.Timer(0.05, release.set).start()
     asker.close()

@@ -159,8 +159,7 @@ def test_a_protected_block_of_another_thread_is_completed_before_the_groups_end(
         "Generation.destroy = lambda *args: say('groups end') or destroy(*args)\n"
         "def save():\n    with warm.protected(): say('here'); until('left'); say('saved')\n"
         "def act(number, argument):\n"
-        "    threading.Thread(target=save).start()\n"
-        "    try: forever.wait()\n"
+        "    try: threading.Thread(target=save).start(); forever.wait()\n"
         "    finally: (folder / 'left').touch()"
     )
     worker = begun(agent, functions)

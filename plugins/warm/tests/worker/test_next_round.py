@@ -87,8 +87,8 @@ def train():
     number = int(os.environ["ELASTIC_ROUND"])
     heartbeat(step=number * 10)
     elastic_train.should_stop(step=number * 10)
-    print("here", flush=True)
     with section("endless", limit_s=600):
+        print("here", flush=True)
         Event().wait(600)
 
 train()

@@ -44,7 +44,10 @@ store, rank, world = made if isinstance(made, tuple) else (made.store, made.rank
 store.set(f"kit-{rank}", str(rank))
 others = [store.get(f"kit-{other}").decode() for other in range(world)]
 say(**said, rank=rank, world=world, others=others, closed=bool(handler.is_closed()))
+store.set(f"kit-said-{rank}", str(rank))
 if rank == 0:
+    for other in range(world):  # each has looked before the end
+        store.get(f"kit-said-{other}")
     handler.set_closed()
 end = time.monotonic() + limit_s
 while not handler.is_closed() and time.monotonic() < end:

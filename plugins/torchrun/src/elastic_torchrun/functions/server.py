@@ -161,7 +161,7 @@ class _Server:
         """End the remaining workers, since the caller can't any more, and exit."""
         until_s = SYSTEM_CLOCK.monotonic_s() + _LEAVE_S
         for signum in (signal.SIGTERM, signal.SIGKILL):
-            for pid in [pid for pid in self._workers if self._reap(pid) is None]:
+            for pid in [pid for pid in list(self._workers) if self._reap(pid) is None]:
                 with suppress(ProcessLookupError, PermissionError):
                     os.killpg(pid, signum)
             while self._workers and (left_s := until_s - SYSTEM_CLOCK.monotonic_s()) > 0:

@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 
 import ports
+from patience import promised
 from proc_kit import children, command_line, is_alive
 from support import wait_for
+from time_limits import AT_ONCE_S
 
-# Each worker says what it finds; rank 1 may wait for the test's word, and rank 0 for rank 1.
+# Each worker says what it finds; rank 1 may wait for the test's word, and rank 0 for rank 1 and what that says.
 WORKER = """
 import json, os, sys, threading
 import torch
@@ -32,7 +34,9 @@ store.set("left-behind", "1")
 total = torch.ones(1) * (rank + 1)
 dist.all_reduce(total)
 say(count=count, total=total.item(), before=before, use=os.environ["TORCHELASTIC_USE_AGENT_STORE"])
+store.set(f"said-{rank}", "1")
 if mode == "crash" and count == 0 and rank == 0:
+    store.wait(["said-1"])
     os._exit(3)
 while mode in ("train", "ask") and rank == 1 and not os.path.exists(os.path.join(folder, "go")):
     threading.Event().wait(0.01)
@@ -149,8 +153,9 @@ def test_a_stop_signal_while_the_store_is_awaited_ends_the_run_at_once(start):
         agent.signal(signal.SIGTERM)
         agent.wait()
     assert not has_torch(sidecar)
-    agent.signal(signal.SIGTERM)
-    assert agent.wait(2) == 128 + signal.SIGTERM
+    with promised(2 * AT_ONCE_S):
+        agent.signal(signal.SIGTERM)
+        assert agent.wait() == 128 + signal.SIGTERM
     assert not is_alive(sidecar)
     assert agent.lines() == []
 

@@ -15,12 +15,13 @@ from elastic_core.compat.elastic.rendezvous.c10d_rendezvous_backend import C10dR
 from elastic_core.compat.elastic.rendezvous.dynamic_rendezvous import DynamicRendezvousHandler
 from elastic_core.compat.elastic.rendezvous.registry import get_rendezvous_handler
 from elastic_core.compat.elastic.rendezvous.static_tcp_rendezvous import StaticTCPRendezvous
-from elastic_core.compat.elastic.utils.distributed import create_c10d_store, get_free_port
+from elastic_core.compat.elastic.utils.distributed import create_c10d_store
 from elastic_core.compat.elastic.utils.store import barrier, synchronize
 from elastic_core.errors import RendezvousClosedError, RendezvousConnectionError, RendezvousTimeoutError
 from elastic_torchrun.rendezvous import c10d_backend
 from elastic_torchrun.rendezvous.c10d_backend import create_backend
 from patience import patience
+from ports import free_port
 from support import wait_for
 
 NODE = """
@@ -77,7 +78,7 @@ def node():
 
 
 def test_two_processes_meet_in_a_tcp_store_and_one_goes_on_alone(node):
-    endpoint = f"127.0.0.1:{get_free_port()}"
+    endpoint = f"127.0.0.1:{free_port()}"
     host = node(endpoint)
     wait_for(lambda: host.said or host.process.poll() is not None, within_s=40)
     assert host.said[0][:3] == [0, 1, ["rank 0"]]
@@ -112,7 +113,7 @@ if __name__ == "__main__":
 
 def test_two_agents_of_the_library_meet_in_a_tcp_store(tmp_path):
     (tmp_path / "agent.py").write_text(AGENT)
-    command = [sys.executable, str(tmp_path / "agent.py"), f"127.0.0.1:{get_free_port()}", f"{patience(3):g}"]
+    command = [sys.executable, str(tmp_path / "agent.py"), f"127.0.0.1:{free_port()}", f"{patience(3):g}"]
     agents = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=tmp_path) for _ in range(2)]
     try:
         said = [agent.communicate(timeout=patience(60))[0] for agent in agents]
@@ -195,7 +196,7 @@ def test_somebody_who_listens_and_says_nothing_is_not_waited_for():
 @pytest.mark.parametrize(("name", "config"), [("nowhere.test", {}), ("elsewhere.test", {"is_host": "true"})])
 def test_the_host_of_a_tcp_store_needs_no_name_that_resolves(monkeypatch, name, config):
     monkeypatch.setattr(c10d_backend.socket, "gethostname", lambda: "nowhere.test")
-    endpoint = f"{name}:{get_free_port()}"
+    endpoint = f"{name}:{free_port()}"
     backend, store = create_backend(RendezvousParameters("c10d", endpoint, "run", 1, 2, read_timeout=10, **config))
     assert backend.hosting
     store.set("key", "value")
@@ -211,7 +212,7 @@ def test_options_of_the_c10d_backend_that_cannot_be(config):
 
 
 def test_static_nodes_share_a_store():
-    port = get_free_port()
+    port = free_port()
     handlers = [StaticTCPRendezvous("127.0.0.1", port, rank, 2, "run", 20) for rank in (0, 1)]
     infos = on_threads(*(handler.next_rendezvous for handler in handlers))
     infos[1].store.set("key", "value")
@@ -268,6 +269,6 @@ def test_not_all_members_of_a_store():
     from torch.distributed import DistStoreError
 
     with pytest.raises(DistStoreError, match="not all 2 members") as caught:
-        create_c10d_store(True, "127.0.0.1", get_free_port(), world_size=2, timeout=1)
+        create_c10d_store(True, "127.0.0.1", free_port(), world_size=2, timeout=1)
     assert isinstance(caught.value, TimeoutError)  # torch raises one or the other
     assert type(pickle.loads(pickle.dumps(caught.value))) is DistStoreError

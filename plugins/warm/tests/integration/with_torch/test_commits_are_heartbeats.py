@@ -6,6 +6,8 @@ import sys
 
 import pytest
 
+from patience import patience
+
 TRAIN = """
 import os, pathlib, time
 import torch
@@ -47,8 +49,8 @@ train()
 @pytest.mark.timeout(200)
 def test_a_rank_that_commits_no_more_is_named_with_its_step(elastic, script, tmp_path):
     agent = elastic(
-        "--nproc-per-node", "2", "--omp-threads", "1", "--max-restarts", "1", "--hang-timeout", "3", "--run-dir",
-        tmp_path / "run", script(TRAIN), cwd=tmp_path,
+        "--nproc-per-node", "2", "--omp-threads", "1", "--max-restarts", "1", "--hang-timeout", f"{patience(3):g}",
+        "--run-dir", tmp_path / "run", script(TRAIN), cwd=tmp_path,
         env={"PYTHON_EXEC": sys.executable},  # a process that is forked behind another one can't be kept
     )  # fmt: skip
     assert agent.wait(150) == 0, agent.err

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 TRAIN = """
-import os, signal
+import os, pathlib, signal, time
 import torch, torch.distributed as dist
 import elastic_warm as warm
 
@@ -23,7 +23,11 @@ def train(state):
         state.commit()
         dist.barrier()
         if state.step == 5 and os.environ["ELASTIC_ROUND"] == "0":
-            os.kill(os.getpid(), signal.SIGKILL)
+            with warm.protected():  # and none is asked to leave, or loses a peer, before it ends
+                pathlib.Path(f"{dist.get_rank()}-is-at-5").touch()
+                while not pathlib.Path(f"{1 - dist.get_rank()}-is-at-5").exists():
+                    time.sleep(0.01)
+                os.kill(os.getpid(), signal.SIGKILL)
 
 train(state)
 """

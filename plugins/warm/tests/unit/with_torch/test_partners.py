@@ -34,13 +34,15 @@ class Gloo:
         self.waits = threading.Semaphore(0)
         self.ends = threading.Semaphore(0)
         self.error = None
+        self.of_thread = threading.local()
+        """One that was left behind may go on beside that of the next round: each has a group of its own."""
 
     def isend(self, data, to, *, group):
-        self.sent = data.clone()
+        self.of_thread.sent = data.clone()
         return self
 
     def irecv(self, data, sender, *, group):
-        data.copy_(self.sent)
+        data.copy_(self.of_thread.sent)
         return self
 
     def all_reduce(self, data, *, group):

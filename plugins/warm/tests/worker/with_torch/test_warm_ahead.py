@@ -6,6 +6,7 @@ import sys
 import pytest
 
 from patience import patience
+from ports import free_port
 
 AHEAD = """
 import os, sys
@@ -31,15 +32,13 @@ import elastic_warm.ahead
 print(*({"torch", "numpy"} & set(sys.modules)), "elastic_warm.worker" in sys.modules)
 """
 STORE = """
-import socket, sys
+import sys
 from datetime import timedelta
 import torch.distributed
 from elastic_warm.torch_state import wait_for_stores_in_python
 wait_for_stores_in_python()
 module = sys.modules["torch.distributed.rendezvous"]
-with socket.socket() as held:
-    held.bind(("127.0.0.1", 0))
-    port = held.getsockname()[1]
+port = int(sys.argv[1])
 limit = timedelta(seconds=600)  # torch would wait so long for the other rank
 server = module._create_c10d_store("127.0.0.1", port, 0, 2, limit)
 client = module._create_c10d_store("localhost", port, 1, 2, limit)
@@ -49,15 +48,13 @@ print(server.get("from").decode())
 
 # A rank 0 that waits for all clients, as torch makes it: its process has not been kept.
 SERVER_THAT_WAITS = """
-import socket, sys, threading
+import sys, threading
 from datetime import timedelta
 import torch.distributed
 from elastic_warm.torch_state import wait_for_stores_in_python
 make = torch.distributed.TCPStore
 wait_for_stores_in_python()
-with socket.socket() as held:
-    held.bind(("127.0.0.1", 0))
-    port = held.getsockname()[1]
+port = int(sys.argv[1])
 limit = timedelta(seconds=600)
 made = []
 server = threading.Thread(target=lambda: made.append(make("127.0.0.1", port, 2, True, limit, multi_tenant=True)))
@@ -76,6 +73,7 @@ sys.modules["os"]._exit(0)
 )
 def test_a_new_worker_waits_for_little(program, lines):
     ran = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=patience(60), check=False
-    )
+        [sys.executable, "-c", program, str(free_port())],
+        capture_output=True, text=True, timeout=patience(60), check=False,
+    )  # fmt: skip
     assert (ran.stdout, ran.returncode) == (lines, 0), ran.stderr
