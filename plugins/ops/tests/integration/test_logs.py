@@ -58,6 +58,35 @@ def test_followed_over_a_restart_until_the_run_ends(elastic, script, tmp_path, c
     assert capsys.readouterr().out == "rank 1 attempt 0\n"
 
 
+WAITS_FOR_THE_END = """
+import time
+from elastic_core.api import AgentHook, Power
+
+class Waits(AgentHook):
+    api_version = 1
+    powers = frozenset({Power.RUN})
+    def on_workers_started(self, event):  # hooks are called one after another, in the order of their names
+        while self.run.workers():
+            time.sleep(0.01)
+"""
+
+
+def test_output_of_a_worker_that_has_ended_before_a_hook_is_notified_of_it(elastic, script, tmp_path, capsys):
+    site, folder = tmp_path / "site", tmp_path / "run"
+    meta = site / "a_waits-1.0.dist-info"
+    meta.mkdir(parents=True)
+    (site / "a_waits.py").write_text(WAITS_FOR_THE_END)
+    (meta / "METADATA").write_text("Metadata-Version: 2.1\nName: a-waits\nVersion: 1.0\n")
+    (meta / "entry_points.txt").write_text("[elastic_core.hooks]\na-waits = a_waits:Waits\n")
+    agent = elastic(
+        "--run-dir", folder, "--log-dir", tmp_path / "logs", "-r", 3, script("print('its last words')"),
+        env={"PYTHONPATH": str(site)},
+    )  # fmt: skip
+    assert agent.wait() == 0, agent.err
+    assert main(["logs", str(folder)]) == 0
+    assert capsys.readouterr().out == "[0]: its last words\n"
+
+
 def test_two_nodes_of_one_host_and_a_rank_that_is_elsewhere(
     elastic, script, tmp_path, capsys, monkeypatch, redis_server
 ):
