@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from elastic_core.api import FailureReport
+from elastic_core.api import FailureReport, RunningWorker
 from elastic_core.api.feed import ChosenOption
 from elastic_plugin_kit import FakeRun
 
@@ -66,3 +66,10 @@ def test_what_a_hook_reads_is_what_the_test_has_set():
     assert (run.record_dir(), run.options()) == ("", ())
     run.record_directory, run.chosen = "/kept", (ChosenOption(name="role", value="trainer", origin="flag --role"),)
     assert (run.record_dir(), run.options()) == ("/kept", run.chosen)
+
+
+def test_workers_that_have_ended_are_among_those_that_were_started_last():
+    first, second = (RunningWorker(local_rank=rank, global_rank=rank, pid=7 + rank) for rank in (0, 1))
+    run = FakeRun(workers=(second,))
+    run.ended = (first,)
+    assert (run.workers(), run.workers(ended=True)) == ((second,), (first, second))

@@ -21,6 +21,8 @@ class RunActions(Protocol):
     """The run directory. Threading: written on the supervisor's thread, read on any."""
     workers: tuple[RunningWorker, ...]
     """The running workers. Threading: as `run_dir`."""
+    started: tuple[RunningWorker, ...]
+    """The workers that were started last, also those that have ended. Threading: as `run_dir`."""
 
     def report(self, hook: str, report: FailureReport) -> None:
         """Process a failure that a hook reports."""
@@ -91,9 +93,9 @@ class RunHandle:
         self._call = call
         self._record = record
 
-    def workers(self) -> tuple[RunningWorker, ...]:
-        """Return this node's running workers, by local rank."""
-        return self._actions.workers
+    def workers(self, *, ended: bool = False) -> tuple[RunningWorker, ...]:
+        """Return this node's running workers, by local rank; with `ended`, all that were started last."""
+        return self._actions.started if ended else self._actions.workers
 
     def report(self, report: FailureReport) -> None:
         """Report a failure of workers or of this node, as if the agent had found it: the policy decides.

@@ -48,6 +48,7 @@ class HookActions:
         self.record_dir, self.options, self.keep_run_dir = record_dir, options, run_dir.keep
         self.report, self.release_stop = agent.report_failure, agent.release_stop
         self.workers: tuple[RunningWorker, ...] = ()
+        self.started: tuple[RunningWorker, ...] = ()
         self._agent = agent
         self._rendezvous = rendezvous
         self._planner = planner
@@ -68,7 +69,7 @@ class HookActions:
         if isinstance(what, WorkersStarted | WorkersStopping):
             self._questions = {}
         if isinstance(what, WorkersStarted):
-            self.workers = self._planner.running(what.pids)
+            self.workers = self.started = self._planner.running(what.pids)
         elif isinstance(what, RoundJoining):
             self.workers = ()  # those that are kept have no place yet
         elif isinstance(what, WorkerEnded):

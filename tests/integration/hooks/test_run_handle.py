@@ -33,6 +33,7 @@ class Act(AgentHook):
         self.rounds += 1
         if self.rounds == 1:
             assert [worker.pid for worker in self.run.workers()] == list(event.pids)
+            assert self.run.workers(ended=True) == self.run.workers()
             self.run.call_later(0.1, self.act)
 
     def act(self):

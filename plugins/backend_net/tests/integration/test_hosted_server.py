@@ -11,6 +11,7 @@ from elastic_backend_net.hosted_server import HostedProcess, hosted_environment
 from elastic_core.api import WaitBudget
 from elastic_core.api.stores import WaitCancelledError
 from group_kit import all_closed_since, open_fds
+from patience import patience
 from proc_kit import is_alive
 from support import wait_for
 
@@ -67,7 +68,7 @@ def test_says_how_it_ended(run, script, ending):
     process = run(f"echo last words; {script}")
     assert not process.hear(b"never said", timeout_s=20, wait=WaitBudget())
     assert process.said == b"last words\n"
-    assert process.ending() == ending
+    assert process.ending(within_s=patience(20)) == ending
     assert process.ending() == ending  # it was not reaped
     assert process.pids()
 
@@ -98,7 +99,7 @@ def test_reads_and_writes_what_it_is_given(run, tmp_path):
     source.write_text("hello")
     with source.open() as reading, said.open("w") as writing:
         process = run("cat", stdin=reading.fileno(), output=writing.fileno())
-    assert process.ending() == "ended with code 0"
+    assert process.ending(within_s=patience(20)) == "ended with code 0"
     assert said.read_text() == "hello"
 
 

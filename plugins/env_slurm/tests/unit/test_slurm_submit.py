@@ -8,6 +8,7 @@ import pytest
 
 from elastic_core.cli.main import main
 from elastic_env_slurm.batch_script import directives_of, wrapped
+from patience import patience
 
 SCRIPT = """#!/bin/bash
 #SBATCH --nodes 2
@@ -158,7 +159,7 @@ def job_of(folder, text, *arguments, **variables):
 def done(folder, text, *arguments, **variables):
     """Return the exit code of a submitted script, what it wrote, and what was written about it."""
     job = job_of(folder, text, *arguments, **variables)
-    out, err = job.communicate(timeout=30)
+    out, err = job.communicate(timeout=patience(30))
     return job.returncode, out, err
 
 
@@ -196,7 +197,7 @@ def test_a_script_has_the_signals_that_its_batch_shell_gets(tmp_path, name):
     job = job_of(tmp_path, f"#!/bin/bash\n{trap}\necho ready\n{until}\nexit 5\n")
     assert job.stdout.readline() == "ready\n"
     job.send_signal(getattr(signal, f"SIG{name}"))
-    out, err = job.communicate(timeout=30)
+    out, err = job.communicate(timeout=patience(30))
     assert (job.returncode, out, err) == (5, f"got {name}\n", "")
     assert not list(tmp_path.iterdir())
 
@@ -209,7 +210,7 @@ def test_a_script_goes_on_after_many_signals_and_its_code_counts(tmp_path):
         job.send_signal(signal.SIGUSR1)
         assert job.stdout.readline() == "got\n"
     (tmp_path / "end").touch()
-    job.communicate(timeout=30)
+    job.communicate(timeout=patience(30))
     assert job.returncode == 138
 
 
@@ -217,6 +218,6 @@ def test_a_script_that_catches_no_signal_ends_by_it(tmp_path):
     job = job_of(tmp_path, "#!/bin/bash\necho ready\nwhile [ $SECONDS -lt 20 ]; do sleep 0.05; done\n")
     job.stdout.readline()
     job.send_signal(signal.SIGTERM)
-    job.communicate(timeout=30)
+    job.communicate(timeout=patience(30))
     assert job.returncode == 143
     assert not list(tmp_path.iterdir())

@@ -17,6 +17,7 @@ from elastic_core.cli.main import main
 from elastic_core.errors import ConfigError, ElasticError
 from elastic_ops.control_plane import client
 from elastic_ops.ctl.target import Target, asked
+from patience import patience
 from ports import free_port
 from redis_servers import redis_server  # noqa: F401  # a fixture
 from support import wait_for
@@ -25,11 +26,11 @@ WAITS = """
 import json, os, pathlib, signal, sys, threading
 here = pathlib.Path(sys.argv[1])
 env = os.environ
+if "stubborn" in sys.argv:  # before it is seen to run
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
 print(json.dumps({"round": int(env["ELASTIC_ROUND"]), "restarts": int(env["TORCHELASTIC_RESTART_COUNT"]),
                   "changes": int(env["ELASTIC_MEMBERSHIP_CHANGES"]), "rank": int(env["RANK"]),
                   "socket": env.get("TORCH_WORKER_SERVER_SOCKET")}), flush=True)
-if "stubborn" in sys.argv:
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
 def stuck_here():
     event = threading.Event()
     while not (here / "finish").exists():
@@ -279,7 +280,7 @@ def test_interrupt_of_ctl_is_an_interrupt(start, machine):
     (path,) = machine.listening()
     wait_for(lambda: _queued(asking.pid))
     asking.send_signal(signal.SIGINT)
-    assert asking.wait(10) == 130
+    assert asking.wait(patience(10)) == 130
     assert asking.communicate()[1] == b""
     code, line = machine.refused("--timeout", "0.3", "ping")
     assert (code, "did not answer in time" in line) == (1, True)

@@ -59,6 +59,7 @@ def test_events_up_to_the_last_second_are_there_and_the_other_node_says_when_it_
     wait_for(lambda: sum(line["name"] == "tick" for line in journal(folders["b"])[0]) > 20, what="events")
     killed_ns = time.time_ns()
     os.kill(b.pid, signal.SIGKILL)
+    assert b.wait() == -signal.SIGKILL  # what it was writing is written
     events, rest = journal(folders["b"])
     assert rest == "", "a line is written whole"
     assert events[-1]["at_ns"] > killed_ns - patience(1) * 1e9

@@ -158,9 +158,9 @@ def test_a_run_in_a_store_whose_agents_are_here_has_all_of_its_rounds(
         code, said = ask("status", "--history", "--json", *store)
         return json.loads(said)["runs"][0]["rounds"] if code == 0 else []
 
-    wait_for(lambda: rounds() and rounds()[0]["began"])
+    wait_for(lambda: [past["began"] != "" for past in rounds()] == [True])
     agents.append(start("n1"))
-    wait_for(lambda: len(rounds()) == 2 and rounds()[1]["began"] and rounds()[1]["joined"] == ["n1"])
+    wait_for(lambda: [(past["began"] != "", past["joined"]) for past in rounds()] == [(True, []), (True, ["n1"])])
     code, said = ask("status", "--history", *store)
     assert (code, "joined: n1" in said, "Only the nodes know" in said) == (0, True, False)
     assert ask("stop", *store)[0] == 0

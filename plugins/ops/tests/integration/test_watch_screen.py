@@ -182,7 +182,8 @@ def test_a_run_that_leaves_nothing_is_said_to_be_over(start, window, tmp_path):
     (tmp_path / "finish").touch()
     assert agent.wait() == 0
     assert shown.ends() == 0
-    assert "its run directory is gone" in shown.seen().shell
+    # The last look may find the directory with the end of the run in it, which the agent removes a moment later.
+    assert re.search("its run directory is gone|verdict: done, exit code 0", shown.seen().shell)
 
 
 def test_a_killed_agent_ends_the_screen(start, window):
@@ -207,7 +208,7 @@ def test_several_runs_are_listed_and_one_that_ends_goes(start, window, tmp_path)
     (tmp_path / "finish").touch()
     assert agents[1].wait() == 0
     assert shown.ends() == 0
-    assert "no agent of this user runs on this host" in shown.seen().shell
+    assert re.search("no agent of this user runs on this host|verdict: done, exit code 0", shown.seen().shell)
 
 
 def test_a_store_that_is_down_meanwhile(elastic, script, places, window, redis_server, tmp_path):

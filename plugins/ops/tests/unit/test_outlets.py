@@ -15,6 +15,7 @@ from elastic_ops.exporters.agent_metrics import AgentMetrics
 from elastic_ops.exporters.choosing import NamedHandler
 from elastic_ops.exporters.delivery import MOST_WAITING, Delivery
 from elastic_ops.exporters.outlets import EventOutlet, MetricOutlet
+from support import wait_for
 
 STOPPED = RunEvent(name="agent_stopped", at_s=1.0, at_ns=2_000_000_000, values={"exit_code": 0, "reason": "done"})
 
@@ -43,6 +44,7 @@ class KeptEvents(logging.Handler):
 @pytest.fixture
 def lines(monkeypatch):
     monkeypatch.delenv("LOGLEVEL", raising=False)
+    monkeypatch.setattr(delivery, "CLOSE_LIMIT_S", 60.0)  # of which only a handler that hangs needs more
     return []
 
 
@@ -130,7 +132,7 @@ def test_a_handler_that_does_not_close_is_left_behind(lines, monkeypatch):
     calls.start()
     calls.put(lambda: outlet.observe(STOPPED))
     assert not calls.close()
-    assert own.got
+    wait_for(lambda: own.got, what="the metrics from before the end")
     hold.set()
 
 

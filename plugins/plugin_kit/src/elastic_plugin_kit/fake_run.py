@@ -33,6 +33,8 @@ class FakeRun(RunHandle):
 
     def __init__(self, workers: tuple[RunningWorker, ...] = ()) -> None:
         self.running = workers
+        self.ended: tuple[RunningWorker, ...] = ()
+        """Those that were started last, and run no more."""
         self.now_s = 0.0
         self.reports: list[FailureReport] = []
         self.restarts: list[str] = []
@@ -71,9 +73,10 @@ class FakeRun(RunHandle):
         self.agents: AgentChannel | None = None
         """How the agents of the run know each other."""
 
-    def workers(self) -> tuple[RunningWorker, ...]:
-        """Return those that run."""
-        return self.running
+    def workers(self, *, ended: bool = False) -> tuple[RunningWorker, ...]:
+        """Return those that run; with `ended`, all that were started last."""
+        started = sorted((*self.running, *self.ended), key=lambda each: each.local_rank)
+        return tuple(started) if ended else self.running
 
     def report(self, report: FailureReport) -> None:
         """Keep a report."""

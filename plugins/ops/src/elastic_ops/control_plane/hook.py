@@ -99,7 +99,7 @@ class ControlPlane(AgentHook):
 
     def on_workers_started(self, event: WorkersStarted) -> None:
         """Begin to listen, after a short delay."""
-        workers = self.run.workers()
+        workers = self.run.workers(ended=True)  # one that has failed at once has a log, too
         self._workers = {worker.local_rank: worker for worker in workers}
         if any(worker.stdout or worker.stderr for worker in workers):
             self._started.append((event.round.index, workers))

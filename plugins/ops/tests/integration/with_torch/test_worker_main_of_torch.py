@@ -58,7 +58,7 @@ def test_ctl_reaches_a_worker_with_torchs_worker_main(elastic, script, folder, m
     wait_for((folder / "up").exists, within_s=60)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(folder))
     monkeypatch.setenv("TMPDIR", str(folder))
-    assert main(["ctl", "--worker", "0", "ping"]) == 0
+    wait_for(lambda: main(["ctl", "--worker", "0", "ping"]) == 0, what="the agent, which may listen later")
     assert main(["ctl", "--worker", "0", "fr_trace_json"]) == 0
     assert '"version"' in capsys.readouterr().out
     (folder / "finish").touch()

@@ -17,8 +17,8 @@ from elastic_ops.control_plane.handlers import Offer
 from elastic_ops.control_plane.http import serve
 from elastic_ops.control_plane.proved import ANSWER_HEADER, SCHEME, BatchCodes, Refused, Session
 from elastic_ops.control_plane.timed import STRANGERS, TimedSocket
-from elastic_ops.logs import over_nodes, wire
-from elastic_ops.logs.follow import LogLine
+from elastic_ops.logs import over_nodes, serving, wire
+from elastic_ops.logs.follow import HostLogs, LogLine
 from elastic_ops.logs.index import IndexWriter
 from elastic_ops.logs.over_nodes import NodesLogs, Place
 from elastic_ops.logs.serving import LogServer
@@ -513,11 +513,22 @@ def test_output_that_goes_to_the_console_is_noted(node, tmp_path):
 
 def test_followed_over_a_store_that_is_away_and_nodes_that_come_and_go(node, monkeypatch):
     monkeypatch.setattr(over_nodes, "LOOK_EVERY_S", 0.02)
+    at_the_end = threading.Event()
+
+    class Looked(HostLogs):
+        def follow(self):
+            for line in super().follow():
+                if line is None:
+                    at_the_end.set()
+                yield line
+
+    monkeypatch.setattr(serving, "HostLogs", Looked)
     one, two = node(0), node(1)
     one.write("before\n")
     places = Places(one.place())
     with closing(logs_of(places, wanted=Wanted(streams=("stdout",), last=0, follow=True)).follow()) as lines:
-        wait_for(lambda: next(lines) is None and places.looks > 3)
+        # What is written before its agent has found the end of the file is before the end, too.
+        wait_for(lambda: next(lines) is None and places.looks > 3 and at_the_end.is_set())
         one.write("after\n")
         assert until(lines, "0:after") == ["0:after"]
         two.write("from its beginning\n")
