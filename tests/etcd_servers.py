@@ -387,9 +387,9 @@ class EtcdCluster:
                     return member
         return None
 
-    def followers(self) -> list[EtcdServer]:
-        """Return those who run and do not lead."""
-        leader = self.leader()
+    def followers(self, leader: EtcdServer | None = None) -> list[EtcdServer]:
+        """Return those who run and do not lead; `leader`: who leads, as far as the test knows, or has led."""
+        leader = leader or self.leader()
         return [member for member in self.members if member.process and member is not leader]
 
     def kill_leader(self) -> EtcdServer:
@@ -400,7 +400,8 @@ class EtcdCluster:
 
     def stop_majority(self) -> list[EtcdServer]:
         """Kill two members, the leader among them, and return them."""
-        killed = [self.leader(), self.followers()[0]]
+        leader = self.leader()
+        killed = [leader, self.followers(leader)[0]]
         for member in killed:
             member.stop()
         return killed

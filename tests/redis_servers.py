@@ -235,8 +235,9 @@ class Sentinel:
         return self
 
     def master_port(self) -> int:
-        """Return which port the first sentinel says that the primary has now."""
-        return int(_raw("127.0.0.1", self.sentinels[0][0], f"SENTINEL GET-MASTER-ADDR-BY-NAME {self.name}").split()[-1])
+        """Return which port the first sentinel says that the primary has now; 0 where it does not answer in time."""
+        answer = _raw("127.0.0.1", self.sentinels[0][0], f"SENTINEL GET-MASTER-ADDR-BY-NAME {self.name}")
+        return int((answer.split() or ["0"])[-1])
 
     def fail_over(self) -> None:
         """Kill the primary, and return when the sentinels have put the replica in its place."""

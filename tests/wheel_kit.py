@@ -10,6 +10,8 @@ import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from patience import patience
+
 ROOT = Path(__file__).parents[1]
 OURS = [ROOT, *sorted(path.parent for path in (ROOT / "plugins").glob("*/pyproject.toml"))]
 """The distributions that are released together."""
@@ -141,7 +143,7 @@ class Environment:
 
 def finish(process: subprocess.Popen[str]) -> tuple[int, str, str]:
     try:
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=patience(60))
     finally:
         process.kill()
         process.wait()

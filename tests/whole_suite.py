@@ -31,6 +31,20 @@ SKIPPED = "TESTS_SKIPPED"
 ECOSYSTEM = "TESTS_ECOSYSTEM"
 """The variable with which tests under other libraries are run, those marked `ecosystem`; `make ecosystem` sets it."""
 
+KIT = "elastic_plugin_kit.conformance"
+
+KIT_LIMITS = {
+    "kit": {"CANCEL_S": 1.0},
+    "store_calls": {"LATE_S": 1.2},
+    "rendezvous": {"LATE_S": 4.0},
+    "failure": {"QUICK_S": 10.0, "ABANDONED_S": 10.0},
+    "hook": {"QUICK_S": 15.0, "ABANDONED_S": 20.0},
+    "starter": {"QUICK_S": 20.0},
+    "master_server": {"QUICK_S": 20.0},
+}
+"""What the conformance kit's limits are in CI, for plugins that keep them elsewhere: as with `patience.kept`, only what
+hangs is too late there. Each is below what a call takes that does not end by itself."""
+
 STOPPING = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM)
 
 
@@ -165,6 +179,19 @@ def _no_torch_in_the_everyday_tier(request: pytest.FixtureRequest) -> Iterator[N
     torch = None if before else sys.modules.get("torch")
     if hasattr(torch, "Tensor") and tier_of(request.path.relative_to(request.config.rootpath)) == TEST:
         pytest.fail("the test has imported torch; move it into a folder 'with_torch'")
+
+
+@pytest.fixture(autouse=True)
+def _patient_kit(request: pytest.FixtureRequest) -> None:
+    """Give the plugins that a test of the conformance kit is about the limits of CI, if this is CI."""
+    kit = sys.modules.get(f"{KIT}.kit")
+    if kit is None or not os.environ.get("CI") or not (request.cls and issubclass(request.cls, kit.Kit)):
+        return
+    monkeypatch = request.getfixturevalue("monkeypatch")
+    for module, limits in KIT_LIMITS.items():
+        if f"{KIT}.{module}" in sys.modules:
+            for name, limit_s in limits.items():
+                monkeypatch.setattr(sys.modules[f"{KIT}.{module}"], name, limit_s)
 
 
 @pytest.fixture

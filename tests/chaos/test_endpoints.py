@@ -157,7 +157,7 @@ def test_interrupted_while_a_server_says_nothing(start, backend):
 
     with served(listen) as port:
         agent = start(backend, f"127.0.0.1:{port}")
-        assert asked.wait(10)
+        assert asked.wait(patience(10))
         ends_at_once(agent)
 
 

@@ -7,12 +7,16 @@ from patience import kept
 
 HANGS = WORKER.replace(
     "while not",
-    "from elastic_core.worker import heartbeat\n"
-    "heartbeat(step=1)\n"
-    "if env['ELASTIC_NODE_ID'] == 'b' and says['restarts'] == 0:\n"
-    "    time.sleep(60)\n"
-    "while not",
-).replace("    time.sleep(0.02)", "    heartbeat(step=2)\n    time.sleep(0.02)")
+    """from elastic_core.worker import heartbeat
+if says["node"] == "b" and says["restarts"] == 0:
+    while not (shared / "further").exists():  # or b would be late alone where a's worker starts late
+        time.sleep(0.005)
+    heartbeat(step=1)
+    time.sleep(60)
+heartbeat(step=1)
+while not""",
+    1,
+).replace("    time.sleep(0.02)", "    heartbeat(step=2)\n    (shared / 'further').touch()\n    time.sleep(0.02)")
 
 
 def stacks_of(node, rank):

@@ -10,7 +10,7 @@ import pytest
 
 from chaos.multi_node import LEASE_S, SLACK_S, Run
 from patience import kept
-from proc_kit import is_alive
+from proc_kit import is_alive, state_of
 from support import wait_for
 from time_limits import SPREAD_S
 
@@ -192,7 +192,7 @@ def test_a_node_that_has_finished_does_not_end_well_when_another_fails(any_job, 
     job = any_job
     nodes, said = start(job, "ab")
     order(job, rank_of(said, nodes, "a"), "done")
-    wait_for(lambda: not is_alive(said[0]["pid"]), what="a's worker to finish")
+    wait_for(lambda: state_of(said[0]["pid"]) is None, what="a to know that its worker has finished")
     order(job, rank_of(said, nodes, "b"), f"7 {time.monotonic() + pause_s}")
     assert "1 worker had finished before" in all_end_with(nodes, 7)
 

@@ -127,11 +127,14 @@ def test_a_node_that_is_left_out_says_so_and_ends_with_what_the_run_has_failed_o
     absence = wait_for(lambda: json.loads(status.read_text())["absence"])
     assert (absence["by"], absence["reason"], absence["refused"]) == ("policy 'rules'", "exit code 43", False)
     assert absence["until_ns"] - absence["since_ns"] == 600 * 10**9
-    told = subprocess.run(
-        [sys.executable, "-m", "elastic_core", "status", *_store(redis_run)], capture_output=True, text=True, check=True
-    )
-    assert f"{bad.name} is left out for 10 min in all by policy 'rules': exit code 43" in told.stdout
-    assert "waiting for a place" not in told.stdout
+    command = [sys.executable, "-m", "elastic_core", "status", *_store(redis_run)]
+    out = f"{bad.name} is left out for 10 min in all by policy 'rules': exit code 43"
+
+    def told():  # its record in the store is written beside its status
+        shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        return shown if out in shown else ""
+
+    assert "waiting for a place" not in wait_for(told, what=out)
     redis_run.exit_rank(0, again[0]["gen"], 9)
     for node in nodes:
         node.ends(9)

@@ -204,6 +204,7 @@ def test_a_store_that_goes_away_while_it_is_watched_is_a_part_of_the_picture(red
         chosen_store({"rdzv_backend": "redis", "rdzv_endpoint": redis_run.endpoint, "rdzv_id": redis_run.id}, {})
     )
     try:
+        wait_for(lambda: (seen := _read(source)) and seen.state == "running", what="a to publish that its worker runs")
         (seen,) = source.look()
         assert (seen.state, seen.nodes[0].since) == ("running", "")
         redis_run.server.stop()

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from chaos.multi_node import FULL_FIRST, StaticRun
+from patience import patience
 from support import places_of_runs, wait_for
 
 TRAIN = """
@@ -189,11 +190,12 @@ def test_worker_that_fails_while_it_saves_is_no_failure_of_the_run(training):
 
 def test_save_that_hangs_is_named_and_holds_nobody_for_longer_than_it_may(training):
     run = training
-    a, b = two_nodes(run, "--save-timeout", "2", env={"TEST_SAVE": "hang"})
+    limit_s = round(patience(2))  # in which the other three have saved
+    a, b = two_nodes(run, "--save-timeout", limit_s, env={"TEST_SAVE": "hang"})
     b.agent.signal(signal.SIGTERM)
     b.ends(143)
     began(a, world=2, gen=1)
-    text = "stopped without having saved within 2 s (--save-timeout): rank 1 (still saving)"
+    text = f"stopped without having saved within {limit_s} s (--save-timeout): rank 1 (still saving)"
     assert any(text in node.agent.err for node in (a, b)), a.agent.err + b.agent.err
     run.all_end(a)
 

@@ -35,8 +35,9 @@ ORDERED = WORKER.replace(
     order =""",
 )
 OFF_S = 60.0
-GAP_S = 0.05
-"""Of two failures on two nodes the first is blamed if this lies between them: what a word to the store takes."""
+GAP_S = 0.2
+"""Of two failures on two nodes the first is blamed if this lies between them: what a word to the store takes, and a
+turn of the agent that has it."""
 
 
 @pytest.fixture

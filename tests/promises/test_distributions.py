@@ -151,9 +151,12 @@ def test_ops_shows_a_run_records_its_events_and_stops_it(elastic, script, tmp_pa
     events = tmp_path / "events.jsonl"
     agent = elastic("--event-log-handler", f"jsonl:{events}", script(WAITS))
     wait_for(lambda: agent.lines() and [*agent.runtime.glob("elastic-*/*/status.json")], what="the worker")
-    shown = run_elastic("status", "--json", agent.run_id, agent=agent)
-    (run,) = json.loads(shown.stdout)["runs"]
-    assert (run["state"], run["run_id"]) == ("running", agent.run_id)
+
+    def shown():  # its status is written beside the run
+        (run,) = json.loads(run_elastic("status", "--json", agent.run_id, agent=agent).stdout)["runs"]
+        return run if run["state"] == "running" else None
+
+    assert wait_for(shown, what="a run that is under way")["run_id"] == agent.run_id
     stopped = run_elastic("stop", agent.run_id, agent=agent)
     assert stopped.returncode == 0, stopped.stderr
     assert agent.wait() == 128 + signal.SIGTERM
@@ -204,10 +207,12 @@ TRAINS = """
 import os, time
 from elastic_train import attempt, should_stop
 rank, step = attempt().rank, 0
+stops = should_stop(step=step)  # a rank that has not asked yet is not waited for
 os.write(1, b'{"begun": %d}\\n' % rank)
-while not should_stop(step=step):
+while not stops:
     time.sleep(0.005 * (1 + rank))
     step += 1
+    stops = should_stop(step=step)
 os.write(1, b'{"rank": %d, "saved": %d}\\n' % (rank, step))
 """
 

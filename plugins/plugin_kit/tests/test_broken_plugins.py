@@ -17,6 +17,7 @@ from elastic_plugin_kit import (
     rendezvous_settings,
     sample_moments,
 )
+from elastic_plugin_kit.conformance.kit import _HUNG as HUNG
 from elastic_plugin_kit.conformance.rendezvous import RendezvousRun
 from meeting import Meeting
 
@@ -139,6 +140,8 @@ def test_a_broken_plugin_fails_where_its_defect_is_named(told, kit, given_for, c
     found = {name: err for (of, name), err in told.items() if of is cls and err is not None}
     if set(found) != expected:
         # What must be quick can be late on a machine that is busy; in peace it is not.
+        for call in [call for call in HUNG if call[0] is cls]:
+            del HUNG[call]
         again = {name: told_by(kit, given_for, cls, name, tmp_path) for name in kit_tests(kit)}
         found = {name: err for name, err in again.items() if err is not None}
     assert set(found) == expected, "\n".join(f"{name}: {err!r}" for name, err in found.items())

@@ -298,26 +298,29 @@ IMPATIENT = """
 import sys
 from elastic_core.cli.main import main
 from elastic_plugin_kit.checking import pytest_plugin, subject
-subject.CALL_S, pytest_plugin.CHECK_S = 1.0, float(sys.argv.pop(1))
+subject.CALL_S, pytest_plugin.CHECK_S = float(sys.argv.pop(1)), float(sys.argv.pop(1))
 sys.exit(main())
 """
+CALL_S = round(patience(1))
+"""What a call of a plugin may take, and in which its module is imported."""
 
 
 def test_a_plugin_that_hangs_when_it_is_built_is_named_and_waited_for_once(check):
-    code, out, _ = check("mine:Sleepy", start=("-c", IMPATIENT, "60"))
+    code, out, _ = check("mine:Sleepy", start=("-c", IMPATIENT, f"{CALL_S}", "60"))
     assert code == 1
     assert len(failed(out)) > 3  # each without a wait of its own
-    said = "CallHangs: policy 'mine:Sleepy' (not installed): building it takes longer than 1 s"
+    said = f"CallHangs: policy 'mine:Sleepy' (not installed): building it takes longer than {CALL_S} s"
     assert out.count(said) >= len(failed(out))
 
 
 def test_a_check_in_which_a_call_hangs_ends_and_after_some_no_more_are_asked(check):
     words = ("--kind", "rendezvous", "--", "-k", "members")
-    code, out, _ = check("mine:Deaf", *words, start=("-c", IMPATIENT, "2"))
+    limit_s = CALL_S + 1
+    code, out, _ = check("mine:Deaf", *words, start=("-c", IMPATIENT, f"{CALL_S}", f"{limit_s}"))
     assert code == 1
     place = next(number for number, line in enumerate(PLUGINS.splitlines(), 1) if "def members" in line) + 1
     assert f"mine.py:{place}: " in out
-    assert "Failed: the check is still running after 2 s" in out
+    assert f"Failed: the check is still running after {limit_s} s" in out
     assert len(failed(out)) == 3
     assert "3 checks have not ended" in out
 

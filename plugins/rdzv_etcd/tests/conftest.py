@@ -8,6 +8,7 @@ from elastic_core.api import WaitBudget
 from elastic_rdzv_etcd.store import EtcdStore
 from elastic_rdzv_etcd.url import Tls, parse_target
 from etcd_servers import etcd_cluster, etcd_private, etcd_server, tls_etcd
+from patience import patience
 from store_kit import store_settings
 
 __all__ = ["etcd_cluster", "etcd_private", "etcd_server", "tls_etcd"]
@@ -51,7 +52,7 @@ def make_gateway():
 
 @pytest.fixture
 def wait():
-    return WaitBudget.lasting(10)
+    return WaitBudget.lasting(patience(20))  # for all calls of a test: some make thousands
 
 
 @pytest.fixture

@@ -20,13 +20,19 @@ def test_a_renewal_costs_the_server_no_more_with_a_thousand_members(store, redis
     wait = WaitBudget.lasting(patience(60))  # for two thousand calls
 
     def server_us(call, times):
-        """Return microseconds of the server for one call of a script."""
-        redis_server.call("CONFIG RESETSTAT")
-        for _ in range(times):
-            call()
-        stats = redis_server.call("INFO commandstats")
-        (line,) = [line for line in stats.split("\r\n") if line.startswith("cmdstat_evalsha:")]
-        return float(line.partition("usec_per_call=")[2].partition(",")[0])
+        """Return microseconds of the server for one call of a script, of several shares of calls the least.
+
+        In some of them another process may have had the server's turn, and a clock measures that, too.
+        """
+        found = []
+        for _ in range(8):
+            redis_server.call("CONFIG RESETSTAT")
+            for _ in range(times // 8):
+                call()
+            stats = redis_server.call("INFO commandstats")
+            (line,) = [line for line in stats.split("\r\n") if line.startswith("cmdstat_evalsha:")]
+            found.append(float(line.partition("usec_per_call=")[2].partition(",")[0]))
+        return min(found)
 
     def enlist(at):
         return store.enlist(RECORD, incarnation=f"member-{at}", ttl_s=60, wait=wait)

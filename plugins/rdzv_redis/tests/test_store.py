@@ -100,10 +100,13 @@ def test_an_expired_member_goes_when_another_renews(store, wait):
     enlist(store, "dead", wait, ttl_s=ttl_s)
     living = enlist(store, "living", wait, ttl_s=ttl_s)
     before = revisions(store, wait)
-    for _ in range(5):
+
+    def renewed_alone():  # by and by: a moment in which nobody gets a turn is such a silence
         pass_by(ttl_s / 4)
         renewal = store.renew(living, ttl_s=ttl_s, wait=wait)
-    assert (renewal.ahead, renewal.live) == (0, 1)
+        return renewal if renewal.live == 1 else None
+
+    assert wait_for(renewed_alone, what="the end of the other lease").ahead == 0
     after = revisions(store, wait)
     assert (after.members, after.departures) == (before.members + 1, before.departures + 1)
 
@@ -125,18 +128,21 @@ def test_an_expired_seat_is_not_updated(store, wait):
 
 
 def test_after_a_silence_of_all_the_first_renewal_extends_every_lease(store, wait):
-    seats = [enlist(store, name, wait, ttl_s=0.4) for name in "abc"]
-    pass_by(0.5)  # as if the server had been stopped
-    assert store.renew(seats[1], ttl_s=0.4, wait=wait).live == 3
-    assert store.renew(seats[0], ttl_s=0.4, wait=wait).live == 3
+    ttl_s = patience(0.4)  # in which all are enlisted
+    seats = [enlist(store, name, wait, ttl_s=ttl_s) for name in "abc"]
+    pass_by(1.25 * ttl_s)  # as if the server had been stopped
+    assert store.renew(seats[1], ttl_s=ttl_s, wait=wait).live == 3
+    assert store.renew(seats[0], ttl_s=ttl_s, wait=wait).live == 3
 
 
 def test_a_silence_seen_by_an_update_first_still_extends_every_lease(store, wait):
-    seats = [enlist(store, name, wait, ttl_s=ttl_s) for name, ttl_s in (("a", 0.3), ("b", 0.3), ("c", 9.0))]
-    store.renew(seats[0], ttl_s=0.3, wait=wait)  # the lease that counts is the one asked for last
-    pass_by(0.4)
+    ttl_s = patience(0.4)  # in which all are enlisted
+    leases = (("a", ttl_s), ("b", ttl_s), ("c", 60.0))
+    seats = [enlist(store, name, wait, ttl_s=lease_s) for name, lease_s in leases]
+    store.renew(seats[0], ttl_s=ttl_s, wait=wait)  # the lease that counts is the one asked for last
+    pass_by(1.25 * ttl_s)
     assert store.update(seats[2], b"first to come back", wait=wait)
-    assert store.renew(seats[1], ttl_s=0.3, wait=wait).live == 3
+    assert store.renew(seats[1], ttl_s=ttl_s, wait=wait).live == 3
 
 
 def test_a_seat_that_is_gone_does_not_bring_others_back(store, wait):
@@ -330,13 +336,13 @@ def test_a_run_without_a_name_has_a_hash_tag_too(make_store, server, wait):
 
 
 def test_a_run_is_kept_after_the_last_call_and_then_gone(store, server, wait):
-    seat = enlist(store, "a", wait)
-    store.swap("round", b"1", expect=None, keep_s=0.6, wait=wait)
-    for _ in range(3):
-        pass_by(0.3)
+    seat, keep_s = enlist(store, "a", wait), patience(0.6)
+    store.swap("round", b"1", expect=None, keep_s=keep_s, wait=wait)
+    for _ in range(5):
+        pass_by(keep_s / 4)
         store.load("round", wait=wait)
     assert store.load("round", wait=wait).value == b"1"
-    pass_by(0.7)
+    pass_by(1.1 * keep_s)
     assert "*0" in server.call("KEYS *")
     assert store.renew(seat, ttl_s=1, wait=wait) is None
 

@@ -4,6 +4,7 @@ import os
 
 import pytest
 
+from patience import patience
 from ports import free_port
 from support import wait_for
 
@@ -69,7 +70,7 @@ def test_a_node_whose_gate_passes_again_is_waited_for(nodes, moment):
 
 
 def test_one_whose_gate_stays_shut_ends_with_its_reason_and_the_other_by_its_workers_own_patience(nodes):
-    first, second, _ = nodes("on_joining", 2, "--join-timeout", "1")
+    first, second, _ = nodes("on_joining", 2, "--join-timeout", f"{patience(1):g}")
     assert (first.wait(), second.wait()) == (1, 1)
     assert "health check: hook 'gate' (acme 1.0) refused: the disk is full" in second.err
     assert "TimeoutError" in first.err

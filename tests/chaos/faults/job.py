@@ -224,7 +224,7 @@ class Job:
     # --- the end
 
     def finish(self) -> int:
-        """Let the training end some steps from now; return at which."""
+        """Let the training end some steps from now; return at which, or later where it is further by then."""
         last = self.steady(steps=1).step + 25
         order = self.run.shared / "new-order"
         order.write_text(str(last))

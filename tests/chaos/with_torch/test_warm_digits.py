@@ -49,15 +49,22 @@ def test_survivors_keep_running_and_no_bit_differs(elastic, tmp_path, kills, ste
     budget = ("--max-restarts", kills, "--restart-backoff", 0, "--run-dir", run_dir, "--timings")
     words = ("--steps", steps, "--log-steps", 1, "--step-s", 0.005 + pause_s / 100)
     agent = elastic(*OPTIONS, *budget, TRAIN, *words, env=env)
+    killed = set()
     for number in range(kills):
         # At any step but the first of a round, before which no process is kept. Rank 0 prints a step when it has
         # committed it, and the other rank may not have done so before the next one is printed.
         line = f"round {number}: from step "
         wait_for(lambda line=line: agent.out.partition(line)[2].count("\nstep ") > 1, within_s=60, what=line)
-        both = wait_for(lambda: len(found := pids(run_dir)) == 2 and found, within_s=60, what="two workers")
+        # The status is written beside the run: it may still name the worker that was killed last.
+        both = wait_for(
+            lambda: len(found := pids(run_dir)) == 2 and killed.isdisjoint(found) and found,
+            within_s=60, what="two workers",
+        )  # fmt: skip
         if pause_s:  # the kills of the long form come by the clock
             time.sleep(pause_s)  # noqa: TID251
-        os.kill(rng.choice(both), signal.SIGKILL)
+        victim = rng.choice(both)
+        killed.add(victim)
+        os.kill(victim, signal.SIGKILL)
     assert agent.wait(300) == 0, agent.err
     assert weights(agent.out) == weights(undisturbed.out)
     begun = [int(step) for step in re.findall(r"round \d+: from step (\d+)", agent.out)]

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from patience import patience
 from support import wait_for
 
 SCRIPT = Path(__file__).with_name("training_with_faults.py")
@@ -46,7 +47,7 @@ class Training:
                 for name in ("fault", "asked"):
                     os.mkfifo(folder / f"{name}-gate.{index}.{rank}")
         if any(each["how"] == "SIGSTOP" for each in faults):
-            options = (*options, "--hang-timeout", 1)
+            options = (*options, "--hang-timeout", f"{patience(1):g}")  # in which all ranks are in their places
         self.agent = elastic(
             "--nproc-per-node", RANKS, "--omp-threads", 1, "--standby", "--standby-imports", IMPORTS,
             "--max-restarts", 8, "--restart-backoff", 0, "--timings", *options, SCRIPT, folder, json.dumps(faults),

@@ -138,7 +138,7 @@ class ReadsAFile(Sound):
 class IsSlow(Sound):
     def decide(self, failure, history):
         if len(history) > 50:
-            threading.Event().wait(0.7)
+            threading.Event().wait(0.6)
         return super().decide(failure, history)
 
 
@@ -450,7 +450,7 @@ class RunsMeet(Meeting):
 class JoiningHearsNothing(Meeting):
     def next_rendezvous(self):
         self.wait.check()
-        given, self.wait = self.wait, WaitBudget.lasting(2.5)
+        given, self.wait = self.wait, WaitBudget.lasting(4.5)  # longer than the kit waits on the busiest machine
         try:
             return super().next_rendezvous()
         finally:

@@ -65,11 +65,11 @@ def test_what_only_reads_is_no_transaction(make_store, etcd_server, wait):
         return store
 
     store, late = listened_to(make_store(etcd_server.endpoint)), listened_to(make_store(etcd_server.endpoint))
-    seat = store.enlist(b"a", incarnation="a", ttl_s=5, wait=wait)
-    make_store(etcd_server.endpoint).enlist(b"b", incarnation="b", ttl_s=5, wait=wait)
-    assert store.renew(seat, ttl_s=5, wait=wait).live == 2
+    seat = store.enlist(b"a", incarnation="a", ttl_s=60, wait=wait)
+    make_store(etcd_server.endpoint).enlist(b"b", incarnation="b", ttl_s=60, wait=wait)
+    assert store.renew(seat, ttl_s=60, wait=wait).live == 2
     store.update(seat, b"c", wait=wait)
-    store.renew(seat, ttl_s=5, wait=wait)
+    store.renew(seat, ttl_s=60, wait=wait)
     store.watch(Revisions(), TOPICS, timeout_s=0, wait=wait)
     assert len(store.members(wait=wait).members) == 2
     store.survey(("round", "control"), wait=wait)
@@ -85,7 +85,7 @@ def test_what_only_reads_is_no_transaction(make_store, etcd_server, wait):
 
 def test_reads_whose_revision_is_forgotten_are_made_anew(make_store, etcd_private, wait):
     store, other = make_store(etcd_private.endpoint), make_store(etcd_private.endpoint)
-    store.enlist(b"a", incarnation="a", ttl_s=5, wait=wait)
+    store.enlist(b"a", incarnation="a", ttl_s=60, wait=wait)
     ask, compacted = store._gateway.ask, []
 
     def compacting(path, body, **how):

@@ -9,7 +9,7 @@ import pytest
 from elastic_rdzv_etcd.hosting.program import PATH_VARIABLE
 from etcd_servers import binary
 from ports import free_port
-from proc_kit import is_alive
+from proc_kit import children, command_line, is_alive
 from support import launcher, wait_for
 
 ONE = ("--nnodes", 1, "--nproc-per-node", 2, "--rdzv-conf", "embedded=true")
@@ -118,16 +118,12 @@ def test_who_gives_a_killed_agents_seat_back_begins_no_etcd(start, temporary, tm
     counting.chmod(0o755)
     agent = start(*ONE, env={PATH_VARIABLE: str(counting)})
     up(agent)
-    (guard,) = (pid for pid, command in commands() if "elastic-guard" in command and parent_of(pid) == agent.pid)
+    (guard,) = (pid for pid in children(agent.pid) if b"elastic-guard" in command_line(pid))
     agent.signal(signal.SIGKILL)
     agent.wait()
     assert_nothing_is_left(temporary, agent)
     wait_for(lambda: not is_alive(guard), what="the end of the guard, which waits for the last act")
     assert begun.read_text() == "x\n"
-
-
-def parent_of(pid):
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
 def test_ctrl_c_leaves_nothing_and_reaches_the_etcd_last(start, temporary):

@@ -63,7 +63,8 @@ def wait():
 @pytest.mark.parametrize("way", ["kill", "pause"])
 def test_the_leader_is_gone(make_gateway, etcd_cluster, wait, way, at_the_leader):
     leader = etcd_cluster.leader()
-    gateway = attached(make_gateway, etcd_cluster, leader if at_the_leader else etcd_cluster.followers()[0], wait)
+    member = leader if at_the_leader else etcd_cluster.followers(leader)[0]
+    gateway = attached(make_gateway, etcd_cluster, member, wait)
     put(gateway, wait)
     stream = watch(gateway, wait)
     seen = stream.revision
@@ -71,10 +72,10 @@ def test_the_leader_is_gone(make_gateway, etcd_cluster, wait, way, at_the_leader
     kept(succeeds(lambda: put(gateway, wait, "after")), 6)
     assert get(gateway, wait)["value"] == b64(b"after")
     try:
-        events = stream.events(1, wait)
+        events = stream.events(10, wait)
     except BackendUnavailableError:  # it was at the leader, or ended with a request that was lost
         stream = watch(gateway, wait, start_revision=str(seen + 1))
-        events = stream.events(1, wait)
+        events = stream.events(10, wait)
     assert events[-1]["value"] == b"after"  # nothing is missed
 
 
@@ -116,7 +117,8 @@ def test_without_a_majority_nothing_is_served_and_nobody_waits_long(make_gateway
 
 
 def test_a_majority_that_hangs_keeps_nobody_longer_than_the_limit(make_gateway, etcd_cluster, wait):
-    hanging = [etcd_cluster.leader(), etcd_cluster.followers()[0]]
+    leader = etcd_cluster.leader()
+    hanging = [leader, etcd_cluster.followers(leader)[0]]
     (left,) = (member for member in etcd_cluster.members if member not in hanging)
     gateway = attached(make_gateway, etcd_cluster, left, wait)
     stream = watch(gateway, wait)

@@ -271,7 +271,7 @@ def test_a_watch_begins_at_a_revision(make_gateway, etcd_server, wait, key):
 
 def test_a_deletion_by_the_end_of_a_lease_is_seen(make_gateway, etcd_server, wait, key):
     gateway = make_gateway(etcd_server.endpoint)
-    lease = gateway.ask("lease/grant", {"TTL": 1}, wait=wait, writes=True)["ID"]
+    lease = gateway.ask("lease/grant", {"TTL": 2}, wait=wait, writes=True)["ID"]
     written = int(put(gateway, key, wait, lease=lease)["header"]["revision"])
     stream = watching(gateway, wait, key, start_revision=str(written + 1))  # the lease may be over by now
     (event,) = stream.events(9, wait)

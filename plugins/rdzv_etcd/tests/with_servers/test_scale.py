@@ -8,6 +8,7 @@ import pytest
 
 from elastic_core.api import WaitBudget
 from elastic_core.api.stores import Revisions, Topic
+from patience import patience
 from support import wait_for
 
 MEMBERS = 200
@@ -119,9 +120,9 @@ def test_the_loser_of_the_first_swap_asks_once(make_store, etcd_private, asked, 
 
 def test_the_loss_of_all_who_judge_at_once_is_found_by_the_next(make_store, etcd_private):
     """The first of many die together: nobody tells the others, of whom the next ones in line count again."""
-    wait = WaitBudget.lasting(60)
+    wait = WaitBudget.lasting(patience(60))
     stores = [make_store(etcd_private.endpoint) for _ in range(40)]
-    ttl_s = 2.0
+    ttl_s = float(round(patience(1.6)))  # in which all have come and listen, and in which each is heard again
     seats = [store.enlist(RECORD, incarnation=f"m{at}", ttl_s=ttl_s, wait=wait) for at, store in enumerate(stores)]
     topics = (Topic.DEPARTURES,)
     since = [store.watch(Revisions(), topics, timeout_s=0, wait=wait).revisions for store in stores]  # all listen

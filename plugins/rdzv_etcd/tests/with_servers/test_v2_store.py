@@ -314,6 +314,7 @@ def test_every_key_ends_by_itself_and_stays_while_it_is_needed(make_store, etcd_
     version = store.swap("round", b"1", expect=None, keep_s=4, wait=wait).current.version
     version = store.swap("round", b"2", expect=version, keep_s=4, wait=wait).current.version
     store.update(seat, b"new", wait=wait)
+    assert store.renew(seat, ttl_s=LEASE_S, wait=wait) is not None  # so that its lease is fresh, whatever that took
     kept = keys_of(etcd_server, store)
     assert len(kept) == 8  # state, keep, since, seat, record, lease, document, body
     assert all(0 < leaf.get("ttl", 0) <= 5 for leaf in kept), kept

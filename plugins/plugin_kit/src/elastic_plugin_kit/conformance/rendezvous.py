@@ -17,6 +17,7 @@ from elastic_plugin_kit.conformance.kit import (
     cancel_s,
     check_api_version,
     check_options,
+    late_s,
     settle,
 )
 from elastic_plugin_kit.conformance.kit_process import check_imports, nothing_left
@@ -133,7 +134,8 @@ class RendezvousConformance(Kit):
         handler = run.node()
         self._joined(handler)
         for _ in range(2):
-            ended = Started(lambda: _bound(handler).watch(QUIET_S)).ended(within_s=QUIET_S + LATE_S, what="watch")
+            watch = Started(lambda: _bound(handler).watch(QUIET_S))
+            ended = watch.ended(within_s=QUIET_S + late_s(LATE_S), what="watch")
             assert ended.value() is None, (
                 f"watch returned {ended.value()!r} for a round in which nothing happened; expected None"
             )
@@ -175,7 +177,8 @@ class RendezvousConformance(Kit):
         self._needs(2)
         handler = run.node(nodes=2)
         handler.wait = WaitBudget.lasting(QUIET_S)
-        ended = Started(handler.next_rendezvous).ended(within_s=QUIET_S + LATE_S, what="next_rendezvous")
+        joining = Started(handler.next_rendezvous)
+        ended = joining.ended(within_s=QUIET_S + late_s(LATE_S), what="next_rendezvous")
         if ended.error is None:
             pytest.skip("the handler forms a round without waiting for the other node")
         assert isinstance(ended.error, ElasticError), (
@@ -308,7 +311,7 @@ class RendezvousConformance(Kit):
 
     def _told(self, handler: RendezvousHandler, what: str) -> RoundChange:
         change = Started(lambda: _bound(handler, math.inf).watch(self.round_s)).ended(
-            within_s=self.round_s + LATE_S, what=f"watch for {what}"
+            within_s=self.round_s + late_s(LATE_S), what=f"watch for {what}"
         )
         told = change.value()
         assert isinstance(told, get_args(RoundChange)), (

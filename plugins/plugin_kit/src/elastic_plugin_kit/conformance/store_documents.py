@@ -2,6 +2,8 @@
 
 from collections.abc import Callable
 
+import pytest
+
 from elastic_core.api import SYSTEM_CLOCK
 from elastic_core.api.stores import CONTROL_KEY, ROUND_KEY, Document, Swapped
 from elastic_plugin_kit.conformance.kit import Kit, all_at_once
@@ -168,7 +170,13 @@ class DocumentPromises(Kit):
         client = run.client()
         seat = client.enlist(ttl_s=run.lease_s)
         one = _applied(client.swap(b"x", keep_s=2 * run.lease_s))
-        run.pass_time(3 * run.lease_s, renewing=[(client, seat)])
+        longest_s = 0.0
+        for _ in range(15):
+            since_s = run.stopwatch()
+            run.pass_time(run.lease_s / 5, renewing=[(client, seat)])
+            longest_s = max(longest_s, since_s())
+        if longest_s > 1.5 * run.lease_s:
+            pytest.skip(f"this machine is too slow: two calls were {longest_s:.1f} s apart")
         assert client.load() == one, "a document was removed though a member renewed within keep_s; expected it kept"
         assert client.numbers() == [seat.number]
 

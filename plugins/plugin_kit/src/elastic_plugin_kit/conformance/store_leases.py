@@ -163,12 +163,15 @@ class LeasePromises(Kit):
         """`members` and `departures` move when a renewal finds an expired member."""
         client, _, speaking = _two(run)
         before = client.revisions()
-        run.pass_time(run.lease_s + min(SLACK_S, run.lease_s / 2), renewing=[(client, speaking)])
-        after = client.revisions()
-        assert after.departures > before.departures, (
-            "`departures` did not move when a member expired; expected it to move"
+        run.pass_time_until(
+            lambda: client.revisions().departures > before.departures,
+            within_s=run.lease_s + SLACK_S,
+            what="`departures` did not move when a member expired; expected it to move",
+            renewing=[(client, speaking)],
         )
-        assert after.members > before.members, "`members` did not move when a member expired; expected it to move"
+        assert client.revisions().members > before.members, (
+            "`members` did not move when a member expired; expected it to move"
+        )
 
     def test_an_announced_expiry_ends_a_watch(self, run: StoreRun) -> None:
         """If the store announces expiries, a watch of departures ends with one between two renewals."""
