@@ -203,6 +203,7 @@ def spawn(
         WorkerError: It could not be started. The message has the program and the reason.
     """
     tees: list[Tee] = []
+    started_s = reactor.now_s()  # not later: on a busy node the worker may fail before this process has its next turn
     with ExitStack() as ours, ExitStack() as childs:
         try:
             out, out_ends = _open_stream(launch.stdout, disk, ours, childs, log)
@@ -210,7 +211,6 @@ def spawn(
             process, starter = _start(launch, out, err, starters)
         except (OSError, ValueError) as error:
             raise _spawn_error(launch, error) from error
-        started_s = reactor.now_s()
         ours.pop_all()
         for plan, sink, ends in ((launch.stdout, sinks[0], out_ends), (launch.stderr, sinks[1], err_ends)):
             if ends is not None:

@@ -11,6 +11,7 @@ import pytest
 
 from elastic_core.errors import IllegalEventError, WorkerError
 from elastic_core.processes import ladder
+from elastic_core.processes import process as process_module
 from elastic_core.processes.process import WorkerProcess
 from elastic_core.processes.spec import StreamPlan
 from group_kit import DEADLINE_S, GroupKit, all_closed_since, open_fds, set_subreaper
@@ -70,6 +71,21 @@ def test_exits_tell_code_and_time_and_nobody_stopped_them(kit):
     assert kit.group.alive == frozenset()
     took_s = kit.stop(within_s=2)
     kept(took_s, 1)
+
+
+def test_a_worker_may_end_before_its_start_returns(kit, monkeypatch):
+    """As where this process has its next turn late. What the worker has recorded is from its lifetime all the same."""
+    start = process_module._start
+
+    def returns_late(*args):
+        started = start(*args)
+        os.waitid(os.P_PID, started[0].pid, os.WEXITED | os.WNOWAIT)
+        return started
+
+    monkeypatch.setattr(process_module, "_start", returns_late)
+    kit.start("import time; print(time.time_ns())")
+    kit.run_until_exits(1)
+    assert kit.exits[0].at_ns - kit.exits[0].runtime_s * 1e9 < int(kit.said()) < kit.exits[0].at_ns
 
 
 def test_each_worker_has_its_own_session_and_only_the_usual_descriptors(kit):
