@@ -7,7 +7,6 @@ import subprocess
 import pytest
 
 from patience import patience
-from proc_kit import command_line
 from support import wait_for
 
 STEPS = """
@@ -17,12 +16,37 @@ rank = int(os.environ["RANK"])
 """
 
 
-def is_python(pid):
-    return b"train.py" in command_line(pid)
+STEPS_TO_THE_END = (
+    STEPS
+    + """
+step, left = 0, 15
+should_stop(step=0)
+os.write(1, b"%d\\n" % os.getpid())
+while left:  # for a while after the test has finished with them
+    step += 1
+    should_stop(step=step)
+    time.sleep(0.1)
+    left -= pathlib.Path("finish").exists()
+"""
+)
+
+
+def stepping(agent):
+    """The processes of both workers, which have made steps."""
+    return list(map(int, wait_for(lambda: agent.out.count("\n") == 2 and agent.out.split())))
+
+
+def finish(agent):
+    (agent.out_path.parent / "finish").touch()
 
 
 def test_should_stop_is_a_sign_of_life_and_its_steps_name_the_rank_behind(elastic, script):
     text = STEPS + (
+        "def began(one):\n"
+        "    return pathlib.Path(f'began-{one}')\n"
+        "began(rank).touch()\n"
+        "while not began(1 - rank).exists():  # one may be started long before the other\n"
+        "    time.sleep(0.01)\n"
         "for step in range(40):\n"
         "    should_stop(step=step)\n"
         "    while rank == 1 and step == 3:\n"
@@ -83,25 +107,24 @@ def test_a_section_of_the_script_limits_a_save_that_hangs(elastic, script):
 
 def test_steps_of_a_process_that_has_ended_do_not_count(elastic, script):
     """As where a worker runs one program after the other, and the second one reports no steps."""
+    timeout_s = patience(1)
     text = STEPS + (
         "if len(sys.argv) > 1:\n"
         "    should_stop(step=1)\n"
         "    sys.exit(0)\n"
         "import subprocess\n"
         "subprocess.run([sys.executable, __file__, 'first'], check=True)\n"
-        "for _ in range(30):\n"
+        f"for _ in range({round(30 * timeout_s)}):\n"
         "    print('upload', flush=True)\n"
         "    time.sleep(0.1)\n"
     )
-    agent = elastic("--hang-timeout", "1", script(text))
+    agent = elastic("--hang-timeout", f"{timeout_s:g}", script(text))
     assert agent.wait(60) == 0, agent.err
 
 
 def test_workers_that_are_all_stopped_by_a_signal_wait_for_their_continuation(elastic, script):
-    text = STEPS + "for step in range(30):\n    should_stop(step=step)\n    time.sleep(0.1)\n"
-    agent = elastic("--nproc-per-node", "2", "--hang-timeout", "1", script(text))
-    pids = wait_for(lambda: found if len(found := [p for p in agent.survivors() if is_python(p)]) == 2 else None)
-    wait_for(lambda: all("elastic-stop" in maps_of(pid) for pid in pids))
+    agent = elastic("--nproc-per-node", "2", "--hang-timeout", "1", script(STEPS_TO_THE_END))
+    pids = stepping(agent)
     for pid in pids:
         os.kill(pid, signal.SIGSTOP)
     wait_for(lambda: "all workers of this node are stopped by a signal" in agent.err)
@@ -109,6 +132,7 @@ def test_workers_that_are_all_stopped_by_a_signal_wait_for_their_continuation(el
         agent.process.wait(3)
     for pid in pids:
         os.kill(pid, signal.SIGCONT)
+    finish(agent)
     assert agent.wait(60) == 0, agent.err
     assert agent.err.count("stopped by a signal") == 1
 
@@ -117,10 +141,8 @@ def test_workers_that_are_all_stopped_by_a_signal_wait_for_their_continuation(el
 def test_a_suspend_of_the_whole_job_is_no_hang_in_any_order(elastic, script, agent_at):
     """As `scontrol suspend` stops the job's processes one after the other, and continues them in the same order."""
     timeout_s = patience(1)
-    text = STEPS + "for step in range(30):\n    should_stop(step=step)\n    time.sleep(0.1)\n"
-    agent = elastic("--nproc-per-node", "2", "--hang-timeout", f"{timeout_s:g}", script(text))
-    pids = wait_for(lambda: found if len(found := [p for p in agent.survivors() if is_python(p)]) == 2 else None)
-    wait_for(lambda: all("elastic-stop" in maps_of(pid) for pid in pids))
+    agent = elastic("--nproc-per-node", "2", "--hang-timeout", f"{timeout_s:g}", script(STEPS_TO_THE_END))
+    pids = stepping(agent)
     order = [*pids[:agent_at], agent.process.pid, *pids[agent_at:]]
     for signum in (signal.SIGSTOP, signal.SIGCONT):
         for pid in order:
@@ -130,30 +152,30 @@ def test_a_suspend_of_the_whole_job_is_no_hang_in_any_order(elastic, script, age
         if signum == signal.SIGSTOP:
             with pytest.raises(subprocess.TimeoutExpired):
                 agent.process.wait(2 * timeout_s)
+    finish(agent)
     assert agent.wait(60) == 0, agent.err
-    assert agent.out == ""
-
-
-def maps_of(pid):
-    try:
-        with open(f"/proc/{pid}/maps") as maps:
-            return maps.read()
-    except OSError:
-        return ""
+    assert sorted(map(int, agent.out.split())) == sorted(pids)
 
 
 def test_a_debugger_in_the_interpreter_is_recognised_by_the_stack(elastic, script):
     text = STEPS + (
         "import pdb, socket, threading\n"
         "ours, pdbs = socket.socketpair()\n"
-        "threading.Timer(4, ours.sendall, [b'continue\\n']).start()\n"
+        "def person():\n"
+        "    while not pathlib.Path('finish').exists():\n"
+        "        time.sleep(0.05)\n"
+        "    ours.sendall(b'continue\\n')\n"
+        "threading.Thread(target=person).start()\n"
         "should_stop(step=1)\n"
         "pdb.Pdb(stdin=pdbs.makefile(), stdout=open(os.devnull, 'w')).set_trace()\n"
         "should_stop(step=2)\n"
     )
     agent = elastic("--hang-timeout", "1", script(text))
+    wait_for(lambda: "the stack of rank 0 shows a debugger: no hang for up to 86400 s" in agent.err)
+    with pytest.raises(subprocess.TimeoutExpired):
+        agent.process.wait(3)
+    finish(agent)
     assert agent.wait(60) == 0, agent.err
-    assert "the stack of rank 0 shows a debugger: no hang for up to 86400 s" in agent.err
 
 
 def test_auto_learns_a_limit_from_a_run_and_reports_it(elastic, script):
