@@ -36,7 +36,19 @@ def faults(tmp_path):
 
 
 def finish(faults, code=""):
-    faults.with_name("slow-finish").write_text(code)
+    whole = faults.with_name("slow-finish")
+    whole.with_suffix(".new").write_text(code)
+    whole.with_suffix(".new").replace(whole)  # no worker sees it without the code
+
+
+def times_slow(line):
+    """How many times the others' work a slow rank's own is, by the line about it.
+
+    The scripts' ranks need three times as long. On a busy machine all of them sleep longer, which brings them closer.
+    """
+    times = float(re.search(r" is slow: its own work takes ([0-9.]+) times the median of the others, for ", line)[1])
+    assert 1.33 <= times < 3.5, line  # 4/3 is the least that is reported
+    return times
 
 
 def test_a_rank_is_named_shown_in_status_and_metrics_and_its_end_too(elastic, script, faults, tmp_path):
@@ -47,12 +59,12 @@ def test_a_rank_is_named_shown_in_status_and_metrics_and_its_end_too(elastic, sc
         script(STEPS), faults,
     )  # fmt: skip
     wait_for(lambda: "is slow" in agent.err, within_s=60)
-    line = r"elastic: rank 1 on \S+ is slow: its own work takes [23](\.\d+)? times the median of the others, for .* s\n"
-    assert len(re.findall(line, agent.err)) == 1, agent.err
-    shown = subprocess.run(
-        [sys.executable, "-m", "elastic_core", "status", run_dir], check=True, capture_output=True, text=True
-    ).stdout
-    assert re.search(r"hook 'watch': stragglers=1, rank 1 on \S+=slow, \S+ times the others for ", shown), shown
+    (line,) = re.findall(r"elastic: rank 1 on \S+ is slow: .*\n", agent.err)
+    assert times_slow(line)
+    command = [sys.executable, "-m", "elastic_core", "status", run_dir]
+    field = r"hook 'watch': stragglers=1, rank 1 on \S+=slow, \S+ times the others for "
+    # It is published after the line was printed.
+    wait_for(lambda: re.search(field, subprocess.run(command, check=True, capture_output=True, text=True).stdout))
     faults.unlink()
     wait_for(lambda: "is no longer slow" in agent.err, within_s=60)
     finish(faults)
@@ -156,4 +168,5 @@ def test_a_spare_takes_the_place_of_a_slow_node(elastic, script, faults, tmp_pat
     finish(faults)
     assert [nodes[name].wait(90) for name in "abc"] == [0, 0, 0], [each.err for each in nodes.values()]
     (line,) = [each for each in nodes["b"].err.splitlines() if "is slow:" in each and each.startswith("elastic: rank")]
-    assert re.match(r"elastic: rank [01] on b is slow: its own work takes [23](\.\d+)? times the median", line)
+    assert re.match(r"elastic: rank [01] on b is slow: ", line)
+    assert times_slow(line)
