@@ -186,6 +186,12 @@ def hold():
 """A function that holds the interpreter's lock in a call that no signal ends."""
 
 
+def in_hold(stack):
+    """Whether a stack was written by the signal, of a thread that holds the lock and is not just on its way there."""
+    names = [frame[2] for frame in stack.frames]
+    return stack.text.startswith("Stack (most recent call first):\n") and names == ["<module>", "hold"]
+
+
 def stacks_of(node, count=1):
     """The stacks of the only worker, taken as often as that. Each response is checked to be of a worker that lives."""
     collector = StackCollector(node.run, node.files, closed=node.closed)

@@ -22,6 +22,12 @@ Current thread 0x00007f2222222222 (most recent call first):
 STEP = ("/u/train.py", 40, "step", "")
 
 
+@pytest.fixture(autouse=True)
+def patient(monkeypatch):
+    """A folder is looked at as long as a busy machine needs."""
+    monkeypatch.setattr("elastic_watch.stacks._FOLDER_S", 60.0)
+
+
 def innermost(frames):
     return WorkerStack(frames=frames, user_frame=innermost_user(frames)).place
 

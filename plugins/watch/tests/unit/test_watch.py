@@ -158,6 +158,7 @@ def test_a_handler_that_pauses_while_it_writes_is_waited_for(node, monkeypatch):
             os.pwrite(file.fd, DUMP[half:] + layout.STACKS_WHOLE, file.stacks_end)
         return text
 
+    monkeypatch.setattr("elastic_watch.stacks._ANSWER_S", 3600.0)  # it has begun
     monkeypatch.setattr(BeatFile, "ask_handler_for_stacks", asked)
     monkeypatch.setattr(BeatFile, "stacks", seen)
     node.starts()
@@ -171,8 +172,9 @@ def test_the_end_of_the_run_ends_what_is_under_way(node, monkeypatch):
     monkeypatch.setattr(BeatFile, "ask_for_stacks", lambda *_: True)
     monkeypatch.setattr("elastic_watch.stacks._ANSWER_S", 3600.0)
     node.starts()
+    before = threading.enumerate()  # that of another test may be about to end
     node.hook._collector().take_later(lambda stacks: None)
-    (thread,) = (each for each in threading.enumerate() if each.name == "elastic-stacks")
+    (thread,) = (each for each in threading.enumerate() if each.name == "elastic-stacks" and each not in before)
     node.hook.close()
     thread.join(10)
     assert not thread.is_alive()
