@@ -193,6 +193,10 @@ def stop() -> None:
     os.kill(os.getpid(), signal.SIGSTOP)
 
 
+def is_stopped(pid: int) -> bool:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+
+
 def compute() -> None:
     """Run operations of torch without end: code in C++ that releases the interpreter's lock."""
     matrix = torch.ones(400, 400)
@@ -371,11 +375,13 @@ def key_of_no_rank() -> None:
 def stopped_inside(ranks: list[int]) -> None:
     """The culprit is stopped while it is in the collective; the last rank enters only then."""
     join()
+    pids: list[int] = [0] * WORLD
+    dist.all_gather_object(pids, os.getpid())
     heartbeat(step=STEPS)
     if RANK in ranks:
         threading.Timer(0.4, stop).start()
-    if WORLD - 1 == RANK:
-        time.sleep(0.8)
+    while WORLD - 1 == RANK and not is_stopped(pids[ranks[0]]):
+        time.sleep(0.05)
     dist.all_reduce(torch.ones(100_000))
 
 
@@ -564,6 +570,7 @@ def suspended_job(parts: float) -> None:
     dist.all_gather_object(pids, os.getpid())
     if RANK == 0:
         pids.append(int(os.environ["TRUTH_AGENT"]))
+        reader, writer = os.pipe()
         if os.fork() == 0:
             os.setsid()
             for pid in reversed(pids):
@@ -571,8 +578,11 @@ def suspended_job(parts: float) -> None:
             time.sleep(parts * HANG_S)
             for pid in pids:
                 os.kill(pid, signal.SIGCONT)
+            os.write(writer, b"x")
             os._exit(0)
     time.sleep(0.3)
+    if RANK == 0:
+        os.read(reader, 1)  # on a busy machine, the other process may begin late
     all_reduce()
     over()
 
