@@ -18,7 +18,7 @@ from elastic_report.ledger.document import LEDGER_FILE, RoundLine, Span, WorkerL
 from elastic_report.ledger.reading import read_ledger
 from elastic_report.ledger.states import LedgerState as S
 from elastic_report.ledger.totals import totals_of
-from patience import patience
+from patience import patience, slowness
 from ports import free_port
 from support import wait_for
 
@@ -200,6 +200,7 @@ def played(dices: list[random.Random], place: Path) -> list[str]:
     """Play runs, and return what is wrong with their ledgers."""
     with ThreadPoolExecutor(AT_ONCE) as pool:
         played = list(pool.map(lambda number: one(dices[number], place, number), range(len(dices))))
+    slowness(now=True)  # of a machine with so many runs at once
     return [
         f"run {number} ({kind}), {agents[index].node}: {fault}"
         for number, (kind, agents) in enumerate(played)
