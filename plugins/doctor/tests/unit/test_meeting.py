@@ -17,6 +17,7 @@ from elastic_doctor.probing import Answering, Station, Trial, probe
 from elastic_doctor.software import facts
 from elastic_plugin_kit.memory_server import MemoryServer
 from elastic_plugin_kit.memory_store import MemoryStore
+from patience import patience
 
 CHOICE = StoreChoice(backend="memory", endpoint="", run_id="bert", conf={})
 
@@ -76,7 +77,7 @@ def test_the_first_has_what_all_found_and_all_end_alike(server):
 
 
 def test_nodes_that_do_not_come_and_nodes_that_differ_fail_it(server):
-    came = together([found("n0", torch="2.13"), found("n1", torch="2.12")], count=3, limit_s=4.0)
+    came = together([found("n0", torch="2.13"), found("n1", torch="2.12")], count=3, limit_s=patience(4.0))
     (leader,) = [one for one in came.values() if one.leader]
     assert [one.failed for one in came.values()] == [True, True]
     what = [each.what for each in leader.together]
@@ -186,9 +187,10 @@ def test_the_secret_is_in_no_datagram_and_what_was_recorded_is_no_answer(answeri
 
 
 def test_ports_where_nobody_is_are_told_as_shut(answering):
-    with socket.create_server(("127.0.0.1", 0)) as closed:
-        port = closed.getsockname()[1]
-    (trial,) = probe([station(answering, udp_port=port, tcp_port=port)], station(answering), "s", limit_s=0.5)
+    with socket.socket() as deaf:
+        deaf.bind(("127.0.0.1", 0))  # nobody else gets the port, and nobody listens there
+        port = deaf.getsockname()[1]
+        (trial,) = probe([station(answering, udp_port=port, tcp_port=port)], station(answering), "s", limit_s=0.5)
     assert [each.what for each in findings_of([trial])] == ["no answer by UDP from n1", "no answer by TCP from n1"]
 
 
