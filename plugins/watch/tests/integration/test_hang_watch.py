@@ -177,8 +177,8 @@ def start(tmp_path):
 
 def test_rank_that_goes_on_after_a_warning_is_told_and_no_hang(start):
     it = start()
-    it.run(5, beating=[0], until=lambda: it.notices)
-    it.run(5, beating=[0, 1], until=lambda: len(it.notices) == 2)
+    it.run(30, beating=[0], until=lambda: it.notices)
+    it.run(30, beating=[0, 1], until=lambda: len(it.notices) == 2)
     assert "rank 5 has not reached step" in it.notices[0]
     assert it.notices[1] == "all ranks make progress again"
     assert it.reports == []
@@ -187,7 +187,7 @@ def test_rank_that_goes_on_after_a_warning_is_told_and_no_hang(start):
 
 def test_hang_is_told_again_until_somebody_stops_the_workers(start):
     it = start(1)
-    it.run(10, until=lambda: len(it.reports) == 2)
+    it.run(30, until=lambda: len(it.reports) == 2)
     first, second = it.reports
     assert [[fault.local_rank for fault in each.workers] for each in it.reports] == [[0], [0]]
     assert second.workers[0].quiet_s >= first.workers[0].quiet_s + HANG_S - 0.01
@@ -202,15 +202,15 @@ def test_warnings_end_when_they_become_a_habit(start):
     it = start(1)
     while not it.notices or NO_MORE not in it.notices[-1]:
         count = len(it.notices)
-        it.run(5, until=lambda: len(it.notices) > count)  # noqa: B023  # called at once
+        it.run(30, until=lambda: len(it.notices) > count)  # noqa: B023  # called at once
         it.beat(0)
-        it.run(5, until=lambda: len(it.notices) > count + 1)  # noqa: B023  # called at once
+        it.run(30, until=lambda: len(it.notices) > count + 1)  # noqa: B023  # called at once
     assert len(it.notices) == 2 * MAX_WARNINGS
     it.run(0.8 * HANG_S)
     it.beat(0)
     it.run(0.4 * HANG_S)
     assert len(it.notices) == 2 * MAX_WARNINGS
-    it.run(5, until=lambda: it.reports)
+    it.run(30, until=lambda: it.reports)
     assert len(it.reports) == 1
 
 
@@ -227,7 +227,7 @@ def test_ended_worker_is_not_missed(start):
 
 def test_nothing_is_told_after_the_end(start):
     it = start(1)
-    it.run(5, until=lambda: it.watch._collector.busy)
+    it.run(30, until=lambda: it.watch._collector.busy)
     it.end()
     it.run(2 * HANG_S)
     assert (it.notices, it.reports) == ([], [])
@@ -269,20 +269,20 @@ def test_question_of_another_node_is_answered_and_stacks_are_written_though_all_
 
 def test_who_stands_still_asks_first_and_names_those_who_are_behind_elsewhere(start):
     it = start(nodes=2)
-    it.run(5, until=lambda: it.handle.questions)
+    it.run(30, until=lambda: it.handle.questions)
     assert it.notices == []
     asked(it, 1)
     behind = (RankStep(global_rank=9, step=0, node_id="n4"),)
     conclude(it, 1, max_step=1, min_step=0, behind=behind, quiet_s=0.1)
-    it.run(5, until=lambda: it.notices)
+    it.run(30, until=lambda: it.notices)
     assert "; waiting for rank 9 on n4: step 1 not reached (at 0); stacks: " in it.notices[0]
     assert it.handle.questions == [HANG_TOPIC]
-    it.run(10, until=lambda: it.reports)
+    it.run(30, until=lambda: it.reports)
 
 
 def test_section_that_is_open_elsewhere_is_waited_for_and_nothing_is_said(start):
     it = start(nodes=2)
-    it.run(5, until=lambda: it.handle.questions)
+    it.run(30, until=lambda: it.handle.questions)
     asked(it, 1)
     conclude(it, 1, protected_s=60.0)
     it.run(3 * HANG_S)
@@ -291,7 +291,7 @@ def test_section_that_is_open_elsewhere_is_waited_for_and_nothing_is_said(start)
 
 def test_nodes_that_do_not_answer_are_not_waited_for(start):
     it = start(nodes=2)
-    it.run(10, until=lambda: it.reports)
+    it.run(30, until=lambda: it.reports)
     assert "rank" in it.notices[0]
     assert [fault.local_rank for fault in it.reports[0].workers] == [0, 1]
 
@@ -304,7 +304,7 @@ def test_shell_around_the_script_is_judged_by_its_beats_until_that_ends_and_by_o
     # The first program has ended after its beat; the shell answers, and nobody waits for another beat.
     it.run(3 * HANG_S, beating=[0])
     assert (it.notices, it.reports) == ([], [])
-    it.run(5, until=lambda: it.reports)
+    it.run(30, until=lambda: it.reports)
     assert "nothing written or read" in it.reports[0].summary
 
 
