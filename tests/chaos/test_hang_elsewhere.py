@@ -118,13 +118,14 @@ if says["restarts"] == 0:
     while len(list(shared.glob("begun-*"))) < 4:  # or those that began later would be named later
         time.sleep(0.005)
     if says["rank"] == 0:
-        (shared / "at.part").write_text(repr(time.monotonic() + 0.3))
+        (shared / "at.part").write_text(repr(time.monotonic() + 0.5))
         (shared / "at.part").rename(shared / "at")
     while not (shared / "at").exists():
         time.sleep(0.005)
     at_s = float((shared / "at").read_text())
-    while time.monotonic() < at_s:  # all at the same moment, or a look between them would find one late alone
-        pass
+    # All at the same moment, or a look between them would find one late alone. Who sleeps is let run at once; of
+    # four that spin on fewer cores, some would have to wait.
+    time.sleep(max(0.0, at_s - time.monotonic()))
     heartbeat(step=1)
     if says["node"] == "a":
         heartbeat(step=2)
