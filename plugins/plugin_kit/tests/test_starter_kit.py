@@ -3,7 +3,8 @@
 import os
 import subprocess
 import threading
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
+from functools import partial
 
 import pytest
 
@@ -127,6 +128,34 @@ class LeavesAHelper(Plain):
         return {self.helper.pid}
 
 
+class LeaksAPipe(Plain):
+    def start(self, worker):
+        self.leaked = os.pipe()
+        return super().start(worker)
+
+
+class ClosesTooLate(LeaksAPipe):
+    def close(self):
+        for fd in self.leaked:
+            self.loop.post(partial(os.close, fd))
+        super().close()
+
+
+class ClosesForeignOnes(Plain):
+    """Closes the newest descriptor that was there before it."""
+
+    def __init__(self, loop):
+        super().__init__(loop)
+        newest = os.open(os.devnull, os.O_RDONLY)
+        os.close(newest)
+        self.foreign = newest - 1
+
+    def close(self):
+        with suppress(OSError):
+            os.close(self.foreign)
+        super().close()
+
+
 BROKEN = [
     (StartsNothing, "the_worker_is_the_one_that_was_asked_for", "`start` returned None"),
     (AddsAVariable, "the_worker_is_the_one_that_was_asked_for", "another environment"),
@@ -138,6 +167,9 @@ BROKEN = [
     (RunsAnywhere, "it_runs_on_its_processors", "other processors"),
     (LosesTheCode, "a_signal_ends_it_and_is_told", "expected -N after signal N"),
     (TakesItsTime, "every_call_is_quick", "`start` took"),
+    (LeaksAPipe, "the_end_leaves_nothing", "left descriptors open"),
+    (ClosesTooLate, "the_end_leaves_nothing", "left descriptors open"),
+    (ClosesForeignOnes, "the_end_leaves_nothing", "a descriptor of its caller"),
     (LeavesAHelper, "the_end_leaves_nothing", "after `close`"),
 ]
 

@@ -154,7 +154,8 @@ def start(arguments: "Arguments") -> int:
     from elastic_core.options.resolve import resolve
 
     if arguments.script is None:
-        taken = [(name, value) for name, value in arguments.given.items() if str(value).endswith(".py")]
+        given = ((name, str(value)) for name, value in arguments.given.items())
+        taken = [each for each in given if each[1].endswith(".py") and "=" not in each[1]]  # after it may be a secret
         why = "".join(f": {value!r} is the value of --{name.replace('_', '-')}" for name, value in taken[-1:])
         raise ConfigError(f"no script given{why}", hint="elastic run [OPTIONS] SCRIPT [ARGS...], or elastic run --help")
     dry, verbose = "dry_run" in arguments.given, "verbose" in arguments.given

@@ -206,7 +206,7 @@ class Engine:
         job = self.job
         marks = [f"TORCHELASTIC_RUN_ID={job.run.id}"]
         marks += [f"XDG_RUNTIME_DIR={node.agent.runtime}" for node in job.history]
-        job.comes(lambda: not any(map(processes_with, marks)), "the end of all processes", 10)
+        job.comes(lambda: not any(map(processes_with, marks)), "the end of all processes", 2)
         for node in job.history:
             found = [path for path in node.agent.runtime.rglob("*") if path.is_file() or path.is_socket()]
             files = [path for path in found if "index" not in path.relative_to(node.agent.runtime).parts]

@@ -24,6 +24,7 @@ NOT_NEEDED = {
     "numpy",
     "platform",
     "pluggy",
+    "queue",
     "random",
     "secrets",
     "shutil",
@@ -33,6 +34,7 @@ NOT_NEEDED = {
     "tokenize",  # by way of traceback
     "torch",
     "urllib.parse",
+    "weakref",
 }
 
 

@@ -33,7 +33,9 @@ _ENDS: Final[Mapping[str, str]] = {
 }
 """The part that ends with each event of the agent."""
 _STOPS: Final = frozenset({"DecisionMade", "StopRequested", "RestartRequested", "WorkersStopped"})
-"""Events after which workers still run only because they are being stopped."""
+"""Events after which workers still run only because they are being stopped, unless the agent stays in such a state:"""
+_RUNNING: Final = frozenset({"running", "deciding"})
+"""As after a failure that the policy ignores."""
 _TIMER_ENDS: Final[Mapping[str, str]] = {
     "backoff": "wait before the restart",
     "leave": "rendezvous left",
@@ -83,7 +85,8 @@ class Timings:
             return  # part of what ends next
         if self._running and name == "RoundChanged":
             what = _RUN
-        self._running = (self._running or name == "WorkersSpawned") and name not in _STOPS
+        stops = name in _STOPS and values.get("state") not in _RUNNING
+        self._running = (self._running or name == "WorkersSpawned") and not stops
         if name == "WorkersSpawned":
             self._spawned_s = self._spawned_s or at_s
             what, self._how = f"{what} ({', '.join(self._how)})" if self._how else what, []

@@ -56,6 +56,10 @@ def test_a_run_with_one_round_is_four_lines():
         ((step(5.0, "HangFound"), step(5.1, "Examined"), step(5.2, "DecisionMade")), ("4000.0", "100.0", "100.0")),
         ((step(2.0, "WorkerExited"), step(5.0, "HangFound"), step(5.2, "DecisionMade")), ("4000.0", None, "200.0")),
         ((step(2.0, "RoundChanged"), step(5.0, "StopRequested")), ("4000.0", None, None)),
+        (
+            (step(2.0, "HangFound"), step(2.0, "DecisionMade", state="running"), step(5.0, "StopRequested")),
+            ("4000.0", None, None),
+        ),
         ((step(5.0, "RestartRequested"), step(5.0, "RoundChanged")), ("4000.0", None, None)),
     ],
 )

@@ -38,13 +38,15 @@ _WITH_DEFAULTS: Final = (
 _NCCL_HANDLING: Final = "TORCH_NCCL_ASYNC_ERROR_HANDLING"
 _LAUNCHERS_HANDLING: Final = "1"
 """What every launcher sets: after an error, the process ends."""
+_NCCL_DUMP: Final = "TORCH_NCCL_DUMP_ON_TIMEOUT"
+_NCCL_DUMP_TIME: Final = "TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC"
 _NCCL_VARIABLES: Final = {
     # Operations that the watchdog aborts by itself seem to succeed: the function would go on with wrong numbers.
     _NCCL_HANDLING: "0",
-    "TORCH_NCCL_DUMP_ON_TIMEOUT": "0",  # the file would be waited for, and then the process ended
+    _NCCL_DUMP: "0",  # the file would be waited for, and then the process ended
     "TORCH_NCCL_ENABLE_MONITORING": "0",  # it ends processes whose abort takes long
     # After an error the watchdog sleeps for four times as long (a minute), and whoever destroys the group joins it.
-    "TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC": "1",
+    _NCCL_DUMP_TIME: "1",
     "NCCL_SET_THREAD_NAME": "1",  # one of its threads lives as long as the process, and is known by its name
 }
 _MESHES: Final = "torch.distributed.device_mesh"
@@ -201,7 +203,10 @@ def arm_devices() -> None:
 
     Called: before the first group of the process is made.
     """
+    dumps = os.environ.get(_NCCL_DUMP, "0") not in ("", "0")  # the user's: NCCL needs time for it
     for name, value in _NCCL_VARIABLES.items():
+        if dumps and name == _NCCL_DUMP_TIME:
+            continue
         if os.environ.get(name, "") in ("", _LAUNCHERS_HANDLING if name == _NCCL_HANDLING else ""):
             os.environ[name] = value
 

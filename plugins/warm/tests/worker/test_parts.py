@@ -221,6 +221,10 @@ NCCL = {
         ({"TORCH_NCCL_ASYNC_ERROR_HANDLING": "1"}, {}),  # a launcher's
         ({"TORCH_NCCL_ASYNC_ERROR_HANDLING": "3"}, {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "3"}),
         ({"TORCH_NCCL_ENABLE_MONITORING": "1"}, {"TORCH_NCCL_ENABLE_MONITORING": "1"}),
+        (  # the file that the user wants takes time
+            {"TORCH_NCCL_DUMP_ON_TIMEOUT": "1"},
+            {"TORCH_NCCL_DUMP_ON_TIMEOUT": "1", "TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC": None},
+        ),
         ({"NCCL_SET_THREAD_NAME": "0"}, {"NCCL_SET_THREAD_NAME": "0"}),
         ({"TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC": ""}, {}),
     ],
@@ -228,7 +232,7 @@ NCCL = {
 def test_nccl_leaves_its_errors_to_the_agent_unless_the_user_says_otherwise(monkeypatch, given, kept):
     monkeypatch.setattr(os, "environ", dict(given))
     torch_state.arm_devices()
-    assert os.environ == NCCL | kept
+    assert os.environ == {name: value for name, value in (NCCL | kept).items() if value is not None}
 
 
 def test_the_page_lists_the_variables_of_nccl():

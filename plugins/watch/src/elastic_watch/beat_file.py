@@ -72,6 +72,8 @@ class BeatFile:
         OSError: the system has no such memory, or not enough.
     """
 
+    _close = staticmethod(os.close)  # there when modules are gone
+
     def __init__(self, folder: str = "") -> None:
         self.fd = os.memfd_create("elastic-beats", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         os.ftruncate(self.fd, layout.MEMORY_BYTES)
@@ -86,8 +88,8 @@ class BeatFile:
         self._words[layout.MAGIC] = layout.MAGIC_VALUE
 
     def __del__(self) -> None:  # `weakref`, which could do the same, takes 90 KiB of each agent
-        with suppress(AttributeError):  # the system had no such memory
-            os.close(self.fd)
+        if hasattr(self, "fd"):  # else the system had no such memory
+            self._close(self.fd)
 
     def _set_folder(self, path: bytes) -> None:
         if len(path) <= layout.MAX_FOLDER_BYTES:  # a longer one is left out, and torch has its own default

@@ -123,13 +123,14 @@ def test_steps_of_a_process_that_has_ended_do_not_count(elastic, script):
 
 
 def test_workers_that_are_all_stopped_by_a_signal_wait_for_their_continuation(elastic, script):
-    agent = elastic("--nproc-per-node", "2", "--hang-timeout", "1", script(STEPS_TO_THE_END))
+    timeout_s = patience(1)
+    agent = elastic("--nproc-per-node", "2", "--hang-timeout", f"{timeout_s:g}", script(STEPS_TO_THE_END))
     pids = stepping(agent)
     for pid in pids:
         os.kill(pid, signal.SIGSTOP)
     wait_for(lambda: "all workers of this node are stopped by a signal" in agent.err)
     with pytest.raises(subprocess.TimeoutExpired):
-        agent.process.wait(3)
+        agent.process.wait(3 * timeout_s)
     for pid in pids:
         os.kill(pid, signal.SIGCONT)
     finish(agent)

@@ -169,15 +169,13 @@ class DocumentPromises(Kit):
         """`keep_s` counts from the last call of any member."""
         client = run.client()
         seat = client.enlist(ttl_s=run.lease_s)
+        since_s = run.stopwatch()
         one = _applied(client.swap(b"x", keep_s=2 * run.lease_s))
-        longest_s = 0.0
-        for _ in range(15):
-            since_s = run.stopwatch()
-            run.pass_time(run.lease_s / 5, renewing=[(client, seat)])
-            longest_s = max(longest_s, since_s())
-        if longest_s > 1.5 * run.lease_s:
-            pytest.skip(f"this machine is too slow: two calls were {longest_s:.1f} s apart")
-        assert client.load() == one, "a document was removed though a member renewed within keep_s; expected it kept"
+        run.pass_time(3 * run.lease_s, renewing=[(client, seat)])
+        kept = client.load() == one
+        if not kept and since_s() > 4.5 * run.lease_s:  # two calls may have been keep_s apart
+            pytest.skip(f"this machine is too slow: three leases took {since_s():.1f} s")
+        assert kept, "a document was removed though a member renewed within keep_s; expected it kept"
         assert client.numbers() == [seat.number]
 
     def test_the_age_of_keep_s_is_not_that_of_the_last_call(self, run: StoreRun) -> None:

@@ -163,13 +163,19 @@ class LeasePromises(Kit):
         """`members` and `departures` move when a renewal finds an expired member."""
         client, _, speaking = _two(run)
         before = client.revisions()
+        seen = [before]
+
+        def departed() -> bool:
+            seen.append(client.revisions())
+            return seen[-1].departures > before.departures
+
         run.pass_time_until(
-            lambda: client.revisions().departures > before.departures,
+            departed,
             within_s=run.lease_s + SLACK_S,
             what="`departures` did not move when a member expired; expected it to move",
             renewing=[(client, speaking)],
         )
-        assert client.revisions().members > before.members, (
+        assert seen[-1].members > before.members, (
             "`members` did not move when a member expired; expected it to move"
         )
 
