@@ -16,7 +16,7 @@ import pytest
 
 from elastic_core.api.starters import AgentLoop, StartedProcess, WorkerStart, WorkerStarter
 from elastic_core.api.workers import bound_to
-from elastic_plugin_kit.conformance.kit import Kit, now_s, settle
+from elastic_plugin_kit.conformance.kit import Kit, settle
 from elastic_plugin_kit.real_loop import RealLoop
 
 MakeStarter = Callable[[AgentLoop], WorkerStarter]
@@ -335,8 +335,8 @@ def check_descriptors(before: frozenset[str], held: int) -> None:
 
     Other threads of this process may open and close some of their own, so what is there for a moment is no fault.
     """
-    end_s = now_s() + _OTHERS_S
-    while not (nothing_left := descriptors() <= before) and now_s() < end_s:
+    end_s = time.monotonic() + _OTHERS_S
+    while not (nothing_left := descriptors() <= before) and time.monotonic() < end_s:
         settle()
     assert nothing_left, "the starter left descriptors open after `close`; expected none"
     try:

@@ -175,9 +175,7 @@ class LeasePromises(Kit):
             what="`departures` did not move when a member expired; expected it to move",
             renewing=[(client, speaking)],
         )
-        assert seen[-1].members > before.members, (
-            "`members` did not move when a member expired; expected it to move"
-        )
+        assert seen[-1].members > before.members, "`members` did not move when a member expired; expected it to move"
 
     def test_an_announced_expiry_ends_a_watch(self, run: StoreRun) -> None:
         """If the store announces expiries, a watch of departures ends with one between two renewals."""
