@@ -110,7 +110,7 @@ MEASURES: tuple[Measure, ...] = (
     Measure(
         {
             "agent-memory": Figure(
-                "agent memory, PSS", "MiB", {OURS: Budget(at_most=30), one_node.NO_HOOKS: Budget(at_most=11)}
+                "agent memory, PSS", "MiB", {OURS: Budget(at_most=15), one_node.NO_HOOKS: Budget(at_most=13)}
             ),
             "agent-helpers": Figure("memory of its helper processes, PSS", "MiB"),
             "agent-threads": Figure("agent threads", "threads"),
