@@ -10,6 +10,7 @@ import os
 import re
 import select
 import socket
+import struct
 import threading
 from typing import Final, Self
 
@@ -20,6 +21,8 @@ _NAME: Final = re.compile(r"[\w.-]+")
 _PORT: Final = re.compile(r"[0-9]{1,5}")
 _HIGHEST_PORT: Final = 65535
 _SHOWN_ADDRESSES: Final = 4
+_DROP_AT_CLOSE: Final = struct.pack("ii", 1, 0)
+"""`SO_LINGER` with no time: `close` drops what was not sent."""
 
 SocketAddress = tuple[str, int] | tuple[str, int, int, int]
 """The argument of a socket's `connect`, for IPv4 or IPv6."""
@@ -189,6 +192,9 @@ def dial(host: str, port: int, *, timeout_s: float, wait: WaitBudget) -> socket.
 def connect(address: Address, *, timeout_s: float, wait: WaitBudget) -> socket.socket:
     """Return a blocking socket connected to one address.
 
+    What it has not sent when it is closed is dropped. Else the kernel would send it as soon as an interrupted network
+    is back, some ten seconds later: an older write of a member would then replace a newer one.
+
     Raises:
         OSError: the connection failed; `strerror` has the reason. `TimeoutError` without a response in time.
         WaitCancelledError: the agent cancelled the call.
@@ -203,6 +209,7 @@ def connect(address: Address, *, timeout_s: float, wait: WaitBudget) -> socket.s
         if code:
             raise OSError(code, os.strerror(code))
         sock.setblocking(True)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _DROP_AT_CLOSE)
     except BaseException:
         sock.close()
         raise

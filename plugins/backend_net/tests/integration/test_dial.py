@@ -4,6 +4,7 @@ import re
 import socket
 import threading
 import time
+from contextlib import suppress
 
 import pytest
 
@@ -49,6 +50,25 @@ def silent():
             filler.setblocking(False)
             filler.connect_ex(server.getsockname())
         yield server.getsockname()
+
+
+def test_what_a_connection_has_not_sent_when_it_is_closed_never_arrives(listener):
+    sock = dial(*listener.getsockname(), timeout_s=patience(10), wait=WaitBudget())
+    server, _ = listener.accept()
+    with server:
+        sock.setblocking(False)
+        sent = 0
+        with suppress(BlockingIOError):
+            while True:  # until both the server's and this end's memory for it are full
+                sent += sock.send(bytes(65536))
+        sock.close()
+        came, dropped = 0, False
+        try:
+            while data := server.recv(65536):
+                came += len(data)
+        except ConnectionResetError:
+            dropped = True
+        assert (dropped, came < sent) == (True, True)
 
 
 def said_after(caught, least_s=0.0):
