@@ -45,7 +45,7 @@ _NCCL_VARIABLES: Final = {
     _NCCL_HANDLING: "0",
     _NCCL_DUMP: "0",  # the file would be waited for, and then the process ended
     "TORCH_NCCL_ENABLE_MONITORING": "0",  # it ends processes whose abort takes long
-    # After an error the watchdog sleeps for four times as long (a minute), and whoever destroys the group joins it.
+    # After an error the watchdog sleeps for four times as long (a minute), and the end of the group waits for it.
     _NCCL_DUMP_TIME: "1",
     "NCCL_SET_THREAD_NAME": "1",  # one of its threads lives as long as the process, and is known by its name
 }
